@@ -1,0 +1,33 @@
+# make run   set up, build what is needed, run the progression kernels, print a table
+# make test  set up, run the whole test suite (no GPU needed)
+# make gpu   on a machine with a GPU: check every kernel, then benchmark
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.PHONY: run test gpu lint clean
+
+run: $(READY)
+	$(BIN)/flashsmith run
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not gpu"
+
+gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	git ls-files '*.cuh' '*.cu' '*.h' '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+
+clean:
+	rm -rf $(VENV) build
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	touch $@

@@ -1,0 +1,69 @@
+"""What a kernel's result is compared with, and how much it may differ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+def reference_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    compute: torch.dtype = torch.float64,
+) -> torch.Tensor:
+    """softmax(q k^T * scale) v in plain torch, computed and returned in ``compute``.
+
+    Args:
+        q, k, v: (batch, seq_len, n_heads, d_head).
+        compute: float64 or float32 for the truth; the tensors' own dtype for what the same
+            computation loses in low precision.
+    """
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    q, k, v = (t.transpose(1, 2).to(compute) for t in (q, k, v))
+    s = q @ k.transpose(-1, -2) * scale
+    if causal:
+        visible = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril()
+        s = s.masked_fill(~visible, -math.inf)
+    return (s.softmax(-1) @ v).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A result against the reference."""
+
+    error: float  # largest absolute difference
+    tolerance: float
+    worst: str  # where, and both values
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.tolerance  # False for NaN
+
+
+def compare(o: torch.Tensor, exact: torch.Tensor, low_precision: torch.Tensor) -> Comparison:
+    """Compares o with the reference, by the rule of the FlashAttention test suites.
+
+    The largest error may be twice that of the same computation in plain low-precision torch, plus
+    what rounding the exact result to o's dtype costs. NaN anywhere is infinite error.
+
+    Args:
+        o: The kernel's result, float16 or bfloat16.
+        exact: ``reference_attention`` in float64 or float32.
+        low_precision: ``reference_attention`` in o's dtype.
+    """
+    difference = (o.to(exact.dtype) - exact).abs().nan_to_num(nan=math.inf)
+    rounding = (exact.to(o.dtype).to(exact.dtype) - exact).abs().max().item()
+    allowed = (low_precision.to(exact.dtype) - exact).abs().max().item()
+    flat = int(difference.argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), o.shape))
+    return Comparison(
+        error=difference.max().item(),
+        tolerance=2 * allowed + 2 * rounding,
+        worst=f"at {index}: got {o[index].item():.6g}, expected {exact[index].item():.6g}",
+    )

@@ -1,0 +1,255 @@
+"""The kernel cache on disk: whole, private, checked entries. See ``KernelCache``."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from flashsmith import settings
+from flashsmith.errors import CacheError
+
+Manifest = dict[str, Any]
+Claims = dict[str, FileLock]  # entry -> its lock, held
+
+MANIFEST = "manifest.json"
+_PRIVATE = 0o700
+_READABLE = 0o644
+_WRITABLE_BY_OTHERS = 0o022
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_KEEP_FAILED_SECONDS = 24 * 3600
+
+
+class KernelCache:
+    """Compiled kernels under one folder::
+
+        objects/<name>-<hash>/    one compiled translation unit
+        libraries/<name>-<hash>/  one shared library
+        staging/                  builds in progress; nothing is ever loaded from here
+        locks/                    one file per entry that is or was being built
+        failed/                   sources and logs of the last failures, for reading
+
+    An entry is a folder that appears by one rename, with a manifest that holds the size and hash
+    of what it is for. An entry that does not agree with its manifest counts as absent. Code is
+    loaded from here, so a folder that somebody else owns or can write is refused.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        chosen = root or settings.CACHE_DIR.get() or platformdirs.user_cache_path("flashsmith")
+        self.root = chosen.expanduser().absolute()
+        self.objects = self.root / "objects"
+        self.libraries = self.root / "libraries"
+        self.failed = self.root / "failed"
+        self._staging = self.root / "staging"
+        self._locks = self.root / "locks"
+
+    def check(self) -> None:
+        """Raises CacheError when the folder exists and somebody else owns or can write it."""
+        try:
+            status = self.root.stat()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CacheError(f"the kernel cache {self.root} cannot be read: {error}") from error
+        if not self.root.is_dir():
+            raise CacheError(
+                f"the kernel cache {self.root} is not a directory; set FLASHSMITH_CACHE_DIR"
+            )
+        if status.st_uid not in _trusted_users():
+            raise CacheError(
+                f"the kernel cache {self.root} belongs to user {status.st_uid}, not to you "
+                f"({os.geteuid()}), and code is loaded from it; `chown` it or set "
+                "FLASHSMITH_CACHE_DIR to a directory of your own"
+            )
+        if status.st_mode & _WRITABLE_BY_OTHERS:
+            raise CacheError(
+                f"the kernel cache {self.root} can be written by other users (mode "
+                f"{status.st_mode & 0o777:o}), and code is loaded from it; `chmod 700 {self.root}`"
+            )
+
+    def create(self) -> None:
+        """Makes the folders where they are missing. Raises CacheError where that cannot be."""
+        self.check()
+        with self.disk_errors():
+            for folder in (self.root, self.objects, self.libraries, self.failed, self._staging,
+                           self._locks):  # fmt: skip
+                folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+
+    def entries(self, folder: Path) -> list[Path]:
+        """The entries in ``objects`` or ``libraries``, sound or not, by name."""
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def read(self, entry: Path, check_hash: bool = True) -> Manifest | None:
+        """The manifest of a sound entry, or None for one that is absent, damaged or foreign."""
+        try:
+            if _is_foreign(entry):
+                return None
+            manifest: Manifest = json.loads((entry / MANIFEST).read_text())
+            if manifest.pop("manifest_sha256") != _manifest_hash(manifest):
+                return None
+            artifact = manifest["artifact"]
+            path = entry / artifact["file"]
+            if _is_foreign(path) or path.stat().st_size != artifact["bytes"]:
+                return None
+            if check_hash and _sha256(path) != artifact["sha256"]:
+                return None
+            return manifest
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    @contextmanager
+    def staging(self, entry: str) -> Iterator[Path]:
+        """A new private folder on the cache's file system; gone afterwards unless published."""
+        with self.disk_errors():
+            path = Path(tempfile.mkdtemp(prefix=f"{entry}.", dir=self._staging))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, staged: Path, entry: Path, artifact: str, manifest: Manifest) -> Manifest:
+        """Completes ``staged`` with its manifest and renames it to ``entry``, replacing another."""
+        with self.disk_errors():
+            path = staged / artifact
+            path.chmod(_READABLE)  # the umask may have left it writable by others
+            manifest = manifest | {
+                "artifact": {
+                    "file": artifact,
+                    "bytes": path.stat().st_size,
+                    "sha256": _sha256(path),
+                },
+                "created": time.time(),
+            }
+            whole = manifest | {"manifest_sha256": _manifest_hash(manifest)}
+            (staged / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n")
+            staged.chmod(_PRIVATE)
+            while True:
+                try:
+                    staged.rename(entry)
+                    return manifest
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        raise
+                self.remove(entry)
+
+    def remove(self, entry: Path) -> None:
+        """Takes an entry away whole: first by rename, so that nobody sees half of it."""
+        aside = Path(tempfile.mkdtemp(prefix="removed.", dir=self._staging))
+        with suppress(FileNotFoundError):
+            entry.rename(aside / entry.name)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    @contextmanager
+    def locked(self, entry: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Holds the lock of one entry; calls ``on_wait`` first if another process has it."""
+        lock = self._lock(entry)
+        with self.disk_errors():
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                on_wait()
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def claims(self, entries: Iterable[str]) -> Iterator[Claims]:
+        """Holds the locks of those ``entries`` that are free. The caller may release some early."""
+        claimed: Claims = {}
+        try:
+            for entry in entries:
+                lock = self._lock(entry)
+                with self.disk_errors(), suppress(Timeout):
+                    lock.acquire(timeout=0)
+                    claimed[entry] = lock
+            yield claimed
+        finally:
+            for lock in claimed.values():
+                lock.release()
+
+    def wait_for(self, entry: str) -> None:
+        """Until nobody builds ``entry``."""
+        with self._lock(entry):
+            pass
+
+    def _lock(self, entry: str) -> FileLock:
+        # The file stays behind; the system frees the lock of a process that died.
+        return FileLock(self._locks / f"{entry}.lock", mode=0o600)
+
+    def sweep(self, held: str) -> None:
+        """Clears what builders that died left in staging, and old failures.
+
+        held: the entry that the caller has locked, and has nothing in staging for yet.
+        """
+        for leftover in self._staging.iterdir():
+            entry = leftover.name.rpartition(".")[0]
+            if entry == held:
+                shutil.rmtree(leftover, ignore_errors=True)
+                continue
+            with suppress(Timeout, OSError), self._lock(entry).acquire(timeout=0):
+                shutil.rmtree(leftover, ignore_errors=True)
+        for failure in self.failed.iterdir():
+            with suppress(OSError):
+                if time.time() - failure.stat().st_mtime > _KEEP_FAILED_SECONDS:
+                    shutil.rmtree(failure, ignore_errors=True)
+
+    @contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Turns what a disk can refuse into CacheError that names the cache and what is free."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _FULL:
+                raise self.full_error() from error
+            raise CacheError(
+                f"the kernel cache {self.root} cannot be written: {error}; set "
+                "FLASHSMITH_CACHE_DIR to a directory that you can write"
+            ) from error
+
+    def full_error(self) -> CacheError:
+        temporary = Path(tempfile.gettempdir())
+        return CacheError(
+            f"no space left for building: the kernel cache {self.root} has {_free(self.root)} "
+            f"bytes free, the temporary directory {temporary} {_free(temporary)}; make room or set "
+            "FLASHSMITH_CACHE_DIR to a larger disk"
+        )
+
+
+def _trusted_users() -> set[int]:
+    return {os.geteuid(), 0}  # root can write everywhere anyway
+
+
+def _is_foreign(path: Path) -> bool:
+    status = path.stat()
+    return status.st_uid not in _trusted_users() or bool(status.st_mode & _WRITABLE_BY_OTHERS)
+
+
+def _manifest_hash(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _free(path: Path) -> int:
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free

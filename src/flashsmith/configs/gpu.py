@@ -1,0 +1,67 @@
+"""What an NVIDIA GPU architecture gives a kernel: the budgets that legality is checked against."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WARP_SIZE = 32
+MAX_THREADS_PER_BLOCK = 1024
+MAX_REGISTERS_PER_THREAD = 255
+
+
+@dataclass(frozen=True)
+class GpuArchitecture:
+    """One compute capability. A block has its shared memory after opting in to more than 48 KiB."""
+
+    compute_capability: tuple[int, int]
+    shared_memory_per_sm_bytes: int
+    max_shared_memory_per_block_bytes: int
+
+    @property
+    def name(self) -> str:
+        major, minor = self.compute_capability
+        return f"sm_{major}{minor}"
+
+
+def _architecture(major: int, minor: int, shared_memory_per_sm_kib: int) -> GpuArchitecture:
+    # Since compute capability 8.0 the driver keeps 1 KiB of each block's shared memory.
+    reserved_kib = 1 if major >= 8 else 0
+    return GpuArchitecture(
+        (major, minor),
+        shared_memory_per_sm_kib * 1024,
+        (shared_memory_per_sm_kib - reserved_kib) * 1024,
+    )
+
+
+# CUDA programming guide, "Technical Specifications per Compute Capability"; the same figures are
+# in CCCL's cuda::arch_traits. 7.5 is here to be refused with a reason.
+GPU_ARCHITECTURES = (
+    _architecture(7, 5, 64),
+    _architecture(8, 0, 164),
+    _architecture(8, 6, 100),
+    _architecture(8, 7, 164),
+    _architecture(8, 9, 100),
+    _architecture(9, 0, 228),
+    _architecture(10, 0, 228),
+    _architecture(10, 3, 228),
+    _architecture(11, 0, 228),
+    _architecture(12, 0, 100),
+    _architecture(12, 1, 100),
+)
+
+
+def get_gpu_architecture(name: str) -> GpuArchitecture:
+    """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0".
+
+    Raises:
+        ValueError: the architecture is not in the table.
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?|(\d+)\.(\d)", name)
+    if match:
+        major, minor = (int(digits) for digits in match.groups() if digits)
+        for gpu in GPU_ARCHITECTURES:
+            if gpu.compute_capability == (major, minor):
+                return gpu
+    valid = ", ".join(gpu.name for gpu in GPU_ARCHITECTURES)
+    raise ValueError(f"gpu {name!r} is not known; supported: {valid}")

@@ -1,0 +1,146 @@
+"""The declared sets of configurations: to tune over, to show step by step, to build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+from flashsmith import settings
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.forward import FlashForwardKernelConfig
+from flashsmith.configs.parse import parse_kernel_name_into_config
+
+# One optimization a step, in this order.
+_PROGRESSION = (
+    "async+load_0_0_0_tiles",
+    "async+swizzled+load_0_0_0_tiles",
+    "async+eager+swizzled+load_0_0_0_tiles",
+    "async+eager+swizzled+load_2_2_2_tiles",
+    "async+eager+swizzled+load_2_2_2_tiles+buffer",
+    "async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
+    "async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
+)
+_PROGRESSION_D_HEAD = 128
+
+
+def should_autotune_config(cfg: FlashForwardKernelConfig) -> bool:
+    """Whether a configuration is worth a place in the tuning space."""
+    if cfg.eager_load_blocks and not cfg.async_copy:
+        return False  # an early load would hold the block in registers
+    if cfg.Q_mma_load_K_tiles not in (0, cfg.K_mma_load_K_tiles):
+        return False  # Q and K feed the same mma
+    if cfg.B_r == 64:
+        if cfg.n_warps == 8:
+            return False  # 8 rows a warp; an mma has 16
+        if cfg.B_c == 32 and cfg.Q_mma_load_K_tiles == 0:
+            return False  # registers: fewer blocks fit on an SM
+        if cfg.B_c == 64 and cfg.Q_mma_load_K_tiles != 0:
+            return False  # there is room to hold Q
+    # With twice the rows a warp, Q no longer fits beside the accumulators.
+    return not (cfg.B_r == 128 and cfg.Q_mma_load_K_tiles == 0)
+
+
+def get_autotuning_kernel_configs(
+    dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = (128,)
+) -> list[FlashForwardKernelConfig]:
+    """The tuning space, sorted: 40 configurations for each dtype and head dimension."""
+    both = (False, True)
+    space: Iterable[tuple[Any, ...]] = product(
+        dtypes,
+        d_heads,
+        (64, 128),  # B_r
+        (32, 64),  # B_c
+        (4,),  # n_warps
+        (True,),  # async_copy
+        (True,),  # eager_load_blocks
+        (True,),  # swizzled
+        (0, 2),  # Q_mma_load_K_tiles
+        (0, 2),  # K_mma_load_K_tiles
+        (0, 2),  # V_mma_load_K_tiles
+        both,  # mma_double_buffer_loads
+        both,  # optimized_softmax
+    )
+    configs = {FlashForwardKernelConfig(*point) for point in space}
+    return sorted(filter(should_autotune_config, configs))
+
+
+def get_kernel_progression_configs(
+    all_block_sizes: bool = False,
+) -> list[FlashForwardKernelConfig]:
+    """The seven steps from the plainest kernel to the best, in that order, FP16 and d_head 128.
+
+    At (B_r, B_c, n_warps) = (64, 64, 4), or at each of the 8 legal choices among {128, 64} x
+    {128, 64, 32} x {4, 8}, all steps of one choice after those of the other.
+    """
+    blocks: Iterable[tuple[int, int, int]] = [(64, 64, 4)]
+    if all_block_sizes:
+        blocks = product((128, 64), (128, 64, 32), (4, 8))
+    names = (
+        f"({DType.FP16}, {_PROGRESSION_D_HEAD}, {B_r}, {B_c}, {n_warps}): {features}"
+        for B_r, B_c, n_warps in blocks
+        for features in _PROGRESSION
+    )
+    configs = (parse_kernel_name_into_config(name) for name in names)
+    return [config for config in configs if not config.problems()]
+
+
+def get_kernels_to_build() -> list[FlashForwardKernelConfig]:
+    """The default set: the tuning space and the progression, unique and sorted (85)."""
+    return sorted({*get_autotuning_kernel_configs(), *get_kernel_progression_configs()})
+
+
+def get_kernel_configs(key: str | None = None) -> list[FlashForwardKernelConfig]:
+    """The set of configurations called `key`.
+
+    prog: the progression, in its order; progall, prog-all: the same at all block sizes; all: what
+    is built by default; tune: the tuning space; "B_r,B_c" as in "64,32": the tuning space at these
+    block sizes. None: what the environment variable KERNELS says, and "all" where it is unset.
+
+    Raises:
+        ValueError: there is no such set; the message lists the keys.
+    """
+    if key is None:
+        key = settings.KERNELS.get() or "all"
+    normalized = key.strip().lower()
+    if normalized == "prog":
+        return get_kernel_progression_configs()
+    if normalized in ("progall", "prog-all"):
+        return get_kernel_progression_configs(all_block_sizes=True)
+    if normalized == "all":
+        return get_kernels_to_build()
+    tuning_space = get_autotuning_kernel_configs()
+    if normalized == "tune":
+        return tuning_space
+    if block := re.fullmatch(r"(\d+)\s*,\s*(\d+)", normalized):
+        B_r, B_c = int(block[1]), int(block[2])
+        if configs := [cfg for cfg in tuning_space if (cfg.B_r, cfg.B_c) == (B_r, B_c)]:
+            return configs
+    pairs = " ".join(
+        f'"{B_r},{B_c}"' for B_r, B_c in sorted({(c.B_r, c.B_c) for c in tuning_space})
+    )
+    raise ValueError(
+        f"kernels key {key!r} is not known; valid are prog, progall, prog-all, all, tune, "
+        f"and B_r,B_c of the tuning space: {pairs}"
+    )
+
+
+def select_kernel_configs(selectors: Sequence[str] = ()) -> list[FlashForwardKernelConfig]:
+    """The configurations that words choose: keys of get_kernel_configs, and kernel names.
+
+    Each once, in the order of the words; no words stand for `get_kernel_configs()`.
+
+    Raises:
+        ValueError: a word is neither a key nor a name.
+    """
+    if not selectors:
+        return get_kernel_configs()
+    chosen: list[FlashForwardKernelConfig] = []
+    for selector in selectors:
+        # No key has a colon or a brace; every name has one.
+        if re.search(r"[:{]|FlashForwardKernelConfig", selector):
+            chosen.append(parse_kernel_name_into_config(selector))
+        else:
+            chosen.extend(get_kernel_configs(selector))
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,198 @@
+#include "emulator/block.h"
+
+#include <cstring>
+#include <utility>
+
+namespace flashsmith::emulator {
+
+constinit thread_local Thread *self = nullptr;
+
+namespace {
+
+// What a fault needs to unwind and to write its message.
+constexpr size_t kStackReserve = 32 << 10;
+// Stacks at equal distances would share the same sets of the cache.
+constexpr size_t kStackColours = 32, kStackColourBytes = 128;
+
+std::string describe_thread(unsigned warp, unsigned lane) {
+  return "thread " + std::to_string(warp * kLanes + lane) + " (warp " + std::to_string(warp) +
+         ", lane " + std::to_string(lane) + ")";
+}
+
+}  // namespace
+
+Block::Block(const Launch &launch, const Options &options)
+    : launch(launch),
+      options(options),
+      clocks(launch.threads / kLanes),
+      shared(launch.shared_memory_bytes, clocks),
+      global(launch.memory),
+      threads_(launch.threads),
+      warps_(launch.threads / kLanes),
+      stacks_(launch.threads) {
+  for (unsigned i = 0; i < launch.threads; ++i) {
+    Warp &warp = warps_[i / kLanes];
+    threads_[i].block = this;
+    threads_[i].warp = &warp;
+    threads_[i].index = i;
+    threads_[i].lane = i % kLanes;
+    threads_[i].stack_limit = stacks_.bottom(i) + kStackReserve;
+    if (i % kLanes == 0) {
+      warp.index = i / kLanes;
+      warp.threads = &threads_[i];
+    }
+  }
+}
+
+void Block::start(uint64_t index) {
+  const Dim3 grid = launch.grid;
+  block_index = {static_cast<unsigned>(index % grid.x),
+                 static_cast<unsigned>(index / grid.x % grid.y),
+                 static_cast<unsigned>(index / grid.x / grid.y)};
+  random_state_ = options.seed * 0x9E3779B97F4A7C15 + index;
+  random_state_ = random();  // neighbouring seeds and blocks draw unrelated orders
+  clocks.start_block();
+  shared.start_block();
+  barrier_clock_.clear();
+  barrier_arrived_ = 0;
+  for (Warp &warp : warps_) {
+    warp.ready = kAllLanes;
+    warp.exited = warp.arrived = 0;
+    warp.last_site = Where{};
+    warp.copies.clear();
+    warp.group_sizes.clear();
+    warp.ldmatrix_run = warp.mma_run = 0;
+  }
+  for (Thread &thread : threads_) {
+    char *top = stacks_.top(thread.index) - thread.index % kStackColours * kStackColourBytes;
+    prepare_fiber(thread.fiber, stacks_.bottom(thread.index), top, &Block::fiber_main);
+  }
+}
+
+void Block::run(uint64_t index) {
+  start(index);
+  std::vector<unsigned> order(warps_.size());
+  for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
+  for (size_t live = warps_.size(); live > 0;) {
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+    bool progress = false;
+    for (unsigned w : order) {
+      Warp &warp = warps_[w];
+      if (warp.ready == 0) continue;
+      progress = true;
+      self = &warp.threads[std::countr_zero(warp.ready)];
+      switch_fiber(scheduler_, self->fiber);
+      self = nullptr;
+      if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+      if (warp.exited == kAllLanes) --live;
+    }
+    if (!progress && live > 0) report_deadlock();
+  }
+}
+
+void Block::fiber_main() {
+  Thread &thread = *self;
+  Block &block = *thread.block;
+  try {
+    block.launch.body();
+    block.exit(thread);
+  } catch (const Problem &problem) {
+    const bool at_step = problem.instruction == Instruction::none;
+    block.fail(thread.warp->index, problem.lane,
+               (at_step ? thread.warp->step.describe() : name(problem.instruction)) + ": " +
+                   problem.text);
+  } catch (...) {
+    block.failure_ = std::current_exception();
+  }
+  if (block.failure_ || thread.warp->ready == 0) {
+    switch_fiber(thread.fiber, block.scheduler_);
+  } else {
+    suspend(thread);
+  }
+  std::terminate();  // nobody resumes a thread that has returned
+}
+
+void Block::exit(Thread &thread) {
+  Warp &warp = *thread.warp;
+  warp.exited |= 1u << thread.lane;
+  warp.ready &= ~(1u << thread.lane);
+  if (warp.arrived != 0) {
+    const auto waiting = static_cast<unsigned>(std::countr_zero(warp.arrived));
+    fail(warp.index, thread.lane, "returns from the kernel while lane " + std::to_string(waiting) +
+                                      " of its warp waits for it in " + warp.step.describe());
+  }
+}
+
+void Block::refuse_arrival(Thread &thread, const Step &step) {
+  Warp &warp = *thread.warp;
+  const Step theirs = std::exchange(warp.step, step);
+  if (warp.exited != 0) {
+    const auto gone = static_cast<unsigned>(std::countr_zero(warp.exited));
+    throw Problem{thread.lane,
+                  "lane " + std::to_string(gone) + " of the warp has returned from the kernel"};
+  }
+  if (theirs.key != step.key) {
+    const auto other = static_cast<unsigned>(std::countr_zero(warp.arrived));
+    throw Problem{thread.lane, "divergence: lane " + std::to_string(other) +
+                                   " of the warp is at " + theirs.describe()};
+  }
+  throw Problem{thread.lane, "stack overflow: the kernel's frames leave less than " +
+                                 std::to_string(kStackReserve) + " bytes of the thread's stack"};
+}
+
+void Block::arrive_at_barrier(Warp &warp) {
+  clocks.release(warp.index, barrier_clock_);
+  warp.ready = 0;
+  if (++barrier_arrived_ < warps_.size()) return;
+  barrier_arrived_ = 0;
+  ++counters.barriers;
+  for (Warp &other : warps_) {
+    clocks.acquire(other.index, barrier_clock_);
+    other.ready = kAllLanes;
+  }
+}
+
+void Block::fail(unsigned warp, unsigned lane, const std::string &text) {
+  std::string message = "kernel " + launch.kernel + ", block (" + std::to_string(block_index.x) +
+                        ", " + std::to_string(block_index.y) + ", " +
+                        std::to_string(block_index.z) + "), " + describe_thread(warp, lane) + ": " +
+                        text;
+  const Where &site = warps_[warp].last_site;
+  if (site.line() != 0) message += " [the warp last passed " + describe(site) + "]";
+  failure_ = std::make_exception_ptr(Fault(message));
+}
+
+void Block::report_deadlock() {
+  std::string text = "deadlock: no thread of the block can go on";
+  unsigned first = kAllLanes;
+  for (const Warp &warp : warps_) {
+    const bool exited = warp.exited == kAllLanes;
+    if (!exited && first == kAllLanes) first = warp.index;
+    text += "; warp " + std::to_string(warp.index) +
+            (exited ? std::string(" has returned") : " waits at " + warp.step.describe());
+  }
+  fail(first, 0, text);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+bool Block::drops(const Step &step) {
+  if (!options.dropped) return false;
+  const Site &site = *options.dropped;
+  const bool dropped = site.line == step.where.line() && site.column == step.where.column() &&
+                       site.kind == name(step.instruction()) &&
+                       site.file == base_name(step.where.file_name());
+  dropped_one |= dropped;
+  return dropped;
+}
+
+void Block::passed(Warp &warp, const Step &step) {
+  warp.last_site = step.where;
+  for (const Step &site : sites) {
+    if (site.key == step.key && std::strcmp(site.where.file_name(), step.where.file_name()) == 0) {
+      return;
+    }
+  }
+  sites.push_back(step);
+}
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,136 @@
+// One block at a time on one host thread: its fibers, their scheduler, and the warps' rendezvous.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "emulator/fiber.h"
+#include "emulator/global_memory.h"
+#include "emulator/instruction.h"
+#include "emulator/launch.h"
+#include "emulator/shared_memory.h"
+
+namespace flashsmith::emulator {
+
+constexpr unsigned kLanes = 32;
+constexpr uint32_t kAllLanes = ~0u;
+
+class Block;
+struct Warp;
+
+struct Thread {
+  Fiber fiber;
+  Block *block;
+  Warp *warp;
+  unsigned index, lane;
+  const char *stack_limit;  // below it, an instruction reports an overflow
+};
+
+// The thread whose fiber runs on this host thread. A fiber never moves to another host thread.
+extern constinit thread_local Thread *self;
+
+struct Copy {
+  const void *source;
+  uint32_t offset;  // in shared memory
+  uint8_t lane;
+};
+
+struct Warp {
+  unsigned index = 0;
+  Thread *threads = nullptr;        // its 32
+  uint32_t ready = 0, exited = 0;   // lanes that can go on; lanes that have returned
+  uint32_t arrived = 0;             // lanes at `step`, with arguments in `arguments`
+  Step step;
+  void *arguments[kLanes];
+  Where last_site{};                // the last synchronisation passed, for messages
+  std::vector<Copy> copies;         // in flight, oldest first
+  std::vector<size_t> group_sizes;  // committed groups of `copies`, oldest first
+  uint64_t ldmatrix_run = 0, mma_run = 0;
+};
+
+class Block {
+ public:
+  Block(const Launch &launch, const Options &options);
+
+  // Runs the block `index`, in grid order, to its end.
+  void run(uint64_t index);
+
+  // True for the site that fault injection drops.
+  bool drops(const Step &step);
+  void passed(Warp &warp, const Step &step);  // records a synchronisation site
+  void arrive_at_barrier(Warp &warp);
+
+  const Launch &launch;
+  const Options &options;
+  Clocks clocks;
+  SharedMemory shared;
+  GlobalMemory global;
+  Counters counters;
+  Dim3 block_index;
+  std::vector<Step> sites;
+  bool dropped_one = false;
+
+  // The scheduler's side of a rendezvous; called by collective() below.
+  [[noreturn]] static void refuse_arrival(Thread &thread, const Step &step);
+  void yield(Thread &thread) { switch_fiber(thread.fiber, scheduler_); }
+  bool preempts() { return (random() & 31) == 0; }  // lets other warps overtake now and then
+
+ private:
+  static void fiber_main();
+  void start(uint64_t index);
+  void exit(Thread &thread);
+  void fail(unsigned warp, unsigned lane, const std::string &text);
+  [[noreturn]] void report_deadlock();
+  uint64_t random() {  // splitmix64
+    uint64_t z = random_state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+  }
+
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  Stacks stacks_;
+  Fiber scheduler_;
+  Clocks::Published barrier_clock_;
+  unsigned barrier_arrived_ = 0;
+  uint64_t random_state_ = 0;
+  std::exception_ptr failure_;
+};
+
+// Lets another ready lane of the warp go on, until the thread's own bit in `ready` is set again.
+inline void suspend(Thread &thread) {
+  Warp &warp = *thread.warp;
+  warp.ready &= ~(1u << thread.lane);
+  // Some lane is ready: a warp that waits as a whole is not suspended but yields.
+  Thread &next = warp.threads[std::countr_zero(warp.ready)];
+  self = &next;
+  switch_fiber(thread.fiber, next.fiber);
+}
+
+// The 32 lanes meet here; the last to arrive runs operation(block, warp, arguments of the lanes) for
+// all. An operation that clears warp.ready keeps the warp waiting until someone sets it again.
+template <class Arguments, class Operation>
+inline void collective(const Step &step, Arguments &arguments, Operation operation) {
+  Thread &thread = *self;
+  Warp &warp = *thread.warp;
+  const bool overflow = static_cast<char *>(__builtin_frame_address(0)) < thread.stack_limit;
+  if (warp.arrived == 0) warp.step = step;
+  if (overflow || warp.exited != 0 || warp.step.key != step.key) [[unlikely]] {
+    Block::refuse_arrival(thread, step);
+  }
+  warp.arguments[thread.lane] = &arguments;
+  warp.arrived |= 1u << thread.lane;
+  if (warp.arrived != kAllLanes) return suspend(thread);
+  warp.arrived = 0;
+  warp.ready = kAllLanes;
+  Arguments *lanes[kLanes];
+  for (unsigned i = 0; i < kLanes; ++i) lanes[i] = static_cast<Arguments *>(warp.arguments[i]);
+  operation(*thread.block, warp, lanes);
+  if (warp.ready == 0 || thread.block->preempts()) thread.block->yield(thread);
+}
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,46 @@
+// fp32 to the 16-bit types, rounding to nearest even, in integers: the same on every host.
+#include <bit>
+
+#include "emulator/device.h"
+
+namespace flashsmith::emulator {
+namespace {
+
+constexpr uint32_t kSign = 0x80000000, kInfinity = 0x7F800000;
+
+// Shifts the lowest `bits` bits out; what they held rounds the rest to nearest, ties to even.
+uint32_t round_shift(uint32_t value, int bits) {
+  const uint32_t half = 1u << (bits - 1), lowest = value >> bits & 1;
+  return (value + half - 1 + lowest) >> bits;
+}
+
+uint32_t to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & ~kSign) > kInfinity) return 0x7FFF;  // the NaN that cvt gives
+  return round_shift(bits, 16);
+}
+
+uint32_t to_f16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & ~kSign;
+  const uint32_t sign = bits >> 16 & 0x8000;
+  constexpr uint32_t kOverflow = 0x477FF000;        // 65520: halfway between 65504 and 65536
+  constexpr uint32_t kSmallestNormal = 0x38800000;  // 2^-14
+  constexpr uint32_t kRebias = (127 - 15) << 23;
+  if (magnitude > kInfinity) return 0x7FFF;
+  if (magnitude >= kOverflow) return sign | 0x7C00;
+  if (magnitude >= kSmallestNormal) return sign | round_shift(magnitude - kRebias, 13);
+  // Subnormal: count units of 2^-24. Below 2^-25 all of it rounds away.
+  const int exponent = static_cast<int>(magnitude >> 23);
+  if (exponent < 127 - 25) return sign;
+  const uint32_t mantissa = (magnitude & 0x7FFFFF) | 0x800000;
+  return sign | round_shift(mantissa, 127 - 1 - exponent);
+}
+
+}  // namespace
+
+uint32_t pack(float low, float high, MmaType type) {
+  const auto convert = type == MmaType::f16 ? to_f16 : to_bf16;
+  return convert(low) | convert(high) << 16;
+}
+
+}  // namespace flashsmith::emulator

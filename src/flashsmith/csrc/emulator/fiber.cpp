@@ -1,0 +1,135 @@
+#include "emulator/fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <new>
+
+namespace flashsmith::emulator {
+
+namespace {
+constexpr size_t kStackBytes = 128 << 10;
+}
+
+Stacks::Stacks(unsigned count)
+    : guard_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
+      stride_(guard_bytes_ + kStackBytes),
+      mapping_bytes_(stride_ * count) {
+  void *mapping = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  mapping_ = static_cast<char *>(mapping);
+  for (unsigned i = 0; i < count; ++i) {
+    if (mprotect(mapping_ + i * stride_, guard_bytes_, PROT_NONE) != 0) {
+      munmap(mapping_, mapping_bytes_);
+      throw std::bad_alloc();
+    }
+  }
+}
+
+Stacks::~Stacks() { munmap(mapping_, mapping_bytes_); }
+
+}  // namespace flashsmith::emulator
+
+#if FLASHSMITH_FIBER_ASSEMBLY
+
+// Pushes the callee-saved registers, stores the stack pointer in *save, takes `load` for the stack
+// pointer, pops, returns. Floating-point control words are the same in all fibers and stay.
+#ifdef __APPLE__
+#define SYMBOL "_flashsmith_switch_stack"
+#define DIRECTIVES ".private_extern " SYMBOL "\n"
+#else
+#define SYMBOL "flashsmith_switch_stack"
+#define DIRECTIVES ".hidden " SYMBOL "\n"
+#endif
+
+#if defined(__x86_64__)
+asm(".text\n.p2align 4\n.globl " SYMBOL "\n" DIRECTIVES SYMBOL
+    ":\n"
+    R"(
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+#else
+asm(".text\n.p2align 4\n.globl " SYMBOL "\n" DIRECTIVES SYMBOL
+    ":\n"
+    R"(
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+)");
+#endif
+
+namespace flashsmith::emulator {
+
+void prepare_fiber(Fiber &fiber, char *, char *top, void (*entry)()) {
+  auto aligned = reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15};
+  auto **frame = reinterpret_cast<void **>(aligned);
+#if defined(__x86_64__)
+  constexpr int kSavedRegisters = 6;
+  *--frame = nullptr;  // the return address of entry(): ends a backtrace, keeps the ABI's alignment
+  *--frame = reinterpret_cast<void *>(entry);
+  for (int i = 0; i < kSavedRegisters; ++i) *--frame = nullptr;
+#else
+  constexpr int kSavedRegisters = 20, kLinkRegister = 11;
+  frame -= kSavedRegisters;
+  for (int i = 0; i < kSavedRegisters; ++i) frame[i] = nullptr;
+  frame[kLinkRegister] = reinterpret_cast<void *>(entry);
+#endif
+  fiber.stack_pointer = frame;
+}
+
+}  // namespace flashsmith::emulator
+
+#else
+
+namespace flashsmith::emulator {
+
+void prepare_fiber(Fiber &fiber, char *bottom, char *top, void (*entry)()) {
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = bottom;
+  fiber.context.uc_stack.ss_size = static_cast<size_t>(top - bottom);
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, entry, 0);
+}
+
+}  // namespace flashsmith::emulator
+
+#endif

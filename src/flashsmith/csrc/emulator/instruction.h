@@ -1,0 +1,52 @@
+// The instructions, as the scheduler and messages know them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "emulator/device.h"
+
+namespace flashsmith::emulator {
+
+enum class Instruction : uint8_t {
+  none,
+  barrier_sync,
+  warp_sync,
+  cp_async_wait_group,
+  cp_async_16,
+  cp_async_commit_group,
+  load_shared,
+  store_shared,
+  load_global,
+  store_global,
+  ldmatrix_x4,
+  mma_m16n8k16,
+  shuffle_xor,
+  vote_any,
+};
+
+const char *name(Instruction instruction);
+
+// "file.cuh:12:7"; the file without its folders.
+std::string describe(const Where &where);
+const char *base_name(const char *path);
+
+// An instruction as a lane executes it. Lanes of a warp must agree in all of it, that is in `key`.
+struct Step {
+  constexpr Step() = default;
+  constexpr Step(Instruction instruction, uint32_t modifier = 0)
+      : key(static_cast<uint64_t>(instruction) | uint64_t{modifier} << 8) {}
+  Step(Instruction instruction, uint32_t modifier, const Where &where)
+      : key(static_cast<uint64_t>(instruction) | uint64_t{modifier & 0xFF} << 8 |
+            uint64_t{where.line()} << 16 | uint64_t{where.column()} << 40),
+        where(where) {}
+
+  Instruction instruction() const { return static_cast<Instruction>(key & 0xFF); }
+  uint32_t modifier() const { return key >> 8 & 0xFF; }
+  std::string describe() const;
+
+  uint64_t key = 0;
+  Where where{};
+};
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,270 @@
+// Each instruction: what the last lane to arrive does for the whole warp.
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/block.h"
+#include "emulator/mma.h"
+#include "emulator/traffic.h"
+
+namespace flashsmith::emulator {
+
+namespace {
+
+struct Nothing {};
+
+struct MemoryArguments {
+  void *to;
+  const void *from;
+};
+
+[[noreturn]] void refuse(Instruction instruction, int value, const char *what) {
+  throw Problem{self->lane, std::to_string(value) + what, instruction};
+}
+
+unsigned checked_size(int bytes, Instruction instruction) {
+  if (bytes != 4 && bytes != 8 && bytes != 16) {
+    refuse(instruction, bytes, " bytes: must be 4, 8 or 16");
+  }
+  return static_cast<unsigned>(bytes);
+}
+
+void count_shared(Block &block, const uint32_t (&offsets)[kLanes], unsigned bytes) {
+  if (!block.options.count) return;
+  const Wavefronts wavefronts = shared_wavefronts(offsets, bytes);
+  block.counters.shared_wavefronts += wavefronts.actual;
+  block.counters.shared_wavefronts_ideal += wavefronts.ideal;
+}
+
+void count_load(Block &block, const void *const (&addresses)[kLanes], unsigned bytes) {
+  block.counters.global_load_bytes += kLanes * bytes;
+  if (block.options.count) block.counters.global_load_sectors += global_sectors(addresses);
+}
+
+void count_store(Block &block, const void *const (&addresses)[kLanes], unsigned bytes) {
+  block.counters.global_store_bytes += kLanes * bytes;
+  if (block.options.count) block.counters.global_store_sectors += global_sectors(addresses);
+}
+
+// Lets the copies of the oldest groups land until at most `pending` groups are left.
+void land_copies(Block &block, Warp &warp, size_t pending) {
+  while (warp.group_sizes.size() > pending) {
+    const auto end = warp.copies.begin() + static_cast<ptrdiff_t>(warp.group_sizes.front());
+    for (auto copy = warp.copies.begin(); copy != end; ++copy) {
+      block.shared.land_copy({warp.index, Instruction::cp_async_16}, copy->lane, copy->offset,
+                             copy->source, 16);
+    }
+    warp.copies.erase(warp.copies.begin(), end);
+    warp.group_sizes.erase(warp.group_sizes.begin());
+  }
+}
+
+}  // namespace
+
+unsigned thread_index() { return self->index; }
+Dim3 block_index() { return self->block->block_index; }
+Dim3 grid_size() { return self->block->launch.grid; }
+void *shared_memory() { return self->block->shared.data(); }
+
+void barrier_sync(Where where) {
+  const Step step{Instruction::barrier_sync, 0, where};
+  if (self->block->drops(step)) return;
+  Nothing nothing;
+  collective(step, nothing, [](Block &block, Warp &warp, Nothing **) {
+    block.passed(warp, warp.step);
+    block.arrive_at_barrier(warp);
+  });
+}
+
+void warp_sync(Where where) {
+  const Step step{Instruction::warp_sync, 0, where};
+  if (self->block->drops(step)) return;
+  Nothing nothing;
+  collective(step, nothing, [](Block &block, Warp &warp, Nothing **) {
+    block.passed(warp, warp.step);
+    block.clocks.end_epoch(warp.index);
+  });
+}
+
+void cp_async_wait_group(int pending, Where where) {
+  if (pending < 0 || pending > 255) {
+    refuse(Instruction::cp_async_wait_group, pending, " groups left pending: must be 0 to 255");
+  }
+  const Step step{Instruction::cp_async_wait_group, static_cast<uint32_t>(pending), where};
+  if (self->block->drops(step)) return;
+  Nothing nothing;
+  collective(step, nothing, [](Block &block, Warp &warp, Nothing **) {
+    block.passed(warp, warp.step);
+    land_copies(block, warp, warp.step.modifier());
+  });
+}
+
+void cp_async_16(void *shared, const void *global) {
+  constexpr unsigned kBytes = 16;
+  MemoryArguments arguments{shared, global};
+  collective({Instruction::cp_async_16}, arguments, [](Block &block, Warp &warp,
+                                                       MemoryArguments **lanes) {
+    uint32_t offsets[kLanes];
+    const void *addresses[kLanes];
+    for (unsigned i = 0; i < kLanes; ++i) {
+      offsets[i] = block.shared.offset(lanes[i]->to, kBytes, i);
+      addresses[i] = lanes[i]->from;
+      block.global.check(addresses[i], kBytes, GlobalMemory::Use::load, i);
+      warp.copies.push_back({addresses[i], offsets[i], static_cast<uint8_t>(i)});
+    }
+    block.shared.begin_copy({warp.index, Instruction::cp_async_16}, offsets, kBytes);
+    ++block.counters.cp_async;
+    count_shared(block, offsets, kBytes);
+    count_load(block, addresses, kBytes);
+  });
+}
+
+void cp_async_commit_group() {
+  Nothing nothing;
+  collective({Instruction::cp_async_commit_group}, nothing, [](Block &, Warp &warp, Nothing **) {
+    size_t committed = 0;
+    for (size_t size : warp.group_sizes) committed += size;
+    warp.group_sizes.push_back(warp.copies.size() - committed);
+  });
+}
+
+void load_shared(void *registers, const void *shared, int bytes) {
+  const unsigned size = checked_size(bytes, Instruction::load_shared);
+  MemoryArguments arguments{registers, shared};
+  collective({Instruction::load_shared, size}, arguments, [](Block &block, Warp &warp,
+                                                             MemoryArguments **lanes) {
+    const unsigned size = warp.step.modifier();
+    uint32_t offsets[kLanes];
+    for (unsigned i = 0; i < kLanes; ++i) {
+      offsets[i] = block.shared.offset(lanes[i]->from, size, i);
+    }
+    block.shared.read({warp.index, Instruction::load_shared}, offsets, size);
+    for (unsigned i = 0; i < kLanes; ++i) std::memcpy(lanes[i]->to, lanes[i]->from, size);
+    count_shared(block, offsets, size);
+  });
+}
+
+void store_shared(void *shared, const void *registers, int bytes) {
+  const unsigned size = checked_size(bytes, Instruction::store_shared);
+  MemoryArguments arguments{shared, registers};
+  collective({Instruction::store_shared, size}, arguments, [](Block &block, Warp &warp,
+                                                              MemoryArguments **lanes) {
+    const unsigned size = warp.step.modifier();
+    uint32_t offsets[kLanes];
+    for (unsigned i = 0; i < kLanes; ++i) {
+      offsets[i] = block.shared.offset(lanes[i]->to, size, i);
+    }
+    block.shared.write({warp.index, Instruction::store_shared}, offsets, size);
+    for (unsigned i = 0; i < kLanes; ++i) std::memcpy(lanes[i]->to, lanes[i]->from, size);
+    count_shared(block, offsets, size);
+  });
+}
+
+void load_global(void *registers, const void *global, int bytes) {
+  const unsigned size = checked_size(bytes, Instruction::load_global);
+  MemoryArguments arguments{registers, global};
+  collective({Instruction::load_global, size}, arguments, [](Block &block, Warp &warp,
+                                                             MemoryArguments **lanes) {
+    const unsigned size = warp.step.modifier();
+    const void *addresses[kLanes];
+    for (unsigned i = 0; i < kLanes; ++i) {
+      addresses[i] = lanes[i]->from;
+      block.global.check(addresses[i], size, GlobalMemory::Use::load, i);
+      std::memcpy(lanes[i]->to, addresses[i], size);
+    }
+    count_load(block, addresses, size);
+  });
+}
+
+void store_global(void *global, const void *registers, int bytes) {
+  const unsigned size = checked_size(bytes, Instruction::store_global);
+  MemoryArguments arguments{global, registers};
+  collective({Instruction::store_global, size}, arguments, [](Block &block, Warp &warp,
+                                                              MemoryArguments **lanes) {
+    const unsigned size = warp.step.modifier();
+    const void *addresses[kLanes];
+    for (unsigned i = 0; i < kLanes; ++i) {
+      addresses[i] = lanes[i]->to;
+      block.global.check(addresses[i], size, GlobalMemory::Use::store, i);
+      std::memcpy(lanes[i]->to, lanes[i]->from, size);
+    }
+    count_store(block, addresses, size);
+  });
+}
+
+void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed) {
+  constexpr unsigned kRowBytes = 16, kRows = 8, kMatrices = 4;
+  MemoryArguments arguments{fragment, row};
+  collective({Instruction::ldmatrix_x4, transposed}, arguments, [](Block &block, Warp &warp,
+                                                                   MemoryArguments **lanes) {
+    uint32_t offsets[kLanes];
+    const uint16_t *rows[kLanes];
+    for (unsigned i = 0; i < kLanes; ++i) {
+      offsets[i] = block.shared.offset(lanes[i]->from, kRowBytes, i);
+      rows[i] = static_cast<const uint16_t *>(lanes[i]->from);
+    }
+    block.shared.read({warp.index, Instruction::ldmatrix_x4, true}, offsets, kRowBytes);
+    // Lane i receives elements 2p, 2p + 1 of row g of each matrix, or of column g if transposed.
+    const bool transposed = warp.step.modifier() != 0;
+    for (unsigned i = 0; i < kLanes; ++i) {
+      auto *fragment = static_cast<uint32_t *>(lanes[i]->to);
+      const unsigned g = i / 4, p = i % 4;
+      for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+        const uint16_t *const *row = &rows[matrix * kRows];
+        if (transposed) {
+          fragment[matrix] = row[2 * p][g] | uint32_t{row[2 * p + 1][g]} << 16;
+        } else {
+          std::memcpy(&fragment[matrix], &row[g][2 * p], sizeof(uint32_t));
+        }
+      }
+    }
+    Counters &counters = block.counters;
+    ++counters.ldmatrix;
+    counters.longest_ldmatrix_run = std::max(counters.longest_ldmatrix_run, ++warp.ldmatrix_run);
+    warp.mma_run = 0;
+    count_shared(block, offsets, kRowBytes);
+  });
+}
+
+void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], MmaType type) {
+  MmaArguments arguments{c, a, b};
+  collective({Instruction::mma_m16n8k16, static_cast<uint32_t>(type)}, arguments,
+             [](Block &block, Warp &warp, MmaArguments **lanes) {
+               multiply_m16n8k16(lanes, static_cast<MmaType>(warp.step.modifier()));
+               Counters &counters = block.counters;
+               ++counters.mma;
+               counters.cp_async_in_flight_mma += !warp.copies.empty();
+               counters.longest_mma_run = std::max(counters.longest_mma_run, ++warp.mma_run);
+               warp.ldmatrix_run = 0;
+             });
+}
+
+float shuffle_xor(float value, int lane_mask) {
+  struct Arguments {
+    float value, result;
+  } arguments{value, 0};
+  if (lane_mask < 0 || lane_mask >= static_cast<int>(kLanes)) {
+    refuse(Instruction::shuffle_xor, lane_mask, " as lane mask: must be 0 to 31");
+  }
+  collective({Instruction::shuffle_xor, static_cast<uint32_t>(lane_mask)}, arguments,
+             [](Block &block, Warp &warp, Arguments **lanes) {
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 lanes[i]->result = lanes[i ^ warp.step.modifier()]->value;
+               }
+               ++block.counters.shuffles;
+             });
+  return arguments.result;
+}
+
+bool vote_any(bool predicate) {
+  struct Arguments {
+    bool predicate, result;
+  } arguments{predicate, false};
+  collective({Instruction::vote_any}, arguments, [](Block &, Warp &, Arguments **lanes) {
+    bool any = false;
+    for (unsigned i = 0; i < kLanes; ++i) any |= lanes[i]->predicate;
+    for (unsigned i = 0; i < kLanes; ++i) lanes[i]->result = any;
+  });
+  return arguments.result;
+}
+
+}  // namespace flashsmith::emulator

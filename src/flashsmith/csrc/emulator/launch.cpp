@@ -1,0 +1,146 @@
+#include "emulator/launch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "emulator/block.h"
+
+namespace flashsmith::emulator {
+
+namespace {
+
+// Rounding and flush-to-zero modes of the caller must not change results.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&saved_); }
+  DefaultFloatingPoint(const DefaultFloatingPoint &) = delete;
+  DefaultFloatingPoint &operator=(const DefaultFloatingPoint &) = delete;
+
+ private:
+  std::fenv_t saved_;
+};
+
+// The grid, drained by the workers; and what they bring together.
+struct Grid {
+  const Launch &launch;
+  const Options &options;
+  const uint64_t blocks;
+  std::atomic<uint64_t> next{0};
+  std::atomic<bool> failed{false};
+
+  std::mutex mutex{};  // guards what follows
+  uint64_t failed_block = ~uint64_t{0};
+  std::exception_ptr failure{};
+  Report report{};
+  bool dropped_one = false;
+
+  void work();
+  void merge(const Block &block);
+  void record(uint64_t index, std::exception_ptr exception);
+};
+
+void Grid::record(uint64_t index, std::exception_ptr exception) {
+  const std::lock_guard lock(mutex);
+  failed = true;
+  if (index < failed_block) {
+    failed_block = index;
+    failure = std::move(exception);
+  }
+}
+
+void Grid::merge(const Block &block) {
+  const std::lock_guard lock(mutex);
+  report.counters.add(block.counters);
+  for (const Step &step : block.sites) {
+    report.sites.push_back({name(step.instruction()), base_name(step.where.file_name()),
+                            step.where.line(), step.where.column()});
+  }
+  dropped_one |= block.dropped_one;
+}
+
+void Grid::work() {
+  const DefaultFloatingPoint floating_point;
+  uint64_t index = 0;
+  try {
+    Block block(launch, options);
+    // Blocks are handed out in order: those before a failed one have all been started.
+    while (!failed && (index = next++) < blocks) block.run(index);
+    merge(block);
+  } catch (...) {
+    record(index, std::current_exception());
+  }
+}
+
+void check(const Launch &launch, const Options &options) {
+  constexpr unsigned kMaxThreads = 1024;
+  const auto refuse = [&](const std::string &what) {
+    throw std::invalid_argument("emulated launch of " + launch.kernel + ": " + what);
+  };
+  if (launch.threads == 0 || launch.threads % kLanes != 0 || launch.threads > kMaxThreads) {
+    refuse("threads is " + std::to_string(launch.threads) +
+           ", must be a multiple of 32 from 32 to 1024");
+  }
+  if (launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
+    refuse("grid is (" + std::to_string(launch.grid.x) + ", " + std::to_string(launch.grid.y) +
+           ", " + std::to_string(launch.grid.z) + "), must be at least 1 in every dimension");
+  }
+  if (!launch.body) refuse("body is empty");
+  if (options.workers < 0) refuse("workers is negative");
+}
+
+}  // namespace
+
+void Counters::add(const Counters &other) {
+  mma += other.mma;
+  ldmatrix += other.ldmatrix;
+  longest_ldmatrix_run = std::max(longest_ldmatrix_run, other.longest_ldmatrix_run);
+  longest_mma_run = std::max(longest_mma_run, other.longest_mma_run);
+  cp_async += other.cp_async;
+  cp_async_in_flight_mma += other.cp_async_in_flight_mma;
+  shuffles += other.shuffles;
+  barriers += other.barriers;
+  shared_wavefronts += other.shared_wavefronts;
+  shared_wavefronts_ideal += other.shared_wavefronts_ideal;
+  global_load_bytes += other.global_load_bytes;
+  global_load_sectors += other.global_load_sectors;
+  global_store_bytes += other.global_store_bytes;
+  global_store_sectors += other.global_store_sectors;
+}
+
+Report launch(const Launch &launch, const Options &options) {
+  check(launch, options);
+  Grid grid{.launch = launch,
+            .options = options,
+            .blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z};
+
+  uint64_t workers = options.workers > 0 ? static_cast<uint64_t>(options.workers)
+                                         : std::max(1u, std::thread::hardware_concurrency());
+  workers = std::min(workers, grid.blocks);
+  std::vector<std::jthread> others;
+  for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });
+  grid.work();
+  others.clear();  // joins
+
+  if (grid.failure) std::rethrow_exception(grid.failure);
+  if (options.dropped && !grid.dropped_one) {
+    const Site &site = *options.dropped;
+    throw std::invalid_argument("emulated launch of " + launch.kernel + ": dropped site " +
+                                site.kind + " at " + site.file + ":" + std::to_string(site.line) +
+                                ":" + std::to_string(site.column) + " never ran");
+  }
+  std::vector<Site> &sites = grid.report.sites;
+  const auto key = [](const Site &s) { return std::tie(s.file, s.line, s.column, s.kind); };
+  std::sort(sites.begin(), sites.end(), [&](auto &a, auto &b) { return key(a) < key(b); });
+  sites.erase(std::unique(sites.begin(), sites.end()), sites.end());
+  return std::move(grid.report);
+}
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,81 @@
+// What the host calls to run an emulated kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "emulator/device.h"
+
+namespace flashsmith::emulator {
+
+// A tensor's bytes [base, base + bytes): every global access must fall into one of these.
+struct MemoryRange {
+  const void *base;
+  size_t bytes;
+  std::string name;
+  bool writable;
+};
+
+struct Launch {
+  std::string kernel;  // name for messages
+  Dim3 grid;
+  unsigned threads;  // a multiple of 32
+  size_t shared_memory_bytes;
+  std::vector<MemoryRange> memory;
+  std::function<void()> body;  // the kernel, for one thread
+};
+
+// A synchronisation instruction in the kernel's source.
+struct Site {
+  std::string kind;  // "barrier_sync", "warp_sync" or "cp_async_wait_group"
+  std::string file;  // base name
+  unsigned line = 0, column = 0;
+
+  bool operator==(const Site &) const = default;
+};
+
+struct Options {
+  uint64_t seed = 0;            // draws the order in which warps run
+  std::optional<Site> dropped{};  // fault injection: this site, of an earlier Report, does nothing
+  bool count = true;            // wavefronts and sectors cost time; false leaves those at 0
+  int workers = 0;              // host threads over the grid; 0: one a core
+};
+
+struct Counters {
+  uint64_t mma = 0;                      // warp-wide instructions
+  uint64_t ldmatrix = 0;                 // warp-wide instructions
+  uint64_t longest_ldmatrix_run = 0;     // most ldmatrix a warp issued between two mma
+  uint64_t longest_mma_run = 0;          // most mma a warp issued between two ldmatrix
+  uint64_t cp_async = 0;                 // warp-wide instructions
+  uint64_t cp_async_in_flight_mma = 0;   // mma issued while the same warp has copies in flight
+  uint64_t shuffles = 0;                 // warp-wide instructions
+  uint64_t barriers = 0;                 // completed block barriers
+  uint64_t shared_wavefronts = 0;        // cycles the shared memory pipe is busy
+  uint64_t shared_wavefronts_ideal = 0;  // the same without bank conflicts
+  uint64_t global_load_bytes = 0, global_load_sectors = 0;  // 32-byte sectors
+  uint64_t global_store_bytes = 0, global_store_sectors = 0;
+
+  void add(const Counters &other);  // sums; the larger of the longest runs
+};
+
+struct Report {
+  Counters counters;
+  std::vector<Site> sites;  // every synchronisation site that ran, sorted by file, line, column
+};
+
+// A rule broken: race, read of bytes in flight, bad address or alignment, deadlock, divergence.
+// what() names kernel, block, thread, and address or site.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Runs the whole grid. Throws the Fault of the first block (in grid order) that has one, and
+// std::invalid_argument for a launch that no GPU would take or a dropped site that never ran.
+Report launch(const Launch &launch, const Options &options);
+
+}  // namespace flashsmith::emulator

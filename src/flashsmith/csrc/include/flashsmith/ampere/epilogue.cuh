@@ -1,0 +1,45 @@
+// O on its way out: registers -> shared memory -> coalesced 16-byte stores.
+#pragma once
+
+#include "flashsmith/ampere/gemm.cuh"
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/math.cuh"
+#include "flashsmith/ptx/memory.cuh"
+
+namespace flashsmith {
+
+// Writes this warp's accumulators, in the input type, to its rows of the tile.
+template <typename Kernel>
+FLASHSMITH_DEVICE void store_O_to_tile(const OAccumulators<Kernel> &O, ptx::shared_address tile,
+                                       int lane) {
+  const int row = lane / 4, word = lane % 4;
+#pragma unroll
+  for (int m = 0; m < Kernel::m_tiles; m++) {
+#pragma unroll
+    for (int n = 0; n < Kernel::O_n_tiles; n++) {
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int offset = Tile<Kernel>::offset(m * kMmaM + half * 8 + row, n);
+        ptx::store_shared_4(
+            tile + offset + word * 4,
+            ptx::pack<typename Kernel::value_t>(O[m][n][2 * half], O[m][n][2 * half + 1]));
+      }
+    }
+  }
+}
+
+// Copies this warp's rows of the tile to O, neighbouring lanes at neighbouring chunks.
+template <typename Kernel>
+FLASHSMITH_DEVICE void store_tile_to_O(typename Kernel::value_t *O, int64_t row_stride,
+                                       ptx::shared_address tile, int lane) {
+  using T = Tile<Kernel>;
+  constexpr int kRowsPerPass = kWarpSize / T::kRowChunks;
+#pragma unroll
+  for (int first = 0; first < Kernel::rows_per_warp; first += kRowsPerPass) {
+    const int row = first + lane / T::kRowChunks, chunk = lane % T::kRowChunks;
+    ptx::store_global_16(O + row * row_stride + chunk * kChunkElements,
+                         ptx::load_shared_16(tile + T::offset(row, chunk)));
+  }
+}
+
+}  // namespace flashsmith

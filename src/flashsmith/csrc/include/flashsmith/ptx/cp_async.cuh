@@ -1,0 +1,38 @@
+// Asynchronous copies from global to shared memory. PTX ISA, Data Movement: cp.async (non-bulk).
+#pragma once
+
+#include "flashsmith/ptx/platform.cuh"
+
+namespace flashsmith::ptx {
+
+// cp.async.cg, 16 bytes past L1; the hint has L2 fetch the whole 128-byte line.
+FLASHSMITH_DEVICE void cp_async_16(shared_address destination, const void *source) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::cp_async_16(pointer(destination), source);
+#else
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(destination), "l"(source)
+               : "memory");
+#endif
+}
+
+// cp.async.commit_group: the copies issued since the last commit become one group.
+FLASHSMITH_DEVICE void cp_async_commit_group() {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::cp_async_commit_group();
+#else
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// cp.async.wait_group: this thread's groups have landed, but for the newest kPending.
+template <int kPending>
+FLASHSMITH_DEVICE void cp_async_wait_group(FLASHSMITH_CALL_SITE) {
+  static_assert(kPending >= 0, "the number of groups left in flight is not negative");
+#ifdef FLASHSMITH_EMULATOR
+  emulator::cp_async_wait_group(kPending, where);
+#else
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+}  // namespace flashsmith::ptx

@@ -1,0 +1,60 @@
+// Exponential, conversion and exchange between lanes.
+// PTX ISA, Floating Point Instructions: ex2; Data Movement: cvt, shfl.sync.
+#pragma once
+
+#include <cmath>
+
+#include "flashsmith/ptx/platform.cuh"
+#include "flashsmith/types.cuh"
+
+namespace flashsmith::ptx {
+
+// ex2.approx.ftz.f32: 2^x, relative error 2^-22; 2^-inf is 0.
+FLASHSMITH_DEVICE float exp2_approx(float x) {
+#ifdef FLASHSMITH_EMULATOR
+  return std::exp2(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// cvt.rn.{f16x2,bf16x2}.f32: `low` in the lower half of the word.
+template <typename value_t>
+FLASHSMITH_DEVICE uint32_t pack(float low, float high) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::pack(low, high,
+                        is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16);
+#else
+  uint32_t word;
+  if constexpr (is_half<value_t>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+#endif
+}
+
+// shfl.sync.bfly.b32: the value of lane (this lane ^ kLaneMask).
+template <int kLaneMask>
+FLASHSMITH_DEVICE float shuffle_xor(float value) {
+  static_assert(kLaneMask > 0 && kLaneMask < 32, "a lane mask stays inside the warp");
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::shuffle_xor(value, kLaneMask);
+#else
+  return __shfl_xor_sync(0xffffffff, value, kLaneMask);
+#endif
+}
+
+// vote.sync.any: whether the predicate holds in any lane of the warp.
+FLASHSMITH_DEVICE bool vote_any(bool predicate) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::vote_any(predicate);
+#else
+  return __any_sync(0xffffffff, predicate);
+#endif
+}
+
+}  // namespace flashsmith::ptx

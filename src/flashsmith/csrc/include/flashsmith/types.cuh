@@ -1,0 +1,26 @@
+// The 16-bit element types. Storage only: arithmetic happens in fp32 registers and in the tensor
+// cores.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "flashsmith/flash_attention.cuh"
+
+namespace flashsmith {
+
+struct half_t {
+  uint16_t bits;
+};
+
+struct bfloat16_t {
+  uint16_t bits;
+};
+
+template <ScalarType kType>
+using value_type = std::conditional_t<kType == ScalarType::Half, half_t, bfloat16_t>;
+
+template <typename value_t>
+constexpr bool is_half = std::is_same_v<value_t, half_t>;
+
+}  // namespace flashsmith

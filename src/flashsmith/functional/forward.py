@@ -1,0 +1,110 @@
+"""``forward``: one kernel, chosen by its configuration, on torch tensors."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+from flashsmith.build import Target
+from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance, ForwardVariant
+from flashsmith.errors import DeviceError
+from flashsmith.functional.progress import announce_build
+from flashsmith.runtime import find_kernel
+
+
+def forward(
+    cfg: FlashForwardKernelConfig,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    benchmark: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, float]:
+    """o = softmax(q k^T * softmax_scale) v with the kernel of ``cfg``.
+
+    CUDA tensors run on their GPU's current stream, CPU tensors on the emulator. A kernel that no
+    library holds is built first.
+
+    Args:
+        cfg: The kernel's configuration; of the tensors' dtype and d_head.
+        q, k, v: (batch, seq_len, n_heads, d_head), float16 or bfloat16, equal in shape, dtype and
+            device. The last dimension is contiguous, the other strides are multiples of 8
+            elements, seq_len is a multiple of B_r and B_c.
+        o: Where to write the result, of the same shape and dtype; None: a new contiguous tensor.
+        causal: Position i attends to positions 0 to i.
+        softmax_scale: None: 1 / sqrt(d_head).
+        benchmark: Also return the milliseconds between two events around the launch.
+
+    Returns:
+        o, or with ``benchmark`` (o, milliseconds).
+
+    Raises:
+        TypeError: An argument of a wrong type, a tensor of a wrong dtype.
+        ValueError: A shape, stride, alignment, device or length that the kernel does not take.
+        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
+        DeviceError: The GPU is too old (below compute capability 8.0), or refused the launch.
+    """
+    if not isinstance(cfg, FlashForwardKernelConfig):
+        raise TypeError(
+            f"cfg is a {type(cfg).__name__}; expected a FlashForwardKernelConfig "
+            "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
+        )
+    check_tensors(q=q, k=k, v=v)
+    if o is None:
+        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    else:
+        check_tensors(o=o)
+    if softmax_scale is None:
+        softmax_scale = cfg.d_head**-0.5
+    elif not (math.isfinite(softmax_scale) and softmax_scale > 0):
+        raise ValueError(f"softmax_scale is {softmax_scale}; expected a finite number above 0")
+    instance = ForwardKernelInstance(cfg, ForwardVariant(causal=bool(causal)))
+    with announce_build(instance) as progress:
+        kernel = find_kernel(instance, target_of(q.device), progress)
+    milliseconds = kernel(q, k, v, o, softmax_scale, benchmark)
+    return (o, milliseconds) if benchmark else o
+
+
+def check_tensors(**tensors: torch.Tensor) -> None:
+    """What can only be asked of torch; the rest is checked beside the launch."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{name} has layout {tensor.layout}; expected torch.strided (dense)")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, and there is no backward kernel yet; "
+                "call under torch.no_grad(), or detach it"
+            )
+
+
+def target_of(device: torch.device) -> Target:
+    """What to compile for so that tensors on ``device`` can be used.
+
+    Raises:
+        DeviceError: The GPU is older than compute capability 8.0.
+        ValueError: The device is neither a CPU nor an NVIDIA GPU.
+    """
+    if device.type == "cpu":
+        return Target.emulator()
+    if device.type != "cuda" or torch.version.cuda is None:
+        raise ValueError(f"q is on device {device}; supported are cuda (NVIDIA) and cpu (emulator)")
+    return _cuda_target(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _cuda_target(index: int) -> Target:
+    major, minor = torch.cuda.get_device_capability(index)
+    if major < 8:
+        name = torch.cuda.get_device_name(index)
+        raise DeviceError(
+            f"GPU {index} ({name}) has compute capability {major}.{minor}; "
+            "the kernels need 8.0 or newer (Ampere)"
+        )
+    return Target.cuda(f"sm_{major}{minor}{'a' if major >= 9 else ''}")

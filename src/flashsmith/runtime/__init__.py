@@ -1,0 +1,14 @@
+"""Shared library -> callable kernels: load, look up by configuration, launch. Knows no framework."""
+
+from flashsmith.runtime.emulation import Emulation, Site, emulation
+from flashsmith.runtime.kernels import Kernel, find_kernel, load_library, loaded_kernels
+
+__all__ = [
+    "Emulation",
+    "Kernel",
+    "Site",
+    "emulation",
+    "find_kernel",
+    "load_library",
+    "loaded_kernels",
+]

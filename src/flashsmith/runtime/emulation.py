@@ -1,0 +1,67 @@
+"""How the emulator runs kernels of this thread, and what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flashsmith.runtime.kernels import Kernel
+
+
+class Site(NamedTuple):
+    """A synchronisation instruction in the kernel's source."""
+
+    kind: str
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """The emulator, as one kernel's library sees it."""
+
+    kernel: Kernel
+
+    def counters(self) -> dict[str, int]:
+        """What the last launch counted (csrc/emulator/launch.h names each)."""
+        return {
+            str(name): int(count) for name, count in self.kernel.module.emulator_counters().items()
+        }
+
+    def sites(self) -> list[Site]:
+        """The synchronisation sites that ran in the last launch."""
+        return [
+            Site(str(kind), str(file), int(line), int(column))
+            for kind, file, line, column in self.kernel.module.emulator_sites()
+        ]
+
+
+@contextmanager
+def emulation(
+    kernel: Kernel,
+    *,
+    seed: int = 0,
+    dropped: Site | None = None,
+    count: bool = True,
+    workers: int = 0,
+) -> Iterator[Emulation]:
+    """Launches of ``kernel``'s library inside the block, by this thread, run with these settings.
+
+    Args:
+        seed: Draws the order in which warps run.
+        dropped: Fault injection: this synchronisation site does nothing.
+        count: Count memory wavefronts and sectors too, which costs time.
+        workers: Host threads over the grid; 0: one a core.
+    """
+    configure = kernel.module.emulator_configure
+    configure(seed, [dropped] if dropped else [], count, workers)
+    try:
+        yield Emulation(kernel)
+    finally:
+        configure(0, [], True, 0)

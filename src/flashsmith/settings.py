@@ -1,0 +1,126 @@
+"""Every environment variable that flashsmith reads, in one place.
+
+A setting is read when it is asked for, `settings.JOBS.get()`, never at import. `settings.ALL` lists
+them for the documentation and for `flashsmith doctor`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_TRUE = ("1", "true", "on", "yes")
+_FALSE = ("0", "false", "off", "no")
+
+
+def _parse_switch(text: str) -> bool:
+    if text.lower() in _TRUE + _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError(f"one of {', '.join(_TRUE + _FALSE)}")
+
+
+def _parse_jobs(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ValueError("a whole number of at least 1")
+
+
+def _parse_architectures(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if all(re.fullmatch(r"sm_\d+[af]?", name) for name in names):
+        return names
+    raise ValueError("architectures separated by commas, like sm_80,sm_90a")
+
+
+def _parse_path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """One environment variable: name, type and default in words, meaning, and how to read it."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+    parse: Callable[[str], T]
+
+    def get(self) -> T | None:
+        """The value in the environment, or None when the variable is unset or empty.
+
+        Raises:
+            ValueError: the value is none that this setting can have.
+        """
+        text = os.environ.get(self.name, "").strip()
+        if not text:
+            return None
+        try:
+            return self.parse(text)
+        except ValueError as expected:
+            raise ValueError(
+                f"environment variable {self.name}={text!r} is not valid: expected {expected}; "
+                f"unset it for the default ({self.default})"
+            ) from None
+
+
+KERNELS = Setting(
+    "KERNELS",
+    "prog | progall | prog-all | all | tune | B_r,B_c",
+    "all",
+    "which set of configurations get_kernel_configs() returns",
+    str,
+)
+CACHE_DIR = Setting(
+    "FLASHSMITH_CACHE_DIR",
+    "path",
+    "the user's cache directory",
+    "where compiled kernels are kept",
+    _parse_path,
+)
+NVCC = Setting(
+    "FLASHSMITH_NVCC",
+    "path",
+    "found in CUDA_HOME, PATH or the PyPI package",
+    "the CUDA compiler of the cuda target",
+    _parse_path,
+)
+CUDA_HOME = Setting(
+    "CUDA_HOME", "path", "none", "a CUDA toolkit; its bin/nvcc is used before PATH's", _parse_path
+)
+CXX = Setting(
+    "FLASHSMITH_CXX",
+    "path or name",
+    "c++, g++ or clang++ on PATH",
+    "the host C++ compiler: builds the emulator target and the host side of the cuda target",
+    str,
+)
+ARCH = Setting(
+    "FLASHSMITH_ARCH",
+    "architectures, separated by commas",
+    "those of the GPUs found, else sm_80",
+    "what the cuda target compiles for",
+    _parse_architectures,
+)
+JOBS = Setting(
+    "FLASHSMITH_JOBS",
+    "whole number, 1 or more",
+    "the number of processor cores",
+    "how many compilers run at the same time",
+    _parse_jobs,
+)
+BUILD = Setting(
+    "FLASHSMITH_BUILD",
+    "on | off",
+    "on",
+    "whether a configuration that no loaded library holds is built on demand",
+    _parse_switch,
+)
+
+ALL: tuple[Setting[object], ...] = (KERNELS, CACHE_DIR, NVCC, CUDA_HOME, CXX, ARCH, JOBS, BUILD)  # type: ignore[assignment]

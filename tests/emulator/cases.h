@@ -1,0 +1,49 @@
+// What the test programs share.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "emulator/launch.h"
+
+namespace cases {
+
+using namespace flashsmith::emulator;
+
+// Deterministic numbers that differ from run to run only if the code does.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint32_t bits() {
+    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<uint32_t>(state_ >> 32);
+  }
+  float uniform() { return static_cast<float>(bits() >> 8) * 0x1p-23f - 1; }  // [-1, 1)
+
+ private:
+  uint64_t state_;
+};
+
+template <class... Arguments>
+[[noreturn]] void fail(const char *format, Arguments... arguments) {
+  std::fprintf(stderr, format, arguments...);
+  std::fputc('\n', stderr);
+  std::exit(1);
+}
+
+inline char *shared_bytes() { return static_cast<char *>(shared_memory()); }
+
+// Each prints one JSON object, or fails.
+void instructions();
+void faults(uint64_t seed);
+void pipeline();
+void counts();
+void scheduling();
+void many_blocks();
+
+}  // namespace cases

@@ -1,0 +1,51 @@
+"""Writes flash_kernels.cuh and one translation unit a kernel.
+
+python tools/build/generate_kernel_instantiations.py --out build/generated --kernels prog 64,32
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flashsmith import codegen
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    ForwardKernelInstance,
+    ForwardVariant,
+    select_kernel_configs,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Generate the C++ text of a set of kernels.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/generated"), help="directory (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--kernels",
+        nargs="+",
+        default=(),
+        metavar="KEY|NAME",
+        help="keys (prog, progall, all, tune, B_r,B_c) and short forms; default: $KERNELS or all",
+    )
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        default=["full"],
+        choices=[variant.name for variant in FORWARD_VARIANTS],
+        help="default: full",
+    )
+    args = parser.parse_args()
+    try:
+        configs = select_kernel_configs(args.kernels)
+        variants = [ForwardVariant.from_name(name) for name in args.variants]
+        instances = [ForwardKernelInstance(cfg, variant) for cfg in configs for variant in variants]
+        paths = codegen.write(instances, args.out)
+    except (ValueError, OSError) as error:
+        parser.exit(1, f"error: {error}\n")
+    print(f"{paths[0]}: {len(paths) - 1} kernels")
+
+
+if __name__ == "__main__":
+    main()
