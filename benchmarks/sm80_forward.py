@@ -2,7 +2,7 @@
 
     python benchmarks/sm80_forward.py --out benchmarks/results/h200/2026-01-01
 
-Writes correctness.csv, progression.csv, tuning.csv and environment.json. FlashAttention-2 is torch's
+Writes resources.csv (registers, spills), correctness.csv, progression.csv, tuning.csv and environment.json. FlashAttention-2 is torch's
 scaled_dot_product_attention with the flash backend, in the same run, interleaved.
 """
 
@@ -13,6 +13,7 @@ import csv
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -73,12 +74,20 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def build(configs: Iterable[FlashForwardKernelConfig]) -> None:
+def build(configs: Iterable[FlashForwardKernelConfig]) -> list[dict[str, object]]:
+    """Builds and loads full and causal kernels; returns what ptxas says of each."""
     instances = [
         ForwardKernelInstance(c, ForwardVariant(causal)) for c in configs for causal in (False, True)
     ]
-    with console.status(f"building {len(instances)} kernels"):
-        load_library(build_library(instances, target_of(torch.device("cuda"))))
+    start = time.monotonic()
+    library = build_library(instances, target_of(torch.device("cuda")))
+    load_library(library)
+    console.print(f"built {len(instances)} kernels in {time.monotonic() - start:.0f} s")
+    return [
+        {"kernel": kernel["name"]} | {k: v for k, v in figures.items() if k != "function"}
+        for kernel in library.kernels.values()
+        for figures in kernel["resources"]
+    ]
 
 
 def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, object]]:
@@ -182,7 +191,7 @@ def main() -> int:
     torch.manual_seed(0)
 
     configs = [*get_kernels_to_build(), *get_autotuning_kernel_configs(d_heads=(64,))]
-    build(configs)
+    write(args.out / "resources.csv", build(configs))
     checked = correctness(configs)
     write(args.out / "correctness.csv", checked)
     wrong = sum(not row["ok"] for row in checked)

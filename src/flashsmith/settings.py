@@ -122,5 +122,22 @@ BUILD = Setting(
     "whether a configuration that no loaded library holds is built on demand",
     _parse_switch,
 )
+DEBUG = Setting(
+    "FLASHSMITH_DEBUG",
+    "on | off",
+    "off",
+    "whether the command line shows the traceback of an error",
+    _parse_switch,
+)
 
-ALL: tuple[Setting[object], ...] = (KERNELS, CACHE_DIR, NVCC, CUDA_HOME, CXX, ARCH, JOBS, BUILD)  # type: ignore[assignment]
+ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
+    KERNELS,
+    CACHE_DIR,
+    NVCC,
+    CUDA_HOME,
+    CXX,
+    ARCH,
+    JOBS,
+    BUILD,
+    DEBUG,
+)

@@ -82,8 +82,10 @@ void counts() {
   count("swizzled", [] { load_fragments(true); });
   count("unswizzled", [] { load_fragments(false); });
   count("swizzled_uncounted", [] { load_fragments(true); }, 32, false);
-  const std::pair<const char *, unsigned> strides[] = {
-      {"words_stride_1", 1}, {"words_stride_2", 2}, {"words_stride_32", 32}, {"words_stride_33", 33}};
+  const std::pair<const char *, unsigned> strides[] = {{"words_stride_1", 1},
+                                                       {"words_stride_2", 2},
+                                                       {"words_stride_32", 32},
+                                                       {"words_stride_33", 33}};
   for (const auto &[name, stride] : strides) {
     count(name, [stride = stride] {
       store_shared(shared_bytes() + thread_index() * stride * 4, zeros, 4);

@@ -286,13 +286,13 @@ const Case kClean[] = {
 };
 
 std::string message_of(const Case &test, uint64_t seed) {
-  const Launch settings{.kernel = test.name,
-                        .grid = {},
-                        .threads = kThreads,
-                        .shared_memory_bytes = kBytes,
-                        .memory = {{tensors.input, kBytes, "input", false},
-                                   {tensors.output, kBytes, "output", true}},
-                        .body = test.kernel};
+  const Launch settings{
+      .kernel = test.name,
+      .grid = {},
+      .threads = kThreads,
+      .shared_memory_bytes = kBytes,
+      .memory = {{tensors.input, kBytes, "input", false}, {tensors.output, kBytes, "output", true}},
+      .body = test.kernel};
   try {
     launch(settings, {.seed = seed});
   } catch (const Fault &fault) {

@@ -29,7 +29,8 @@ double value_of(uint16_t bits, MmaType type) {
   const double sign = bits & 0x8000 ? -1 : 1;
   if (exponent == 2 * bias + 1) return mantissa ? NAN : sign * INFINITY;
   const int implicit = exponent == 0 ? 0 : 1 << mantissa_bits;
-  return sign * std::ldexp(mantissa + implicit, (exponent == 0 ? 1 : exponent) - bias - mantissa_bits);
+  return sign *
+         std::ldexp(mantissa + implicit, (exponent == 0 ? 1 : exponent) - bias - mantissa_bits);
 }
 
 struct Tile {
@@ -81,12 +82,13 @@ void check_mma(MmaType type, uint64_t seed, const std::function<uint16_t(Random 
       float expected = before.c[i][j];
       for (int k = 0; k < kK; ++k) {
         // A product of two 16-bit numbers is exact in fp32, unless it leaves its range.
-        const auto product = static_cast<float>(value_of(before.a[i][k], type) *
-                                                value_of(before.b[k][j], type));
+        const auto product =
+            static_cast<float>(value_of(before.a[i][k], type) * value_of(before.b[k][j], type));
         expected += product;
       }
       const bool same = std::isnan(expected) ? std::isnan(tile.c[i][j]) : expected == tile.c[i][j];
-      if (!same) fail("mma type %d: c[%d][%d] is %a, not %a", int(type), i, j, tile.c[i][j], expected);
+      if (!same)
+        fail("mma type %d: c[%d][%d] is %a, not %a", int(type), i, j, tile.c[i][j], expected);
     }
   }
 }
@@ -102,7 +104,8 @@ void check_decoding(MmaType type) {  // every bit pattern, as a * 1 + 0
       const double expected = value_of(static_cast<uint16_t>(first + i), type);
       const float got = tile.c[i][5];
       const bool same = std::isnan(expected) ? std::isnan(got) : expected == got;
-      if (!same) fail("decoding 0x%04x of type %d gave %a, not %a", first + i, int(type), got, expected);
+      if (!same)
+        fail("decoding 0x%04x of type %d gave %a, not %a", first + i, int(type), got, expected);
     }
   }
 }
@@ -138,13 +141,56 @@ void check_ldmatrix(bool transposed) {
 void check_shuffle() {
   for (int mask = 0; mask < kLanes; ++mask) {
     float got[2 * kLanes];
-    run(2 * kLanes, 0, [&] {
-      got[thread_index()] = shuffle_xor(static_cast<float>(thread_index()), mask);
-    });
+    run(2 * kLanes, 0,
+        [&] { got[thread_index()] = shuffle_xor(static_cast<float>(thread_index()), mask); });
     for (int i = 0; i < 2 * kLanes; ++i) {
-      if (got[i] != static_cast<float>(i ^ mask)) fail("shuffle_xor %d: thread %d got %g", mask, i, got[i]);
+      if (got[i] != static_cast<float>(i ^ mask))
+        fail("shuffle_xor %d: thread %d got %g", mask, i, got[i]);
     }
   }
+}
+
+void check_vote() {
+  for (int voter : {-1, 0, 31}) {
+    bool got[kLanes];
+    run(kLanes, 0,
+        [&] { got[thread_index()] = vote_any(static_cast<int>(thread_index()) == voter); });
+    for (bool any : got) {
+      if (any != (voter >= 0)) fail("vote_any of lane %d gave %d", voter, int(any));
+    }
+  }
+}
+
+// pack rounds to the nearest number of the format, of two equally near ones to the even one.
+void check_pack(MmaType type) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // what the format holds stays
+    const auto value = static_cast<float>(value_of(static_cast<uint16_t>(bits), type));
+    if (std::isnan(value)) continue;
+    const uint32_t packed = pack(value, -value, type);
+    if (packed != (bits | (bits ^ 0x8000) << 16)) fail("pack of %a gave 0x%08x", value, packed);
+  }
+  const uint16_t largest = type == MmaType::f16 ? 0x7BFF : 0x7F7F;
+  Random random(3);
+  for (int i = 0; i < 200000; ++i) {
+    // Between two neighbours of the format: at random, halfway, and a hair beside that.
+    const uint32_t bits = random.bits() % largest;
+    const double low = value_of(static_cast<uint16_t>(bits), type);
+    const double high = value_of(static_cast<uint16_t>(bits + 1), type);
+    auto value =
+        static_cast<float>(low + (high - low) * (i % 3 ? 0.5 : random.uniform() / 2 + 0.5));
+    if (i % 3 == 2) value = std::nextafter(value, random.bits() % 2 ? 0.0f : INFINITY);
+    const double below = value - low, above = high - value;
+    const uint32_t expected = below < above || (below == above && bits % 2 == 0) ? bits : bits + 1;
+    const uint32_t packed = pack(value, 0, type);
+    if (packed != expected) fail("pack of %a gave 0x%08x, not 0x%04x", value, packed, expected);
+  }
+  for (const float infinite : {INFINITY, 3.4e38f}) {
+    if (!std::isinf(value_of(static_cast<uint16_t>(pack(infinite, 0, type)), type))) {
+      fail("pack of %a is finite", infinite);
+    }
+  }
+  if (!std::isnan(value_of(static_cast<uint16_t>(pack(NAN, 0, type)), type)))
+    fail("pack of NaN%s", "");
 }
 
 // Each thread reads what the thread opposite, in another warp, wrote; three times over.
@@ -179,25 +225,23 @@ void check_asynchronous_copy() {
   std::vector<uint32_t> source(2 * kLanes * 4, 1);
   uint32_t in_flight = 0, landed = 0, other = 0;
   const auto *in = reinterpret_cast<const char *>(source.data());
-  const Launch copy{
-      .kernel = "copy",
-      .grid = {},
-      .threads = kLanes,
-      .shared_memory_bytes = 2 * kLanes * 16,
-      .memory = {{in, source.size() * 4, "source", false}},
-      .body =
-          [&] {
-            const unsigned lane = thread_index();
-            cp_async_16(shared_bytes() + lane * 16, in + lane * 16);
-            cp_async_commit_group();
-            cp_async_16(shared_bytes() + (kLanes + lane) * 16, in + (kLanes + lane) * 16);
-            cp_async_commit_group();
-            source[lane * 4] = source[(kLanes + lane) * 4] = 2;
-            std::memcpy(&in_flight, shared_bytes() + lane * 16, 4);  // past the checks
-            cp_async_wait_group(1, Where::current());
-            load_shared(&landed, shared_bytes() + lane * 16, 4);
-            std::memcpy(&other, shared_bytes() + (kLanes + lane) * 16, 4);
-          }};
+  const Launch copy{.kernel = "copy",
+                    .grid = {},
+                    .threads = kLanes,
+                    .shared_memory_bytes = 2 * kLanes * 16,
+                    .memory = {{in, source.size() * 4, "source", false}},
+                    .body = [&] {
+                      const unsigned lane = thread_index();
+                      cp_async_16(shared_bytes() + lane * 16, in + lane * 16);
+                      cp_async_commit_group();
+                      cp_async_16(shared_bytes() + (kLanes + lane) * 16, in + (kLanes + lane) * 16);
+                      cp_async_commit_group();
+                      source[lane * 4] = source[(kLanes + lane) * 4] = 2;
+                      std::memcpy(&in_flight, shared_bytes() + lane * 16, 4);  // past the checks
+                      cp_async_wait_group(1, Where::current());
+                      load_shared(&landed, shared_bytes() + lane * 16, 4);
+                      std::memcpy(&other, shared_bytes() + (kLanes + lane) * 16, 4);
+                    }};
   launch(copy, {});
   if (in_flight != ~0u) fail("bytes in flight are 0x%x, not poison", in_flight);
   if (landed != 2) fail("the landed word is %u, not what the source held at the wait", landed);
@@ -219,10 +263,12 @@ void instructions() {
       check_mma(type, seed, [](Random &r) { return static_cast<uint16_t>(r.bits()); });
     }
     check_decoding(type);
+    check_pack(type);
   }
   check_ldmatrix(false);
   check_ldmatrix(true);
   check_shuffle();
+  check_vote();
   for (int bytes : {4, 8, 16}) check_barrier(bytes);
   check_asynchronous_copy();
   std::puts("{}");

@@ -105,15 +105,14 @@ struct Outcome {
 
 Outcome run(const Options &options) {
   Problem problem;
-  const Launch settings{
-      .kernel = "pipeline",
-      .grid = {kBlocks, 1, 1},
-      .threads = kThreads,
-      .shared_memory_bytes = sizeof(Smem),
-      .memory = {{problem.a.data(), problem.a.size() * 2, "a", false},
-                 {problem.b.data(), problem.b.size() * 2, "b", false},
-                 {problem.c.data(), problem.c.size() * 4, "c", true}},
-      .body = [&] { kernel(problem); }};
+  const Launch settings{.kernel = "pipeline",
+                        .grid = {kBlocks, 1, 1},
+                        .threads = kThreads,
+                        .shared_memory_bytes = sizeof(Smem),
+                        .memory = {{problem.a.data(), problem.a.size() * 2, "a", false},
+                                   {problem.b.data(), problem.b.size() * 2, "b", false},
+                                   {problem.c.data(), problem.c.size() * 4, "c", true}},
+                        .body = [&] { kernel(problem); }};
   Outcome outcome;
   try {
     outcome.report = launch(settings, options);
@@ -127,8 +126,8 @@ Outcome run(const Options &options) {
 float f16_value(uint16_t bits) {  // normal numbers only
   const float mantissa = static_cast<float>((bits & 0x3FF) | 0x400);
   const int exponent = (bits >> 10 & 31) - 25;
-  const float scale = exponent < 0 ? 1.0f / static_cast<float>(1 << -exponent)
-                                   : static_cast<float>(1 << exponent);
+  const float scale =
+      exponent < 0 ? 1.0f / static_cast<float>(1 << -exponent) : static_cast<float>(1 << exponent);
   return (bits & 0x8000 ? -mantissa : mantissa) * scale;
 }
 
@@ -158,7 +157,8 @@ void pipeline() {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     for (int workers : {1, 3}) {
       const Outcome other = run({.seed = seed, .count = seed % 2 == 0, .workers = workers});
-      if (!other.fault.empty()) fail("seed %llu: %s", (unsigned long long)seed, other.fault.c_str());
+      if (!other.fault.empty())
+        fail("seed %llu: %s", (unsigned long long)seed, other.fault.c_str());
       if (std::memcmp(other.c.data(), clean.c.data(), clean.c.size() * 4) != 0) {
         fail("seed %llu, %d workers: the result differs", (unsigned long long)seed, workers);
       }
@@ -172,8 +172,9 @@ void pipeline() {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       const Outcome dropped = run({.seed = seed, .dropped = site});
       const bool differs = dropped.c != clean.c;
-      std::printf("%s\"%s\"", seed ? ", " : "",
-                  dropped.fault.empty() ? (differs ? "result differs" : "") : dropped.fault.c_str());
+      std::printf(
+          "%s\"%s\"", seed ? ", " : "",
+          dropped.fault.empty() ? (differs ? "result differs" : "") : dropped.fault.c_str());
     }
     std::printf("]");
   }

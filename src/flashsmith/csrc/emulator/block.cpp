@@ -98,9 +98,9 @@ void Block::fiber_main() {
     block.exit(thread);
   } catch (const Problem &problem) {
     const bool at_step = problem.instruction == Instruction::none;
-    block.fail(thread.warp->index, problem.lane,
-               (at_step ? thread.warp->step.describe() : name(problem.instruction)) + ": " +
-                   problem.text);
+    block.fail(
+        thread.warp->index, problem.lane,
+        (at_step ? thread.warp->step.describe() : name(problem.instruction)) + ": " + problem.text);
   } catch (...) {
     block.failure_ = std::current_exception();
   }
@@ -118,8 +118,9 @@ void Block::exit(Thread &thread) {
   warp.ready &= ~(1u << thread.lane);
   if (warp.arrived != 0) {
     const auto waiting = static_cast<unsigned>(std::countr_zero(warp.arrived));
-    fail(warp.index, thread.lane, "returns from the kernel while lane " + std::to_string(waiting) +
-                                      " of its warp waits for it in " + warp.step.describe());
+    fail(warp.index, thread.lane,
+         "returns from the kernel while lane " + std::to_string(waiting) +
+             " of its warp waits for it in " + warp.step.describe());
   }
 }
 
@@ -133,8 +134,8 @@ void Block::refuse_arrival(Thread &thread, const Step &step) {
   }
   if (theirs.key != step.key) {
     const auto other = static_cast<unsigned>(std::countr_zero(warp.arrived));
-    throw Problem{thread.lane, "divergence: lane " + std::to_string(other) +
-                                   " of the warp is at " + theirs.describe()};
+    throw Problem{thread.lane, "divergence: lane " + std::to_string(other) + " of the warp is at " +
+                                   theirs.describe()};
   }
   throw Problem{thread.lane, "stack overflow: the kernel's frames leave less than " +
                                  std::to_string(kStackReserve) + " bytes of the thread's stack"};

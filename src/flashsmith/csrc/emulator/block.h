@@ -40,9 +40,9 @@ struct Copy {
 
 struct Warp {
   unsigned index = 0;
-  Thread *threads = nullptr;        // its 32
-  uint32_t ready = 0, exited = 0;   // lanes that can go on; lanes that have returned
-  uint32_t arrived = 0;             // lanes at `step`, with arguments in `arguments`
+  Thread *threads = nullptr;       // its 32
+  uint32_t ready = 0, exited = 0;  // lanes that can go on; lanes that have returned
+  uint32_t arrived = 0;            // lanes at `step`, with arguments in `arguments`
   Step step;
   void *arguments[kLanes];
   Where last_site{};                // the last synchronisation passed, for messages
@@ -111,8 +111,8 @@ inline void suspend(Thread &thread) {
   switch_fiber(thread.fiber, next.fiber);
 }
 
-// The 32 lanes meet here; the last to arrive runs operation(block, warp, arguments of the lanes) for
-// all. An operation that clears warp.ready keeps the warp waiting until someone sets it again.
+// The 32 lanes meet here; the last to arrive runs operation(block, warp, arguments of the lanes)
+// for all. An operation that clears warp.ready keeps the warp waiting until someone sets it again.
 template <class Arguments, class Operation>
 inline void collective(const Step &step, Arguments &arguments, Operation operation) {
   Thread &thread = *self;

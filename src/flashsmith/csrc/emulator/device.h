@@ -1,9 +1,10 @@
 // What an emulated kernel calls: the twins of the instructions in include/flashsmith/ptx/.
 // Included in every generated translation unit, so it includes next to nothing itself.
 //
-// Every function marked "warp" is executed by the 32 lanes of a warp together, with equal modifiers;
-// a lane that does something else meanwhile is a Fault. That is stricter than PTX for plain memory
-// accesses and cp.async, and lets them be checked and counted as the hardware issues them.
+// Every function marked "warp" is executed by the 32 lanes of a warp together, with equal
+// modifiers; a lane that does something else meanwhile is a Fault. That is stricter than PTX for
+// plain memory accesses and cp.async, and lets them be checked and counted as the hardware issues
+// them.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,10 @@ void *shared_memory();    // base of the block's dynamic shared memory, 1024-byt
 
 // ---- synchronisation; warp. These are the sites that fault injection can drop. ----
 
-void barrier_sync(Where where);                      // bar.sync 0: all threads of the block
-void warp_sync(Where where);                         // bar.warp.sync 0xffffffff
-void cp_async_wait_group(int pending, Where where);  // all but the newest `pending` groups have landed
+void barrier_sync(Where where);  // bar.sync 0: all threads of the block
+void warp_sync(Where where);     // bar.warp.sync 0xffffffff
+void cp_async_wait_group(int pending,
+                         Where where);  // all but the newest `pending` groups have landed
 
 // ---- asynchronous copies; warp. The source is read, and the bytes appear, at the wait. ----
 
@@ -61,6 +63,6 @@ uint32_t pack(float low, float high, MmaType type);
 // ---- exchange; warp ----
 
 float shuffle_xor(float value, int lane_mask);  // shfl.sync.bfly.b32 over the whole warp
-bool vote_any(bool predicate);                   // vote.sync.any.pred over the whole warp
+bool vote_any(bool predicate);                  // vote.sync.any.pred over the whole warp
 
 }  // namespace flashsmith::emulator

@@ -6,20 +6,34 @@ namespace flashsmith::emulator {
 
 const char *name(Instruction instruction) {
   switch (instruction) {
-    case Instruction::none: return "nothing";
-    case Instruction::barrier_sync: return "barrier_sync";
-    case Instruction::warp_sync: return "warp_sync";
-    case Instruction::cp_async_wait_group: return "cp_async_wait_group";
-    case Instruction::cp_async_16: return "cp_async_16";
-    case Instruction::cp_async_commit_group: return "cp_async_commit_group";
-    case Instruction::load_shared: return "load_shared";
-    case Instruction::store_shared: return "store_shared";
-    case Instruction::load_global: return "load_global";
-    case Instruction::store_global: return "store_global";
-    case Instruction::ldmatrix_x4: return "ldmatrix_x4";
-    case Instruction::mma_m16n8k16: return "mma_m16n8k16";
-    case Instruction::shuffle_xor: return "shuffle_xor";
-    case Instruction::vote_any: return "vote_any";
+    case Instruction::none:
+      return "nothing";
+    case Instruction::barrier_sync:
+      return "barrier_sync";
+    case Instruction::warp_sync:
+      return "warp_sync";
+    case Instruction::cp_async_wait_group:
+      return "cp_async_wait_group";
+    case Instruction::cp_async_16:
+      return "cp_async_16";
+    case Instruction::cp_async_commit_group:
+      return "cp_async_commit_group";
+    case Instruction::load_shared:
+      return "load_shared";
+    case Instruction::store_shared:
+      return "store_shared";
+    case Instruction::load_global:
+      return "load_global";
+    case Instruction::store_global:
+      return "store_global";
+    case Instruction::ldmatrix_x4:
+      return "ldmatrix_x4";
+    case Instruction::mma_m16n8k16:
+      return "mma_m16n8k16";
+    case Instruction::shuffle_xor:
+      return "shuffle_xor";
+    case Instruction::vote_any:
+      return "vote_any";
   }
   return "unknown";
 }

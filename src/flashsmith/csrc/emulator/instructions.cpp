@@ -101,21 +101,21 @@ void cp_async_wait_group(int pending, Where where) {
 void cp_async_16(void *shared, const void *global) {
   constexpr unsigned kBytes = 16;
   MemoryArguments arguments{shared, global};
-  collective({Instruction::cp_async_16}, arguments, [](Block &block, Warp &warp,
-                                                       MemoryArguments **lanes) {
-    uint32_t offsets[kLanes];
-    const void *addresses[kLanes];
-    for (unsigned i = 0; i < kLanes; ++i) {
-      offsets[i] = block.shared.offset(lanes[i]->to, kBytes, i);
-      addresses[i] = lanes[i]->from;
-      block.global.check(addresses[i], kBytes, GlobalMemory::Use::load, i);
-      warp.copies.push_back({addresses[i], offsets[i], static_cast<uint8_t>(i)});
-    }
-    block.shared.begin_copy({warp.index, Instruction::cp_async_16}, offsets, kBytes);
-    ++block.counters.cp_async;
-    count_shared(block, offsets, kBytes);
-    count_load(block, addresses, kBytes);
-  });
+  collective({Instruction::cp_async_16}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               uint32_t offsets[kLanes];
+               const void *addresses[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 offsets[i] = block.shared.offset(lanes[i]->to, kBytes, i);
+                 addresses[i] = lanes[i]->from;
+                 block.global.check(addresses[i], kBytes, GlobalMemory::Use::load, i);
+                 warp.copies.push_back({addresses[i], offsets[i], static_cast<uint8_t>(i)});
+               }
+               block.shared.begin_copy({warp.index, Instruction::cp_async_16}, offsets, kBytes);
+               ++block.counters.cp_async;
+               count_shared(block, offsets, kBytes);
+               count_load(block, addresses, kBytes);
+             });
 }
 
 void cp_async_commit_group() {
@@ -130,99 +130,103 @@ void cp_async_commit_group() {
 void load_shared(void *registers, const void *shared, int bytes) {
   const unsigned size = checked_size(bytes, Instruction::load_shared);
   MemoryArguments arguments{registers, shared};
-  collective({Instruction::load_shared, size}, arguments, [](Block &block, Warp &warp,
-                                                             MemoryArguments **lanes) {
-    const unsigned size = warp.step.modifier();
-    uint32_t offsets[kLanes];
-    for (unsigned i = 0; i < kLanes; ++i) {
-      offsets[i] = block.shared.offset(lanes[i]->from, size, i);
-    }
-    block.shared.read({warp.index, Instruction::load_shared}, offsets, size);
-    for (unsigned i = 0; i < kLanes; ++i) std::memcpy(lanes[i]->to, lanes[i]->from, size);
-    count_shared(block, offsets, size);
-  });
+  collective({Instruction::load_shared, size}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               const unsigned size = warp.step.modifier();
+               uint32_t offsets[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 offsets[i] = block.shared.offset(lanes[i]->from, size, i);
+               }
+               block.shared.read({warp.index, Instruction::load_shared}, offsets, size);
+               for (unsigned i = 0; i < kLanes; ++i)
+                 std::memcpy(lanes[i]->to, lanes[i]->from, size);
+               count_shared(block, offsets, size);
+             });
 }
 
 void store_shared(void *shared, const void *registers, int bytes) {
   const unsigned size = checked_size(bytes, Instruction::store_shared);
   MemoryArguments arguments{shared, registers};
-  collective({Instruction::store_shared, size}, arguments, [](Block &block, Warp &warp,
-                                                              MemoryArguments **lanes) {
-    const unsigned size = warp.step.modifier();
-    uint32_t offsets[kLanes];
-    for (unsigned i = 0; i < kLanes; ++i) {
-      offsets[i] = block.shared.offset(lanes[i]->to, size, i);
-    }
-    block.shared.write({warp.index, Instruction::store_shared}, offsets, size);
-    for (unsigned i = 0; i < kLanes; ++i) std::memcpy(lanes[i]->to, lanes[i]->from, size);
-    count_shared(block, offsets, size);
-  });
+  collective({Instruction::store_shared, size}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               const unsigned size = warp.step.modifier();
+               uint32_t offsets[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 offsets[i] = block.shared.offset(lanes[i]->to, size, i);
+               }
+               block.shared.write({warp.index, Instruction::store_shared}, offsets, size);
+               for (unsigned i = 0; i < kLanes; ++i)
+                 std::memcpy(lanes[i]->to, lanes[i]->from, size);
+               count_shared(block, offsets, size);
+             });
 }
 
 void load_global(void *registers, const void *global, int bytes) {
   const unsigned size = checked_size(bytes, Instruction::load_global);
   MemoryArguments arguments{registers, global};
-  collective({Instruction::load_global, size}, arguments, [](Block &block, Warp &warp,
-                                                             MemoryArguments **lanes) {
-    const unsigned size = warp.step.modifier();
-    const void *addresses[kLanes];
-    for (unsigned i = 0; i < kLanes; ++i) {
-      addresses[i] = lanes[i]->from;
-      block.global.check(addresses[i], size, GlobalMemory::Use::load, i);
-      std::memcpy(lanes[i]->to, addresses[i], size);
-    }
-    count_load(block, addresses, size);
-  });
+  collective({Instruction::load_global, size}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               const unsigned size = warp.step.modifier();
+               const void *addresses[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 addresses[i] = lanes[i]->from;
+                 block.global.check(addresses[i], size, GlobalMemory::Use::load, i);
+                 std::memcpy(lanes[i]->to, addresses[i], size);
+               }
+               count_load(block, addresses, size);
+             });
 }
 
 void store_global(void *global, const void *registers, int bytes) {
   const unsigned size = checked_size(bytes, Instruction::store_global);
   MemoryArguments arguments{global, registers};
-  collective({Instruction::store_global, size}, arguments, [](Block &block, Warp &warp,
-                                                              MemoryArguments **lanes) {
-    const unsigned size = warp.step.modifier();
-    const void *addresses[kLanes];
-    for (unsigned i = 0; i < kLanes; ++i) {
-      addresses[i] = lanes[i]->to;
-      block.global.check(addresses[i], size, GlobalMemory::Use::store, i);
-      std::memcpy(lanes[i]->to, lanes[i]->from, size);
-    }
-    count_store(block, addresses, size);
-  });
+  collective({Instruction::store_global, size}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               const unsigned size = warp.step.modifier();
+               const void *addresses[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 addresses[i] = lanes[i]->to;
+                 block.global.check(addresses[i], size, GlobalMemory::Use::store, i);
+                 std::memcpy(lanes[i]->to, lanes[i]->from, size);
+               }
+               count_store(block, addresses, size);
+             });
 }
 
 void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed) {
   constexpr unsigned kRowBytes = 16, kRows = 8, kMatrices = 4;
   MemoryArguments arguments{fragment, row};
-  collective({Instruction::ldmatrix_x4, transposed}, arguments, [](Block &block, Warp &warp,
-                                                                   MemoryArguments **lanes) {
-    uint32_t offsets[kLanes];
-    const uint16_t *rows[kLanes];
-    for (unsigned i = 0; i < kLanes; ++i) {
-      offsets[i] = block.shared.offset(lanes[i]->from, kRowBytes, i);
-      rows[i] = static_cast<const uint16_t *>(lanes[i]->from);
-    }
-    block.shared.read({warp.index, Instruction::ldmatrix_x4, true}, offsets, kRowBytes);
-    // Lane i receives elements 2p, 2p + 1 of row g of each matrix, or of column g if transposed.
-    const bool transposed = warp.step.modifier() != 0;
-    for (unsigned i = 0; i < kLanes; ++i) {
-      auto *fragment = static_cast<uint32_t *>(lanes[i]->to);
-      const unsigned g = i / 4, p = i % 4;
-      for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
-        const uint16_t *const *row = &rows[matrix * kRows];
-        if (transposed) {
-          fragment[matrix] = row[2 * p][g] | uint32_t{row[2 * p + 1][g]} << 16;
-        } else {
-          std::memcpy(&fragment[matrix], &row[g][2 * p], sizeof(uint32_t));
-        }
-      }
-    }
-    Counters &counters = block.counters;
-    ++counters.ldmatrix;
-    counters.longest_ldmatrix_run = std::max(counters.longest_ldmatrix_run, ++warp.ldmatrix_run);
-    warp.mma_run = 0;
-    count_shared(block, offsets, kRowBytes);
-  });
+  collective({Instruction::ldmatrix_x4, transposed}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               uint32_t offsets[kLanes];
+               const uint16_t *rows[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 offsets[i] = block.shared.offset(lanes[i]->from, kRowBytes, i);
+                 rows[i] = static_cast<const uint16_t *>(lanes[i]->from);
+               }
+               block.shared.read({warp.index, Instruction::ldmatrix_x4, true}, offsets, kRowBytes);
+               // Lane i receives elements 2p, 2p + 1 of row g of each matrix, or of column g if
+               // transposed.
+               const bool transposed = warp.step.modifier() != 0;
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 auto *fragment = static_cast<uint32_t *>(lanes[i]->to);
+                 const unsigned g = i / 4, p = i % 4;
+                 for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+                   const uint16_t *const *row = &rows[matrix * kRows];
+                   if (transposed) {
+                     fragment[matrix] = row[2 * p][g] | uint32_t{row[2 * p + 1][g]} << 16;
+                   } else {
+                     std::memcpy(&fragment[matrix], &row[g][2 * p], sizeof(uint32_t));
+                   }
+                 }
+               }
+               Counters &counters = block.counters;
+               ++counters.ldmatrix;
+               counters.longest_ldmatrix_run =
+                   std::max(counters.longest_ldmatrix_run, ++warp.ldmatrix_run);
+               warp.mma_run = 0;
+               count_shared(block, offsets, kRowBytes);
+             });
 }
 
 void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], MmaType type) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cfenv>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -124,10 +125,14 @@ Report launch(const Launch &launch, const Options &options) {
   uint64_t workers = options.workers > 0 ? static_cast<uint64_t>(options.workers)
                                          : std::max(1u, std::thread::hardware_concurrency());
   workers = std::min(workers, grid.blocks);
-  std::vector<std::jthread> others;
-  for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });
+  std::vector<std::thread> others;
+  try {
+    for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });
+  } catch (const std::system_error &) {
+    // No more threads to be had: those that there are do the work.
+  }
   grid.work();
-  others.clear();  // joins
+  for (std::thread &other : others) other.join();
 
   if (grid.failure) std::rethrow_exception(grid.failure);
   if (options.dropped && !grid.dropped_one) {

@@ -40,10 +40,10 @@ struct Site {
 };
 
 struct Options {
-  uint64_t seed = 0;            // draws the order in which warps run
+  uint64_t seed = 0;              // draws the order in which warps run
   std::optional<Site> dropped{};  // fault injection: this site, of an earlier Report, does nothing
-  bool count = true;            // wavefronts and sectors cost time; false leaves those at 0
-  int workers = 0;              // host threads over the grid; 0: one a core
+  bool count = true;              // wavefronts and sectors cost time; false leaves those at 0
+  int workers = 0;                // host threads over the grid; 0: one a core
 };
 
 struct Counters {

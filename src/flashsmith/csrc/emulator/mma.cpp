@@ -2,14 +2,15 @@
 
 #include <cstring>
 
-// Vectors of the compiler, not of an instruction set: what has none gets scalars, with equal results.
+// Vectors of the compiler, not of an instruction set: what has none gets scalars, with equal
+// results.
 namespace flashsmith::emulator {
 
 namespace {
 
 constexpr int kM = 16, kN = 8, kK = 16, kLanes = 32;
 constexpr unsigned kPairs = 4;  // of elements in 8 columns of A or 8 rows of B: the lanes of a quad
-constexpr int kWidth = 4;  // 128 bits: every host's vectors
+constexpr int kWidth = 4;       // 128 bits: every host's vectors
 constexpr int kParts = kN / kWidth;
 
 typedef uint32_t Words __attribute__((vector_size(kWidth * sizeof(uint32_t))));

@@ -79,8 +79,8 @@ void SharedMemory::refuse(uintptr_t offset, unsigned bytes, unsigned lane) const
                             " are out of bounds: the block has " + std::to_string(bytes_) +
                             " bytes"};
   }
-  throw Problem{lane, "shared-memory offset " + distance + " is misaligned: must be a multiple of " +
-                          std::to_string(bytes)};
+  throw Problem{lane, "shared-memory offset " + distance +
+                          " is misaligned: must be a multiple of " + std::to_string(bytes)};
 }
 
 template <unsigned kWords>
@@ -108,9 +108,12 @@ void SharedMemory::read_words(const Access &access, const Offsets &offsets) {
 
 void SharedMemory::read(const Access &access, const Offsets &offsets, unsigned bytes) {
   switch (bytes / kWordBytes) {
-    case 1: return read_words<1>(access, offsets);
-    case 2: return read_words<2>(access, offsets);
-    default: return read_words<4>(access, offsets);
+    case 1:
+      return read_words<1>(access, offsets);
+    case 2:
+      return read_words<2>(access, offsets);
+    default:
+      return read_words<4>(access, offsets);
   }
 }
 
@@ -162,8 +165,7 @@ void SharedMemory::land_copy(const Access &access, unsigned lane, uint32_t offse
 
 namespace {
 
-std::string race(Instruction earlier, unsigned earlier_warp, unsigned earlier_lane,
-                 unsigned warp) {
+std::string race(Instruction earlier, unsigned earlier_warp, unsigned earlier_lane, unsigned warp) {
   return ", race: not ordered after " + std::string(name(earlier)) + " of " +
          actor(earlier_warp, earlier_lane) +
          (earlier_warp == warp ? " (same warp: needs a warp_sync or barrier_sync between)"

@@ -68,7 +68,8 @@ class SharedMemory {
     const uintptr_t offset =
         reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(data_);
     const bool inside = bytes <= bytes_ && offset <= bytes_ - bytes;
-    if (!inside || (offset & (bytes - 1)) != 0) [[unlikely]] refuse(offset, bytes, lane);
+    if (!inside || (offset & (bytes - 1)) != 0) [[unlikely]]
+      refuse(offset, bytes, lane);
     return static_cast<uint32_t>(offset);
   }
 
@@ -113,7 +114,7 @@ class SharedMemory {
   const Clocks &clocks_;
   size_t bytes_;
   std::unique_ptr<uint8_t[]> storage_;
-  uint8_t *data_;              // into storage_, aligned
+  uint8_t *data_;                // into storage_, aligned
   std::vector<Write> writes_;    // [word]: the last write
   std::vector<uint32_t> reads_;  // [word / 4][warp][word % 4]: the last read of each warp, packed
 };

@@ -9,8 +9,8 @@ struct Wavefronts {
   unsigned actual = 0, ideal = 0;
 };
 
-// Shared memory has 32 banks of 4 bytes; a bank serves one word a wavefront, to any number of lanes.
-// The access is issued in phases of 128 bytes: 32 lanes of 4, 16 of 8 or 8 of 16 bytes.
+// Shared memory has 32 banks of 4 bytes; a bank serves one word a wavefront, to any number of
+// lanes. The access is issued in phases of 128 bytes: 32 lanes of 4, 16 of 8 or 8 of 16 bytes.
 Wavefronts shared_wavefronts(const uint32_t (&offsets)[32], unsigned bytes);
 
 // Distinct 32-byte sectors that the lanes' accesses, aligned to at most 16 bytes, fall into.

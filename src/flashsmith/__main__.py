@@ -1,0 +1,5 @@
+"""`python -m flashsmith`: the `flashsmith` command."""
+
+from flashsmith.cli import main
+
+main()

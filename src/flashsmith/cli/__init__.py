@@ -1,0 +1,92 @@
+"""The `flashsmith` command. torch is loaded only by the commands that compute."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from flashsmith import __version__, settings
+from flashsmith.cli.build import build
+from flashsmith.cli.cache import cache
+from flashsmith.cli.configs import configs
+from flashsmith.cli.doctor import doctor
+from flashsmith.cli.run import run
+from flashsmith.errors import FlashsmithError
+
+_FAILED = 1
+_WRONG_USAGE = 2
+_INTERRUPTED = 130  # 128 + SIGINT, as shells do
+
+
+class _Group(TyperGroup):
+    """Turns exceptions of the commands into one message on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        debug = bool(ctx.params.get("debug"))
+        try:
+            debug = debug or settings.DEBUG.get() is True
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise  # typer ends these quietly
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+        except Exception as error:
+            if debug:
+                raise
+            message, code = _describe(error)
+            typer.echo(f"error: {message}", err=True)
+            raise typer.Exit(code) from None
+
+
+def _describe(error: Exception) -> tuple[str, int]:
+    """What to print for an error, and the exit code."""
+    if hasattr(error, "format_message"):  # typer's usage errors, whatever their base class
+        return f"{error.format_message()} (--help lists what there is)", _WRONG_USAGE
+    if isinstance(error, ValueError | TypeError):
+        return str(error), _WRONG_USAGE
+    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "numpy", "safetensors"):
+        return f"{error.name} is not installed; `pip install 'flashsmith[torch]'`", _FAILED
+    if isinstance(error, FlashsmithError | OSError):
+        return str(error), _FAILED
+    return f"{type(error).__name__}: {error} (--debug shows where)", _FAILED
+
+
+app = typer.Typer(
+    name="flashsmith",
+    cls=_Group,
+    help="FlashAttention kernels for NVIDIA GPUs: list, build, run and check them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(configs)
+app.command()(build)
+app.command()(run)
+app.command()(doctor)
+app.add_typer(cache)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flashsmith {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (FLASHSMITH_DEBUG=1).")
+    ] = False,
+) -> None:
+    pass  # both act elsewhere: the callback above, and _Group
+
+
+def main() -> None:
+    app(prog_name="flashsmith")

@@ -1,0 +1,185 @@
+"""`flashsmith doctor`: what this machine has, what it lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import typer
+from rich.text import Text
+
+from flashsmith import settings
+from flashsmith.build import (
+    KernelCache,
+    find_cuda_toolkit,
+    find_cxx,
+    find_ninja,
+    find_tvm_ffi,
+    list_libraries,
+)
+from flashsmith.build.toolchain import require_cxx20
+from flashsmith.cli.cache import folder_bytes
+from flashsmith.cli.gpus import Gpu, find_gpus
+from flashsmith.cli.tables import JsonOption, print_json, print_list
+from flashsmith.errors import FlashsmithError
+
+_INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
+_EMULATOR_NEEDS = ("C++ compiler", "ninja", "tvm-ffi", "torch", "cache")
+_GPU_NEEDS = ("GPU", "nvcc", "torch's CUDA", *_EMULATOR_NEEDS)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One piece of the machine."""
+
+    name: str
+    ok: bool
+    found: str  # or what is wrong
+    advice: str = ""  # what to do; empty if nothing is needed
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what was found on this machine, and what to do about what is missing.
+
+    Exit code 1 if kernels cannot run here, not even on the emulator.
+    """
+    checks = [*_check_gpus(), *_check_tools(), *_check_torch(), _check_safetensors()]
+    checks += [_probe("cache", _check_cache)]
+    environment = [_check_setting(setting) for setting in settings.ALL]
+    usable = {check.name for check in checks if check.ok}
+    on_emulator, on_gpu = usable.issuperset(_EMULATOR_NEEDS), usable.issuperset(_GPU_NEEDS)
+    verdict = _verdict(usable, on_emulator, on_gpu)
+    if as_json:
+        print_json(
+            {
+                "checks": [asdict(check) for check in checks],
+                "environment": [asdict(check) for check in environment],
+                "runs_on_emulator": on_emulator,
+                "runs_on_gpu": on_gpu,
+                "verdict": verdict,
+            }
+        )
+    else:
+        _print(checks, otherwise="missing")
+        typer.echo("\nEnvironment variables:")
+        _print(environment, otherwise="wrong")
+        typer.echo(f"\n{verdict}")
+    if not on_emulator:
+        raise typer.Exit(1)
+
+
+def _print(checks: list[Check], otherwise: str) -> None:
+    """``otherwise``: what to call a check that is not ok."""
+    rows = []
+    for check in checks:
+        status = Text("ok", "green") if check.ok else Text(otherwise, "red")
+        text = "\n".join(filter(None, (check.found, check.advice)))
+        rows.append((status, check.name, text))
+    print_list(rows)
+
+
+def _verdict(usable: set[str], on_emulator: bool, on_gpu: bool) -> str:
+    if on_gpu:
+        return "This machine builds kernels and runs them on its GPU, and on the emulator."
+    if not on_emulator:
+        lacking = ", ".join(name for name in _EMULATOR_NEEDS if name not in usable)
+        return f"This machine cannot run kernels yet; it lacks: {lacking}."
+    lacking = ", ".join(name for name in _GPU_NEEDS if name not in usable)
+    also = " and compiles them for GPUs" if "nvcc" in usable else ""
+    return f"This machine runs kernels on the emulator{also}; to run on a GPU it lacks: {lacking}."
+
+
+def _probe(name: str, find: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, find())
+    except (FlashsmithError, ValueError) as error:
+        return Check(name, False, str(error))  # these messages say what to do
+
+
+def _check_gpus() -> Iterator[Check]:
+    gpus, why_none = find_gpus()
+    if not gpus:
+        yield Check("driver", False, why_none, "for a GPU, install NVIDIA's driver")
+        yield Check("GPU", False, "none", "nothing, if the emulator is enough")
+        return
+    yield Check("driver", True, gpus[0].driver)
+    # The supported first: one is enough, and torch's default is a matter of its order.
+    for gpu in sorted(gpus, key=lambda gpu: not gpu.is_supported):
+        yield _check_gpu(gpu)
+
+
+def _check_gpu(gpu: Gpu) -> Check:
+    capability = ".".join(map(str, gpu.compute_capability))
+    found = f"{gpu.name}, compute capability {capability} ({gpu.arch}), {gpu.memory}"
+    advice = "" if gpu.is_supported else "too old: kernels need 8.0 (Ampere) or newer"
+    return Check("GPU", gpu.is_supported, found, advice)
+
+
+def _check_tools() -> Iterator[Check]:
+    def nvcc() -> str:
+        compiler = find_cuda_toolkit().nvcc
+        return f"{compiler.version}, {compiler.path}, by {compiler.found_by}"
+
+    def cxx() -> str:
+        compiler = find_cxx()
+        require_cxx20(compiler)
+        return f"{compiler.version}, {compiler.path}, by {compiler.found_by}; takes C++20"
+
+    yield _probe("nvcc", nvcc)
+    yield _probe("C++ compiler", cxx)
+    yield _probe("ninja", lambda: str(find_ninja()))
+    yield _probe("tvm-ffi", lambda: find_tvm_ffi().version)
+
+
+def _check_torch() -> Iterator[Check]:
+    try:
+        import torch  # here: it takes seconds, and may be missing or broken
+    except (ImportError, OSError) as error:
+        yield Check("torch", False, f"cannot be imported: {error}", _INSTALL_TORCH)
+        yield Check("torch's CUDA", False, "there is no torch")
+        return
+    yield Check("torch", True, str(torch.__version__))
+    if torch.version.cuda is None:
+        advice = "for a GPU, install a CUDA build of torch (https://pytorch.org/get-started)"
+        yield Check("torch's CUDA", False, "this torch is built for CPUs", advice)
+    elif not torch.cuda.is_available():
+        found = f"CUDA {torch.version.cuda}, but torch finds no GPU"
+        advice = "for a GPU, check the driver and CUDA_VISIBLE_DEVICES"
+        yield Check("torch's CUDA", False, found, advice)
+    else:
+        yield Check("torch's CUDA", True, str(torch.version.cuda))
+
+
+def _check_safetensors() -> Check:
+    try:
+        return Check("safetensors", True, importlib.metadata.version("safetensors"))
+    except importlib.metadata.PackageNotFoundError:
+        advice = f"needed for `run --input` and `--output`: {_INSTALL_TORCH}"
+        return Check("safetensors", False, "not installed", advice)
+
+
+def _check_cache() -> str:
+    cache = KernelCache()
+    libraries = len(list_libraries())  # raises if the folder is not safe to load from
+    existing = cache.root
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{cache.root} cannot be written; set {settings.CACHE_DIR.name} to a folder of your own"
+        )
+    if existing != cache.root:
+        return f"{cache.root}, which the first build makes"
+    return f"{cache.root}, {libraries} libraries, {folder_bytes(cache.root) / 1e6:.1f} MB"
+
+
+def _check_setting(setting: settings.Setting[object]) -> Check:
+    try:
+        value = setting.get()
+    except ValueError as error:
+        return Check(setting.name, False, str(error))
+    if value is None:
+        return Check(setting.name, True, f"not set; default: {setting.default}")
+    return Check(setting.name, True, str(value))

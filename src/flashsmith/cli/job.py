@@ -1,0 +1,180 @@
+"""Kernels run on inputs, checked against the reference and, on a GPU, timed against FA2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from flashsmith import settings
+from flashsmith.bench import compare, reference_attention, time_interleaved
+from flashsmith.build import Progress, build_library, find_library
+from flashsmith.cli.tensors import Inputs
+from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs.legality import MIN_COMPUTE_CAPABILITY
+from flashsmith.errors import DeviceError, EmulatorFault
+from flashsmith.functional import forward, target_of
+from flashsmith.runtime import emulation, find_kernel, load_library
+
+_FA2 = "fa2"
+
+
+@dataclass
+class Result:
+    """One kernel's run. Counts are the emulator's, times a GPU's; a faulty kernel has neither."""
+
+    kernel: str
+    error: float = math.inf
+    tolerance: float = math.nan
+    ok: bool = False
+    worst: str = ""  # where the error is, or the fault
+    counts: dict[str, int] = field(default_factory=dict)
+    ms: float | None = None
+    tflops: float | None = None
+    fa2_percent: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def choose_device(wanted: str | None) -> tuple[str, str]:
+    """Where to run, `cuda` or `cpu` (the emulator), and the reason.
+
+    Raises:
+        DeviceError: cuda is wanted, and torch has no GPU that the kernels run on.
+        ValueError: ``wanted`` is neither.
+    """
+    if wanted not in (None, "cuda", "cpu"):
+        raise ValueError(f"--device is {wanted!r}; supported are cuda and cpu (the emulator)")
+    if wanted == "cpu":
+        return "cpu", "as asked"
+    why_not = _why_no_gpu()
+    if not why_not:
+        return "cuda", torch.cuda.get_device_name()
+    if wanted == "cuda":
+        raise DeviceError(f"--device cuda: {why_not}; --device cpu runs the emulator")
+    return "cpu", why_not
+
+
+def _why_no_gpu() -> str:
+    if torch.version.cuda is None:
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
+    if torch.cuda.get_device_capability() < MIN_COMPUTE_CAPABILITY:
+        return f"{torch.cuda.get_device_name()} is older than compute capability 8.0"
+    return ""
+
+
+def check_lengths(instances: Sequence[ForwardKernelInstance], seq_len: int) -> None:
+    """Raises ValueError that names a kernel whose blocks do not divide the sequence."""
+    for instance in instances:
+        for name in ("B_r", "B_c"):
+            block = getattr(instance.config, name)
+            if seq_len % block != 0:
+                raise ValueError(
+                    f"the sequence length {seq_len} is no multiple of {name} {block} of kernel "
+                    f"{instance}; pad it or choose other kernels"
+                )
+
+
+def load_kernels(
+    instances: Sequence[ForwardKernelInstance], device: str, progress: Progress
+) -> None:
+    """Has all kernels in one loaded library, built if the cache has none."""
+    target = target_of(torch.device(device))
+    library = find_library(instances, target)
+    if library is None and settings.BUILD.get() is not False:
+        library = build_library(instances, target, progress=progress)
+    if library is not None:  # else looking a kernel up says that building is off
+        load_library(library, target)
+
+
+def run_kernels(
+    instances: Sequence[ForwardKernelInstance], inputs: Inputs
+) -> tuple[list[Result], torch.Tensor]:
+    """Every kernel once, compared with the reference. All of one variant.
+
+    Returns:
+        The results in the order of ``instances``, and o of the last kernel.
+    """
+    causal = instances[0].variant.causal
+    exact = _reference(inputs, causal, torch.float64)
+    low_precision = _reference(inputs, causal, inputs.q.dtype)
+    results = []
+    o = torch.empty_like(inputs.q, memory_format=torch.contiguous_format)
+    for instance in instances:
+        o.fill_(math.nan)  # what a kernel does not write is not the one before's
+        result = Result(instance.name)
+        results.append(result)
+        try:
+            result.counts = _launch(instance, inputs, o)
+        except EmulatorFault as fault:
+            result.worst = str(fault)
+            continue
+        comparison = compare(o, exact, low_precision)
+        result.error, result.tolerance = comparison.error, comparison.tolerance
+        result.ok, result.worst = comparison.ok, comparison.worst
+    return results, o
+
+
+def time_kernels(
+    instances: Sequence[ForwardKernelInstance], inputs: Inputs, results: Sequence[Result]
+) -> float:
+    """Adds times to the results that are right, in turn with FA2. Returns FA2's milliseconds."""
+    q, k, v = inputs
+    causal = instances[0].variant.causal
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    correct = [pair for pair in zip(instances, results, strict=True) if pair[1].ok]
+    candidates: dict[str, Callable[[], object]] = {
+        result.kernel: partial(forward, instance.config, q, k, v, o, causal=causal)
+        for instance, result in correct
+    }
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        times = time_interleaved({_FA2: partial(_fa2, inputs, causal), **candidates})
+    fa2_ms = times[_FA2].median
+    batch, seq_len, n_heads, _ = q.shape
+    for instance, result in correct:
+        # A causal mask leaves half of the products.
+        flop = instance.config.attn_flop(batch, n_heads, seq_len) / (2 if causal else 1)
+        result.ms = times[result.kernel].median
+        result.tflops = flop / result.ms / 1e9
+        result.fa2_percent = 100 * fa2_ms / result.ms
+    return fa2_ms
+
+
+def _fa2(inputs: Inputs, causal: bool) -> torch.Tensor:
+    q, k, v = (tensor.transpose(1, 2) for tensor in inputs)
+    return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def _launch(instance: ForwardKernelInstance, inputs: Inputs, o: torch.Tensor) -> dict[str, int]:
+    """Writes o; what the emulator counted, nothing on a GPU."""
+    launch = partial(forward, instance.config, *inputs, o, causal=instance.variant.causal)
+    if o.is_cuda:
+        launch()
+        return {}
+    with emulation(find_kernel(instance, target_of(o.device))) as emulated:
+        launch()
+        return emulated.counters()
+
+
+def _reference(inputs: Inputs, causal: bool, compute: torch.dtype) -> torch.Tensor:
+    """As reference_attention, a head at a time: all scores at once may not fit in memory."""
+    result = torch.empty(inputs.q.shape, dtype=compute, device=inputs.q.device)
+    for part in _heads(inputs.q.shape):
+        q, k, v = (tensor[part] for tensor in inputs)
+        result[part] = reference_attention(q, k, v, causal=causal, compute=compute)
+    return result
+
+
+def _heads(shape: Sequence[int]) -> Iterator[tuple[slice, slice, slice]]:
+    for batch, head in product(range(shape[0]), range(shape[2])):
+        yield slice(batch, batch + 1), slice(None), slice(head, head + 1)

@@ -1,0 +1,72 @@
+"""From the words of a command line to kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from flashsmith.configs import (
+    FULL,
+    DType,
+    FlashForwardKernelConfig,
+    ForwardKernelInstance,
+    ForwardVariant,
+    get_kernel_configs,
+    parse_kernel_name_into_instance,
+)
+from flashsmith.configs.legality import SUPPORTED_VALUES
+
+
+def parse_dtype(text: str | None) -> DType | None:
+    return None if text is None else DType.from_string(text)
+
+
+def check_d_head(d_head: int | None) -> int | None:
+    supported = SUPPORTED_VALUES["d_head"]
+    if d_head is not None and d_head not in supported:
+        raise ValueError(f"--d-head is {d_head}; supported are {', '.join(map(str, supported))}")
+    return d_head
+
+
+def select_instances(
+    words: Iterable[str],
+    variants: Sequence[ForwardVariant] = (FULL,),
+    dtype: DType | None = None,
+    d_head: int | None = None,
+) -> list[ForwardKernelInstance]:
+    """The kernels that words choose, each once, in the order of the words.
+
+    A word is a key of get_kernel_configs or a kernel's name. A set is narrowed to ``dtype`` and
+    ``d_head``, and taken at them if it has none of them; a name must agree. A name that says
+    its variant is that one kernel, any other is taken at each of ``variants``.
+
+    Raises:
+        ValueError: A word is neither; a name does not agree.
+    """
+    chosen: list[ForwardKernelInstance] = []
+    for word in words:
+        if _is_name(word):
+            named = parse_kernel_name_into_instance(word, d_head)
+            if dtype not in (None, named.config.dtype):
+                raise ValueError(f"kernel {named} is for {named.config.dtype}, not {dtype}")
+            configs = [named.config]
+            wanted = variants if named.variant == FULL else (named.variant,)
+        else:
+            configs = _narrow(_narrow(get_kernel_configs(word), "dtype", dtype), "d_head", d_head)
+            wanted = variants
+        chosen += [ForwardKernelInstance(cfg, variant) for cfg in configs for variant in wanted]
+    return list(dict.fromkeys(chosen))
+
+
+def _is_name(word: str) -> bool:
+    # No key has one of these.
+    return any(mark in word for mark in (":", "{", "FlashForwardKernelConfig"))
+
+
+def _narrow(
+    configs: list[FlashForwardKernelConfig], field: str, value: int | None
+) -> list[FlashForwardKernelConfig]:
+    if value is None:
+        return configs
+    fitting = [cfg for cfg in configs if getattr(cfg, field) == value]
+    return fitting or list(dict.fromkeys(replace(cfg, **{field: value}) for cfg in configs))  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""What all commands print with: tables and JSON on stdout, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from flashsmith.build import Progress as ProgressCallback
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of tables.")
+]
+KernelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernels",
+        "-k",
+        metavar="KEY|NAME",
+        help="A set (prog, progall, all, tune, B_r,B_c) or a kernel's short form; may be repeated.",
+    ),
+]
+DtypeOption = Annotated[
+    str | None, typer.Option(help="fp16 or bf16. Narrows a set; a set without it is taken at it.")
+]
+DHeadOption = Annotated[
+    int | None, typer.Option(help="64 or 128. Narrows a set; a set without it is taken at it.")
+]
+
+_WIDTH_OF_A_PIPE = 10_000  # nothing is folded or cut
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    typer.echo(text, err=True)
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout. Numbers that JSON lacks (nan, inf) become null."""
+    typer.echo(json.dumps(_finite(document), indent=1, allow_nan=False, default=str))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """On a terminal folded to its width; into a pipe as Markdown, every cell whole.
+
+    A number column is flush right. Cells are strings, numbers, rich Text, or None for "-".
+    """
+    on_terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if on_terminal else box.MARKDOWN, pad_edge=not on_terminal)
+    for i, header in enumerate(headers):
+        is_number = any(isinstance(row[i], int | float) for row in rows)
+        table.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    _print(table, rows)
+
+
+def print_list(rows: Sequence[Sequence[object]]) -> None:
+    """Rows in columns, without a frame; a cell may have several lines."""
+    grid = Table.grid(padding=(0, 2))
+    for _ in rows[0]:
+        grid.add_column(overflow="fold")
+    _print(grid, rows)
+
+
+def _print(table: Table, rows: Sequence[Sequence[object]]) -> None:
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as printed:
+        console.print(table)
+    # rich pads lines, and draws an empty one where Markdown has no frame.
+    typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip()))
+
+
+@contextmanager
+def build_progress() -> Iterator[ProgressCallback]:
+    """A callback for build_library: a bar if stderr is a terminal, else a line for each object."""
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    if not console.is_terminal:
+        yield lambda done, total, name: note(f"[{done}/{total}] {name}")
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(
+            task, completed=done, total=total, description=name
+        )
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._start, 2)
+
+
+def _cell(value: object) -> str | Text:
+    if value is None:
+        return "-"
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

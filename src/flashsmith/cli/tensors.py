@@ -1,0 +1,108 @@
+"""The tensors of `flashsmith run`: a file's or random ones, and the result's file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from flashsmith.configs import DType
+from flashsmith.configs.legality import SUPPORTED_VALUES
+
+_DTYPES = {dtype.to_torch_dtype(): dtype for dtype in DType}
+
+
+class Inputs(NamedTuple):
+    """q, k and v, each (batch, seq_len, n_heads, d_head), equal in shape and dtype."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def dtype(self) -> DType:
+        return _DTYPES[self.q.dtype]
+
+    @property
+    def d_head(self) -> int:
+        return self.q.shape[3]
+
+    def to(self, device: str) -> Inputs:
+        return Inputs(*(tensor.to(device) for tensor in self))
+
+
+def random_inputs(shape: tuple[int, int, int, int], dtype: DType, seed: int) -> Inputs:
+    """Normally distributed q, k and v; the same on every machine for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return Inputs(
+        *(torch.randn(shape, generator=generator).to(dtype.to_torch_dtype()) for _ in "qkv")
+    )
+
+
+def load_inputs(path: Path) -> Inputs:
+    """q, k and v of a safetensors file; other tensors in it are ignored.
+
+    Raises:
+        ValueError, TypeError: There is no such file, it is none of safetensors, a tensor is
+            missing, or one is not as the kernels take it; names it.
+    """
+    import safetensors
+
+    if not path.is_file():
+        raise ValueError(f"--input {path}: there is no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            if missing := [name for name in "qkv" if name not in names]:
+                raise ValueError(
+                    f"--input {path} has no tensor {', '.join(missing)}; it has "
+                    f"{', '.join(names) or 'none'}, and q, k and v are needed"
+                )
+            inputs = Inputs(*(file.get_tensor(name) for name in "qkv"))
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"--input {path} cannot be read as safetensors: {error}") from None
+    _check(path, inputs)
+    return inputs
+
+
+def _check(path: Path, inputs: Inputs) -> None:
+    q = inputs.q
+    for name, tensor in zip(Inputs._fields, inputs, strict=True):
+        where = f"--input {path}: {name}"
+        if tensor.dtype not in _DTYPES:
+            raise TypeError(f"{where} has dtype {tensor.dtype}; supported are float16 and bfloat16")
+        if tensor.ndim != 4 or 0 in tensor.shape:
+            raise ValueError(
+                f"{where} has shape {tuple(tensor.shape)}; expected (batch, seq_len, n_heads, "
+                "d_head), none of them 0"
+            )
+        if tensor.dtype != q.dtype or tensor.shape != q.shape:
+            raise ValueError(
+                f"{where} is {tensor.dtype} {tuple(tensor.shape)}, but q is {q.dtype} "
+                f"{tuple(q.shape)}; q, k and v must be equal in both"
+            )
+    if inputs.d_head not in SUPPORTED_VALUES["d_head"]:
+        raise ValueError(f"--input {path}: q has d_head {inputs.d_head}; supported are 64 and 128")
+
+
+def check_output(path: Path) -> None:
+    """Raises ValueError if a file cannot be written at ``path``; leaves nothing there."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--output {path} is not a file")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"--output {path} cannot be written: {error.strerror}") from None
+
+
+def save_output(path: Path, o: torch.Tensor) -> None:
+    """Writes o, (batch, seq_len, n_heads, d_head), as tensor `o`; the file appears whole."""
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory(dir=path.parent) as staging:
+        staged = Path(staging) / path.name
+        save_file({"o": o.cpu().contiguous()}, staged)
+        staged.replace(path)
