@@ -8,11 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from flashsmith import __version__, settings
-from flashsmith.cli.build import build
-from flashsmith.cli.cache import cache
-from flashsmith.cli.configs import configs
-from flashsmith.cli.doctor import doctor
-from flashsmith.cli.run import run
+from flashsmith.cli import build, cache, configs, doctor, run
 from flashsmith.errors import FlashsmithError
 
 _FAILED = 1
@@ -62,11 +58,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(configs)
-app.command()(build)
-app.command()(run)
-app.command()(doctor)
-app.add_typer(cache)
+for command in (configs.configs, build.build, run.run, doctor.doctor):
+    app.command()(command)
+app.add_typer(cache.app)
 
 
 def _print_version(wanted: bool) -> None:

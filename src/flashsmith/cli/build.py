@@ -54,7 +54,7 @@ def build(
         parse_dtype(dtype),
         check_d_head(d_head),
     )
-    chosen = _choose_target(target, arch or [])
+    chosen = choose_target(target, arch or [])
     jobs = jobs or default_jobs()
     note(f"{len(instances)} kernels for {chosen.name}, {jobs} compilers at a time")
     watch = Stopwatch()
@@ -76,7 +76,8 @@ def build(
     note(f"{watch.seconds} s; the library is {library.path}")
 
 
-def _choose_target(kind: str | None, archs: list[str]) -> Target:
+def choose_target(kind: str | None, archs: list[str]) -> Target:
+    """The target as asked; what was not asked is found here, and said on stderr."""
     if kind is None:
         kind = "cuda" if archs else _default_kind()
     if kind == "cuda" and not archs:

@@ -11,13 +11,13 @@ import typer
 from flashsmith.build import KernelCache
 from flashsmith.cli.tables import JsonOption, note, print_json
 
-cache = typer.Typer(
+app = typer.Typer(
     name="cache",
     help="Where the compiled kernels are (configs --built lists them), and how to clear them.",
 )
 
 
-@cache.command()
+@app.command()
 def path(as_json: JsonOption = False) -> None:
     """Print the folder of the cache."""
     root = KernelCache().root
@@ -27,33 +27,33 @@ def path(as_json: JsonOption = False) -> None:
         typer.echo(root)
 
 
-@cache.command()
+@app.command()
 def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove all compiled kernels. Not while another process is building."""
-    kernel_cache = KernelCache()
-    kernel_cache.check()
+    cache = KernelCache()
+    cache.check()
     entries = [
         entry
-        for folder in (kernel_cache.libraries, kernel_cache.objects, kernel_cache.failed)
-        for entry in kernel_cache.entries(folder)
+        for folder in (cache.libraries, cache.objects, cache.failed)
+        for entry in cache.entries(folder)
     ]
-    freed = folder_bytes(kernel_cache.root)
+    freed = folder_bytes(cache.root)
     if entries and not yes:
         if as_json or not sys.stdin.isatty():
             raise ValueError("clear asks first, and there is nobody to ask; pass --yes")
-        typer.confirm(f"Remove {len(entries)} entries of {kernel_cache.root}?", abort=True)
+        typer.confirm(f"Remove {len(entries)} entries of {cache.root}?", abort=True)
     if entries:
-        kernel_cache.create()  # removing goes through its staging folder
+        cache.create()  # removing goes through its staging folder
     for entry in entries:
-        kernel_cache.remove(entry)
-    freed -= folder_bytes(kernel_cache.root)
+        cache.remove(entry)
+    freed -= folder_bytes(cache.root)
     if as_json:
-        print_json({"path": kernel_cache.root, "entries": len(entries), "freed_bytes": freed})
+        print_json({"path": cache.root, "entries": len(entries), "freed_bytes": freed})
     else:
-        note(f"{len(entries)} entries removed from {kernel_cache.root}, {freed / 1e6:.1f} MB")
+        note(f"{len(entries)} entries removed from {cache.root}, {freed / 1e6:.1f} MB")
 
 
 def folder_bytes(folder: Path) -> int:

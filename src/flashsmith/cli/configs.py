@@ -69,8 +69,11 @@ def configs(
         print_json({"gpu": gpu, "configs": [_as_dict(*row) for row in rows]})
         return
     print_table(
-        ("config", "smem (B)", f"on {gpu}"),
-        [(str(cfg), cfg.shared_memory_bytes, " ".join(problems) or "ok") for cfg, problems in rows],
+        ("config", "smem (B)", f"legal on {gpu}"),
+        [
+            (str(cfg), cfg.shared_memory_bytes, f"no: {' '.join(problems)}" if problems else "yes")
+            for cfg, problems in rows
+        ],
     )
     n_legal = sum(not problems for _, problems in rows)
     note(f"{len(rows)} configurations, {n_legal} of them legal on {gpu}")

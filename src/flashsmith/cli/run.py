@@ -78,9 +78,11 @@ def run(
 ) -> None:
     """Run kernels, check each against a float64 reference, and time it (GPU) or count (emulator).
 
-    Input is random, or tensors q, k, v of shape (batch, seq_len, n_heads, d_head) from a file.
-    Default kernels: KERNELS, else the progression; with a file the one that fits it best. Exit code
-    1 if a result is wrong.
+    Input: tensors q, k and v, (batch, seq_len, n_heads, d_head), from a file, or random ones.
+
+    Kernels: by default KERNELS, else the progression; with a file, the one picked for its shape.
+
+    Exit code 1 if a result is wrong; then no output is written.
     """
     request = _Request(
         kernels, ForwardVariant(causal), parse_dtype(dtype), check_d_head(d_head),

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -52,16 +53,29 @@ def print_json(document: Any) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """On a terminal folded to its width; into a pipe as Markdown, every cell whole.
+    """Into a pipe as Markdown, every cell whole; on a terminal that is too narrow as paragraphs.
 
     A number column is flush right. Cells are strings, numbers, rich Text, or None for "-".
     """
-    on_terminal = sys.stdout.isatty()
-    table = Table(box=box.SIMPLE_HEAD if on_terminal else box.MARKDOWN, pad_edge=not on_terminal)
+    console = _console()
+    style = box.SIMPLE_HEAD if console.is_terminal else box.MARKDOWN
+    table = Table(box=style, pad_edge=not console.is_terminal)
     for i, header in enumerate(headers):
         is_number = any(isinstance(row[i], int | float) for row in rows)
         table.add_column(header, justify="right" if is_number else "left", overflow="fold")
-    _print(table, rows)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    unfolded = console.options.update(max_width=_WIDTH_OF_A_PIPE)
+    if console.measure(table, options=unfolded).maximum <= console.width:
+        _print(console, table)
+        return
+    for row in rows:
+        cells = [str(_cell(value)) for value in row]
+        facts = (
+            f"{name} {cell}".strip() for name, cell in zip(headers[1:], cells[1:], strict=True)
+        )
+        console.print(cells[0], style="bold")
+        console.print(Padding(", ".join(facts), (0, 0, 0, 2)))
 
 
 def print_list(rows: Sequence[Sequence[object]]) -> None:
@@ -69,14 +83,17 @@ def print_list(rows: Sequence[Sequence[object]]) -> None:
     grid = Table.grid(padding=(0, 2))
     for _ in rows[0]:
         grid.add_column(overflow="fold")
-    _print(grid, rows)
-
-
-def _print(table: Table, rows: Sequence[Sequence[object]]) -> None:
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        grid.add_row(*(_cell(value) for value in row))
+    _print(_console(), grid)
+
+
+def _console() -> Console:
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
-    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+def _print(console: Console, table: Table) -> None:
     if console.is_terminal:
         console.print(table)
         return

@@ -15,7 +15,7 @@ namespace flashsmith {
 // Grid: (n_Q_blocks, n_heads, batch). Block: threads_per_block(CFG). Dynamic shared memory:
 // shared_memory_bytes(CFG). Blocks of K and V are visited from the last to the first.
 template <typename Kernel>
-__global__ void __launch_bounds__(Kernel::n_threads)
+__global__ void __launch_bounds__(Kernel::n_threads, Kernel::blocks_per_SM)
     flash_forward_kernel(const __grid_constant__ ForwardKernelArgs args) {
   using value_t = typename Kernel::value_t;
   constexpr int B_r = Kernel::B_r, B_c = Kernel::B_c;

@@ -59,6 +59,16 @@ struct StaticForwardKernelConfig {
 
   // With all fragments of Q loaded at once they stay in registers for the whole kernel.
   static constexpr bool Q_in_registers = CFG.Q_mma_load_K_fragments == 0;
+
+  // How many blocks should be resident on a multiprocessor. Told so, ptxas keeps within the
+  // registers that this leaves a thread, and uses them; by itself it misses a block by a register
+  // or two, or stops far below.
+  static constexpr int kRegistersPerSM = 65536;
+  static constexpr int fragment_and_address_registers = 24 + 16 * m_tiles;
+  static constexpr int blocks_per_SM =
+      kRegistersPerSM / (n_threads * (accumulator_registers + fragment_and_address_registers +
+                                      (Q_in_registers ? m_tiles * QK_fragments * 4 : 0)));
+
   using QSchedule = FragmentSchedule<QK_fragments, CFG.Q_mma_load_K_fragments,
                                      CFG.mma_double_buffer_loads && !Q_in_registers>;
   using KSchedule =
