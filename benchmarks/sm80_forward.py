@@ -77,7 +77,9 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 def build(configs: Iterable[FlashForwardKernelConfig]) -> list[dict[str, object]]:
     """Builds and loads full and causal kernels; returns what ptxas says of each."""
     instances = [
-        ForwardKernelInstance(c, ForwardVariant(causal)) for c in configs for causal in (False, True)
+        ForwardKernelInstance(c, ForwardVariant(causal))
+        for c in configs
+        for causal in (False, True)
     ]
     start = time.monotonic()
     library = build_library(instances, target_of(torch.device("cuda")))
@@ -178,7 +180,9 @@ def sweep(repeats: int) -> list[dict[str, object]]:
                 fa2_row = next(r for r in measured if r["kernel"] == "FA2")
                 show(f"d {d_head} causal={causal} seq {seq_len}: best", [*ranked[:3], fa2_row])
             mean = statistics.harmonic_mean(best)
-            console.print(f"d {d_head} causal={causal}: harmonic mean of the best {mean:.1f} % of FA2")
+            console.print(
+                f"d {d_head} causal={causal}: harmonic mean of the best {mean:.1f} % of FA2"
+            )
     return rows
 
 
@@ -195,13 +199,17 @@ def main() -> int:
     checked = correctness(configs)
     write(args.out / "correctness.csv", checked)
     wrong = sum(not row["ok"] for row in checked)
-    console.print(f"correct: {len(checked) - wrong} of {len(checked)} (165 configs, full and causal)")
+    console.print(
+        f"correct: {len(checked) - wrong} of {len(checked)} (165 configs, full and causal)"
+    )
 
     progression = measure(
         get_kernel_progression_configs(False), BATCH, SEQ_LEN, HEADS, False, args.repeats
     )
     write(args.out / "progression.csv", progression)
-    show(f"progression: seq {SEQ_LEN}, d 128, {HEADS} heads, batch {BATCH}, FP16, full", progression)
+    show(
+        f"progression: seq {SEQ_LEN}, d 128, {HEADS} heads, batch {BATCH}, FP16, full", progression
+    )
     write(args.out / "tuning.csv", sweep(args.repeats))
     stamp = bench.environment_stamp()
     (args.out / "environment.json").write_text(json.dumps(stamp, indent=1) + "\n")

@@ -136,12 +136,17 @@ def test_an_unforeseen_error_is_named_without_traceback(monkeypatch: pytest.Monk
     assert "RuntimeError: out of memory (--debug" in refused("run", code=1)
 
 
-def test_a_missing_torch_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "flashsmith.cli.job", "flashsmith.cli.tensors"):
-        monkeypatch.setitem(sys.modules, name, None)
-        monkeypatch.delattr("flashsmith.cli.job", raising=False)
-    message = refused("run", code=1)
-    assert "flashsmith" in message
+@pytest.mark.parametrize("package", ["torch", "safetensors"])
+def test_a_missing_package_is_named_with_what_installs_it(package: str, qkv: Path) -> None:
+    script = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"sys.argv[1:] = ['run', '--input', {str(qkv)!r}]\n"
+        "from flashsmith.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    message = f"error: {package} is not installed; `pip install 'flashsmith[torch]'`\n"
+    assert done.stderr == message
 
 
 def test_interrupting_a_build_ends_it_with_130(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ NVCC = Setting(
 CUDA_HOME = Setting(
     "CUDA_HOME", "path", "none", "a CUDA toolkit; its bin/nvcc is used before PATH's", _parse_path
 )
+NVCC_PREPEND_FLAGS = Setting(
+    "NVCC_PREPEND_FLAGS", "flags", "none", "nvcc itself puts these before its arguments", str
+)
+NVCC_APPEND_FLAGS = Setting(
+    "NVCC_APPEND_FLAGS", "flags", "none", "nvcc itself puts these after its arguments", str
+)
 CXX = Setting(
     "FLASHSMITH_CXX",
     "path or name",
@@ -104,7 +110,7 @@ CXX = Setting(
 ARCH = Setting(
     "FLASHSMITH_ARCH",
     "architectures, separated by commas",
-    "those of the GPUs found, else sm_80",
+    "those of the GPUs found, else sm_80,sm_90a",
     "what the cuda target compiles for",
     _parse_architectures,
 )
@@ -135,6 +141,8 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     CACHE_DIR,
     NVCC,
     CUDA_HOME,
+    NVCC_PREPEND_FLAGS,
+    NVCC_APPEND_FLAGS,
     CXX,
     ARCH,
     JOBS,

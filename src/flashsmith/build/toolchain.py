@@ -189,8 +189,7 @@ def _toolkit_of(path: Path | None, found_by: str) -> CudaToolkit:
     if (int(match[1]), int(match[2])) < OLDEST_CUDA:
         oldest = ".".join(map(str, OLDEST_CUDA))
         raise ToolchainError(f"{path} is CUDA {match[3]}; {oldest} or newer is needed")
-    # nvcc adds the flags in its own two variables to every call.
-    extra_flags = [os.environ.get(f"NVCC_{name}_FLAGS", "") for name in ("PREPEND", "APPEND")]
+    extra_flags = [settings.NVCC_PREPEND_FLAGS.get(), settings.NVCC_APPEND_FLAGS.get()]
     identity = " ".join([banner[match.start() :].strip(), *filter(None, extra_flags)])
     nvcc = Compiler(path, match[3], found_by, identity)
     parts = [root, *sorted((root / "targets").glob("*-linux"))]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated
 
 import typer
@@ -58,10 +60,9 @@ def clear(
 
 def folder_bytes(folder: Path) -> int:
     """The bytes of all files under ``folder``; 0 if there is none."""
-    sizes = []
-    for file in folder.rglob("*"):
-        try:
-            sizes.append(file.lstat().st_size)
-        except OSError:  # a builder took it away meanwhile
-            continue
-    return sum(sizes)
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a builder took it away meanwhile
+            status = path.lstat()
+            total += status.st_size if S_ISREG(status.st_mode) else 0
+    return total
