@@ -2,8 +2,9 @@
 
     python benchmarks/sm80_forward.py --out benchmarks/results/h200/2026-01-01
 
-Writes resources.csv (registers, spills), correctness.csv, progression.csv, tuning.csv and environment.json. FlashAttention-2 is torch's
-scaled_dot_product_attention with the flash backend, in the same run, interleaved.
+Writes resources.csv (registers, spills), correctness.csv, progression.csv, tuning.csv and
+environment.json. FlashAttention-2 is torch's scaled_dot_product_attention with the flash backend,
+in the same run, interleaved.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import track
 from torch.nn.attention import SDPBackend, sdpa_kernel

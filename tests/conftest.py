@@ -1,4 +1,4 @@
-"""What the tests share: one kernel cache for the session, and the emulated kernels in one library."""
+"""What the tests share: a kernel cache for the session, the emulated kernels in one library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Kept between sessions, so that only what changed is compiled again. Set before flashsmith reads it.
+# Kept between sessions, so that only what changed is compiled again.
 os.environ.setdefault(
     "FLASHSMITH_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "test-cache")
 )

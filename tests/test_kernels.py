@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import BASE, CAUSAL_CONFIGS, CONFIGS, INSTANCES, KNOBS
-from problems import assert_correct, random_qkv, run
 
+from conftest import BASE, CAUSAL_CONFIGS, CONFIGS, INSTANCES, KNOBS
 from flashsmith.bench import compare, reference_attention
 from flashsmith.configs import CAUSAL, FULL, ForwardKernelInstance, get_kernel_progression_configs
 from flashsmith.runtime import Kernel
+from problems import assert_correct, random_qkv, run
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import BASE, KNOBS
-from problems import random_qkv, run
 
+from conftest import BASE, KNOBS
 from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
 from flashsmith.runtime import Kernel, emulation
+from problems import random_qkv, run
 
 Counts = dict[str, int]
 SEQ_LEN = 256
@@ -66,7 +66,7 @@ def test_eager_loads_are_in_flight_during_the_mma(counts: Callable[..., Counts])
     assert counts(KNOBS["not eager"])["cp_async_in_flight_mma"] == 0
 
 
-def test_whole_Q_is_loaded_once(counts: Callable[..., Counts]) -> None:  # noqa: N802
+def test_whole_Q_is_loaded_once(counts: Callable[..., Counts]) -> None:
     loads_of_Q = BLOCKS * WARPS * 128 // 16
     difference = counts(BASE)["ldmatrix"] - counts(KNOBS["Q whole"])["ldmatrix"]
     assert difference == loads_of_Q * (VISITS - 1)
@@ -76,8 +76,8 @@ def test_whole_Q_is_loaded_once(counts: Callable[..., Counts]) -> None:  # noqa:
     ("knob", "run"), [("K whole", 4 * 8 + 2), ("K four", 4 * 4 + 2), ("V whole", 8 * 4)]
 )
 def test_fragments_loaded_at_a_time(knob: str, run: int, counts: Callable[..., Counts]) -> None:
-    """The longest run of ldmatrix without an mma between: one group of fragments. A fragment of K is
-    4 instructions, of V 8, of Q 1, two of which come first."""
+    """The longest run of ldmatrix without an mma between: one group of fragments. A fragment of K
+    is 4 instructions, of V 8, of Q 1, two of which come first."""
     assert counts(BASE)["longest_ldmatrix_run"] == 2 * 8
     assert counts(KNOBS[knob])["longest_ldmatrix_run"] == run
     assert counts(KNOBS[knob])["ldmatrix"] == counts(BASE)["ldmatrix"]

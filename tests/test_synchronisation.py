@@ -1,4 +1,4 @@
-"""The kernels are synchronised: any order of warps gives the same bits, and nothing can be left out."""
+"""The kernels are synchronised: any order of warps gives the same bits, nothing can be left out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import INSTANCES, SYNCHRONISATION
-from problems import random_qkv, run
 
+from conftest import INSTANCES, SYNCHRONISATION
 from flashsmith.configs import CAUSAL, FULL, ForwardKernelInstance
 from flashsmith.errors import EmulatorFault
 from flashsmith.runtime import Kernel, Site, emulation
+from problems import random_qkv, run
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 

@@ -1,6 +1,7 @@
 """The exceptions that flashsmith raises beside Python's own ValueError and TypeError.
 
-Every message names the argument or the thing that is wrong, what came, what is supported, and what to do.
+Every message names the argument or the thing that is wrong, what came, what is supported, and what
+to do.
 """
 
 

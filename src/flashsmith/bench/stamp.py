@@ -22,7 +22,7 @@ def environment_stamp() -> dict[str, str]:
         "flashsmith": flashsmith.__version__,
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
     fields = ["driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit"]
     query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"]

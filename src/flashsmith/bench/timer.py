@@ -35,7 +35,10 @@ def time_interleaved(
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in candidates}
     for _ in range(repeats):
         for name, run in candidates.items():
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, stop = (
+                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                for _ in range(2)
+            )
             flush.zero_()
             start.record()
             run()

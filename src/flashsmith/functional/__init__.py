@@ -1,6 +1,7 @@
 """The functions users call, on torch tensors: validate, select a configuration, launch."""
 
-from flashsmith.functional.attention import attention, select_config
-from flashsmith.functional.forward import forward, target_of
+from flashsmith.functional.api import attention, forward
+from flashsmith.functional.device import target_of
+from flashsmith.functional.select import select_config
 
 __all__ = ["attention", "forward", "select_config", "target_of"]

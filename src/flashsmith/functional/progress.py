@@ -14,7 +14,7 @@ from flashsmith.configs import ForwardKernelInstance
 
 @contextmanager
 def announce_build(instance: ForwardKernelInstance) -> Iterator[Progress]:
-    """Yields a progress callback; says on stderr what is built and, at the end, how long it took."""
+    """Yields a progress callback; says on stderr what is built and how long it took."""
     console = Console(stderr=True)
     start = time.monotonic()
     announced = False

@@ -1,4 +1,4 @@
-"""Shared library -> callable kernels: load, look up by configuration, launch. Knows no framework."""
+"""Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
 from flashsmith.runtime.emulation import Emulation, Site, emulation
 from flashsmith.runtime.kernels import Kernel, find_kernel, load_library, loaded_kernels

@@ -1,40 +1,12 @@
-"""``attention``: the short way. Picks the configuration by a rule."""
+"""Which configuration ``attention`` takes when the caller names none."""
 
 from __future__ import annotations
 
 import torch
 
 from flashsmith.configs import DType, FlashForwardKernelConfig
-from flashsmith.functional.forward import check_tensors, forward
 
 _DTYPES = {torch.float16: DType.FP16, torch.bfloat16: DType.BF16}
-
-
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-    config: FlashForwardKernelConfig | None = None,
-) -> torch.Tensor:
-    """softmax(q k^T * softmax_scale) v.
-
-    Args, errors: as ``flashsmith.forward``.
-
-    Args:
-        config: The kernel to use; None: see ``select_config``.
-
-    Returns:
-        (batch, seq_len, n_heads, d_head), of q's dtype, contiguous.
-    """
-    check_tensors(q=q, k=k, v=v)
-    if config is None:
-        config = select_config(q)
-    o = forward(config, q, k, v, causal=causal, softmax_scale=softmax_scale)
-    assert isinstance(o, torch.Tensor)
-    return o
 
 
 def select_config(q: torch.Tensor) -> FlashForwardKernelConfig:

@@ -1,16 +1,15 @@
-"""``forward``: one kernel, chosen by its configuration, on torch tensors."""
+"""``forward`` (this kernel) and ``attention`` (the best kernel), on torch tensors."""
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
 
-from flashsmith.build import Target
 from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance, ForwardVariant
-from flashsmith.errors import DeviceError
+from flashsmith.functional.device import target_of
 from flashsmith.functional.progress import announce_build
+from flashsmith.functional.select import select_config
 from flashsmith.runtime import find_kernel
 
 
@@ -70,6 +69,33 @@ def forward(
     return (o, milliseconds) if benchmark else o
 
 
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    config: FlashForwardKernelConfig | None = None,
+) -> torch.Tensor:
+    """softmax(q k^T * softmax_scale) v.
+
+    Args, errors: as ``flashsmith.forward``.
+
+    Args:
+        config: The kernel to use; None: see ``select_config``.
+
+    Returns:
+        (batch, seq_len, n_heads, d_head), of q's dtype, contiguous.
+    """
+    check_tensors(q=q, k=k, v=v)
+    if config is None:
+        config = select_config(q)
+    o = forward(config, q, k, v, causal=causal, softmax_scale=softmax_scale)
+    assert isinstance(o, torch.Tensor)
+    return o
+
+
 def check_tensors(**tensors: torch.Tensor) -> None:
     """What can only be asked of torch; the rest is checked beside the launch."""
     for name, tensor in tensors.items():
@@ -82,29 +108,3 @@ def check_tensors(**tensors: torch.Tensor) -> None:
                 f"{name} requires a gradient, and there is no backward kernel yet; "
                 "call under torch.no_grad(), or detach it"
             )
-
-
-def target_of(device: torch.device) -> Target:
-    """What to compile for so that tensors on ``device`` can be used.
-
-    Raises:
-        DeviceError: The GPU is older than compute capability 8.0.
-        ValueError: The device is neither a CPU nor an NVIDIA GPU.
-    """
-    if device.type == "cpu":
-        return Target.emulator()
-    if device.type != "cuda" or torch.version.cuda is None:
-        raise ValueError(f"q is on device {device}; supported are cuda (NVIDIA) and cpu (emulator)")
-    return _cuda_target(torch.cuda.current_device() if device.index is None else device.index)
-
-
-@functools.cache
-def _cuda_target(index: int) -> Target:
-    major, minor = torch.cuda.get_device_capability(index)
-    if major < 8:
-        name = torch.cuda.get_device_name(index)
-        raise DeviceError(
-            f"GPU {index} ({name}) has compute capability {major}.{minor}; "
-            "the kernels need 8.0 or newer (Ampere)"
-        )
-    return Target.cuda(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
