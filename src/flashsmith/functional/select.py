@@ -48,6 +48,6 @@ def select_config(q: torch.Tensor) -> FlashForwardKernelConfig:
         Q_mma_load_K_tiles=tiles,
         K_mma_load_K_tiles=tiles,
         V_mma_load_K_tiles=tiles,
-        mma_double_buffer_loads=False,
+        mma_double_buffer_loads=True,
         optimized_softmax=True,
     )

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Kernel::n_threads, Kernel::blocks_per_SM)
     K_loader.step_back();
 
     SAccumulators<Kernel> S;
-    gemm_QK<Kernel>(S, q, Q_warp_tile, K_tile, lane_offset, K_lane_offset);
+    gemm_QK<Kernel>(S, q, Q_warp_tile, K_tile, lane_offset, K_lane_offset, args.seq_len);
     if constexpr (kMasked) {
       mask_causal<Kernel>(S, row0 + warp_row + lane / 4, block * B_c + lane % 4 * 2);
     }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(Kernel::n_threads, Kernel::blocks_per_SM)
 
     PFragments<Kernel> P;
     softmax.template step<kMasked>(P, S, O);
-    gemm_PV<Kernel>(O, P, V_tile, lane_offset);
+    gemm_PV<Kernel>(O, P, V_tile, lane_offset, args.seq_len);
   };
 
   int block = range.end - 1;

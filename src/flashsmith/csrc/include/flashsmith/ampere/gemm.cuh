@@ -34,7 +34,7 @@ FLASHSMITH_DEVICE void load_Q_fragment(uint32_t (&fragment)[Kernel::m_tiles][4],
 template <typename Kernel>
 FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Kernel> &S, QFragments<Kernel> &q,
                                ptx::shared_address Q, ptx::shared_address K, int lane_offset,
-                               int K_lane_offset) {
+                               int K_lane_offset, int never_zero) {
   using QSchedule = typename Kernel::QSchedule;
   using KSchedule = typename Kernel::KSchedule;
   uint32_t k_fragments[KSchedule::slots][Kernel::S_n_tiles / 2][4];
@@ -48,10 +48,11 @@ FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Kernel> &S, QFragments<Kernel> &q,
 #pragma unroll
   for (int step = 0; step < Kernel::QK_fragments; step++) {
     if constexpr (!Kernel::Q_in_registers) {
-      QSchedule::advance(
-          step, [&](int slot, int k) { load_Q_fragment<Kernel>(q[slot], Q, lane_offset, k); });
+      QSchedule::advance(step, never_zero, [&](int slot, int k) {
+        load_Q_fragment<Kernel>(q[slot], Q, lane_offset, k);
+      });
     }
-    KSchedule::advance(step, [&](int slot, int k) {
+    KSchedule::advance(step, never_zero, [&](int slot, int k) {
 #pragma unroll
       for (int n = 0; n < Kernel::S_n_tiles / 2; n++) {
         ptx::ldmatrix_x4<false>(k_fragments[slot][n],
@@ -74,12 +75,12 @@ FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Kernel> &S, QFragments<Kernel> &q,
 // O += P V for this warp's rows. V: tile address.
 template <typename Kernel>
 FLASHSMITH_DEVICE void gemm_PV(OAccumulators<Kernel> &O, const PFragments<Kernel> &P,
-                               ptx::shared_address V, int lane_offset) {
+                               ptx::shared_address V, int lane_offset, int never_zero) {
   using VSchedule = typename Kernel::VSchedule;
   uint32_t v_fragments[VSchedule::slots][Kernel::O_n_tiles / 2][4];
 #pragma unroll
   for (int step = 0; step < Kernel::PV_fragments; step++) {
-    VSchedule::advance(step, [&](int slot, int k) {
+    VSchedule::advance(step, never_zero, [&](int slot, int k) {
 #pragma unroll
       for (int n = 0; n < Kernel::O_n_tiles / 2; n++) {
         ptx::ldmatrix_x4<true>(v_fragments[slot][n],

@@ -1,0 +1,168 @@
+"""Rows of a benchmark, and the CSV file that keeps them through an interruption."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from flashsmith.bench.grid import Problem
+from flashsmith.configs import DType
+
+OK = "ok"
+WRONG = "wrong"  # the result differs from the reference; not timed
+FAILED = "failed"  # raised; not timed
+MISSING = "missing"  # is not installed here
+
+KERNEL = "kernel"
+PEER = "peer"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate at one shape."""
+
+    kernel: str  # a peer's name or a kernel's short form
+    kind: str  # KERNEL or PEER
+    dtype: str
+    d_head: int
+    mask: str
+    batch: int
+    heads: int
+    seq_len: int
+    status: str = field(default=OK, kw_only=True)
+    reason: str = field(default="", kw_only=True)  # if the status is not OK
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(
+            DType.from_string(self.dtype),
+            self.d_head,
+            self.mask,
+            self.batch,
+            self.heads,
+            self.seq_len,
+        )
+
+
+@dataclass(frozen=True)
+class TimeRow(Row):
+    """A time on a GPU."""
+
+    ms: float | None = None  # median
+    ms_p20: float | None = None
+    ms_p80: float | None = None
+    tflops: float | None = None
+    share_of_ceiling: float | None = None  # of the matrix product measured in the same run
+    ratio_to_best_peer: float | None = None  # of TFLOP/s
+    sm_clock_mhz: float | None = None  # medians while the shape was timed
+    power_w: float | None = None
+    error: float | None = None  # largest difference from the reference
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class CountRow(Row):
+    """What the emulator counted; instructions are a warp's (csrc/emulator/launch.h)."""
+
+    mma: int | None = None
+    ldmatrix: int | None = None
+    cp_async: int | None = None
+    barriers: int | None = None
+    shared_wavefronts: int | None = None
+    shared_wavefronts_ideal: int | None = None  # without bank conflicts
+    global_load_sectors: int | None = None
+    global_store_sectors: int | None = None
+    error: float | None = None
+    tolerance: float | None = None
+
+
+R = TypeVar("R", bound=Row)
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float | None": lambda text: float(text) if text else None,
+    "int | None": lambda text: int(text) if text else None,
+}
+
+
+def columns_of(kind: type[Row]) -> list[str]:
+    return [column.name for column in fields(kind)]
+
+
+def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(columns_of(kind))
+    writer.writerows([_cell(value) for value in astuple(row)] for row in rows)
+    return text.getvalue()
+
+
+def read_csv(kind: type[R], path: Path) -> list[R]:
+    """The rows of a file; a last line that was cut off is left out.
+
+    Raises:
+        ValueError: The columns are not those of ``kind``, or a value is none of its column.
+    """
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    reader = csv.reader(io.StringIO(whole))
+    header = next(reader, columns_of(kind))
+    if header != columns_of(kind):
+        raise ValueError(f"{path} has columns {', '.join(header)}; it was not written by this")
+    types = [str(column.type) for column in fields(kind)]
+    rows = []
+    for cells in reader:
+        try:
+            values = [_PARSERS[t](cell) for t, cell in zip(types, cells, strict=True)]
+        except ValueError as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+        rows.append(kind(**dict(zip(columns_of(kind), values, strict=True))))
+    return rows
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return " ".join(str(value).split())  # one line, so that a cut is seen
+
+
+class ResultFile(Generic[R]):
+    """The rows of one benchmark, on disk as soon as they are appended."""
+
+    def __init__(self, kind: type[R], path: Path) -> None:
+        self.kind = kind
+        self.path = path
+        self.rows: list[R] = read_csv(kind, path) if path.exists() else []
+        self._write_all()  # without a line that was cut off
+
+    def of(self, problem: Problem) -> list[R]:
+        return [row for row in self.rows if row.problem == problem]
+
+    def append(self, rows: Sequence[R]) -> None:
+        """Adds rows; they are on disk when this returns."""
+        self.rows += rows
+        with self.path.open("a") as file:
+            file.write(to_csv(self.kind, rows, header=False))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep(self, wanted: Callable[[R], bool]) -> None:
+        """Forgets every other row."""
+        kept = [row for row in self.rows if wanted(row)]
+        if len(kept) != len(self.rows):
+            self.rows = kept
+            self._write_all()
+
+    def _write_all(self) -> None:
+        staged = self.path.with_name(self.path.name + ".new")
+        staged.write_text(to_csv(self.kind, self.rows))
+        staged.replace(self.path)

@@ -1,0 +1,19 @@
+// Keeping the assembler from reordering.
+#pragma once
+
+#include "flashsmith/ptx/platform.cuh"
+
+namespace flashsmith::ptx {
+
+// What stands after this is not issued before what stands before it. ptxas reorders instructions
+// freely inside a basic block, whatever their order in PTX, but not across its end: here an exit
+// that never happens, one comparison and one predicated instruction. `never_zero` is a kernel
+// parameter, so that ptxas cannot know it.
+FLASHSMITH_DEVICE void schedule_fence([[maybe_unused]] int never_zero) {
+#ifndef FLASHSMITH_EMULATOR
+  asm volatile("{.reg .pred zero; setp.eq.s32 zero, %0, 0; @zero exit;}" ::"r"(never_zero)
+               : "memory");
+#endif
+}
+
+}  // namespace flashsmith::ptx
