@@ -31,3 +31,18 @@ class EmulatorFault(FlashsmithError):
 
 class DeviceError(FlashsmithError):
     """The GPU is missing, too old, or refused a launch."""
+
+
+class GpuLostError(DeviceError):
+    """A kernel broke the GPU's state for this process: nothing runs in it any more."""
+
+    def __init__(self, culprit: str, reason: str) -> None:
+        super().__init__(
+            f"the GPU does not answer this process any more since {culprit} ran ({reason}); "
+            "start a new process"
+        )
+        self.culprit = culprit
+
+
+class ProfilerError(FlashsmithError):
+    """ncu is missing, may not read the GPU's counters, or profiled nothing that can be used."""

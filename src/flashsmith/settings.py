@@ -91,6 +91,13 @@ NVCC = Setting(
     "the CUDA compiler of the cuda target",
     _parse_path,
 )
+NCU = Setting(
+    "FLASHSMITH_NCU",
+    "path",
+    "found in PATH, CUDA_HOME, /usr/local/cuda or /opt/nvidia/nsight-compute",
+    "the Nsight Compute command line that `flashsmith profile` runs",
+    _parse_path,
+)
 CUDA_HOME = Setting(
     "CUDA_HOME", "path", "none", "a CUDA toolkit; its bin/nvcc is used before PATH's", _parse_path
 )
@@ -128,6 +135,13 @@ BUILD = Setting(
     "whether a configuration that no loaded library holds is built on demand",
     _parse_switch,
 )
+FA3_SO = Setting(
+    "FLASHSMITH_FA3_SO",
+    "path",
+    "the module flash_attn_interface, if it is installed",
+    "vLLM's library _vllm_fa3_C, for FlashAttention-3 as a peer in benchmarks",
+    _parse_path,
+)
 DEBUG = Setting(
     "FLASHSMITH_DEBUG",
     "on | off",
@@ -140,6 +154,7 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     KERNELS,
     CACHE_DIR,
     NVCC,
+    NCU,
     CUDA_HOME,
     NVCC_PREPEND_FLAGS,
     NVCC_APPEND_FLAGS,
@@ -147,5 +162,6 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     ARCH,
     JOBS,
     BUILD,
+    FA3_SO,
     DEBUG,
 )

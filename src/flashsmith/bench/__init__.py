@@ -1,14 +1,31 @@
 """Measuring kernels on a GPU: checks, timers, peers, the stamp of where a number comes from."""
 
-from flashsmith.bench.reference import Comparison, compare, reference_attention
+from flashsmith.bench.ceilings import Ceilings, measure_ceilings
+from flashsmith.bench.grid import Problem, make_grid
+from flashsmith.bench.peers import PEERS, Peer, find_peers, first_available
+from flashsmith.bench.reference import (
+    Comparison,
+    compare,
+    reference_attention,
+    reference_by_head,
+)
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import Timing, time_interleaved
 
 __all__ = [
+    "PEERS",
+    "Ceilings",
     "Comparison",
+    "Peer",
+    "Problem",
     "Timing",
     "compare",
     "environment_stamp",
+    "find_peers",
+    "first_available",
+    "make_grid",
+    "measure_ceilings",
     "reference_attention",
+    "reference_by_head",
     "time_interleaved",
 ]

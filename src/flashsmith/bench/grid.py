@@ -10,6 +10,7 @@ import torch
 
 from flashsmith.configs import DType, ForwardVariant
 
+QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _TENSORS = 4  # q, k, v and o
 
 
@@ -52,13 +53,14 @@ class Problem:
     def tflops(self, milliseconds: float) -> float:
         return self.flop / milliseconds / 1e9
 
-    def make_qkv(self, device: str, seed: int = 0) -> list[torch.Tensor]:
+    def make_qkv(self, device: str, seed: int = 0) -> QKV:
         """Normally distributed q, k and v."""
         generator = torch.Generator(device).manual_seed(seed)
         dtype = self.dtype.to_torch_dtype()
-        return [
+        q, k, v = (
             torch.randn(self.shape, generator=generator, device=device, dtype=dtype) for _ in "qkv"
-        ]
+        )
+        return q, k, v
 
 
 def make_grid(

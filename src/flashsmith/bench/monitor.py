@@ -8,7 +8,7 @@ import threading
 import time
 from typing import NamedTuple
 
-import torch
+from flashsmith.bench.stamp import gpu_id
 
 _PERIOD_MS = 50
 _QUERY = "clocks.sm,power.draw"
@@ -59,10 +59,8 @@ class GpuMonitor:
 
 
 def _nvidia_smi() -> list[str]:
-    # Torch's device 0 need not be nvidia-smi's.
-    gpu = f"GPU-{torch.cuda.get_device_properties().uuid}"
-    formats = "--format=csv,noheader,nounits"
-    return ["nvidia-smi", f"--query-gpu={_QUERY}", formats, f"--id={gpu}", f"--loop-ms={_PERIOD_MS}"]
+    formats = ["--format=csv,noheader,nounits", f"--loop-ms={_PERIOD_MS}"]
+    return ["nvidia-smi", f"--query-gpu={_QUERY}", f"--id={gpu_id()}", *formats]
 
 
 def _number(text: str) -> float | None:

@@ -59,7 +59,7 @@ def _make_flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # each shape compiles anew, and torch gives up after a few
-    compiled = torch.compile(flex_attention, dynamic=False)
+    compiled: Any = torch.compile(flex_attention, dynamic=False)
     heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
     seq_len = q.shape[1]
     mask = (
@@ -85,13 +85,11 @@ def _make_fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 def _make_fa3_of_vllm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
     """The operator in vLLM's wheel, which has the variable-length entry only."""
-    torch.ops.load_library(str(settings.FA3_SO.get()))
+    torch.ops.load_library(str(settings.FA3_SO.get()))  # type: ignore[no-untyped-call]
     forward = torch.ops._vllm_fa3_C.fwd
     batch, seq_len, n_heads, d_head = q.shape
     packed = [tensor.reshape(-1, n_heads, d_head) for tensor in (q, k, v)]
-    offsets = torch.arange(
-        0, (batch + 1) * seq_len, seq_len, dtype=torch.int32, device=q.device
-    )  # fmt: skip
+    offsets = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * seq_len
     # By position, in the order of the operator's schema.
     arguments: tuple[Any, ...] = (
         *packed,
@@ -105,7 +103,12 @@ def _make_fa3_of_vllm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal:
         *(None, 1, None, 0, None),  # scheduler metadata, splits, pack_gqa, SM margin, sinks
         *(1, 0, None),  # context parallel world size, rank, total lengths
     )
-    return lambda: forward(*arguments)[0].view(batch, seq_len, n_heads, d_head)  # type: ignore[no-any-return]
+
+    def run() -> torch.Tensor:
+        o: torch.Tensor = forward(*arguments)[0]
+        return o.view(q.shape)
+
+    return run
 
 
 def _make_fa4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
@@ -136,7 +139,7 @@ def _why_no_fa2() -> str:
 def _why_no_cudnn() -> str:
     if why := _why_no_gpu():
         return why
-    if not torch.backends.cudnn.is_available():
+    if not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
         return "this torch has no cuDNN"
     return ""
 
@@ -189,7 +192,7 @@ def find_peers(names: list[str]) -> list[Peer]:
     return [PEERS[name] for name in dict.fromkeys(names)]
 
 
-def available_peer(*names: str) -> Peer:
+def first_available(*names: str) -> Peer:
     """The first of ``names`` that can be used here. Raises DeviceError with every reason."""
     reasons = []
     for peer in find_peers(list(names)):

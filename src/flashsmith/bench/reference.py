@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 
@@ -31,6 +33,26 @@ def reference_attention(
         visible = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril()
         s = s.masked_fill(~visible, -math.inf)
     return (s.softmax(-1) @ v).transpose(1, 2)
+
+
+def reference_by_head(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    compute: torch.dtype = torch.float64,
+) -> torch.Tensor:
+    """As ``reference_attention``, a head at a time: all scores at once may not fit in memory."""
+    o = torch.empty(q.shape, dtype=compute, device=q.device)
+    for part in _heads(q.shape):
+        o[part] = reference_attention(q[part], k[part], v[part], causal=causal, compute=compute)
+    return o
+
+
+def _heads(shape: Sequence[int]) -> Iterator[tuple[slice, slice, slice]]:
+    for batch, head in product(range(shape[0]), range(shape[2])):
+        yield slice(batch, batch + 1), slice(None), slice(head, head + 1)
 
 
 @dataclass(frozen=True)

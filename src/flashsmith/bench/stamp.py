@@ -3,30 +3,61 @@
 from __future__ import annotations
 
 import datetime
+import platform
 import subprocess
+from collections.abc import Mapping
 
 import torch
 
 import flashsmith
+from flashsmith.build import PACKAGE_SOURCES, source_hash
+from flashsmith.functional import target_of
+
+_GPU_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit")
+# Differ between two runs that may be compared.
+_VOLATILE = ("date", "clocks.sm", "power.draw")
 
 
-def environment_stamp() -> dict[str, str]:
-    """GPU, its clocks, power and driver, and the versions of what ran.
+def environment_stamp(device: str = "cuda") -> dict[str, str]:
+    """The GPU, its clocks, power and driver, and the versions of what ran.
+
+    Args:
+        device: cuda; or cpu, the emulator, whose numbers depend on no machine.
 
     Raises:
-        RuntimeError: There is no GPU.
+        RuntimeError: There is no GPU, and the device is cuda.
     """
     stamp = {
         "date": datetime.date.today().isoformat(),
-        "gpu": torch.cuda.get_device_name(),
         "flashsmith": flashsmith.__version__,
+        "sources": source_hash(PACKAGE_SOURCES.csrc, target_of(torch.device(device)))[:16],
         "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "python": platform.python_version(),
     }
-    fields = ["driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit"]
-    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False)
-    if answer.returncode == 0:
-        stamp |= dict(zip(fields, map(str.strip, answer.stdout.split(",")), strict=False))
-    return stamp
+    if device == "cpu":
+        return {**stamp, "gpu": "none (emulator)"}
+    stamp["gpu"] = torch.cuda.get_device_name()
+    stamp["cuda"] = str(torch.version.cuda)
+    stamp["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    fields = f"--query-gpu={','.join(_GPU_FIELDS)}"
+    query = ["nvidia-smi", fields, "--format=csv,noheader", f"--id={gpu_id()}"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return stamp  # a container may lack it
+    values = map(str.strip, answer.stdout.split(","))
+    return stamp | dict(zip(_GPU_FIELDS, values, strict=False))
+
+
+def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """What of two stamps forbids to put their numbers in one table, in words."""
+    return [
+        f"{name} was {before.get(name, 'not recorded')} and is {now.get(name, 'not known')}"
+        for name in sorted({*before, *now} - {*_VOLATILE})
+        if before.get(name) != now.get(name)
+    ]
+
+
+def gpu_id() -> str:
+    """Torch's current GPU, as nvidia-smi names it: its own numbers may be others."""
+    return f"GPU-{torch.cuda.get_device_properties().uuid}"

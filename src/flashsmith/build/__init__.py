@@ -14,7 +14,7 @@ from flashsmith.build.toolchain import (
     find_ninja,
     find_tvm_ffi,
 )
-from flashsmith.build.units import PACKAGE_SOURCES, SourceTree
+from flashsmith.build.units import PACKAGE_SOURCES, SourceTree, source_hash
 
 __all__ = [
     "DEFAULT_CUDA_ARCHS",
@@ -36,4 +36,5 @@ __all__ = [
     "find_ninja",
     "find_tvm_ffi",
     "list_libraries",
+    "source_hash",
 ]

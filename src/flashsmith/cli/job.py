@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from flashsmith import settings
-from flashsmith.bench import compare, reference_attention, time_interleaved
+from flashsmith.bench import PEERS, compare, reference_by_head, time_interleaved
 from flashsmith.build import Progress, build_library, find_library
 from flashsmith.cli.tensors import Inputs
 from flashsmith.configs import ForwardKernelInstance
@@ -106,8 +103,8 @@ def run_kernels(
         The results in the order of ``instances``, and o of the last kernel.
     """
     causal = instances[0].variant.causal
-    exact = _reference(inputs, causal, torch.float64)
-    low_precision = _reference(inputs, causal, inputs.q.dtype)
+    exact = reference_by_head(*inputs, causal=causal)
+    low_precision = reference_by_head(*inputs, causal=causal, compute=inputs.q.dtype)
     results = []
     o = torch.empty_like(inputs.q, memory_format=torch.contiguous_format)
     for instance in instances:
@@ -137,8 +134,7 @@ def time_kernels(
         result.kernel: partial(forward, instance.config, q, k, v, o, causal=causal)
         for instance, result in correct
     }
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        times = time_interleaved({_FA2: partial(_fa2, inputs, causal), **candidates})
+    times = time_interleaved({_FA2: PEERS[_FA2].make(*inputs, causal), **candidates})
     fa2_ms = times[_FA2].median
     batch, seq_len, n_heads, _ = q.shape
     for instance, result in correct:
@@ -150,11 +146,6 @@ def time_kernels(
     return fa2_ms
 
 
-def _fa2(inputs: Inputs, causal: bool) -> torch.Tensor:
-    q, k, v = (tensor.transpose(1, 2) for tensor in inputs)
-    return scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-
 def _launch(instance: ForwardKernelInstance, inputs: Inputs, o: torch.Tensor) -> dict[str, int]:
     """Writes o; what the emulator counted, nothing on a GPU."""
     launch = partial(forward, instance.config, *inputs, o, causal=instance.variant.causal)
@@ -164,17 +155,3 @@ def _launch(instance: ForwardKernelInstance, inputs: Inputs, o: torch.Tensor) ->
     with emulation(find_kernel(instance, target_of(o.device))) as emulated:
         launch()
         return emulated.counters()
-
-
-def _reference(inputs: Inputs, causal: bool, compute: torch.dtype) -> torch.Tensor:
-    """As reference_attention, a head at a time: all scores at once may not fit in memory."""
-    result = torch.empty(inputs.q.shape, dtype=compute, device=inputs.q.device)
-    for part in _heads(inputs.q.shape):
-        q, k, v = (tensor[part] for tensor in inputs)
-        result[part] = reference_attention(q, k, v, causal=causal, compute=compute)
-    return result
-
-
-def _heads(shape: Sequence[int]) -> Iterator[tuple[slice, slice, slice]]:
-    for batch, head in product(range(shape[0]), range(shape[2])):
-        yield slice(batch, batch + 1), slice(None), slice(head, head + 1)

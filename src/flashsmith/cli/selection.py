@@ -45,7 +45,7 @@ def select_instances(
     """
     chosen: list[ForwardKernelInstance] = []
     for word in words:
-        if _is_name(word):
+        if is_name(word):
             named = parse_kernel_name_into_instance(word, d_head)
             if dtype not in (None, named.config.dtype):
                 raise ValueError(f"kernel {named} is for {named.config.dtype}, not {dtype}")
@@ -58,8 +58,8 @@ def select_instances(
     return list(dict.fromkeys(chosen))
 
 
-def _is_name(word: str) -> bool:
-    # No key has one of these.
+def is_name(word: str) -> bool:
+    """Whether a word is a kernel's name; no key has one of these marks."""
     return any(mark in word for mark in (":", "{", "FlashForwardKernelConfig"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import numbers
 
 import torch
 
@@ -11,6 +11,9 @@ from flashsmith.functional.device import target_of
 from flashsmith.functional.progress import announce_build
 from flashsmith.functional.select import select_config
 from flashsmith.runtime import find_kernel
+
+# Normal float32 numbers, also after the kernel has multiplied them by log2(e).
+_MIN_SCALE, _MAX_SCALE = 1e-37, 1e37
 
 
 def forward(
@@ -58,14 +61,12 @@ def forward(
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     else:
         check_tensors(o=o)
-    if softmax_scale is None:
-        softmax_scale = cfg.d_head**-0.5
-    elif not (math.isfinite(softmax_scale) and softmax_scale > 0):
-        raise ValueError(f"softmax_scale is {softmax_scale}; expected a finite number above 0")
-    instance = ForwardKernelInstance(cfg, ForwardVariant(causal=bool(causal)))
+    scale = cfg.d_head**-0.5 if softmax_scale is None else check_scale(softmax_scale)
+    check_flags(causal=causal, benchmark=benchmark)
+    instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
     with announce_build(instance) as progress:
         kernel = find_kernel(instance, target_of(q.device), progress)
-    milliseconds = kernel(q, k, v, o, softmax_scale, benchmark)
+    milliseconds = kernel(q, k, v, o, scale, benchmark)
     return (o, milliseconds) if benchmark else o
 
 
@@ -108,3 +109,23 @@ def check_tensors(**tensors: torch.Tensor) -> None:
                 f"{name} requires a gradient, and there is no backward kernel yet; "
                 "call under torch.no_grad(), or detach it"
             )
+
+
+def check_scale(softmax_scale: float) -> float:
+    """softmax_scale, if it is a number with which the kernel's float32 arithmetic can work."""
+    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
+        raise TypeError(
+            f"softmax_scale is a {type(softmax_scale).__name__}; expected a float, or None for "
+            "1 / sqrt(d_head)"
+        )
+    if not _MIN_SCALE <= softmax_scale <= _MAX_SCALE:  # False for NaN
+        raise ValueError(
+            f"softmax_scale is {softmax_scale}; expected a number from {_MIN_SCALE} to {_MAX_SCALE}"
+        )
+    return float(softmax_scale)
+
+
+def check_flags(**flags: bool) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is {flag!r}; expected True or False")

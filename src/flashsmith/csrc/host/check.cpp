@@ -2,11 +2,17 @@
 
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
 #include <limits>
 #include <numbers>
+#include <span>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace flashsmith {
 namespace {
@@ -90,14 +96,78 @@ void check_layout(const char *name, const TensorView &t) {
   }
 }
 
-// Elements of o must not share memory among themselves: an expanded dimension has stride 0.
+struct Dimension {
+  int64_t size, stride;
+  int64_t extent() const { return (size - 1) * stride; }
+};
+
+// The dimensions that move the address, from the largest stride down.
+std::vector<Dimension> by_stride(const TensorView &t) {
+  std::vector<Dimension> dimensions;
+  for (int i = 0; i < t.ndim(); i++) {
+    if (t.size(i) > 1) dimensions.push_back({t.size(i), t.stride(i)});
+  }
+  std::ranges::sort(dimensions, std::greater(), &Dimension::stride);
+  return dimensions;
+}
+
+// Elements from the first to the last.
+int64_t extent_of(std::span<const Dimension> dimensions) {
+  int64_t extent = 0;
+  for (const Dimension &d : dimensions) extent += d.extent();
+  return extent;
+}
+
+// Elements of o must not share memory among themselves: each stride steps over all that the smaller
+// ones span. An expanded dimension has stride 0.
 void check_writable(const TensorView &o) {
-  for (int i = kBatch; i <= kHead; i++) {
-    if (o.size(i) > 1 && o.stride(i) == 0) {
-      TVM_FFI_THROW(ValueError) << "o has " << kDimensions[i]
-                                << " stride 0: several elements share memory; pass a tensor that "
-                                   "was not expanded";
+  const std::vector<Dimension> dimensions = by_stride(o);
+  for (size_t i = 0; i < dimensions.size(); i++) {
+    if (dimensions[i].stride <= extent_of(std::span(dimensions).subspan(i + 1))) {
+      TVM_FFI_THROW(ValueError) << "o has a dimension of size " << dimensions[i].size
+                                << " with stride " << dimensions[i].stride
+                                << ": several of its elements share memory; pass a tensor that was "
+                                   "not expanded";
     }
+  }
+}
+
+// Whether two elements of one such tensor can lie `distance` elements apart.
+bool contains_distance(std::span<const Dimension> dimensions, int64_t distance) {
+  if (dimensions.empty()) return distance == 0;
+  const Dimension &largest = dimensions.front();
+  const auto smaller = dimensions.subspan(1);
+  const int64_t nearest = distance / largest.stride;  // the rest is less than one stride
+  for (int64_t steps = nearest - 1; steps <= nearest + 1; steps++) {
+    const int64_t rest = distance - steps * largest.stride;
+    if (std::abs(steps) < largest.size && std::abs(rest) <= extent_of(smaller) &&
+        contains_distance(smaller, rest)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// False only if no element is in both, which is known of tensors whose address ranges are apart and
+// of slices of one packed tensor (equal strides).
+bool may_overlap(const TensorView &o, const TensorView &t) {
+  const std::vector<Dimension> o_dimensions = by_stride(o), t_dimensions = by_stride(t);
+  const auto o_begin = reinterpret_cast<intptr_t>(o.data_ptr());
+  const auto t_begin = reinterpret_cast<intptr_t>(t.data_ptr());
+  if (t_begin > o_begin + extent_of(o_dimensions) * kElementBytes ||
+      o_begin > t_begin + extent_of(t_dimensions) * kElementBytes) {
+    return false;
+  }
+  const bool same_strides =
+      std::ranges::equal(o_dimensions, t_dimensions, {}, &Dimension::stride, &Dimension::stride);
+  return !same_strides || contains_distance(o_dimensions, (t_begin - o_begin) / kElementBytes);
+}
+
+// Blocks read q, k and v while others write o, and the kernel says so to the compiler (restrict).
+void check_disjoint(const char *name, const TensorView &t, const TensorView &o) {
+  if (may_overlap(o, t)) {
+    TVM_FFI_THROW(ValueError) << "o shares memory with " << name
+                              << ", which is read while o is written; pass another o, or none";
   }
 }
 
@@ -144,10 +214,14 @@ void check_forward(const RegisteredKernel &kernel, const ForwardTensors &tensors
                                 << " is on another device than q; q, k, v and o need the "
                                    "same device";
     }
-    if (q.numel() > 0) check_layout(name, *t);
   }
-  check_writable(o);
   check_sizes(kernel.config, q);
+  if (q.numel() == 0) return;  // nothing is read or written
+  for (const auto &[name, t] : named) check_layout(name, *t);
+  check_writable(o);
+  for (const auto &[name, t] : named) {
+    if (t != &o) check_disjoint(name, *t, o);
+  }
 }
 
 ForwardKernelArgs forward_args(const RegisteredKernel &kernel, const ForwardTensors &tensors,

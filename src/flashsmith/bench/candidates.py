@@ -1,0 +1,114 @@
+"""What is measured: our kernels and their peers, each checked by its first run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from flashsmith.bench.grid import Problem
+from flashsmith.bench.peers import Peer
+from flashsmith.bench.reference import Comparison, compare, reference_by_head
+from flashsmith.bench.results import FAILED, MISSING, OK, WRONG
+from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
+from flashsmith.errors import GpuLostError
+from flashsmith.functional import target_of
+from flashsmith.runtime import Kernel, find_kernel
+
+Candidate = FlashForwardKernelConfig | Peer
+Run = Callable[[], torch.Tensor]
+
+
+def name_of(candidate: Candidate) -> str:
+    return candidate.name if isinstance(candidate, Peer) else candidate.short_form()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A candidate after its first run."""
+
+    candidate: Candidate
+    status: str
+    reason: str = ""  # if the status is not OK
+    run: Run | None = None  # if it is
+    comparison: Comparison | None = None  # if there was a result
+
+
+class Checker:
+    """Runs candidates of one problem on the same input, and compares each with the reference.
+
+    The whole result has to be finite, the first head of the first sample and the last head of the
+    last sample have to be right: other heads are the same work at other addresses.
+    """
+
+    def __init__(self, problem: Problem, device: str) -> None:
+        self.problem = problem
+        self.qkv = problem.make_qkv(device)
+        self._o = torch.empty_like(self.qkv[0])
+        corners = [_corners(tensor) for tensor in self.qkv]
+        reference = partial(reference_by_head, *corners, causal=problem.variant.causal)
+        self._exact = reference(compute=torch.float32)
+        self._low_precision = reference(compute=self._o.dtype)
+
+    def check(self, candidate: Candidate) -> Checked:
+        """Never raises for what is wrong with the candidate, except:
+
+        Raises:
+            GpuLostError: It broke the GPU's state for this process.
+        """
+        if isinstance(candidate, Peer) and (why := candidate.why_missing()):
+            return Checked(candidate, MISSING, why)
+        self._o.fill_(math.nan)  # what a kernel does not write is not the one before's
+        try:
+            run = self._make_run(candidate)
+            comparison = self._compare(run())
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if self._o.is_cuda and not _gpu_answers():
+                raise GpuLostError(name_of(candidate), reason) from error
+            return Checked(candidate, FAILED, reason)
+        if not comparison.ok:
+            error_size = f"error {comparison.error:.3g}, allowed {comparison.tolerance:.3g}"
+            return Checked(
+                candidate, WRONG, f"{error_size}; {comparison.worst}", comparison=comparison
+            )
+        return Checked(candidate, OK, run=run, comparison=comparison)
+
+    def kernel(self, config: FlashForwardKernelConfig) -> Kernel:
+        instance = ForwardKernelInstance(config, self.problem.variant)
+        return find_kernel(instance, target_of(self._o.device))
+
+    def _make_run(self, candidate: Candidate) -> Run:
+        if isinstance(candidate, Peer):
+            return candidate.make(*self.qkv, self.problem.variant.causal)
+        # The kernel itself, without what `forward` does around it on the host.
+        kernel, o, scale = self.kernel(candidate), self._o, self.problem.d_head**-0.5
+
+        def run() -> torch.Tensor:
+            kernel(*self.qkv, o, scale)
+            return o
+
+        return run
+
+    def _compare(self, o: torch.Tensor) -> Comparison:
+        comparison = compare(_corners(o), self._exact, self._low_precision)
+        if comparison.ok and not torch.isfinite(o).all():
+            return replace(comparison, error=math.inf, worst="a value elsewhere is not finite")
+        return comparison
+
+
+def _corners(tensor: torch.Tensor) -> torch.Tensor:
+    """(2, seq_len, 1, d_head): the first head of the first sample, the last of the last."""
+    return torch.stack([tensor[0, :, 0], tensor[-1, :, -1]]).unsqueeze(2)
+
+
+def _gpu_answers() -> bool:
+    """False after an illegal address and the like: then nothing runs in this process any more."""
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""Measures candidates over shapes: times on a GPU, counts on the emulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flashsmith.bench.candidates import Candidate, Checked, Checker, name_of
+from flashsmith.bench.ceilings import Ceilings
+from flashsmith.bench.grid import Problem
+from flashsmith.bench.monitor import Sample
+from flashsmith.bench.peers import Peer
+from flashsmith.bench.results import (
+    FAILED,
+    KERNEL,
+    PEER,
+    CountRow,
+    R,
+    ResultFile,
+    TimeRow,
+    columns_of,
+)
+from flashsmith.bench.timer import Timing
+from flashsmith.errors import GpuLostError
+from flashsmith.runtime import Emulation
+
+Measure = Callable[[Problem, Sequence[Candidate]], list[R]]
+Timer = Callable[[Mapping[str, Callable[[], object]]], Mapping[str, Timing]]
+
+
+def sweep(
+    plan: Mapping[Problem, Sequence[Candidate]],
+    measure: Measure[R],
+    results: ResultFile[R],
+    progress: Callable[[int, int, str], None],
+) -> None:
+    """Measures all candidates of each problem together, and keeps the problem's rows at once.
+
+    A problem whose rows are all there is left alone, so an interrupted sweep goes on where it was.
+    Of one that is not complete only what failed stays: times of two runs are not compared.
+
+    Raises:
+        GpuLostError: A candidate broke the GPU's state for this process. That is kept, so that a
+            new process goes on without it.
+    """
+    for done, (problem, candidates) in enumerate(plan.items()):
+        progress(done, len(plan), str(problem))
+        by_name = {name_of(candidate): candidate for candidate in candidates}
+        if {row.kernel for row in results.of(problem)} == set(by_name):
+            continue
+        results.keep(lambda row, p=problem: row.problem != p or row.status == FAILED)  # type: ignore[misc]
+        for row in results.of(problem):
+            by_name.pop(row.kernel, None)
+        try:
+            rows = measure(problem, list(by_name.values()))
+        except GpuLostError as error:
+            culprit = Checked(by_name[error.culprit], FAILED, str(error))
+            results.append([make_row(results.kind, problem, culprit)])
+            raise
+        results.append(rows)
+    progress(len(plan), len(plan), "")
+
+
+def make_row(kind: type[R], problem: Problem, checked: Checked, **numbers: Any) -> R:
+    if checked.comparison is not None:
+        numbers["error"] = checked.comparison.error
+        numbers["tolerance"] = checked.comparison.tolerance
+    return kind(
+        kernel=name_of(checked.candidate),
+        kind=PEER if isinstance(checked.candidate, Peer) else KERNEL,
+        dtype=str(problem.dtype),
+        d_head=problem.d_head,
+        mask=problem.mask,
+        batch=problem.batch,
+        heads=problem.heads,
+        seq_len=problem.seq_len,
+        status=checked.status,
+        reason=checked.reason,
+        **numbers,
+    )
+
+
+@dataclass(frozen=True)
+class MeasureTimes:
+    """Times what is right, in turn with the others of its problem."""
+
+    ceilings: Mapping[str, Ceilings]  # by dtype
+    timer: Timer
+    sample: Callable[[float], Sample]  # of the GPU, since a time.monotonic()
+    device: str = "cuda"
+
+    def __call__(self, problem: Problem, candidates: Sequence[Candidate]) -> list[TimeRow]:
+        checker = Checker(problem, self.device)
+        checked = [checker.check(candidate) for candidate in candidates]
+        runs = {name_of(c.candidate): c.run for c in checked if c.run is not None}
+        start = time.monotonic()
+        try:
+            times = self.timer(runs) if runs else {}
+        except Exception as error:
+            reason = f"while it was timed with others: {type(error).__name__}: {error}"
+            failed = [Checked(c.candidate, FAILED, reason) if c.run else c for c in checked]
+            return [make_row(TimeRow, problem, c) for c in failed]
+        sample = self.sample(start)
+        peers = [times[name_of(c.candidate)] for c in checked if c.run and isinstance(c.candidate, Peer)]
+        best_peer_ms = min((timing.median for timing in peers), default=None)
+        rows = []
+        for c in checked:
+            numbers: dict[str, float | None] = {}
+            if c.run is not None:
+                timing = times[name_of(c.candidate)]
+                numbers = self._numbers(problem, timing, best_peer_ms) | sample._asdict()
+            rows.append(make_row(TimeRow, problem, c, **numbers))
+        return rows
+
+    def _numbers(
+        self, problem: Problem, timing: Timing, best_peer_ms: float | None
+    ) -> dict[str, float | None]:
+        tflops = problem.tflops(timing.median)
+        return {
+            "ms": timing.median,
+            "ms_p20": timing.low,
+            "ms_p80": timing.high,
+            "tflops": tflops,
+            "share_of_ceiling": tflops / self.ceilings[str(problem.dtype)].matmul_tflops,
+            "ratio_to_best_peer": None if best_peer_ms is None else best_peer_ms / timing.median,
+        }
+
+
+def measure_counts(problem: Problem, candidates: Sequence[Candidate]) -> list[CountRow]:
+    """Runs kernels on the emulator, and reads what it counted."""
+    checker = Checker(problem, "cpu")
+    return [_counted(checker, checker.check(candidate)) for candidate in candidates]
+
+
+def _counted(checker: Checker, checked: Checked) -> CountRow:
+    if checked.run is None or isinstance(checked.candidate, Peer):
+        return make_row(CountRow, checker.problem, checked)
+    counts = Emulation(checker.kernel(checked.candidate)).counters()
+    kept = {name: counts[name] for name in columns_of(CountRow) if name in counts}
+    return make_row(CountRow, checker.problem, checked, **kept)
+
