@@ -1,12 +1,13 @@
 # make run   set up, build what is needed, run the progression kernels, print a table
 # make test  set up, run the whole test suite (no GPU needed)
 # make gpu   on a machine with a GPU: check every kernel, then benchmark
+# make docs  set up, build the documentation into build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test gpu lint clean
+.PHONY: run test gpu docs lint clean
 
 run: $(READY)
 	$(BIN)/flashsmith run
@@ -17,6 +18,9 @@ test: $(READY)
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -16,13 +16,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import track
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashsmith
 from flashsmith import bench
@@ -37,35 +36,22 @@ from flashsmith.configs import (
     get_kernels_to_build,
 )
 from flashsmith.functional import target_of
-from flashsmith.runtime import load_library
+from flashsmith.runtime import find_kernel, load_library
 
 console = Console(width=140)
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384)
-TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 BATCH, HEADS, SEQ_LEN = 4, 16, 4096  # of the progression table
-TOKENS = 16384  # of the sweep over lengths: batch * seq_len
-
-
-def tensors(batch: int, seq_len: int, heads: int, d_head: int, dtype: DType) -> list[torch.Tensor]:
-    shape = (batch, seq_len, heads, d_head)
-    return [torch.randn(shape, dtype=TORCH[dtype], device="cuda") for _ in range(3)]
-
-
-def fa2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Callable[[], object]:
-    heads_first = [t.transpose(1, 2) for t in (q, k, v)]
-
-    def run() -> object:
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(*heads_first, is_causal=causal)
-
-    return run
+TOKENS, HIDDEN = 16384, 2048  # of the sweep over lengths: batch * seq_len, heads * d_head
 
 
 def kernel(
     cfg: FlashForwardKernelConfig, qkv: Sequence[torch.Tensor], causal: bool
 ) -> Callable[[], object]:
-    o = torch.empty_like(qkv[0])
-    return lambda: flashsmith.forward(cfg, *qkv, o, causal=causal)
+    q, k, v = qkv
+    o = torch.empty_like(q)
+    instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
+    found = find_kernel(instance, target_of(q.device))
+    return lambda: found(q, k, v, o, cfg.d_head**-0.5)
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
@@ -98,7 +84,8 @@ def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, o
     rows: list[dict[str, object]] = []
     for cfg in track(configs, "checking", console=console):
         for causal in (False, True):
-            q, k, v = tensors(2, 1024, 3, 3 * cfg.d_head, cfg.dtype)
+            wide = bench.Problem(cfg.dtype, 3 * cfg.d_head, "full", 2, 3, 1024)
+            q, k, v = wide.make_qkv("cuda")
             q, k, v = q[..., : cfg.d_head], k[..., cfg.d_head : -cfg.d_head], v[..., : cfg.d_head]
             o = torch.full(q.shape, torch.nan, dtype=q.dtype, device="cuda")
             flashsmith.forward(cfg, q, k, v, o, causal=causal)
@@ -120,33 +107,27 @@ def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, o
 
 
 def measure(
-    configs: Sequence[FlashForwardKernelConfig],
-    batch: int,
-    seq_len: int,
-    heads: int,
-    causal: bool,
-    repeats: int,
+    configs: Sequence[FlashForwardKernelConfig], problem: bench.Problem, repeats: int
 ) -> list[dict[str, object]]:
-    """TFLOP/s of each config and of FA2 at one shape; all configs share dtype and d_head."""
-    d_head = configs[0].d_head
-    qkv = tensors(batch, seq_len, heads, d_head, configs[0].dtype)
+    """TFLOP/s of each config and of FA2 at one shape."""
+    qkv = problem.make_qkv("cuda")
+    causal = problem.variant.causal
     runs = {cfg.short_form(): kernel(cfg, qkv, causal) for cfg in configs}
-    runs["FA2"] = fa2(*qkv, causal)
-    flop = configs[0].attn_flop(batch, heads, seq_len) * (0.5 if causal else 1)
+    runs["FA2"] = bench.PEERS["fa2"].make(*qkv, causal)
     timings = bench.time_interleaved(runs, repeats=repeats)
     return [
         {
             "kernel": name,
-            "dtype": configs[0].dtype.name,
-            "d_head": d_head,
-            "mask": "causal" if causal else "full",
-            "batch": batch,
-            "heads": heads,
-            "seq_len": seq_len,
+            "dtype": problem.dtype.name,
+            "d_head": problem.d_head,
+            "mask": problem.mask,
+            "batch": problem.batch,
+            "heads": problem.heads,
+            "seq_len": problem.seq_len,
             "ms": f"{t.median:.5f}",
             "ms_p20": f"{t.low:.5f}",
             "ms_p80": f"{t.high:.5f}",
-            "tflops": f"{flop / t.median / 1e9:.1f}",
+            "tflops": f"{problem.tflops(t.median):.1f}",
             "percent_of_fa2": f"{100 * timings['FA2'].median / t.median:.1f}",
         }
         for name, t in timings.items()
@@ -165,25 +146,20 @@ def show(title: str, rows: Iterable[dict[str, object]]) -> None:
 def sweep(repeats: int) -> list[dict[str, object]]:
     """All tuning configs over the lengths; prints the best of each, and the harmonic means."""
     rows: list[dict[str, object]] = []
-    for d_head in (128, 64):
-        for causal in (False, True):
-            best: list[float] = []
-            for seq_len in SEQ_LENS:
-                configs = get_autotuning_kernel_configs([DType.FP16], d_heads=(d_head,))
-                measured = measure(
-                    configs, TOKENS // seq_len, seq_len, 2048 // d_head, causal, repeats
-                )
-                rows += measured
-                ranked = sorted(
-                    (r for r in measured if r["kernel"] != "FA2"), key=lambda r: float(str(r["ms"]))
-                )
-                best.append(float(str(ranked[0]["percent_of_fa2"])))
-                fa2_row = next(r for r in measured if r["kernel"] == "FA2")
-                show(f"d {d_head} causal={causal} seq {seq_len}: best", [*ranked[:3], fa2_row])
-            mean = statistics.harmonic_mean(best)
-            console.print(
-                f"d {d_head} causal={causal}: harmonic mean of the best {mean:.1f} % of FA2"
-            )
+    for d_head, mask in product((128, 64), ("full", "causal")):
+        configs = get_autotuning_kernel_configs([DType.FP16], d_heads=(d_head,))
+        best: list[float] = []
+        grid = bench.make_grid(
+            [DType.FP16], [d_head], [mask], SEQ_LENS, tokens=TOKENS, hidden=HIDDEN
+        )
+        for problem in grid:
+            *measured, fa2_row = measure(configs, problem, repeats)
+            rows += [*measured, fa2_row]
+            ranked = sorted(measured, key=lambda row: float(str(row["ms"])))
+            best.append(float(str(ranked[0]["percent_of_fa2"])))
+            show(f"{problem}: best", [*ranked[:3], fa2_row])
+        mean = statistics.harmonic_mean(best)
+        console.print(f"d {d_head} {mask}: harmonic mean of the best {mean:.1f} % of FA2")
     return rows
 
 
@@ -204,9 +180,8 @@ def main() -> int:
         f"correct: {len(checked) - wrong} of {len(checked)} (165 configs, full and causal)"
     )
 
-    progression = measure(
-        get_kernel_progression_configs(False), BATCH, SEQ_LEN, HEADS, False, args.repeats
-    )
+    shape = bench.Problem(DType.FP16, 128, "full", BATCH, HEADS, SEQ_LEN)
+    progression = measure(get_kernel_progression_configs(False), shape, args.repeats)
     write(args.out / "progression.csv", progression)
     show(
         f"progression: seq {SEQ_LEN}, d 128, {HEADS} heads, batch {BATCH}, FP16, full", progression

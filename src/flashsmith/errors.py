@@ -29,6 +29,10 @@ class EmulatorFault(FlashsmithError):
     """A kernel broke a rule on the emulator: a race, a bad address, a deadlock."""
 
 
+class TuningError(FlashsmithError):
+    """A table or journal of tuning is damaged or from elsewhere, or no kernel could be tuned."""
+
+
 class DeviceError(FlashsmithError):
     """The GPU is missing, too old, or refused a launch."""
 

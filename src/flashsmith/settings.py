@@ -135,6 +135,13 @@ BUILD = Setting(
     "whether a configuration that no loaded library holds is built on demand",
     _parse_switch,
 )
+TUNED = Setting(
+    "FLASHSMITH_TUNED",
+    "path",
+    "the user's data directory",
+    "where `flashsmith tune` keeps its tables, one file for each GPU name",
+    _parse_path,
+)
 FA3_SO = Setting(
     "FLASHSMITH_FA3_SO",
     "path",
@@ -162,6 +169,7 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     ARCH,
     JOBS,
     BUILD,
+    TUNED,
     FA3_SO,
     DEBUG,
 )

@@ -21,6 +21,8 @@ from flashsmith.runtime import Kernel, find_kernel
 Candidate = FlashForwardKernelConfig | Peer
 Run = Callable[[], torch.Tensor]
 
+_REASON_LENGTH = 400  # a compiler says more
+
 
 def name_of(candidate: Candidate) -> str:
     return candidate.name if isinstance(candidate, Peer) else candidate.short_form()
@@ -66,14 +68,17 @@ class Checker:
             run = self._make_run(candidate)
             comparison = self._compare(run())
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
             if self._o.is_cuda and not _gpu_answers():
                 raise GpuLostError(name_of(candidate), reason) from error
             return Checked(candidate, FAILED, reason)
         if not comparison.ok:
             error_size = f"error {comparison.error:.3g}, allowed {comparison.tolerance:.3g}"
             return Checked(
-                candidate, WRONG, f"{error_size}; {comparison.worst}", comparison=comparison
+                candidate,
+                WRONG,
+                f"{error_size}; of the first and last head {comparison.worst}",
+                comparison=comparison,
             )
         return Checked(candidate, OK, run=run, comparison=comparison)
 

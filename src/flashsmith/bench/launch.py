@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from flashsmith import settings
 from flashsmith.bench.candidates import Candidate, Checker, name_of
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import find_peers
-from flashsmith.build import Progress, build_library, find_library
+from flashsmith.build import Progress, build_library
 from flashsmith.configs import DType, ForwardKernelInstance, parse_kernel_name_into_config
 from flashsmith.functional import target_of
-from flashsmith.runtime import load_library
+from flashsmith.runtime import find_kernel, load_library
 
 LEFT_OUT = "left out: "  # begins a line on stderr
 
@@ -41,12 +42,17 @@ def target_command(
 def load_kernels(
     instances: Sequence[ForwardKernelInstance], device: str, progress: Progress | None = None
 ) -> None:
-    """Has the kernels in one loaded library, which is built unless the cache has it."""
+    """Has the kernels loaded: from one library, which is built unless the cache has it.
+
+    Raises:
+        KernelNotFoundError: FLASHSMITH_BUILD forbids to build, and the cache lacks one.
+        ToolchainError, BuildError, CacheError: Building failed.
+    """
     target = target_of(torch.device(device))
-    library = find_library(instances, target)
-    if library is None:
-        library = build_library(instances, target, progress=progress)
-    load_library(library, target)
+    if settings.BUILD.get() is not False:
+        load_library(build_library(instances, target, progress=progress), target)
+    for instance in instances:
+        find_kernel(instance, target)
 
 
 def launch(

@@ -2,72 +2,80 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
-import subprocess
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from flashsmith.bench.stamp import gpu_id
 
-_PERIOD_MS = 50
-_QUERY = "clocks.sm,power.draw"
+_PERIOD_SECONDS = 0.05
+_NVML = "libnvidia-ml.so.1"  # comes with the driver
+_NVML_CLOCK_SM = 1
 
 
 class Sample(NamedTuple):
-    sm_clock_mhz: float | None
-    power_w: float | None
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
 
 
 class GpuMonitor:
-    """Asks nvidia-smi in the background; a context manager. Without nvidia-smi it knows nothing."""
+    """Asks the driver in the background; a context manager.
 
-    def __init__(self, command: list[str] | None = None) -> None:
-        self._command = command
+    Args:
+        read: What it asks; default: NVML, and nothing where there is none.
+    """
+
+    def __init__(self, read: Callable[[], Sample] | None = None) -> None:
+        self._read = read or _open_nvml(gpu_id())
         self._samples: list[tuple[float, Sample]] = []
-        self._process: subprocess.Popen[str] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> GpuMonitor:
-        try:
-            self._process = subprocess.Popen(
-                self._command or _nvidia_smi(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        except OSError:
-            return self
-        threading.Thread(target=self._read, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
+        self._stop.set()
+        self._thread.join()
 
     def since(self, start: float) -> Sample:
-        """The medians of what was seen from ``start``, a time.monotonic(), until now."""
-        seen = [sample for at, sample in list(self._samples) if at >= start]
-        return Sample(*(_median([s[i] for s in seen if s[i] is not None]) for i in range(2)))  # type: ignore[misc]
+        """The medians from ``start``, a time.monotonic(), until now; at least the last sample."""
+        samples = list(self._samples)
+        seen = [sample for at, sample in samples if at >= start] or [s for _, s in samples[-1:]]
+        return Sample(
+            _median([s.sm_clock_mhz for s in seen if s.sm_clock_mhz is not None]),
+            _median([s.power_w for s in seen if s.power_w is not None]),
+        )
 
-    def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            clock, _, power = line.partition(",")
-            self._samples.append((time.monotonic(), Sample(_number(clock), _number(power))))
-
-
-def _nvidia_smi() -> list[str]:
-    formats = ["--format=csv,noheader,nounits", f"--loop-ms={_PERIOD_MS}"]
-    return ["nvidia-smi", f"--query-gpu={_QUERY}", f"--id={gpu_id()}", *formats]
+    def _watch(self) -> None:
+        while not self._stop.wait(_PERIOD_SECONDS):
+            self._samples.append((time.monotonic(), self._read()))
 
 
-def _number(text: str) -> float | None:
+def _open_nvml(gpu: str) -> Callable[[], Sample]:
+    """Reads the GPU with this UUID."""
+    device = ctypes.c_void_p()
     try:
-        return float(text)
-    except ValueError:  # "[N/A]"
-        return None
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        return Sample
+    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device)):
+        return Sample
+
+    def read() -> Sample:
+        clock, milliwatts = ctypes.c_uint(), ctypes.c_uint()
+        no_clock = nvml.nvmlDeviceGetClockInfo(device, _NVML_CLOCK_SM, ctypes.byref(clock))
+        no_power = nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(milliwatts))
+        return Sample(
+            None if no_clock else float(clock.value),
+            None if no_power else milliwatts.value / 1e3,
+        )
+
+    return read
 
 
 def _median(values: list[float]) -> float | None:

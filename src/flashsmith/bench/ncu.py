@@ -139,8 +139,8 @@ def profile(
         ) from None
     if not launches:
         raise ProfilerError(
-            f"ncu profiled no kernel: the target launched none on a GPU that ncu sees; does it "
-            f"end well without ncu? ({where})"
+            "ncu profiled no kernel: the target launched none on a GPU that ncu sees, and wrote:\n"
+            f"{_last_lines(ended.stderr)}\nrun it without ncu to see more ({where})"
         )
     return launches, ended.stderr
 
@@ -186,7 +186,7 @@ def parse_raw_csv(text: str) -> list[Launch]:
             if _KERNEL_NAME not in names:
                 raise ValueError(f"line {number} has no column {_KERNEL_NAME!r}")
         elif names and len(cells) != len(names):
-            raise ValueError(f"line {number} has {len(cells)} cells, and there are {len(names)} names")
+            raise ValueError(f"line {number} has {len(cells)} cells for {len(names)} names")
         elif names and not units:
             units = cells
         elif names:

@@ -43,7 +43,7 @@ class Peer:
 
 def _sdpa(backend: SDPBackend) -> Make:
     def make(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
-        heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+        heads_first = _heads_first(q, k, v)
 
         def run() -> torch.Tensor:
             with sdpa_kernel(backend):
@@ -55,12 +55,18 @@ def _sdpa(backend: SDPBackend) -> Make:
     return make
 
 
+def _heads_first(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
 def _make_flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # each shape compiles anew, and torch gives up after a few
     compiled: Any = torch.compile(flex_attention, dynamic=False)
-    heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+    heads_first = _heads_first(q, k, v)
     seq_len = q.shape[1]
     mask = (
         create_block_mask(

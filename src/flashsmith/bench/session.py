@@ -11,16 +11,16 @@ from typing import Any
 from flashsmith.bench.ceilings import Ceilings
 from flashsmith.bench.stamp import differences
 
-_ENVIRONMENT = "environment.json"
+ENVIRONMENT = "environment.json"
 _ARGUMENTS = "arguments"
 _CEILINGS = "ceilings"
 
 
 class Session:
-    """The stamp of a folder, in environment.json; its other files are results."""
+    """The stamp of the results in a folder."""
 
-    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
-        self.folder = folder
+    def __init__(self, path: Path, document: dict[str, Any]) -> None:
+        self.path = path
         self._document = document
 
     @classmethod
@@ -31,6 +31,7 @@ class Session:
         arguments: Mapping[str, Any],
         *,
         results: str,
+        stamp: str = ENVIRONMENT,
         force: bool = False,
     ) -> Session:
         """Begins in a folder, or goes on in one that the same benchmark began.
@@ -39,32 +40,33 @@ class Session:
             environment: An environment_stamp().
             arguments: What was asked; as JSON can say it.
             results: The file in the folder that holds the rows.
+            stamp: The file that says where they come from.
             force: Forget what is there.
 
         Raises:
             ValueError: The folder's results are of another environment or of other arguments.
         """
         document = {**environment, _ARGUMENTS: dict(arguments)}
-        path = folder / _ENVIRONMENT
+        path = folder / stamp
         rows = folder / results
         if force:
             rows.unlink(missing_ok=True)
         if rows.exists():
-            document |= {_CEILINGS: cls._check(folder, document).get(_CEILINGS, {})}
+            document |= {_CEILINGS: cls._check(path, document).get(_CEILINGS, {})}
         folder.mkdir(parents=True, exist_ok=True)
-        session = cls(folder, document)
+        session = cls(path, document)
         if not (rows.exists() and path.exists()):  # the stamp of when it began
             session._write()
         return session
 
     @classmethod
-    def _check(cls, folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-        path = folder / _ENVIRONMENT
+    def _check(cls, path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+        folder = path.parent
         try:
             before: dict[str, Any] = json.loads(path.read_text())
         except (OSError, json.JSONDecodeError) as error:
             raise ValueError(
-                f"{folder} has results and no readable {_ENVIRONMENT} ({error}); "
+                f"{folder} has results and no readable {path.name} ({error}); "
                 "choose another --out, or --force to begin anew"
             ) from None
         ours = {k: v for k, v in document.items() if k != _ARGUMENTS}
@@ -93,7 +95,7 @@ class Session:
         self._write()
 
     def _write(self) -> None:
-        path = self.folder / _ENVIRONMENT
+        path = self.path
         staged = path.with_name(path.name + ".new")
         staged.write_text(json.dumps(self._document, indent=1) + "\n")
         staged.replace(path)

@@ -50,7 +50,10 @@ def sweep(
         by_name = {name_of(candidate): candidate for candidate in candidates}
         if {row.kernel for row in results.of(problem)} == set(by_name):
             continue
-        results.keep(lambda row, p=problem: row.problem != p or row.status == FAILED)  # type: ignore[misc]
+        failed = {
+            row for row in results.of(problem) if row.status == FAILED and row.kernel in by_name
+        }
+        results.keep(lambda row, p=problem, f=failed: row.problem != p or row in f)  # type: ignore[misc]
         for row in results.of(problem):
             by_name.pop(row.kernel, None)
         try:
@@ -89,7 +92,7 @@ class MeasureTimes:
     ceilings: Mapping[str, Ceilings]  # by dtype
     timer: Timer
     sample: Callable[[float], Sample]  # of the GPU, since a time.monotonic()
-    device: str = "cuda"
+    device: str
 
     def __call__(self, problem: Problem, candidates: Sequence[Candidate]) -> list[TimeRow]:
         checker = Checker(problem, self.device)
@@ -103,7 +106,9 @@ class MeasureTimes:
             failed = [Checked(c.candidate, FAILED, reason) if c.run else c for c in checked]
             return [make_row(TimeRow, problem, c) for c in failed]
         sample = self.sample(start)
-        peers = [times[name_of(c.candidate)] for c in checked if c.run and isinstance(c.candidate, Peer)]
+        peers = [
+            times[name_of(c.candidate)] for c in checked if c.run and isinstance(c.candidate, Peer)
+        ]
         best_peer_ms = min((timing.median for timing in peers), default=None)
         rows = []
         for c in checked:
@@ -140,4 +145,3 @@ def _counted(checker: Checker, checked: Checked) -> CountRow:
     counts = Emulation(checker.kernel(checked.candidate)).counters()
     kept = {name: counts[name] for name in columns_of(CountRow) if name in counts}
     return make_row(CountRow, checker.problem, checked, **kept)
-

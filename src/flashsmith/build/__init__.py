@@ -2,7 +2,13 @@
 
 from flashsmith.build.cache import KernelCache
 from flashsmith.build.compile import Progress, default_jobs
-from flashsmith.build.library import Library, build_library, find_library, list_libraries
+from flashsmith.build.library import (
+    Library,
+    build_library,
+    built_instances,
+    find_library,
+    list_libraries,
+)
 from flashsmith.build.ptxas import KernelResources
 from flashsmith.build.target import DEFAULT_CUDA_ARCHS, Target
 from flashsmith.build.toolchain import (
@@ -29,6 +35,7 @@ __all__ = [
     "Target",
     "TvmFfi",
     "build_library",
+    "built_instances",
     "default_jobs",
     "find_cuda_toolkit",
     "find_cxx",

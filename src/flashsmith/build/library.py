@@ -34,7 +34,7 @@ from flashsmith.build.units import (
     source_hash,
     text_hash,
 )
-from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs import ForwardKernelInstance, parse_kernel_name_into_instance
 from flashsmith.errors import BuildError, ToolchainError
 
 LIBRARY_FILE = "flash_kernels.so"
@@ -125,6 +125,19 @@ def find_library(
         ):
             return library
     return None
+
+
+def built_instances(
+    target: Target, *, sources: SourceTree = PACKAGE_SOURCES
+) -> set[ForwardKernelInstance]:
+    """What ``find_library`` would find for ``target``, one at a time."""
+    present = source_hash(sources.csrc, target)
+    return {
+        parse_kernel_name_into_instance(kernel["name"])
+        for library in list_libraries()
+        if library.target.covers(target) and library.manifest["source_hash"] == present
+        for kernel in library.kernels.values()
+    }
 
 
 def list_libraries() -> list[Library]:

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from flashsmith import __version__, settings
-from flashsmith.cli import build, cache, configs, doctor, run
+from flashsmith.cli import bench, build, cache, configs, doctor, profile, report, run, tune
 from flashsmith.errors import FlashsmithError
 
 _FAILED = 1
@@ -44,6 +44,8 @@ def _describe(error: Exception) -> tuple[str, int]:
         return str(error), _WRONG_USAGE
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "numpy", "safetensors"):
         return f"{error.name} is not installed; `pip install 'flashsmith[torch]'`", _FAILED
+    if isinstance(error, ModuleNotFoundError) and error.name in ("jinja2", "markupsafe"):
+        return f"{error.name} is not installed; `pip install 'flashsmith[report]'`", _FAILED
     if isinstance(error, FlashsmithError | OSError):
         return str(error), _FAILED
     return f"{type(error).__name__}: {error} (--debug shows where)", _FAILED
@@ -58,8 +60,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (configs.configs, build.build, run.run, doctor.doctor):
+for command in (
+    configs.configs,
+    build.build,
+    run.run,
+    bench.bench,
+    tune.tune,
+    report.report,
+    doctor.doctor,
+):
     app.command()(command)
+# Options also with underscores, as tools/benchmark/ncu_bench.py has them.
+app.command(context_settings={"token_normalize_func": lambda name: name.replace("_", "-")})(
+    profile.profile
+)
 app.add_typer(cache.app)
 
 

@@ -110,6 +110,8 @@ def run(
 
 def _prepare(request: _Request, on_gpu: bool) -> tuple[Inputs, list[ForwardKernelInstance]]:
     """The tensors and the kernels, which fit each other."""
+    import torch
+
     from flashsmith.cli import job, tensors
     from flashsmith.functional import select_config
 
@@ -129,7 +131,9 @@ def _prepare(request: _Request, on_gpu: bool) -> tuple[Inputs, list[ForwardKerne
         shape = (request.batch or batch, request.seq_len or seq_len, request.heads or heads, d_head)
         inputs = tensors.random_inputs(shape, dtype, request.seed or 0)
     if not instances:
-        instances = [ForwardKernelInstance(select_config(inputs.q), request.variant)]
+        device = torch.device("cuda" if on_gpu else "cpu")
+        config = select_config(inputs.q, request.variant.causal, device)
+        instances = [ForwardKernelInstance(config, request.variant)]
     job.check_lengths(instances, inputs.q.shape[1])
     return inputs, instances
 

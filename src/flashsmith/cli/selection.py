@@ -70,3 +70,16 @@ def _narrow(
         return configs
     fitting = [cfg for cfg in configs if getattr(cfg, field) == value]
     return fitting or list(dict.fromkeys(replace(cfg, **{field: value}) for cfg in configs))  # type: ignore[arg-type]
+
+
+def split_words(text: str) -> list[str]:
+    """The words of an option that takes several, by commas."""
+    return [word.strip() for word in text.split(",")]
+
+
+def parse_numbers(option: str, text: str) -> list[int]:
+    """As ``split_words``, whole numbers, each once. Raises ValueError that names ``option``."""
+    words = split_words(text)
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
+        raise ValueError(f"{option} is {text!r}; expected whole numbers above 0, like 1024,2048")
+    return [int(word) for word in dict.fromkeys(words)]

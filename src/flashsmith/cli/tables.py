@@ -38,6 +38,12 @@ DtypeOption = Annotated[
 DHeadOption = Annotated[
     int | None, typer.Option(help="64 or 128. Narrows a set; a set without it is taken at it.")
 ]
+TokensOption = Annotated[
+    int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
+]
+HiddenOption = Annotated[
+    int | None, typer.Option(min=1, help="heads = hidden / d_head. Default: 2048; counts 128.")
+]
 
 _WIDTH_OF_A_PIPE = 10_000  # nothing is folded or cut
 

@@ -37,7 +37,8 @@ def forward(
         q, k, v: (batch, seq_len, n_heads, d_head), float16 or bfloat16, equal in shape, dtype and
             device. The last dimension is contiguous, the other strides are multiples of 8
             elements, seq_len is a multiple of B_r and B_c.
-        o: Where to write the result, of the same shape and dtype; None: a new contiguous tensor.
+        o: Where to write the result, of the same shape and dtype, in memory of its own; None: a new
+            contiguous tensor.
         causal: Position i attends to positions 0 to i.
         softmax_scale: None: 1 / sqrt(d_head).
         benchmark: Also return the milliseconds between two events around the launch.
@@ -51,11 +52,7 @@ def forward(
         KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
         DeviceError: The GPU is too old (below compute capability 8.0), or refused the launch.
     """
-    if not isinstance(cfg, FlashForwardKernelConfig):
-        raise TypeError(
-            f"cfg is a {type(cfg).__name__}; expected a FlashForwardKernelConfig "
-            "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
-        )
+    check_config(cfg=cfg)
     check_tensors(q=q, k=k, v=v)
     if o is None:
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -90,11 +87,22 @@ def attention(
         (batch, seq_len, n_heads, d_head), of q's dtype, contiguous.
     """
     check_tensors(q=q, k=k, v=v)
+    check_flags(causal=causal)
     if config is None:
-        config = select_config(q)
+        config = select_config(q, causal)
+    check_config(config=config)
     o = forward(config, q, k, v, causal=causal, softmax_scale=softmax_scale)
     assert isinstance(o, torch.Tensor)
     return o
+
+
+def check_config(**configs: FlashForwardKernelConfig) -> None:
+    for name, config in configs.items():
+        if not isinstance(config, FlashForwardKernelConfig):
+            raise TypeError(
+                f"{name} is a {type(config).__name__}; expected a FlashForwardKernelConfig "
+                "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
+            )
 
 
 def check_tensors(**tensors: torch.Tensor) -> None:
@@ -104,6 +112,11 @@ def check_tensors(**tensors: torch.Tensor) -> None:
             raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
         if tensor.layout != torch.strided:
             raise TypeError(f"{name} has layout {tensor.layout}; expected torch.strided (dense)")
+        if tensor.device.type not in ("cuda", "cpu"):  # others cannot even be handed over
+            raise ValueError(
+                f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
+                "(emulator)"
+            )
         if tensor.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, and there is no backward kernel yet; "

@@ -20,7 +20,7 @@ def target_of(device: torch.device) -> Target:
     if device.type == "cpu":
         return Target.emulator()
     if device.type != "cuda" or torch.version.cuda is None:
-        raise ValueError(f"q is on device {device}; supported are cuda (NVIDIA) and cpu (emulator)")
+        raise ValueError(f"device is {device}; supported are cuda (NVIDIA) and cpu (emulator)")
     return _cuda_target(torch.cuda.current_device() if device.index is None else device.index)
 
 

@@ -10,7 +10,14 @@ from typing import Any
 import tvm_ffi
 
 from flashsmith import settings
-from flashsmith.build import Library, Progress, Target, build_library, find_library
+from flashsmith.build import (
+    Library,
+    Progress,
+    Target,
+    build_library,
+    built_instances,
+    find_library,
+)
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -123,9 +130,10 @@ _FIELD_TYPES: dict[str, Any] = {
 
 
 def _not_found(instance: ForwardKernelInstance, target: Target) -> KernelNotFoundError:
-    loaded = [k for k in loaded_kernels(target) if k.variant == instance.variant]
-    closest = sorted(loaded, key=lambda other: _distance(other.config, instance.config))[:3]
-    have = "; ".join(k.name for k in closest) or "none is loaded"
+    existing = {*loaded_kernels(target), *built_instances(target)}
+    alike = sorted(k for k in existing if k.variant == instance.variant)
+    closest = sorted(alike, key=lambda other: _distance(other.config, instance.config))[:3]
+    have = "; ".join(k.name for k in closest) or "none"
     return KernelNotFoundError(
         f"config {instance.name} is in no library for {target.name}, and FLASHSMITH_BUILD=0 "
         f"forbids to build it. Closest that exist: {have}. Run `flashsmith build` for it, or use "

@@ -31,13 +31,12 @@ std::string shape_of(const TensorView &t) {
   return text.str();
 }
 
+// tvm::ffi::DLDataTypeToString throws for complex types.
 std::string name_of(DLDataType type) {
-  if (type.code == kDLFloat && type.bits == 16 && type.lanes == 1) return "float16";
-  if (type.code == kDLBfloat && type.bits == 16 && type.lanes == 1) return "bfloat16";
-  std::ostringstream text;
-  const char *kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  text << (type.code < std::size(kinds) ? kinds[type.code] : "type ") << int(type.bits);
-  return text.str();
+  if (type.code == kDLBool) return "bool";
+  const char *kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
+  // The codes beyond are the layouts of float8 and less.
+  return (type.code < std::size(kinds) ? kinds[type.code] : "float") + std::to_string(type.bits);
 }
 
 bool is_type(DLDataType type, ScalarType expected) {

@@ -1,0 +1,141 @@
+"""Rows of a benchmark, arranged for reading: as Markdown, and for the plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flashsmith.bench.grid import Problem
+from flashsmith.bench.results import KERNEL, OK, CountRow, Row, TimeRow
+
+OURS = "flashsmith"  # the best of our kernels
+Panel = tuple[str, int, str]  # dtype, d_head, mask
+
+
+def panels(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, dict[str, TimeRow]]]:
+    """Of each (dtype, d_head, mask) and sequence length, the timed rows by peer and OURS."""
+    found: dict[Panel, dict[int, dict[str, TimeRow]]] = {}
+    for row in rows:
+        if row.status != OK or row.ms is None:
+            continue
+        by_length = found.setdefault((row.dtype, row.d_head, row.mask), {})
+        candidates = by_length.setdefault(row.seq_len, {})
+        name = OURS if row.kind == KERNEL else row.kernel
+        best = candidates.get(name)
+        if best is None or best.ms is None or row.ms < best.ms:
+            candidates[name] = row
+    return found
+
+
+def series(rows: Sequence[TimeRow]) -> list[str]:
+    """The names in ``panels``: the peers in the order of their rows, then OURS."""
+    names = dict.fromkeys(row.kernel for row in rows if row.kind != KERNEL and row.status == OK)
+    has_ours = any(row.kind == KERNEL and row.status == OK for row in rows)
+    return [*names, *([OURS] if has_ours else [])]
+
+
+def title_of(panel: Panel) -> str:
+    dtype, d_head, mask = panel
+    return f"{dtype}, d_head {d_head}, {mask}"
+
+
+def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -> str:
+    """TFLOP/s by shape and candidate, our best kernel of each shape, and what did not run."""
+    parts = ["# Forward attention", _conditions(environment)]
+    names = series(rows)
+    for panel, by_length in panels(rows).items():
+        body = [[length, *_rates(found, names)] for length, found in sorted(by_length.items())]
+        parts += [f"## {title_of(panel)}, TFLOP/s", _table(["seq_len", *names], body)]
+        best = [
+            [
+                length,
+                f"`{row.kernel}`",
+                f"{row.ms:.4g} ({row.ms_p20:.4g} to {row.ms_p80:.4g})",
+                f"{row.tflops:.1f}",
+                _percent(row.share_of_ceiling),
+                _percent(row.ratio_to_best_peer),
+                row.sm_clock_mhz,
+            ]
+            for length, found in sorted(by_length.items())
+            if (row := found.get(OURS))
+        ]
+        if best:
+            headers = [
+                *("seq_len", "best kernel", "ms (20% to 80%)", "TFLOP/s"),
+                *("of ceiling", "of best peer", "SM MHz"),
+            ]
+            parts.append(_table(headers, best))
+    return "\n\n".join([*parts, *_not_run(rows)]) + "\n"
+
+
+def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object]) -> str:
+    """What the emulator counted, by shape and kernel."""
+    parts = ["# Forward attention: emulator counts, no times", _conditions(environment)]
+    by_problem: dict[Problem, list[CountRow]] = {}
+    for row in rows:
+        if row.status == OK:
+            by_problem.setdefault(row.problem, []).append(row)
+    headers = [
+        *("kernel", "mma", "ldmatrix", "cp.async", "barriers"),
+        *("smem wavefronts", "bank conflicts", "sectors read", "sectors written"),
+    ]
+    for problem, counted in by_problem.items():
+        body = [
+            [
+                *(f"`{row.kernel}`", row.mma, row.ldmatrix, row.cp_async, row.barriers),
+                *(row.shared_wavefronts, bank_conflicts(row)),
+                *(row.global_load_sectors, row.global_store_sectors),
+            ]
+            for row in counted
+        ]
+        parts += [f"## {problem}", _table(headers, body)]
+    return "\n\n".join([*parts, *_not_run(rows)]) + "\n"
+
+
+def bank_conflicts(row: CountRow) -> int | None:
+    """Wavefronts beyond those without conflicts."""
+    if row.shared_wavefronts is None or row.shared_wavefronts_ideal is None:
+        return None
+    return row.shared_wavefronts - row.shared_wavefronts_ideal
+
+
+def _rates(found: Mapping[str, TimeRow], names: Iterable[str]) -> list[str]:
+    """A rate for each name, the highest in bold."""
+    best = max(row.tflops or 0 for row in found.values())
+    cells = []
+    for name in names:
+        tflops = found[name].tflops if name in found else None
+        text = "-" if tflops is None else f"{tflops:.1f}"
+        cells.append(f"**{text}**" if tflops == best else text)
+    return cells
+
+
+def _conditions(environment: Mapping[str, object]) -> str:
+    plain = [f"{k} {v}" for k, v in environment.items() if isinstance(v, str)]
+    lines = [f"Measured with: {', '.join(plain)}."]
+    ceilings = environment.get("ceilings")
+    if isinstance(ceilings, Mapping):
+        lines += [
+            f"Ceilings in the same run: {dtype} matrix product {found['matmul_tflops']:.0f} "
+            f"TFLOP/s, copy {found['copy_gb_per_s']:.0f} GB/s."
+            for dtype, found in ceilings.items()
+        ]
+    return "\n".join(lines)
+
+
+def _not_run(rows: Sequence[Row]) -> list[str]:
+    body = [
+        [f"`{row.kernel}`", row.problem, row.status, row.reason] for row in rows if row.status != OK
+    ]
+    if not body:
+        return []
+    return ["## Without a number", _table(["candidate", "shape", "status", "reason"], body)]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = [["-" if c is None else str(c).replace("|", "\\|") for c in row] for row in rows]
+    lines = [headers, ["---"] * len(headers), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

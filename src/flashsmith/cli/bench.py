@@ -1,0 +1,78 @@
+"""`flashsmith bench`: kernels and peers, timed over a grid of shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flashsmith import settings
+from flashsmith.cli.tables import HiddenOption, JsonOption, TokensOption
+
+_DEFAULT_OUT = Path("profiles/bench")
+
+
+def bench(
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kernels",
+            "-k",
+            metavar="default|KEY|NAME",
+            help="default (what attention() takes at the shape), a set (prog, progall, all, tune, "
+            "B_r,B_c) or a kernel's short form; may be repeated. Default: KERNELS, else default.",
+        ),
+    ] = None,
+    peers: Annotated[
+        str,
+        typer.Option(help="available, none, or some of fa2,cudnn,fa3,fa4,flex."),
+    ] = "available",
+    dtype: Annotated[str, typer.Option(help="fp16, bf16 or fp16,bf16.")] = "fp16",
+    d_heads: Annotated[str, typer.Option(help="Head dimensions, by commas.")] = "64,128",
+    masks: Annotated[str, typer.Option(help="full, causal or full,causal.")] = "full,causal",
+    seq_lens: Annotated[
+        str | None,
+        typer.Option(help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 128,256."),
+    ] = None,
+    tokens: TokensOption = None,
+    hidden: HiddenOption = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each candidate.")] = 30,
+    out: Annotated[
+        Path, typer.Option(help="The folder of the results; one that was begun is gone on with.")
+    ] = _DEFAULT_OUT,
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin anew in a folder that has results.")
+    ] = False,
+    emulator_counts: Annotated[
+        bool,
+        typer.Option(
+            "--emulator-counts", help="Without a GPU: what the emulator counts, in place of times."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Time kernels and peers side by side over a grid of shapes; write CSV, Markdown and plots.
+
+    Each candidate is checked against a reference first; what is right is timed by events, in turn
+    with the others of its shape, L2 flushed before each run, and compared with the card's own
+    matrix product and copy, measured in the same run.
+
+    An interrupted benchmark goes on where it was, by the same command. Exit code 1 if a kernel
+    failed or was wrong; the others are measured all the same.
+    """
+    from flashsmith.cli import bench_job  # it loads torch
+
+    request = bench_job.Request(
+        kernels=kernels or [settings.KERNELS.get() or "default"],
+        peers=peers,
+        dtypes=dtype,
+        d_heads=d_heads,
+        masks=masks,
+        seq_lens=seq_lens,
+        tokens=tokens,
+        hidden=hidden,
+        repeats=repeats,
+        counts=emulator_counts,
+    )
+    bench_job.run(request, out, force=force, as_json=as_json)

@@ -1,0 +1,77 @@
+"""`flashsmith report`: where the time of kernels goes, as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
+from flashsmith.cli.tables import DHeadOption, DtypeOption, build_progress, note
+from flashsmith.configs import ForwardVariant
+
+_DEFAULT_KERNELS = "prog"
+
+
+def report(
+    kernels: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY|NAME",
+            help="Sets (prog, progall, all, tune, B_r,B_c) or kernels' short forms. Default: prog.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of measured times, as bench writes it. "
+            "Default: the newest in benchmarks/results."
+        ),
+    ] = None,
+    arch: Annotated[
+        str, typer.Option(help="The architecture whose registers and machine code are shown.")
+    ] = "sm_90a",
+    gpu: Annotated[
+        str | None, typer.Option(help='The GPU of the results, like "NVIDIA H200".')
+    ] = None,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The measured length to compare at. Default: the longest with most kernels."
+        ),
+    ] = None,
+    dtype: DtypeOption = None,
+    d_head: DHeadOption = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Mask what lies ahead.")] = False,
+) -> None:
+    """Write a page that explains kernels: one file of HTML that needs no network.
+
+    Configuration, registers and occupancy, machine code, emulator counts and bank conflicts, the
+    least time that each unit needs, measured times beside peers, and what each kernel changes
+    against the one before it. Needs no GPU: kernels are compiled and emulated, times are read.
+
+    What cannot be found out (no nvcc, no cuobjdump, no results) is named on the page.
+    """
+    chosen = select_instances(
+        kernels or [_DEFAULT_KERNELS],
+        [ForwardVariant(causal)],
+        parse_dtype(dtype),
+        check_d_head(d_head),
+    )
+    from flashsmith.report import Results, find_results, make_report, read_results, render
+
+    folder = results or find_results(gpu)
+    measured = read_results(folder, gpu) if folder else Results()
+    if folder:
+        note(f"times from {folder}")
+    with build_progress() as progress:
+        document = make_report(chosen, measured, arch, progress, seq_len)
+    for part, why in document.missing.items():
+        note(f"without {part}: {why}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(render(document))
+    typer.echo(out)

@@ -1,0 +1,190 @@
+"""What tools/benchmark/run_kernels.py does: run chosen kernels, and say how far off each is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from flashsmith import settings
+from flashsmith.bench import PEERS, compare, first_available, reference_by_head
+from flashsmith.bench.grid import Problem
+from flashsmith.bench.peers import Peer
+from flashsmith.cli.job import check_lengths, choose_device, load_kernels
+from flashsmith.cli.selection import check_d_head, is_name, parse_dtype, select_instances
+from flashsmith.cli.tables import build_progress, note, print_table
+from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
+from flashsmith.configs import parse_kernel_name_into_instance as parse_name
+from flashsmith.errors import DeviceError, FlashsmithError
+from flashsmith.functional import forward
+
+_WRONG = 1
+_WRONG_USAGE = 2
+_INTERRUPTED = 130
+
+Run = Callable[[], torch.Tensor]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; the exit code: 1 for a wrong result, 2 for what cannot be run."""
+    args = _parser().parse_args(arguments)
+    try:
+        return _run(args)
+    except (ValueError, TypeError, DeviceError) as error:
+        note(f"error: {error}")
+        return _WRONG_USAGE
+    except (FlashsmithError, OSError) as error:
+        note(f"error: {error}")
+        return _WRONG
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Run kernels on random input, between cudaProfilerStart and cudaProfilerStop, "
+        "and print each one's error against plain torch in float32 and in its own dtype."
+    )
+    add = parser.add_argument
+    add("seq_len", metavar="SEQ_LEN", type=int)
+    add("d_head", metavar="D_HEAD", type=int, help="64 or 128")
+    add("--n_runs", "--n-runs", type=int, default=1, help="of each kernel (default: 1)")
+    add(
+        "--kernels",
+        "-kernels",
+        nargs="+",
+        metavar="KEY|NAME",
+        help="sets (prog, progall, all, tune, B_r,B_c) and short forms; default, and what all "
+        "stands for: KERNELS, else all that are built by default",
+    )
+    add("--ref", action="store_true", help="also FlashAttention-2 (torch's SDPA)")
+    add("--ref_v3", "--ref-v3", action="store_true", help="also FlashAttention-3, or else -4")
+    add("--dtype", help="fp16 or bf16; default: that of the kernels named, else fp16")
+    add("--batch", "--n_samples", "--n-samples", type=int, help="default: 4, emulator 1")
+    add("--n_heads", "--n-heads", "--heads", type=int, help="default: 16, emulator 1")
+    add("--causal", action="store_true", help="mask what lies ahead")
+    add("--device", help="cuda (default) or cpu, the emulator")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    for name in ("seq_len", "n_runs", "batch", "n_heads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_d_head(args.d_head)
+    instances = _choose_kernels(args)
+    check_lengths(instances, args.seq_len)
+    device, why = choose_device(args.device or "cuda")
+    references = [PEERS["fa2"]] if args.ref else []
+    if args.ref_v3:
+        references.append(first_available("fa3", "fa4"))
+    on_gpu = device == "cuda"
+    problem = Problem(
+        dtype=instances[0].config.dtype,
+        d_head=args.d_head,
+        mask=instances[0].variant.name,
+        batch=args.batch or (4 if on_gpu else 1),
+        heads=args.n_heads or (16 if on_gpu else 1),
+        seq_len=args.seq_len,
+    )
+    note(f"{problem} on {'the GPU' if on_gpu else 'the emulator'} ({why}), {args.n_runs} runs")
+    with build_progress() as progress:
+        load_kernels(instances, device, progress)
+    rows = _measure(problem, [*references, *instances], args.n_runs, device)
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    return 0 if all(row["result"] == "ok" for row in rows) else _WRONG
+
+
+def _choose_kernels(args: argparse.Namespace) -> list[ForwardKernelInstance]:
+    """All of one dtype, d_head and variant."""
+    everything = settings.KERNELS.get() or "all"
+    words = [everything if word == "all" else word for word in args.kernels or ["all"]]
+    names = [parse_name(word, args.d_head) for word in words if is_name(word)]
+    dtype = parse_dtype(args.dtype) or (names[0].config.dtype if names else DType.FP16)
+    variant = ForwardVariant(args.causal)
+    instances = select_instances(words, [variant], dtype, args.d_head)
+    for instance in instances:
+        if instance.variant != variant:
+            raise ValueError(f"kernel {instance} is causal; add --causal")
+    return instances
+
+
+def _measure(
+    problem: Problem,
+    candidates: Sequence[Peer | ForwardKernelInstance],
+    n_runs: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    q, k, v = problem.make_qkv(device)
+    reference = partial(reference_by_head, q, k, v, causal=problem.variant.causal)
+    exact, low_precision = reference(compute=torch.float32), reference(compute=q.dtype)
+    profiled = _profiled if device == "cuda" else nullcontext
+    rows = []
+    for candidate in candidates:
+        row: dict[str, Any] = {"kernel": candidate.name, "runs": n_runs}
+        rows.append(row)
+        try:
+            if isinstance(candidate, Peer):
+                run = candidate.make(q, k, v, problem.variant.causal)
+            else:
+                # NaN where the kernel does not write.
+                o = torch.full_like(q, torch.nan)
+                run = _run_of(candidate, q, k, v, o)
+            with profiled():
+                for _ in range(n_runs):
+                    o = run()
+            found = compare(o, exact, low_precision)
+        except Exception as error:  # the others are run all the same
+            row |= _errors(problem, None, None, None) | {
+                "result": f"{type(error).__name__}: {error}"
+            }
+            continue
+        apart = (o.float() - low_precision.float()).abs().max().item()
+        row |= _errors(problem, found.error, found.tolerance, apart)
+        row["result"] = "ok" if found.ok else f"WRONG {found.worst}"
+    return rows
+
+
+def _run_of(
+    instance: ForwardKernelInstance,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+) -> Run:
+    def run() -> torch.Tensor:
+        forward(instance.config, q, k, v, o, causal=instance.variant.causal)
+        return o
+
+    return run
+
+
+def _errors(
+    problem: Problem, exact: float | None, allowed: float | None, low_precision: float | None
+) -> dict[str, float | None]:
+    return {
+        "error vs FP32": exact,
+        "allowed": allowed,
+        f"error vs {problem.dtype}": low_precision,
+    }
+
+
+@contextmanager
+def _profiled() -> Iterator[None]:
+    """`ncu --profile-from-start off` sees what is launched inside, not the references."""
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

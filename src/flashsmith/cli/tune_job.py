@@ -1,0 +1,200 @@
+"""What `flashsmith tune` does: measure, explain, or count on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashsmith.bench import environment_stamp
+from flashsmith.bench.grid import Problem, make_grid
+from flashsmith.bench.results import OK, CountRow
+from flashsmith.bench.sweep import measure_counts
+from flashsmith.cli import explanation
+from flashsmith.cli.job import choose_device, load_kernels
+from flashsmith.cli.selection import (
+    check_d_head,
+    is_name,
+    parse_numbers,
+    select_instances,
+    split_words,
+)
+from flashsmith.cli.tables import build_progress, note, print_json, print_table
+from flashsmith.configs import (
+    DType,
+    FlashForwardKernelConfig,
+    ForwardKernelInstance,
+    parse_kernel_name_into_config,
+)
+from flashsmith.errors import DeviceError, GpuLostError
+from flashsmith.functional import target_of
+from flashsmith.functional.tables import Entry, user_table_path
+from flashsmith.tuning import KernelLab, journal_path, make_plan, tuning_session
+from flashsmith.tuning.search import REPEATS
+
+_GPU_GRID = ("512,1024,2048,4096,8192,16384", 16384, 2048)
+_COUNTS_GRID = ("256", 256, 128)
+_COUNTS_ARCH = "sm_80"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options that say which shapes and candidates, as written."""
+
+    d_heads: str
+    dtypes: str
+    masks: str
+    seq_lens: str | None
+    tokens: int | None
+    hidden: int | None
+    batch: int | None
+    heads: int | None
+    kernels: list[str]
+    counts: bool = False
+
+    def problems(self) -> list[Problem]:
+        """All shapes. Raises ValueError that names the option that is wrong."""
+        seq_lens, tokens, hidden = _COUNTS_GRID if self.counts else _GPU_GRID
+        d_heads = parse_numbers("--d-heads", self.d_heads)
+        for d_head in d_heads:
+            check_d_head(d_head)
+        grid = make_grid(
+            [DType.from_string(name) for name in split_words(self.dtypes)],
+            d_heads,
+            split_words(self.masks),
+            parse_numbers("--seq-lens", self.seq_lens or seq_lens),
+            tokens=self.tokens or tokens,
+            hidden=self.hidden or hidden,
+        )
+        return [
+            replace(problem, batch=self.batch or problem.batch, heads=self.heads or problem.heads)
+            for problem in grid
+        ]
+
+    def configs(self, problems: Iterable[Problem]) -> list[FlashForwardKernelConfig]:
+        """What the kernel words choose for the dtypes and head dimensions of the problems."""
+        named = [parse_kernel_name_into_config(word) for word in self.kernels if is_name(word)]
+        keys = [word for word in self.kernels if not is_name(word)]
+        kinds = dict.fromkeys((problem.dtype, problem.d_head) for problem in problems)
+        chosen = [
+            instance.config
+            for dtype, d_head in kinds
+            for instance in select_instances(keys, dtype=dtype, d_head=d_head)
+        ]
+        if unused := [cfg for cfg in named if (cfg.dtype, cfg.d_head) not in kinds]:
+            raise ValueError(f"kernel {unused[0]} is for no shape of --dtypes and --d-heads")
+        return list(dict.fromkeys([*named, *chosen]))
+
+
+def measure(
+    request: Request, out: Path | None, *, repeats: int | None, fresh: bool, as_json: bool
+) -> None:
+    device, why = choose_device(None)
+    if device != "cuda":
+        raise DeviceError(
+            f"nothing is tuned: {why}. --explain shows what is chosen without tuning, "
+            "--emulator-counts ranks by what the emulator counts"
+        )
+    problems = request.problems()
+    (arch,) = target_of(torch.device(device)).archs
+    plan = make_plan(problems, request.configs(problems), arch)
+    stamp = environment_stamp()
+    out = out or user_table_path(stamp["gpu"])
+    with tuning_session(out, stamp, fresh) as session:
+        if len(session.journal):
+            note(f"going on with {session.journal.path}")
+        lab = KernelLab(device)
+        try:
+            with build_progress() as progress:
+                lab.build(plan, progress)
+            with build_progress() as progress:
+                table = session.run(plan, lab, progress, repeats or REPEATS)
+        except (KeyboardInterrupt, GpuLostError):
+            note(f"{journal_path(out)} has what is measured; the same command goes on from there")
+            raise
+    entries = list(table.entries.values())
+    for entry in entries:
+        for kernel, reason in entry.excluded.items():
+            note(f"excluded: {kernel} {entry.mask} at length {entry.seq_len}: {reason}")
+    if as_json:
+        print_json({"table": out, "stamp": table.stamp, "entries": [_row(e) for e in entries]})
+        return
+    rows = [_row(entry) for entry in entries]
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    note(f"the table is {out}")
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    best, *others = entry.ranked
+    return {
+        "kernel": best.config.short_form(),
+        "mask": entry.mask,
+        "seq_len": entry.seq_len,
+        "batch": entry.batch,
+        "heads": entry.heads,
+        "ms": best.ms,
+        "TFLOP/s": best.tflops,
+        "next best": f"+{100 * (others[0].ms / best.ms - 1):.1f} %" if others else None,
+        "rule": entry.rule_ratio and f"+{100 * (entry.rule_ratio - 1):.1f} %",
+        "tried": entry.tried,
+        "excluded": len(entry.excluded),
+    }
+
+
+def explain(request: Request, gpu: str | None, as_json: bool) -> None:
+    if gpu is None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name()
+    explained = [explanation.explain(problem, gpu) for problem in request.problems()]
+    if as_json:
+        print_json([asdict(item) | {"kernel": item.kernel} for item in explained])
+    elif len(explained) == 1:
+        explanation.print_one(explained[0])
+    else:
+        explanation.print_many(explained)
+
+
+def count(request: Request, as_json: bool) -> None:
+    problems = request.problems()
+    plan = make_plan(problems, request.configs(problems), _COUNTS_ARCH)
+    instances = [
+        ForwardKernelInstance(cfg, problem.variant) for problem in plan for cfg in plan[problem]
+    ]
+    with build_progress() as progress:
+        load_kernels(list(dict.fromkeys(instances)), "cpu", progress)
+    rows: list[CountRow] = []
+    with build_progress() as progress:
+        for done, (problem, configs) in enumerate(plan.items()):
+            progress(done, len(plan), str(problem))
+            rows += sorted(measure_counts(problem, configs), key=_work)
+    if as_json:
+        print_json({"measured": "emulator counts, no times", "rows": [asdict(row) for row in rows]})
+    else:
+        print_table(*_count_table(rows))
+    note(
+        "ranked by shared-memory wavefronts, then memory sectors, then ldmatrix: counts, not "
+        "times. What registers, occupancy and overlap cost is not in them; no table is written."
+    )
+
+
+def _work(row: CountRow) -> tuple[int, ...]:
+    """What the memory system has to do; the tensor cores' work is the same for all."""
+    return (
+        row.status != OK,
+        row.shared_wavefronts or 0,
+        (row.global_load_sectors or 0) + (row.global_store_sectors or 0),
+        row.ldmatrix or 0,
+    )
+
+
+def _count_table(rows: Iterable[CountRow]) -> tuple[list[str], list[list[object]]]:
+    headers = ["kernel", "mask", "seq_len", "", "smem wavefronts", "sectors", "ldmatrix", "mma"]
+    table: list[list[object]] = []
+    for row in rows:
+        loads, stores = row.global_load_sectors, row.global_store_sectors
+        sectors = None if loads is None or stores is None else loads + stores
+        counts = [row.shared_wavefronts, sectors, row.ldmatrix, row.mma]
+        table.append([row.kernel, row.mask, row.seq_len, row.status, *counts])
+    return headers, table

@@ -1,0 +1,167 @@
+"""Tables of tuned configurations: what is in them, where they are, which may be used here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from flashsmith import settings
+from flashsmith.configs import (
+    DType,
+    FlashForwardKernelConfig,
+    ForwardVariant,
+    parse_kernel_name_into_config,
+)
+from flashsmith.errors import TuningError
+
+FORMAT = 1
+LENGTH_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384)
+
+_SHIPPED = Path(__file__).with_name("tuned")
+
+Key = tuple[DType, int, str, int]  # dtype, d_head, mask, length bucket
+
+
+def length_bucket(seq_len: int) -> int:
+    """Which lengths share an entry: up to 512, then to each power of two; the last has no end."""
+    return next((bucket for bucket in LENGTH_BUCKETS if seq_len <= bucket), LENGTH_BUCKETS[-1])
+
+
+def gpu_slug(gpu: str) -> str:
+    """The name of a GPU as files are called after it: `NVIDIA H200` -> `h200`."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
+
+
+_Normalized = Callable[[str], str]
+_COMPARED: tuple[tuple[str, str, _Normalized], ...] = (
+    ("gpu", "GPU", gpu_slug),
+    ("driver_version", "driver (major version)", lambda version: version.split(".")[0]),
+    ("flashsmith", "flashsmith", str),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One configuration's time, in milliseconds, and speed."""
+
+    config: FlashForwardKernelConfig
+    ms: float  # median
+    ms_p20: float
+    ms_p80: float
+    tflops: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The fastest configurations of one shape; they serve all lengths of its bucket."""
+
+    dtype: DType
+    d_head: int
+    mask: str  # a ForwardVariant's name
+    batch: int
+    heads: int
+    seq_len: int
+    tried: int  # configurations, with the excluded
+    excluded: Mapping[str, str]  # kernel -> what is wrong with it
+    rule_ratio: float | None  # time of the rule's choice / that of the best
+    ranked: tuple[Measured, ...]  # fastest first; at least the best of each tile
+
+    @property
+    def key(self) -> Key:
+        return self.dtype, self.d_head, self.mask, length_bucket(self.seq_len)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured on one GPU; the stamp says where and with what."""
+
+    stamp: Mapping[str, str]
+    entries: Mapping[Key, Entry]
+
+    @classmethod
+    def of(cls, stamp: Mapping[str, str], entries: Iterable[Entry]) -> Table:
+        return cls(stamp, {entry.key: entry for entry in entries})
+
+    @classmethod
+    def read(cls, path: Path) -> Table:
+        """Raises TuningError if the file cannot be read or is no such table."""
+        try:
+            document = json.loads(path.read_text())
+            if document["format"] != FORMAT:
+                raise ValueError(f"its format is {document['format']}, this version reads {FORMAT}")
+            return cls.of(document["stamp"], map(_entry, document["entries"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise TuningError(f"the tuned table {path} cannot be used: {reason}") from error
+
+    def write(self, path: Path) -> None:
+        """Replaces the file whole: a reader sees the old or the new one."""
+        document = {
+            "format": FORMAT,
+            "stamp": dict(self.stamp),
+            "entries": [_plain(self.entries[key]) for key in sorted(self.entries)],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(json.dumps(document, indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(staged).chmod(0o644)
+            Path(staged).replace(path)
+        except BaseException:
+            Path(staged).unlink(missing_ok=True)
+            raise
+
+
+def user_table_path(gpu: str) -> Path:
+    """Where the user's own table for this GPU is, or would be."""
+    folder = settings.TUNED.get() or platformdirs.user_data_path("flashsmith") / "tuned"
+    return folder / f"{gpu_slug(gpu)}.json"
+
+
+def shipped_table_path(gpu: str) -> Path:
+    """Where the table that comes with the package for this GPU is, if there is one."""
+    return _SHIPPED / f"{gpu_slug(gpu)}.json"
+
+
+def mismatches(stamp: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Why results with ``stamp`` cannot stand for ``here``; only what ``here`` has is compared.
+
+    The GPU's name, the driver's major version and flashsmith's version must agree.
+    """
+    return [
+        f"{title}: {stamp.get(name, 'not recorded')} there, {here[name]} here"
+        for name, title, normalized in _COMPARED
+        if name in here and normalized(stamp.get(name, "")) != normalized(here[name])
+    ]
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    ranked = [asdict(row) | {"config": row.config.short_form()} for row in entry.ranked]
+    # asdict would take the configurations apart too.
+    whole = {field.name: getattr(entry, field.name) for field in fields(Entry)}
+    return whole | {"dtype": str(entry.dtype), "excluded": {**entry.excluded}, "ranked": ranked}
+
+
+def _entry(plain: dict[str, Any]) -> Entry:
+    ranked = [
+        Measured(**row | {"config": parse_kernel_name_into_config(row["config"])})
+        for row in plain["ranked"]
+    ]
+    dtype = DType.from_string(plain["dtype"])
+    entry = Entry(**plain | {"dtype": dtype, "ranked": tuple(ranked)})
+    ForwardVariant.from_name(entry.mask)
+    for row in ranked:
+        if (row.config.dtype, row.config.d_head) != (dtype, entry.d_head) or row.config.problems():
+            raise ValueError(f"{row.config} cannot serve {dtype}, d_head {entry.d_head}")
+    return entry

@@ -1,0 +1,47 @@
+"""Which banks of shared memory one phase of ldmatrix reads, with and without the swizzle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashsmith.configs import FlashForwardKernelConfig
+from flashsmith.configs.forward import ELEMENT_BYTES
+
+BANKS = 32
+BANK_BYTES = 4
+PHASE_ROWS = 8  # ldmatrix reads one 8x8 matrix a phase, a 16-byte chunk of each of eight rows
+CHUNK_BYTES = 16
+
+
+@dataclass(frozen=True)
+class BankMap:
+    """One phase: ``wavefronts[row][bank]`` is the wavefront, from 0, that reads this bank of this
+    row; None where nothing is read."""
+
+    swizzled: bool
+    rows: tuple[tuple[int | None, ...], ...]
+
+    @property
+    def wavefronts(self) -> int:
+        return 1 + max(cell for row in self.rows for cell in row if cell is not None)
+
+
+def bank_map(config: FlashForwardKernelConfig, *, swizzled: bool, chunk: int = 0) -> BankMap:
+    """The phase that reads 16-byte chunk ``chunk`` of rows 0 to 7 of a tile.
+
+    A bank gives one word a wavefront: rows that want different words of a bank queue up.
+    """
+    row_bytes = config.d_head * ELEMENT_BYTES
+    in_line: dict[int, int] = {}
+    rows = []
+    for row in range(PHASE_ROWS):
+        column = chunk ^ (row % PHASE_ROWS) if swizzled else chunk
+        first = (row * row_bytes + column * CHUNK_BYTES) // BANK_BYTES
+        words = range(first, first + CHUNK_BYTES // BANK_BYTES)
+        cells: list[int | None] = [None] * BANKS
+        for word in words:
+            bank = word % BANKS
+            cells[bank] = in_line.get(bank, 0)
+            in_line[bank] = in_line.get(bank, 0) + 1
+        rows.append(tuple(cells))
+    return BankMap(swizzled, tuple(rows))

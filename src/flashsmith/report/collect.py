@@ -1,0 +1,176 @@
+"""From kernels to a Report: compiles them, disassembles them, emulates them, reads their times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from flashsmith import settings
+from flashsmith.build import Library, Progress, Target, build_library, find_library
+from flashsmith.configs import ForwardKernelInstance
+from flashsmith.errors import FlashsmithError
+from flashsmith.report.banks import bank_map
+from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
+from flashsmith.report.counts import Counts, count, load_emulated
+from flashsmith.report.explain import explain
+from flashsmith.report.measured import Profile, Results, Time, best_run, best_sweep
+from flashsmith.report.model import Group, KernelReport, Report, Resources
+from flashsmith.report.occupancy import compute_occupancy
+from flashsmith.report.sass import MachineCode, disassemble
+
+T = TypeVar("T")
+
+
+def make_report(
+    instances: Sequence[ForwardKernelInstance],
+    results: Results,
+    arch: str,
+    progress: Progress,
+    seq_len: int | None = None,
+) -> Report:
+    """The report of kernels, in their order.
+
+    What a missing tool or a missing measurement leaves out is named in the report with the reason.
+
+    Args:
+        arch: The architecture whose registers and machine code are shown.
+        seq_len: The measured length at which kernels are compared; default: see best_run.
+
+    Raises:
+        ValueError: There are no kernels, or ``arch`` is not known.
+    """
+    if not instances:
+        raise ValueError("no kernels were chosen")
+    compute_occupancy(arch, 1, 1, 0)  # refuses an unknown architecture before anything is built
+    return _Collector(results, arch, progress, seq_len).report(list(dict.fromkeys(instances)))
+
+
+class _Collector:
+    def __init__(
+        self, results: Results, arch: str, progress: Progress, seq_len: int | None
+    ) -> None:
+        self.results, self.arch, self.progress = results, arch, progress
+        self.seq_len = seq_len
+        self.missing: dict[str, str] = {}
+        self.library: Library | None = None
+        self.code: dict[str, MachineCode] = {}
+
+    def report(self, instances: Sequence[ForwardKernelInstance]) -> Report:
+        self.library = self._try(
+            "registers and machine code", lambda: self._cuda_library(instances)
+        )
+        if library := self.library:
+            self.code = self._try("machine code", lambda: disassemble(library, self.arch)) or {}
+        emulated = self._try("emulator counts", lambda: load_emulated(instances, self.progress))
+        counts = {
+            each: self._try(f"emulator counts of {each}", lambda each=each: count(each))  # type: ignore[misc]
+            for each in instances
+            if emulated is not None
+        }
+        groups: dict[Any, list[ForwardKernelInstance]] = {}
+        for each in instances:
+            kind = (str(each.config.dtype), each.config.d_head, each.variant.name)
+            groups.setdefault(kind, []).append(each)
+        found = [self._group(kind, members, counts) for kind, members in groups.items()]
+        if not any(group.run for group in found):
+            self.missing["times"] = self._why_no_times()
+        elif not self.results.environment.get("ceilings"):
+            self.missing["roofline"] = (
+                "the results have no ceilings of this GPU; `flashsmith bench` measures them"
+            )
+        return Report(found, self.arch, self.results, self.missing)
+
+    def _try(self, part: str, find: Callable[[], T]) -> T | None:
+        """None, and a line in the report, where something that it takes is missing."""
+        try:
+            return find()
+        except (FlashsmithError, OSError) as error:
+            self.missing[part] = str(error)
+            return None
+
+    def _cuda_library(self, instances: Sequence[ForwardKernelInstance]) -> Library:
+        target = Target.cuda(self.arch)
+        library = find_library(instances, target)
+        if library is None and settings.BUILD.get() is False:
+            raise FlashsmithError(
+                f"no library has these kernels for {self.arch}, and FLASHSMITH_BUILD forbids to "
+                "build one"
+            )
+        return library or build_library(instances, target, progress=self.progress)
+
+    def _why_no_times(self) -> str:
+        if self.results.folder is None:
+            return (
+                "no results were found; `flashsmith bench` measures kernels and peers on a GPU, "
+                "--results names its folder"
+            )
+        where = "" if self.seq_len is None else f" at a sequence of {self.seq_len}"
+        return f"{self.results.folder} has none of these kernels{where}"
+
+    def _group(
+        self,
+        kind: tuple[str, int, str],
+        instances: Sequence[ForwardKernelInstance],
+        counts: dict[ForwardKernelInstance, Counts | None],
+    ) -> Group:
+        times = [time for time in self.results.times if time.shape.kind == kind]
+        run = best_run(times, instances, self.seq_len)
+        profiles = best_run(
+            [each for each in self.results.profiles if each.shape.kind == kind],
+            instances,
+            run[0].shape.seq_len if run else None,
+        )
+        kernels = [
+            self._kernel(number, each, counts.get(each), run, profiles)
+            for number, each in enumerate(instances, 1)
+        ]
+        config = instances[0].config
+        maps = [bank_map(config, swizzled=swizzled) for swizzled in (False, True)]
+        sweep = best_sweep(self.results.times, kind, instances)
+        return Group(kernels, run, sweep, profiles, maps)
+
+    def _kernel(
+        self,
+        number: int,
+        instance: ForwardKernelInstance,
+        counts: Counts | None,
+        run: Sequence[Time],
+        profiles: Sequence[Profile],
+    ) -> KernelReport:
+        code = self.code.get(self._function(instance))
+        time = next((each for each in run if each.candidate == instance), None)
+        profile = next((each for each in profiles if each.candidate == instance), None)
+        busy, conflicts = {}, None
+        if time is not None:
+            clock = time.sm_clock_mhz or (profile and profile.clock_mhz)
+            machine = find_machine(self.results.gpu, self.arch, clock or self.results.sm_clock_mhz)
+            if machine:
+                busy = busy_ms(instance, time.shape, machine, counts, code.loop if code else None)
+        if profile and counts:
+            conflicts = bank_conflicts(instance, profile.shape, counts)
+        return KernelReport(
+            number, instance, explain(instance.config), self._resources(instance), counts, code,
+            time, busy, profile, conflicts,
+        )  # fmt: skip
+
+    def _function(self, instance: ForwardKernelInstance) -> str:
+        return str(self._ptxas(instance).get("function", ""))
+
+    def _ptxas(self, instance: ForwardKernelInstance) -> dict[str, Any]:
+        """ptxas' figures: of the library, else as the results have them."""
+        if self.library is not None:
+            listed = self.library.kernels[instance.slug]["resources"]
+            return next((each for each in listed if each["arch"] == self.arch), {})
+        return dict(self.results.registers.get((instance.name, self.arch), {}))
+
+    def _resources(self, instance: ForwardKernelInstance) -> Resources | None:
+        figures = self._ptxas(instance)
+        if not figures:
+            return None
+        shared = instance.config.shared_memory_bytes + int(figures["shared"])
+        threads = instance.config.threads_per_block
+        occupancy = compute_occupancy(self.arch, int(figures["registers"]), threads, shared)
+        return Resources(
+            int(figures["registers"]), int(figures["spill_stores"]), int(figures["spill_loads"]),
+            shared, occupancy,
+        )  # fmt: skip

@@ -1,0 +1,208 @@
+"""Everything that the page says, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flashsmith.configs import ForwardKernelInstance
+from flashsmith.report.banks import BankMap
+from flashsmith.report.counts import Counts, mma_per_visit
+from flashsmith.report.explain import Fact, changed_fields
+from flashsmith.report.measured import BASELINE, Profile, Results, Shape, Time
+from flashsmith.report.occupancy import Occupancy
+from flashsmith.report.sass import MachineCode
+
+_LEAST_CHANGE = 0.005  # less is not told
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says of a kernel on one architecture."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    shared_bytes: int  # of a block, static and dynamic
+    occupancy: Occupancy
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel; what could not be found out is None."""
+
+    number: int  # in its group, from 1
+    instance: ForwardKernelInstance
+    facts: list[Fact]
+    resources: Resources | None
+    counts: Counts | None
+    code: MachineCode | None
+    time: Time | None
+    busy_ms: dict[str, float]
+    profile: Profile | None
+    profiled_conflicts: float | None  # as the emulator counts them for the profile's shape
+
+    @property
+    def name(self) -> str:
+        return self.instance.name
+
+    @property
+    def features(self) -> str:
+        return self.instance.config.short_form(include_tup=False)
+
+    @property
+    def busy_share(self) -> dict[str, float]:
+        """Of the measured time."""
+        return {unit: ms / self.time.ms for unit, ms in self.busy_ms.items()} if self.time else {}
+
+    @property
+    def busiest(self) -> str | None:
+        return max(self.busy_ms, key=self.busy_ms.__getitem__, default=None)
+
+    def quantities(self, per_mma: bool) -> dict[str, float]:
+        """What a change of the configuration may change, by its name in the tables.
+
+        per_mma: For 1000 mma in place of a visit, whose work depends on the tile.
+        """
+        found: dict[str, float] = {}
+        unit = "for 1000 mma" if per_mma else "a visit"
+        mma = mma_per_visit(self.instance)
+        scale = 1000 / mma if per_mma else 1.0
+        if self.counts:
+            visit = self.counts.per_visit
+            found |= {
+                f"shared-memory wavefronts {unit}": scale * visit["shared_wavefronts"],
+                "of these bank conflicts": scale * self.counts.conflicts,
+                f"ldmatrix {unit}": scale * visit["ldmatrix"],
+                f"shuffles {unit}": scale * visit["shuffles"],
+                f"barriers {unit}": scale * visit["barriers"],
+                f"cp.async {unit}": scale * visit["cp_async"],
+                "mma with copies in flight, %": 100
+                * self.counts.whole["cp_async_in_flight_mma"]
+                / self.counts.whole["mma"],
+            }
+        if self.code and self.code.loop:
+            warps = self.instance.config.n_warps if per_mma else 1
+            name = "instructions for 1000 mma" if per_mma else "instructions in the main loop"
+            found[name] = scale * warps * self.code.loop.total
+        if self.resources:
+            found |= {
+                "registers a thread": self.resources.registers,
+                "bytes spilled a thread": self.resources.spill_stores,
+                "blocks a multiprocessor": self.resources.occupancy.blocks,
+            }
+        return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one kernel to the next."""
+
+    before: KernelReport
+    after: KernelReport
+
+    @property
+    def changes(self) -> list[str]:
+        return changed_fields(self.before.instance.config, self.after.instance.config)
+
+    @property
+    def speedup(self) -> float | None:
+        if self.before.time and self.after.time:
+            return self.before.time.ms / self.after.time.ms
+        return None
+
+    @property
+    def quantities(self) -> list[tuple[str, float, float]]:
+        """(name, before, after) of what differs noticeably."""
+        a, b = self.before, self.after
+        per_mma = mma_per_visit(a.instance) != mma_per_visit(b.instance)
+        before, after = a.quantities(per_mma), b.quantities(per_mma)
+        return [
+            (name, value, after[name])
+            for name, value in before.items()
+            if name in after and abs(after[name] - value) > _LEAST_CHANGE * max(abs(value), 1)
+        ]
+
+    @property
+    def headline(self) -> str:
+        speedup = self.speedup
+        if speedup is None:
+            return "not measured in one run"
+        if speedup >= 2:
+            return f"{speedup:.1f} times as fast"
+        percent = 100 * (1 - 1 / speedup)
+        if abs(percent) < 0.05:
+            return "as fast"
+        return f"{abs(percent):.1f}% {'less' if percent > 0 else 'more'} time"
+
+    @property
+    def reason(self) -> str:
+        """What the unit that was the busiest has to do now, and which is the busiest now."""
+        a, b = self.before, self.after
+        if not (a.busiest and b.busiest and a.busiest in b.busy_ms):
+            return ""
+        unit = a.busiest
+        change = b.busy_ms[unit] / a.busy_ms[unit] - 1
+        work = f"{abs(change):.0%} {'less' if change < 0 else 'more'} work"
+        if abs(change) < _LEAST_CHANGE:
+            work = "the same work"
+        text = (
+            f"{unit.capitalize()} was busy for at least {a.busy_share[unit]:.0%} of the time; it "
+            f"now has {work}, and is busy for {b.busy_share[unit]:.0%}."
+        )
+        if b.busiest != unit:
+            text += f" The busiest is now {b.busiest}, with {b.busy_share[b.busiest]:.0%}."
+        return text
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels that compute the same: one dtype, head dimension and mask."""
+
+    kernels: list[KernelReport]
+    run: list[Time]  # of one run at one shape, peers too
+    sweep: list[Time]  # of one run over lengths, peers too; maybe of another dtype
+    profiles: list[Profile]  # of one run at one shape, peers too
+    bank_maps: list[BankMap]
+
+    @property
+    def title(self) -> str:
+        first = self.kernels[0].instance
+        return f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention"
+
+    @property
+    def shape(self) -> Shape | None:
+        return self.run[0].shape if self.run else None
+
+    @property
+    def baseline(self) -> Time | None:
+        return next((time for time in self.run if time.candidate == BASELINE), None)
+
+    @property
+    def peers(self) -> list[Time]:
+        return [time for time in self.run if isinstance(time.candidate, str)]
+
+    @property
+    def steps(self) -> list[Step]:
+        return [Step(a, b) for a, b in zip(self.kernels, self.kernels[1:], strict=False)]
+
+    @property
+    def largest_step(self) -> Step | None:
+        measured = [step for step in self.steps if step.speedup and step.speedup > 1]
+        return max(measured, key=lambda step: step.speedup or 0, default=None)
+
+    @property
+    def fastest(self) -> KernelReport | None:
+        measured = [kernel for kernel in self.kernels if kernel.time]
+        return min(measured, key=lambda kernel: kernel.time.ms if kernel.time else 0, default=None)
+
+    def of_baseline(self, time: Time) -> float | None:
+        """The baseline's time over this one's."""
+        return self.baseline.ms / time.ms if self.baseline else None
+
+
+@dataclass(frozen=True)
+class Report:
+    groups: list[Group]
+    arch: str
+    results: Results
+    missing: dict[str, str] = field(default_factory=dict)  # part of the page -> why it is absent

@@ -1,0 +1,93 @@
+"""A Report as one HTML page that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+import flashsmith
+from flashsmith.report import charts
+from flashsmith.report.model import Report
+from flashsmith.report.sass import CLASSES
+
+_TEMPLATES = files("flashsmith.report") / "templates"
+
+
+# Nsight Compute's stall reasons in words.
+_STALLS = {
+    "barrier": "other warps at a barrier",
+    "dispatch": "the dispatcher",
+    "gmma": "wgmma",
+    "long_scoreboard": "global memory",
+    "math_pipe_throttle": "the arithmetic or tensor pipe",
+    "mio_throttle": "the queue to shared memory",
+    "not_selected": "their turn",
+    "short_scoreboard": "shared memory",
+    "wait": "fixed latencies",
+}
+
+
+def render(report: Report) -> str:
+    """The page's HTML."""
+    environment = Environment(
+        loader=FunctionLoader(_read),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": _number,
+        "percent": _percent,
+        "signed": _signed,
+        "millions": _millions,
+        "name": _name,
+        "ticks": _ticks,
+    }
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        charts=charts,
+        classes=CLASSES,
+        stalls=_STALLS,
+        style=Markup(_read("report.css")),
+        version=flashsmith.__version__,
+    )
+
+
+def _read(name: str) -> str:
+    return (_TEMPLATES / name).read_text()
+
+
+def _name(kernel: str) -> Markup:
+    """A short form that may break after each feature."""
+    return Markup("<code>{}</code>").format(Markup("+<wbr>").join(kernel.split("+")))
+
+
+def _ticks(text: str) -> Markup:
+    """`x` as code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(text)))
+
+
+def _number(value: float) -> str:
+    """Whole numbers with thin spaces, others with as many digits as matter."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _millions(value: float) -> str:
+    return f"{value / 1e6:,.1f} M"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _signed(before: float, after: float) -> str:
+    """The change from one number to another."""
+    if not before:
+        return "new"
+    return f"{100 * (after / before - 1):+.0f}%".replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,86 @@
+"""What an interrupted search has measured so far, so that nothing is measured twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flashsmith.errors import TuningError
+from flashsmith.functional.tables import mismatches
+
+_STAMP = "stamp"
+
+
+class Journal:
+    """Questions and their answers, one JSON line each, on disk as soon as they are known.
+
+    The first line is the stamp of the machine. A line that was cut off by a crash counts as not
+    written.
+    """
+
+    def __init__(self, path: Path, stamp: Mapping[str, str]) -> None:
+        """Opens or begins the journal.
+
+        Raises:
+            TuningError: It is of another GPU, driver or version, or it is no journal.
+        """
+        self.path = path
+        self._answers: dict[str, Any] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            self._load(stamp)
+        if not path.exists():
+            self._append({_STAMP: dict(stamp)})
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def recall(self, **question: Any) -> Any:
+        """The answer, or None if the question was not answered yet."""
+        return self._answers.get(_key(question))
+
+    def add(self, answer: Any, **question: Any) -> None:
+        self._answers[_key(question)] = answer
+        self._append({"question": question, "answer": answer})
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def _load(self, stamp: Mapping[str, str]) -> None:
+        whole = self.path.read_bytes().rpartition(b"\n")[0]
+        try:
+            records = [json.loads(line) for line in whole.splitlines()]
+            found = records[0][_STAMP] if records else None
+            answers = {_key(record["question"]): record["answer"] for record in records[1:]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise TuningError(
+                f"{self.path} is no journal of tuning ({error}); remove it, or pass --fresh"
+            ) from None
+        if found is None:  # it was cut off in its first line
+            self.path.unlink()
+            return
+        refuse_mismatch(self.path, found, stamp)
+        self._answers = answers
+        os.truncate(self.path, len(whole) + 1)
+
+    def _append(self, record: dict[str, Any]) -> None:
+        with self.path.open("ab") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def refuse_mismatch(path: Path, stamp: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Raises TuningError that says what differs, if measurements with ``stamp`` are not of here."""
+    if differing := mismatches(stamp, here):
+        raise TuningError(
+            f"{path} is of another environment, and is not mixed with what is measured here: "
+            f"{'; '.join(differing)}. Choose another --out, or pass --fresh to discard it."
+        )
+
+
+def _key(question: Mapping[str, Any]) -> str:
+    return json.dumps(question, sort_keys=True)

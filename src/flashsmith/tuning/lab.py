@@ -1,0 +1,95 @@
+"""Kernels on the GPU: built together, checked, timed in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from flashsmith import settings
+from flashsmith.bench import Problem, Timing, time_interleaved
+from flashsmith.bench.candidates import Checker
+from flashsmith.build import Progress, build_library, find_library
+from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
+from flashsmith.errors import BuildError, TuningError
+from flashsmith.functional import target_of
+from flashsmith.runtime import load_library
+from flashsmith.tuning.search import Plan
+
+Runs = Mapping[str, Callable[[], object]]
+Timer = Callable[[Runs, int], Mapping[str, Timing]]  # of functions, so many times each
+
+
+def _time_on_gpu(runs: Runs, repeats: int) -> Mapping[str, Timing]:
+    return time_interleaved(runs, repeats=repeats, warmup=1)
+
+
+class KernelLab:
+    """The kernels of a plan on one device; a ``Lab``."""
+
+    def __init__(self, device: str = "cuda", timer: Timer = _time_on_gpu) -> None:
+        self._device = device
+        self._target = target_of(torch.device(device))
+        self._timer = timer
+        self._unbuilt: dict[ForwardKernelInstance, str] = {}
+        self._checker: Checker | None = None  # of the latest problem: its tensors are large
+        self._runs: dict[FlashForwardKernelConfig, Callable[[], object]] = {}
+
+    def build(self, plan: Plan, progress: Progress) -> None:
+        """Has the kernels of a plan in one loaded library, without those that cannot be built."""
+        instances = {
+            ForwardKernelInstance(cfg, problem.variant)
+            for problem, configs in plan.items()
+            for cfg in configs
+        }
+        library = find_library(instances, self._target)
+        if library is not None:
+            load_library(library, self._target)
+        elif settings.BUILD.get() is not False:  # else the check says that building is off
+            self._build(sorted(instances), progress)
+
+    def check(
+        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig]
+    ) -> dict[FlashForwardKernelConfig, str]:
+        wrong = {}
+        if self._checker is None or self._checker.problem != problem:
+            self._checker = None  # frees the tensors before the next are made
+            self._runs = {}
+            self._checker = Checker(problem, self._device)
+        for cfg in configs:
+            why_not = self._unbuilt.get(ForwardKernelInstance(cfg, problem.variant))
+            if why_not is not None:
+                wrong[cfg] = why_not
+                continue
+            checked = self._checker.check(cfg)
+            if checked.run is None:
+                wrong[cfg] = f"{checked.status}: {checked.reason}"
+            else:
+                self._runs[cfg] = checked.run
+        return wrong
+
+    def time(
+        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig], repeats: int
+    ) -> dict[FlashForwardKernelConfig, Timing]:
+        self._prepare(problem, configs)
+        times = self._timer({str(cfg): self._runs[cfg] for cfg in configs}, repeats)
+        return {cfg: times[str(cfg)] for cfg in configs}
+
+    def _prepare(self, problem: Problem, configs: Sequence[FlashForwardKernelConfig]) -> None:
+        """After an interruption they were checked by an earlier process: once more is cheap."""
+        known = self._runs if self._checker and self._checker.problem == problem else {}
+        if wrong := self.check(problem, [cfg for cfg in configs if cfg not in known]):
+            name, why = next(iter(wrong.items()))
+            raise TuningError(f"{name} was right before and is not now: {why}")
+
+    def _build(self, instances: Sequence[ForwardKernelInstance], progress: Progress) -> None:
+        """Where one cannot be built, halves: so the others are still in few libraries."""
+        try:
+            load_library(build_library(instances, self._target, progress=progress))
+        except BuildError as error:
+            if len(instances) == 1:
+                self._unbuilt[instances[0]] = str(error)
+                return
+            middle = len(instances) // 2
+            self._build(instances[:middle], progress)
+            self._build(instances[middle:], progress)

@@ -1,0 +1,199 @@
+"""Successive halving over configurations: hopeless ones cost a few launches, finalists many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from flashsmith.bench import Problem, Timing
+from flashsmith.configs import FlashForwardKernelConfig, parse_kernel_name_into_config
+from flashsmith.errors import GpuLostError, TuningError
+from flashsmith.functional.select import fits, rule_config
+from flashsmith.functional.tables import Entry, Key, Measured, length_bucket
+from flashsmith.tuning.journal import Journal
+
+Config = FlashForwardKernelConfig
+Plan = Mapping[Problem, Sequence[Config]]
+Progress = Callable[[int, int, str], None]  # done, in all, what comes now
+
+REPEATS = 30  # of the last round
+_ROUNDS = (0.1, 0.3, 1.0)  # as shares of the last round's repeats
+_KEEP = 1 / 3  # of the configurations, from round to round
+
+
+class Lab(Protocol):
+    """Where kernels run. Both methods take configurations of one problem."""
+
+    def check(self, problem: Problem, configs: Sequence[Config]) -> dict[Config, str]:
+        """Runs each once; those that are wrong or failed, and why.
+
+        Raises GpuLostError when a kernel took the GPU with it.
+        """
+
+    def time(
+        self, problem: Problem, configs: Sequence[Config], repeats: int
+    ) -> Mapping[Config, Timing]:
+        """Times them in turn, ``repeats`` times each."""
+
+
+def make_plan(
+    problems: Sequence[Problem], configs: Sequence[Config], arch: str
+) -> dict[Problem, list[Config]]:
+    """What to try for each problem: what can run it on ``arch``, and always the rule's choice.
+
+    Raises:
+        ValueError: No blocks divide a length, or ``configs`` has nothing for a problem; two lengths
+            fall into one bucket, so that they would have one entry.
+    """
+    plan: dict[Problem, list[Config]] = {}
+    buckets: dict[Key, Problem] = {}
+    for problem in problems:
+        rule = rule_config(problem.dtype, problem.d_head, problem.seq_len)
+        fitting = [
+            cfg
+            for cfg in configs
+            if (cfg.dtype, cfg.d_head) == (problem.dtype, problem.d_head)
+            and fits(cfg, problem.seq_len)
+            and not cfg.problems(arch)
+        ]
+        if not fitting:
+            raise ValueError(
+                f"none of the kernels can run {problem} on {arch}; choose other --kernels, or "
+                "narrow --dtypes, --d-heads or --seq-lens"
+            )
+        key = (problem.dtype, problem.d_head, problem.mask, length_bucket(problem.seq_len))
+        other = buckets.setdefault(key, problem)
+        if other is not problem:
+            raise ValueError(
+                f"lengths {other.seq_len} and {problem.seq_len} share one entry of the table; "
+                "tune for one of them"
+            )
+        plan[problem] = list(dict.fromkeys([*fitting, rule]))
+    return plan
+
+
+def search(
+    plan: Plan, lab: Lab, journal: Journal, progress: Progress, repeats: int = REPEATS
+) -> list[Entry]:
+    """The best configurations of each problem, from what the journal knows and the lab measures.
+
+    Raises:
+        TuningError: No candidate of a problem gives a right result.
+        GpuLostError: A kernel took the GPU with it. The journal remembers which, so a new process
+            goes on without it.
+    """
+    steps_each = 1 + len(_ROUNDS)
+    entries = []
+    for i, (problem, configs) in enumerate(plan.items()):
+
+        def say(step: int, what: str, i: int = i, problem: Problem = problem) -> None:
+            progress(i * steps_each + step, len(plan) * steps_each, f"{problem}: {what}")
+
+        entries.append(_search_one(problem, configs, lab, journal, say, repeats))
+    progress(len(plan) * steps_each, len(plan) * steps_each, "")
+    return entries
+
+
+def _search_one(
+    problem: Problem,
+    configs: Sequence[Config],
+    lab: Lab,
+    journal: Journal,
+    say: Callable[[int, str], None],
+    repeats: int,
+) -> Entry:
+    say(0, f"checking {len(configs)} kernels")
+    excluded = _check(problem, configs, lab, journal)
+    left = [cfg for cfg in configs if cfg not in excluded]
+    if not left:
+        reasons = "; ".join(f"{cfg}: {why}" for cfg, why in list(excluded.items())[:3])
+        raise TuningError(f"no kernel can be tuned for {problem}: {reasons}")
+    rule = rule_config(problem.dtype, problem.d_head, problem.seq_len)
+    times: dict[Config, Timing] = {}
+    for step, share in enumerate(_ROUNDS, 1):
+        if times:
+            left = survivors(times, rule)
+        launches = max(1, round(share * repeats))
+        say(step, f"timing {len(left)} kernels, {launches} times")
+        times = _time(problem, left, launches, lab, journal)
+    return _entry(problem, len(configs), excluded, times)
+
+
+def survivors(times: Mapping[Config, Timing], rule: Config) -> list[Config]:
+    """The fastest third, the fastest of each tile, and the rule's choice, fastest first.
+
+    A slower tile may be the only one that divides another length of the same bucket.
+    """
+    ranked = _rank(times)
+    kept = set(ranked[: math.ceil(len(ranked) * _KEEP)])
+    tiles: dict[tuple[int, int], Config] = {}
+    for cfg in ranked:
+        tiles.setdefault((cfg.B_r, cfg.B_c), cfg)
+    kept |= {*tiles.values(), rule}
+    return [cfg for cfg in ranked if cfg in kept]
+
+
+def _check(
+    problem: Problem, configs: Sequence[Config], lab: Lab, journal: Journal
+) -> dict[Config, str]:
+    lost: dict[str, str] = journal.recall(problem=_plain(problem), lost=True) or {}
+    to_check = [cfg for cfg in configs if cfg.short_form() not in lost]
+    question: dict[str, Any] = {"problem": _plain(problem), "check": _names(to_check)}
+    wrong = journal.recall(**question)
+    if wrong is None:
+        try:
+            found = lab.check(problem, to_check)
+        except GpuLostError as error:
+            journal.add({**lost, error.culprit: str(error)}, problem=_plain(problem), lost=True)
+            raise
+        wrong = {cfg.short_form(): why for cfg, why in found.items()}
+        journal.add(wrong, **question)
+    named = {**lost, **wrong}
+    return {cfg: named[cfg.short_form()] for cfg in configs if cfg.short_form() in named}
+
+
+def _time(
+    problem: Problem, configs: Sequence[Config], repeats: int, lab: Lab, journal: Journal
+) -> dict[Config, Timing]:
+    question: dict[str, Any] = {
+        "problem": _plain(problem), "time": _names(configs), "repeats": repeats
+    }  # fmt: skip
+    known = journal.recall(**question)
+    if known is None:
+        times = lab.time(problem, configs, repeats)
+        known = {cfg.short_form(): asdict(times[cfg]) for cfg in configs}
+        journal.add(known, **question)
+    return {parse_kernel_name_into_config(name): Timing(**t) for name, t in known.items()}
+
+
+def _entry(
+    problem: Problem, tried: int, excluded: Mapping[Config, str], times: Mapping[Config, Timing]
+) -> Entry:
+    ranked = _rank(times)
+    rule = times.get(rule_config(problem.dtype, problem.d_head, problem.seq_len))
+    return Entry(
+        **asdict(problem),
+        tried=tried,
+        excluded={cfg.short_form(): why for cfg, why in excluded.items()},
+        rule_ratio=None if rule is None else round(rule.median / times[ranked[0]].median, 4),
+        ranked=tuple(_measured(problem, cfg, times[cfg]) for cfg in ranked),
+    )
+
+
+def _measured(problem: Problem, cfg: Config, timing: Timing) -> Measured:
+    ms, low, high = (round(t, 5) for t in (timing.median, timing.low, timing.high))
+    return Measured(cfg, ms, low, high, round(problem.tflops(timing.median), 1))
+
+
+def _rank(times: Mapping[Config, Timing]) -> list[Config]:
+    return sorted(times, key=lambda cfg: (times[cfg].median, cfg))
+
+
+def _names(configs: Sequence[Config]) -> list[str]:
+    return [cfg.short_form() for cfg in configs]
+
+
+def _plain(problem: Problem) -> dict[str, Any]:
+    return asdict(problem) | {"dtype": str(problem.dtype)}

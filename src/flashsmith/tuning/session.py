@@ -1,0 +1,73 @@
+"""One run of the tuner: lock, resume, search, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from flashsmith.errors import TuningError
+from flashsmith.functional.select import forget_tables
+from flashsmith.functional.tables import Table
+from flashsmith.tuning.journal import Journal, refuse_mismatch
+from flashsmith.tuning.search import REPEATS, Lab, Plan, Progress, search
+
+
+def journal_path(out: Path) -> Path:
+    """Where the journal of the table at ``out`` is while it is not finished."""
+    return out.with_name(f"{out.name}.journal.jsonl")
+
+
+@contextmanager
+def tuning_session(
+    out: Path, stamp: Mapping[str, str], fresh: bool = False
+) -> Iterator[TuningSession]:
+    """Holds the table at ``out``.
+
+    Args:
+        out: Where the table is, or will be. Its entries for other shapes stay.
+        stamp: Of this machine, by ``bench.environment_stamp``.
+        fresh: Discard a table and a journal that are there.
+
+    Raises:
+        TuningError: Another process tunes for this file; what is there is damaged, or of another
+            GPU, driver major version or flashsmith version.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out.with_name(f".{out.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise TuningError(f"another process is tuning for {out}; choose another --out") from None
+    try:
+        yield TuningSession(out, stamp, fresh)
+    finally:
+        lock.release()
+
+
+class TuningSession:
+    """A table in the making; see ``tuning_session``."""
+
+    def __init__(self, out: Path, stamp: Mapping[str, str], fresh: bool) -> None:
+        self.out, self._stamp = out, stamp
+        if fresh:
+            journal_path(out).unlink(missing_ok=True)
+        self._before = {}
+        if out.exists() and not fresh:
+            table = Table.read(out)
+            refuse_mismatch(out, table.stamp, stamp)
+            self._before = dict(table.entries)
+        self.journal = Journal(journal_path(out), stamp)
+
+    def run(self, plan: Plan, lab: Lab, progress: Progress, repeats: int = REPEATS) -> Table:
+        """Searches, and writes the table with the new entries; returns those alone.
+
+        Raises: as ``search``. What was measured until then is in the journal.
+        """
+        found = Table.of(self._stamp, search(plan, lab, self.journal, progress, repeats))
+        Table(self._stamp, {**self._before, **found.entries}).write(self.out)
+        self.journal.remove()
+        forget_tables()
+        return found

@@ -1,0 +1,181 @@
+"""How kernels are launched: stream, device, graph, timing; and the same result every time."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+import flashsmith
+from conftest import BASE
+from flashsmith.bench import reference_attention
+from flashsmith.configs import FlashForwardKernelConfig, get_kernel_progression_configs
+from gpu.tensors import assert_correct, random_qkv
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progression")]
+
+PROGRESSION = get_kernel_progression_configs()
+LONG = 1_000_000_000  # clock cycles, about half a second
+
+
+def test_runs_on_the_current_stream() -> None:
+    """Behind a long kernel and a copy into q on the same stream, whatever the other streams do."""
+    qkv = random_qkv(BASE)
+    q = torch.full_like(qkv[0], torch.nan)
+    o = torch.full_like(q, torch.nan)
+    # What is used for the first time may wait for the device; what follows only launches.
+    flashsmith.forward(BASE, *qkv)
+    torch.cuda._sleep(1)
+    assert o.isnan().all().item()
+    torch.cuda.synchronize()
+
+    stream, done = torch.cuda.Stream(), torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG)
+        q.copy_(qkv[0])
+        flashsmith.forward(BASE, q, *qkv[1:], o)
+        done.record()
+    was_done = done.query()
+    torch.cuda.default_stream().synchronize()
+    untouched = o.isnan().all().item()
+    still_waiting = not done.query()
+    done.synchronize()
+    assert not was_done, "forward waited for its stream"
+    assert untouched and still_waiting, "forward ran on another stream"
+    assert_correct(o, qkv)
+
+
+def test_the_default_stream_is_not_blocked_by_others() -> None:
+    """What runs on the default stream is done while a long kernel runs on another."""
+    qkv = random_qkv(BASE)
+    o = flashsmith.forward(BASE, *qkv)
+    o.fill_(torch.nan)
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    stream, busy = torch.cuda.Stream(), torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG)
+        busy.record()
+    flashsmith.forward(BASE, *qkv, o)
+    torch.cuda.default_stream().synchronize()
+    assert not busy.query(), "forward waited for another stream"
+    assert_correct(o, qkv)
+
+
+def test_the_current_device_stays() -> None:
+    before = torch.cuda.current_device()
+    flashsmith.forward(BASE, *random_qkv(BASE))
+    assert torch.cuda.current_device() == before
+
+
+def test_launches_on_the_device_of_the_tensors() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    last = torch.cuda.device_count() - 1
+    qkv = random_qkv(BASE, device=f"cuda:{last}")
+    with torch.cuda.device(0):
+        o = flashsmith.forward(BASE, *qkv)
+        assert torch.cuda.current_device() == 0
+    assert_correct(o, qkv)
+    q, k, v = random_qkv(BASE, device="cuda:0")
+    with pytest.raises(ValueError, match="k is on another device than q"):
+        flashsmith.forward(BASE, q, qkv[1], v)
+    assert_correct(flashsmith.forward(BASE, q, k, v), (q, k, v))
+
+
+@pytest.mark.parametrize("name", ["k", "v", "o"])
+def test_a_tensor_in_cpu_memory_is_refused(name: str) -> None:
+    q, k, v = random_qkv(BASE)
+    tensors = {"q": q, "k": k, "v": v, "o": torch.empty_like(q)}
+    with pytest.raises(ValueError, match=f"^{name} is on another device than q"):
+        flashsmith.forward(BASE, **tensors | {name: tensors[name].cpu()})
+    assert_correct(flashsmith.forward(BASE, q, k, v), (q, k, v))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("cfg", PROGRESSION, ids=str)
+def test_graph_capture_and_replay(cfg: FlashForwardKernelConfig, causal: bool) -> None:
+    q, k, v = random_qkv(cfg, heads=2)
+    o = torch.full_like(q, torch.nan)
+    flashsmith.forward(cfg, q, k, v, causal=causal)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flashsmith.forward(cfg, q, k, v, o, causal=causal)
+    assert o.isnan().all(), "capture ran the kernel"
+    for _ in range(3):
+        for t in (q, k, v):
+            t.normal_()
+        o.fill_(torch.nan)
+        graph.replay()
+        assert_correct(o, (q, k, v), causal)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("cfg", PROGRESSION, ids=str)
+def test_reruns_are_bitwise_equal(cfg: FlashForwardKernelConfig, causal: bool) -> None:
+    """250 times, at a size of several waves: 2048 blocks."""
+    qkv = random_qkv(cfg, seq_len=2048, batch=4, heads=16)
+    first = flashsmith.forward(cfg, *qkv, causal=causal)
+    o = torch.empty_like(first)
+    differ = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(250):
+        o.fill_(torch.nan)
+        flashsmith.forward(cfg, *qkv, o, causal=causal)
+        differ += (o != first).any()
+    assert differ.item() == 0
+
+
+def test_no_launch_disturbs_the_next() -> None:
+    """Two inputs in turn, no synchronisation between: each result is that of its own input."""
+    inputs = [random_qkv(BASE, seq_len=1024, heads=8) for _ in range(2)]
+    expected = [flashsmith.forward(BASE, *qkv) for qkv in inputs]
+    results = [flashsmith.forward(BASE, *inputs[i % 2]) for i in range(40)]
+    assert all(torch.equal(o, expected[i % 2]) for i, o in enumerate(results))
+
+
+@pytest.mark.parametrize("cfg", [PROGRESSION[0], PROGRESSION[-1]], ids=str)
+def test_benchmark_agrees_with_events_around_the_call(cfg: FlashForwardKernelConfig) -> None:
+    qkv = random_qkv(cfg, seq_len=4096, batch=4, heads=16)
+    o = torch.empty_like(qkv[0])
+
+    def ours() -> float:
+        result, milliseconds = flashsmith.forward(cfg, *qkv, o, benchmark=True)
+        assert result is o
+        return milliseconds
+
+    def by_torch() -> float:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(1_000_000)  # so that the launch's cost on the host is not measured
+        start.record()
+        flashsmith.forward(cfg, *qkv, o)
+        stop.record()
+        stop.synchronize()
+        return start.elapsed_time(stop)
+
+    pairs = [(ours(), by_torch()) for _ in range(20)]
+    measured, expected = (statistics.median(times) for times in zip(*pairs, strict=True))
+    assert measured == pytest.approx(expected, rel=0.1)
+    # No GPU does a thousand TFLOP/s with mma.sync; one below 1 would not be a GPU.
+    assert 1 < cfg.attn_flop(4, 16, 4096) / measured / 1e9 < 1000
+
+
+def test_benchmark_waits_for_the_result() -> None:
+    qkv = random_qkv(BASE)
+    stream = torch.cuda.Stream()
+    flashsmith.forward(BASE, *qkv)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG // 10)
+        o, milliseconds = flashsmith.forward(BASE, *qkv, benchmark=True)
+        assert stream.query(), "returned before the kernel was done"
+    assert 0 < milliseconds < 40, "the time includes what ran before on the stream"
+    assert_correct(o, qkv)
+
+
+def test_a_reference_sees_a_wrong_head() -> None:
+    """The check of this folder notices a result whose heads are exchanged."""
+    qkv = random_qkv(BASE, heads=2)
+    wrong = reference_attention(*qkv, compute=torch.float32).flip(2).half()
+    with pytest.raises(AssertionError):
+        assert_correct(wrong, qkv)

@@ -1,0 +1,166 @@
+"""tools/benchmark/run_kernels.py: the kernels it chooses, what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith import settings
+from flashsmith.bench import PEERS
+from flashsmith.cli import run_kernels
+from flashsmith.configs import get_kernel_configs
+from flashsmith.functional import forward
+
+SCRIPT = Path(__file__).parent.parent / "tools" / "benchmark" / "run_kernels.py"
+PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
+FITTING = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
+LEGAL_ON_A_GPU = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in (settings.KERNELS, settings.FA3_SO, settings.BUILD):
+        monkeypatch.delenv(setting.name, raising=False)
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], *args: object, code: int = 0
+) -> tuple[list[dict[str, str]], str]:
+    """The table as rows, and stderr."""
+    assert run_kernels.main([str(arg) for arg in args]) == code
+    out, err = capsys.readouterr()
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]], err
+
+
+def chosen(*args: str) -> list[str]:
+    parsed = run_kernels._parser().parse_args(args)
+    return [instance.name for instance in run_kernels._choose_kernels(parsed)]
+
+
+def test_runs_short_forms_and_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    rows, err = run(
+        capsys, 128, 64, "--kernels", PLAIN, FITTING, "--n_runs=2", "--ref", "--device=cpu"
+    )
+    assert [row["kernel"] for row in rows] == ["fa2", PLAIN, FITTING]
+    assert {row["runs"] for row in rows} == {"2"}
+    assert {row["result"] for row in rows} == {"ok"}
+    for row in rows:
+        assert 0 < float(row["error vs FP32"]) < float(row["allowed"])
+        assert 0 < float(row["error vs FP16"]) < 0.01
+    assert "FP16 d 64 full 1 x 1 x 128 on the emulator" in err
+
+
+def test_every_run_is_a_launch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[tuple[str, bool]] = []
+
+    def counted(cfg: Any, *tensors: Any, **options: Any) -> Any:
+        launched.append((str(cfg), options["causal"]))
+        return forward(cfg, *tensors, **options)
+
+    monkeypatch.setattr(run_kernels, "forward", counted)
+    run(capsys, 64, 64, "--n_runs", 2, "--kernels", PLAIN, FITTING, "--device=cpu")
+    run(capsys, 64, 64, "--n_runs", 3, "--kernels", FITTING, "--causal", "--device=cpu")
+    assert launched == [(PLAIN, False)] * 2 + [(FITTING, False)] * 2 + [(FITTING, True)] * 3
+
+
+def test_all_is_what_kernels_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    fp16 = [str(cfg) for cfg in get_kernel_configs("all") if str(cfg.dtype) == "FP16"]
+    assert chosen("64", "128") == chosen("64", "128", "--kernels=all") == fp16
+    monkeypatch.setenv("KERNELS", "prog")
+    progression = [str(cfg) for cfg in get_kernel_configs("prog")]
+    for spelling in ([], ["-kernels=all"], ["--kernels", "all"]):
+        assert chosen("64", "128", *spelling) == progression
+
+
+def test_dtype_is_as_asked_or_as_named() -> None:
+    bf16 = PLAIN.replace("FP16", "BF16")
+    assert chosen("64", "64", "--kernels", bf16) == [bf16]
+    assert all(name.startswith("(BF16, 128,") for name in chosen("64", "128", "--dtype=bf16"))
+    assert chosen("64", "64", "--kernels", "(FP16, 64, 64, 4): load_0_0_0_tiles") == [
+        "(FP16, 64, 64, 64, 4): load_0_0_0_tiles"  # D_HEAD says what the name does not
+    ]
+
+
+def test_a_wrong_and_a_broken_kernel_are_told_and_the_others_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(cfg: Any, q: Any, k: Any, v: Any, o: Any, **options: Any) -> Any:
+        if str(cfg) == PLAIN:
+            raise RuntimeError("launch failed")
+        forward(cfg, q, k, v, o, **options)
+        o[0, 7, 0, 3] += 1
+
+    monkeypatch.setattr(run_kernels, "forward", spoilt)
+    rows, _ = run(capsys, 64, 64, "--kernels", PLAIN, FITTING, "--ref", "--device", "cpu", code=1)
+    fa2, broken, wrong = rows
+    assert fa2["result"] == "ok"
+    assert (broken["result"], broken["error vs FP32"]) == ("RuntimeError: launch failed", "-")
+    assert "WRONG at (0, 7, 0, 3): got" in wrong["result"]
+    assert float(wrong["error vs FP32"]) == pytest.approx(1, abs=0.01)
+    assert float(wrong["error vs FP16"]) == pytest.approx(1, abs=0.01)
+
+
+def test_ref_v3_is_the_one_that_is_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (64, 64, "--kernels", FITTING, "--ref_v3", "--device", "cpu")
+    _, err = run(capsys, *args, code=2)
+    assert "no fa3 or fa4 here (fa3: " in err
+    fa4 = PEERS["fa4"]
+    stand_in = type(fa4)("fa4", fa4.title, PEERS["fa2"].make, lambda: "")
+    monkeypatch.setitem(PEERS, "fa4", stand_in)
+    rows, _ = run(capsys, *args)
+    assert [row["kernel"] for row in rows] == ["fa4", FITTING]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("96", "64", "--kernels", PLAIN), "96 is no multiple of B_r 64"),
+        (("0", "64", "--kernels", PLAIN), "seq_len is 0; expected at least 1"),
+        (("64", "96"), "--d-head is 96; supported are 64, 128"),
+        (("64", "128", "--kernels", PLAIN), "it says d_head 64, the argument d_head 128"),
+        (("64", "64", "--kernels", "(FP16, 64): fast"), "cannot be parsed"),
+        (("64", "64", "--kernels", "fastest"), "kernels key 'fastest' is not known"),
+        (("64", "64", "--kernels", PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
+        (("64", "64", "--kernels", PLAIN, "--dtype", "fp8"), "dtype 'fp8' is not known"),
+        (("64", "64", "--kernels", f"{PLAIN} causal"), "is causal; add --causal"),
+        (("64", "64", "--kernels", PLAIN, "--n_runs", "0"), "n_runs is 0"),
+        (("64", "64", "--kernels", PLAIN, "--device", "tpu"), "--device is 'tpu'"),
+    ],
+)
+def test_what_cannot_run_is_one_message(
+    args: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows_of = run_kernels.main(list(args))
+    out, err = capsys.readouterr()
+    assert rows_of == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run on")
+def test_the_script_without_a_gpu_says_what_to_do() -> None:
+    command = [sys.executable, str(SCRIPT), "4096", "128", f"--kernels={LEGAL_ON_A_GPU}"]
+    done = subprocess.run([*command, "--n_runs=3"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --device cuda: ")
+    assert "--device cpu runs the emulator" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_script_refuses_a_length_that_is_no_number() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "long", "64"], capture_output=True)
+    assert done.returncode == 2
+    assert b"invalid int value: 'long'" in done.stderr
+    assert b"Traceback" not in done.stderr

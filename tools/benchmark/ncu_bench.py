@@ -1,0 +1,14 @@
+#!/usr/bin/env python3
+"""Profiles kernels with Nsight Compute; `flashsmith profile` by the name of its script.
+
+tools/benchmark/ncu_bench.py --seq_lens 1024,2048 --d_heads 128 --runs 1 --csv > profile.csv
+"""
+
+from __future__ import annotations
+
+import sys
+
+from flashsmith.cli import app
+
+if __name__ == "__main__":
+    app(["profile", *sys.argv[1:]], prog_name="flashsmith")

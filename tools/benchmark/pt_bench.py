@@ -1,0 +1,21 @@
+#!/usr/bin/env python3
+"""Times kernels and peers with torch's events; `flashsmith bench` by the name of its script.
+
+tools/benchmark/pt_bench.py --seq_lens 1024,2048 --d_heads 128 --kernels prog --out profiles/bench
+"""
+
+from __future__ import annotations
+
+import sys
+
+from flashsmith.cli import app
+
+
+def _with_dashes(word: str) -> str:
+    """--seq_lens=1024 -> --seq-lens=1024."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+if __name__ == "__main__":
+    app(["bench", *map(_with_dashes, sys.argv[1:])], prog_name="flashsmith")
