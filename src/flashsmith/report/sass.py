@@ -211,4 +211,4 @@ def _tool_folders() -> Iterator[Path]:
 
 
 def _path_with(folder: Path) -> str:
-    return os.pathsep.join([str(folder), os.environ.get("PATH", "")])
+    return os.pathsep.join([str(folder), *os.get_exec_path()])
