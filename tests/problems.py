@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import torch
 
 from flashsmith.bench import compare, reference_attention
@@ -36,3 +38,8 @@ def assert_correct(
     low = reference_attention(*qkv, causal=causal, softmax_scale=scale, compute=o.dtype)
     result = compare(o, exact, low)
     assert result.ok, f"{instance.name}: {result}"
+
+
+def heed_interrupts() -> None:
+    """For Popen's preexec_fn: a test session in the background ignores SIGINT; its child must not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

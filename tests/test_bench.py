@@ -30,6 +30,7 @@ from flashsmith.bench.sweep import MeasureTimes, sweep
 from flashsmith.cli import app, bench_job
 from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.errors import DeviceError, GpuLostError
+from problems import heed_interrupts
 
 PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
 FITTING = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
@@ -649,7 +650,9 @@ def test_an_interrupted_process_resumes(tmp_path: Path) -> None:
     command = [sys.executable, str(script), "--emulator_counts", *options]
     command += ["--kernels", FITTING, "--out", str(tmp_path)]
     path = tmp_path / "counts.csv"
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     deadline = time.monotonic() + 60
     while not (path.exists() and path.read_text().count("\n") > 1):
         assert process.poll() is None

@@ -27,6 +27,7 @@ from flashsmith.cli import build as build_command
 from flashsmith.configs import get_kernel_configs, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault, ToolchainError
 from flashsmith.functional import select_config
+from problems import heed_interrupts
 
 # The two kernels that are built here. FITTING is what `select_config` picks for SHAPE.
 PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
@@ -155,7 +156,11 @@ def test_interrupting_a_build_ends_it_with_130(tmp_path: Path) -> None:
     environment = {"FLASHSMITH_CACHE_DIR": str(tmp_path / "cache"), "FLASHSMITH_CXX": str(compiler)}
     command = [sys.executable, "-m", "flashsmith", "build", "--target", "emulator", "-k", PLAIN]
     with subprocess.Popen(
-        command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
     ) as process:
         deadline = time.monotonic() + 20
         while not log.exists() and time.monotonic() < deadline:
