@@ -29,6 +29,8 @@ from flashsmith.configs import (
 )
 from flashsmith.runtime import Kernel, find_kernel, load_library
 
+pytest_plugins = ["emulator_program"]
+
 # Every configuration that the emulator checks: the 85 of d_head 128 and the 80 of d_head 64.
 CONFIGS = [*get_kernels_to_build(), *get_autotuning_kernel_configs(d_heads=(64,))]
 BASE = get_kernel_progression_configs(False)[3]  # async+eager+swizzled+load_2_2_2_tiles

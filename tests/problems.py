@@ -41,5 +41,5 @@ def assert_correct(
 
 
 def heed_interrupts() -> None:
-    """For Popen's preexec_fn: a test session in the background ignores SIGINT; its child must not."""
+    """For Popen's preexec_fn: a background session ignores SIGINT, its child must not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

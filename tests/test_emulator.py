@@ -2,65 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
-from filelock import FileLock
 
-import flashsmith
+from emulator_program import CXX, SEEDS, Run
 
-CSRC = Path(flashsmith.__file__).parent / "csrc"
-CASES = Path(__file__).parent / "emulator"
-FLAGS = ("-std=c++20", "-ffp-contract=off", "-pthread", "-DFLASHSMITH_EMULATOR", f"-I{CSRC}")
-SEEDS = range(10)
-
-CXX = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
 pytestmark = pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
-
-Run = Callable[..., Any]
-
-
-def build(folder: Path, *flags: str) -> Path:
-    """The test program, compiled from the emulator's sources and the cases."""
-    sources = [*sorted((CSRC / "emulator").glob("*.cpp")), *sorted(CASES.glob("*.cpp"))]
-
-    def compile_one(source: Path) -> str:
-        target = folder / f"{source.parent.parent.name}-{source.stem}.o"
-        command = [str(CXX), *FLAGS, *flags, "-c", str(source), "-o", str(target)]
-        subprocess.run(command, check=True)
-        return str(target)
-
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, sources))
-    program = folder / "cases"
-    subprocess.run([str(CXX), *FLAGS, *flags, *objects, "-o", str(program)], check=True)
-    return program
-
-
-def run_case(program: Path, *arguments: str) -> Any:
-    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, f"{arguments}: {result.returncode}\n{result.stderr}"
-    return json.loads(result.stdout)
-
-
-@pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a case of the test program, built once for all the workers of pytest-xdist."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulator-cases"
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "cases").exists():
-            folder.mkdir(exist_ok=True)
-            build(folder, "-O2")
-    return lambda *arguments: run_case(folder / "cases", *arguments)
 
 
 def test_instructions_equal_plain_computation(run: Run) -> None:
@@ -234,9 +182,3 @@ def test_scheduling(run: Run) -> None:
 
 def test_many_blocks_do_not_leak(run: Run) -> None:
     assert run("many_blocks")["grown_kib"] < 4096
-
-
-def test_no_undefined_behaviour(tmp_path: Path) -> None:
-    program = build(tmp_path, "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all")
-    for case in ("instructions", "faults", "pipeline", "counts", "scheduling"):
-        run_case(program, case)

@@ -45,5 +45,9 @@ void pipeline();
 void counts();
 void scheduling();
 void many_blocks();
+void hopper_products();
+void hopper_copies();
+void hopper_faults(uint64_t seed);
+void hopper_pipeline();
 
 }  // namespace cases

@@ -3,19 +3,25 @@
 int main(int argc, char **argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
-  if (name == "instructions") {
-    cases::instructions();
-  } else if (name == "faults") {
-    cases::faults(seed);
-  } else if (name == "pipeline") {
-    cases::pipeline();
-  } else if (name == "counts") {
-    cases::counts();
-  } else if (name == "scheduling") {
-    cases::scheduling();
-  } else if (name == "many_blocks") {
-    cases::many_blocks();
-  } else {
-    cases::fail("unknown case '%s'", name.c_str());
+  const struct {
+    const char *name;
+    std::function<void()> run;
+  } all[] = {
+      {"instructions", cases::instructions},
+      {"faults", [&] { cases::faults(seed); }},
+      {"pipeline", cases::pipeline},
+      {"counts", cases::counts},
+      {"scheduling", cases::scheduling},
+      {"many_blocks", cases::many_blocks},
+      {"hopper_products", cases::hopper_products},
+      {"hopper_copies", cases::hopper_copies},
+      {"hopper_faults", [&] { cases::hopper_faults(seed); }},
+      {"hopper_pipeline", cases::hopper_pipeline},
+  };
+  for (const auto &test : all) {
+    if (name != test.name) continue;
+    test.run();
+    return 0;
   }
+  cases::fail("unknown case '%s'", name.c_str());
 }

@@ -1,5 +1,6 @@
 #include "emulator/block.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +15,20 @@ constexpr size_t kStackReserve = 32 << 10;
 // Stacks at equal distances would share the same sets of the cache.
 constexpr size_t kStackColours = 32, kStackColourBytes = 128;
 
+// What a thread gets at launch, if the launch bounds leave room for one block of a multiprocessor.
+unsigned launch_registers(unsigned threads) {
+  constexpr unsigned kRegisters = 64 << 10, kMost = 255, kUnit = 8;
+  return std::min(kMost, kRegisters / threads / kUnit * kUnit);
+}
+
+// The first lane of the warp that waits alone, or nullptr.
+const Thread *lane_waits(const Warp &warp) {
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    if (warp.threads[lane].waits_for) return &warp.threads[lane];
+  }
+  return nullptr;
+}
+
 std::string describe_thread(unsigned warp, unsigned lane) {
   return "thread " + std::to_string(warp * kLanes + lane) + " (warp " + std::to_string(warp) +
          ", lane " + std::to_string(lane) + ")";
@@ -27,9 +42,13 @@ Block::Block(const Launch &launch, const Options &options)
       clocks(launch.threads / kLanes),
       shared(launch.shared_memory_bytes, clocks),
       global(launch.memory),
+      mbarriers(*this),
+      named_barriers(*this),
+      stores(*this),
       threads_(launch.threads),
       warps_(launch.threads / kLanes),
       stacks_(launch.threads) {
+  for (unsigned i = 0; i < warps_.size() / kWarpgroupWarps; ++i) warpgroups.emplace_back(*this, i);
   for (unsigned i = 0; i < launch.threads; ++i) {
     Warp &warp = warps_[i / kLanes];
     threads_[i].block = this;
@@ -53,8 +72,12 @@ void Block::start(uint64_t index) {
   random_state_ = random();  // neighbouring seeds and blocks draw unrelated orders
   clocks.start_block();
   shared.start_block();
-  barrier_clock_.clear();
-  barrier_arrived_ = 0;
+  mbarriers.start_block();
+  named_barriers.start_block();
+  stores.start_block();
+  for (Warpgroup &group : warpgroups) group.start_block();
+  const unsigned registers = launch_registers(launch.threads);
+  free_registers = 0;
   for (Warp &warp : warps_) {
     warp.ready = kAllLanes;
     warp.exited = warp.arrived = 0;
@@ -62,9 +85,12 @@ void Block::start(uint64_t index) {
     warp.copies.clear();
     warp.group_sizes.clear();
     warp.ldmatrix_run = warp.mma_run = 0;
+    warp.retries = false;
+    warp.registers = registers;
   }
   for (Thread &thread : threads_) {
     char *top = stacks_.top(thread.index) - thread.index % kStackColours * kStackColourBytes;
+    thread.waits_for = nullptr;
     prepare_fiber(thread.fiber, stacks_.bottom(thread.index), top, &Block::fiber_main);
   }
 }
@@ -88,6 +114,29 @@ void Block::run(uint64_t index) {
     }
     if (!progress && live > 0) report_deadlock();
   }
+  finish();
+}
+
+void Block::finish() {
+  stores.finish();
+  const unsigned unfinished = named_barriers.unfinished();
+  const Mbarrier *in_flight = mbarriers.in_flight();
+  if (in_flight) {
+    fail(in_flight->loads[0].warp, in_flight->loads[0].lane,
+         "the block ends while tma_load is in flight: nobody has waited for " +
+             in_flight->describe());
+  } else if (unfinished != NamedBarriers::kBarriers) {
+    fail(0, 0,
+         "the block ends while threads have arrived at barrier " + std::to_string(unfinished) +
+             " and nobody has waited for them");
+  }
+  for (const Warp &warp : warps_) {
+    const Warp &first = warps_[warp.index / kWarpgroupWarps * kWarpgroupWarps];
+    if (warp.registers != first.registers) {
+      fail(warp.index, 0, "set_register_count has not run in all warps of the warpgroup");
+    }
+  }
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void Block::fiber_main() {
@@ -97,10 +146,9 @@ void Block::fiber_main() {
     block.launch.body();
     block.exit(thread);
   } catch (const Problem &problem) {
-    const bool at_step = problem.instruction == Instruction::none;
-    block.fail(
-        thread.warp->index, problem.lane,
-        (at_step ? thread.warp->step.describe() : name(problem.instruction)) + ": " + problem.text);
+    const bool of_lane = problem.step.instruction() != Instruction::none;
+    const Step &step = of_lane ? problem.step : thread.warp->step;
+    block.fail(thread.warp->index, problem.lane, step.describe() + ": " + problem.text);
   } catch (...) {
     block.failure_ = std::current_exception();
   }
@@ -121,6 +169,14 @@ void Block::exit(Thread &thread) {
     fail(warp.index, thread.lane,
          "returns from the kernel while lane " + std::to_string(waiting) +
              " of its warp waits for it in " + warp.step.describe());
+  } else if (stores.unread(thread)) {
+    fail(warp.index, thread.lane,
+         "returns from the kernel while tma_store reads shared memory: needs a "
+         "tma_store_wait_group_read");
+  } else if (warp.index / kWarpgroupWarps < warpgroups.size() &&
+             warpgroups[warp.index / kWarpgroupWarps].in_flight(warp)) {
+    fail(warp.index, thread.lane,
+         "returns from the kernel while wgmma is in flight: no wgmma_wait_group has covered it");
   }
 }
 
@@ -141,15 +197,14 @@ void Block::refuse_arrival(Thread &thread, const Step &step) {
                                  std::to_string(kStackReserve) + " bytes of the thread's stack"};
 }
 
-void Block::arrive_at_barrier(Warp &warp) {
-  clocks.release(warp.index, barrier_clock_);
+void Block::wait_and_retry(Warp &warp) {
   warp.ready = 0;
-  if (++barrier_arrived_ < warps_.size()) return;
-  barrier_arrived_ = 0;
-  ++counters.barriers;
-  for (Warp &other : warps_) {
-    clocks.acquire(other.index, barrier_clock_);
-    other.ready = kAllLanes;
+  warp.retries = true;
+}
+
+void Block::retry_waiting() {
+  for (Warp &warp : warps_) {
+    if (std::exchange(warp.retries, false)) warp.ready = kAllLanes;
   }
 }
 
@@ -169,8 +224,14 @@ void Block::report_deadlock() {
   for (const Warp &warp : warps_) {
     const bool exited = warp.exited == kAllLanes;
     if (!exited && first == kAllLanes) first = warp.index;
-    text += "; warp " + std::to_string(warp.index) +
-            (exited ? std::string(" has returned") : " waits at " + warp.step.describe());
+    text += "; warp " + std::to_string(warp.index) + (exited ? " has returned" : "");
+    if (warp.arrived != 0 || (!exited && !lane_waits(warp))) {
+      text += " waits at " + warp.step.describe();
+    }
+    if (const Thread *thread = lane_waits(warp)) {
+      text += ", lane " + std::to_string(thread->lane) + " waits at " +
+              thread->waits_at.describe() + " for " + thread->waits_for->describe();
+    }
   }
   fail(first, 0, text);
   std::rethrow_exception(std::exchange(failure_, nullptr));

@@ -11,12 +11,13 @@
 #include "emulator/global_memory.h"
 #include "emulator/instruction.h"
 #include "emulator/launch.h"
+#include "emulator/mbarrier.h"
+#include "emulator/named_barrier.h"
 #include "emulator/shared_memory.h"
+#include "emulator/tma.h"
+#include "emulator/wgmma.h"
 
 namespace flashsmith::emulator {
-
-constexpr unsigned kLanes = 32;
-constexpr uint32_t kAllLanes = ~0u;
 
 class Block;
 struct Warp;
@@ -26,7 +27,9 @@ struct Thread {
   Block *block;
   Warp *warp;
   unsigned index, lane;
-  const char *stack_limit;  // below it, an instruction reports an overflow
+  const char *stack_limit;              // below it, an instruction reports an overflow
+  const Mbarrier *waits_for = nullptr;  // what the lane alone waits for, ...
+  Step waits_at;                        // ... and where
 };
 
 // The thread whose fiber runs on this host thread. A fiber never moves to another host thread.
@@ -49,6 +52,8 @@ struct Warp {
   std::vector<Copy> copies;         // in flight, oldest first
   std::vector<size_t> group_sizes;  // committed groups of `copies`, oldest first
   uint64_t ldmatrix_run = 0, mma_run = 0;
+  bool retries = false;    // waits for something that other warps may have done since
+  unsigned registers = 0;  // a thread has
 };
 
 class Block {
@@ -61,13 +66,20 @@ class Block {
   // True for the site that fault injection drops.
   bool drops(const Step &step);
   void passed(Warp &warp, const Step &step);  // records a synchronisation site
-  void arrive_at_barrier(Warp &warp);
+  Warp &warp(unsigned index) { return warps_[index]; }
+  void retry_waiting();  // lets warps that retry look again
+  void wait_and_retry(Warp &warp);
 
   const Launch &launch;
   const Options &options;
   Clocks clocks;
   SharedMemory shared;
   GlobalMemory global;
+  Mbarriers mbarriers;
+  NamedBarriers named_barriers;
+  BulkStores stores;
+  std::vector<Warpgroup> warpgroups;
+  int free_registers = 0;  // of the block, that no thread has
   Counters counters;
   Dim3 block_index;
   std::vector<Step> sites;
@@ -82,6 +94,7 @@ class Block {
   static void fiber_main();
   void start(uint64_t index);
   void exit(Thread &thread);
+  void finish();  // checks what the block leaves behind
   void fail(unsigned warp, unsigned lane, const std::string &text);
   [[noreturn]] void report_deadlock();
   uint64_t random() {  // splitmix64
@@ -95,8 +108,6 @@ class Block {
   std::vector<Warp> warps_;
   Stacks stacks_;
   Fiber scheduler_;
-  Clocks::Published barrier_clock_;
-  unsigned barrier_arrived_ = 0;
   uint64_t random_state_ = 0;
   std::exception_ptr failure_;
 };
@@ -105,7 +116,7 @@ class Block {
 inline void suspend(Thread &thread) {
   Warp &warp = *thread.warp;
   warp.ready &= ~(1u << thread.lane);
-  // Some lane is ready: a warp that waits as a whole is not suspended but yields.
+  if (warp.ready == 0) return thread.block->yield(thread);
   Thread &next = warp.threads[std::countr_zero(warp.ready)];
   self = &next;
   switch_fiber(thread.fiber, next.fiber);
@@ -127,10 +138,43 @@ inline void collective(const Step &step, Arguments &arguments, Operation operati
   if (warp.arrived != kAllLanes) return suspend(thread);
   warp.arrived = 0;
   warp.ready = kAllLanes;
+  thread.block->clocks.settle(warp.index);
   Arguments *lanes[kLanes];
   for (unsigned i = 0; i < kLanes; ++i) lanes[i] = static_cast<Arguments *>(warp.arguments[i]);
   operation(*thread.block, warp, lanes);
   if (warp.ready == 0 || thread.block->preempts()) thread.block->yield(thread);
+}
+
+// The same for an operation that may have to be tried again, as long as it returns false.
+template <class Arguments, class Operation>
+inline void collective_until(const Step &step, Arguments &arguments, Operation operation) {
+  struct Attempt {
+    Arguments *arguments;
+    bool done;
+  } attempt{&arguments, false};
+  while (!attempt.done) {
+    collective(step, attempt, [&operation](Block &block, Warp &warp, Attempt **lanes) {
+      Arguments *arguments[kLanes];
+      for (unsigned i = 0; i < kLanes; ++i) arguments[i] = lanes[i]->arguments;
+      const bool done = operation(block, warp, arguments);
+      for (unsigned i = 0; i < kLanes; ++i) lanes[i]->done = done;
+      if (!done) block.wait_and_retry(warp);
+    });
+  }
+}
+
+// One lane runs operation(block, thread), whatever the others of its warp do.
+template <class Operation>
+inline void alone(const Step &step, Operation operation) {
+  Thread &thread = *self;
+  try {
+    operation(*thread.block, thread);
+  } catch (Problem &problem) {
+    problem.lane = thread.lane;
+    problem.step = step;
+    throw;
+  }
+  if (thread.block->preempts()) thread.block->yield(thread);
 }
 
 }  // namespace flashsmith::emulator

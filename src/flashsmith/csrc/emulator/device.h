@@ -4,11 +4,13 @@
 // Every function marked "warp" is executed by the 32 lanes of a warp together, with equal
 // modifiers; a lane that does something else meanwhile is a Fault. That is stricter than PTX for
 // plain memory accesses and cp.async, and lets them be checked and counted as the hardware issues
-// them.
+// them. Functions marked "thread" are executed by any lane alone, whatever the others do.
 #pragma once
 
 #include <cstdint>
 #include <source_location>
+
+#include "emulator/tensor_map.h"
 
 namespace flashsmith::emulator {
 
@@ -28,8 +30,10 @@ void *shared_memory();    // base of the block's dynamic shared memory, 1024-byt
 
 // ---- synchronisation; warp. These are the sites that fault injection can drop. ----
 
-void barrier_sync(Where where);  // bar.sync 0: all threads of the block
-void warp_sync(Where where);     // bar.warp.sync 0xffffffff
+void barrier_sync(Where where);                             // bar.sync 0: all threads of the block
+void warp_sync(Where where);                                // bar.warp.sync 0xffffffff
+void named_barrier_sync(int id, int threads, Where where);  // bar.sync id, threads
+void named_barrier_arrive(int id, int threads, Where where);  // bar.arrive id, threads
 void cp_async_wait_group(int pending,
                          Where where);  // all but the newest `pending` groups have landed
 
@@ -64,5 +68,59 @@ uint32_t pack(float low, float high, MmaType type);
 
 float shuffle_xor(float value, int lane_mask);  // shfl.sync.bfly.b32 over the whole warp
 bool vote_any(bool predicate);                  // vote.sync.any.pred over the whole warp
+
+bool elect_one();  // elect.sync: true in one lane of the warp
+
+// ---- plain memory accesses by one lane; thread ----
+
+uint32_t thread_load_shared(const void *shared);
+void thread_store_shared(void *shared, uint32_t word);
+void thread_store_global(void *global, const void *registers, int bytes);  // 4, 8 or 16
+uint32_t thread_atomic_add(void *global, uint32_t value);  // atom.global.add.u32: the old value
+
+// ---- mbarriers; thread. Sites that fault injection can drop. ----
+
+// The 8 bytes in shared memory that name it belong to the mbarrier from its initialisation on.
+void mbarrier_init(void *barrier, int count, Where where);
+void mbarrier_arrive(void *barrier, Where where);
+void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where);
+void mbarrier_wait_parity(void *barrier, int parity, Where where);  // of the phase waited for
+void fence_mbarrier_init(Where where);  // before bulk copies may name what this thread initialised
+void fence_proxy_async(Where where);    // before bulk copies and wgmma may see generic writes
+
+// ---- bulk tensor copies; thread ----
+
+// cp.async.bulk.tensor: the box at `coordinates` (one a dimension, the contiguous one first). The
+// source is read, and the bytes appear, when a thread waits for the mbarrier's phase. Elements
+// outside the tensor are zero.
+void tma_load(void *shared, const TensorMap &map, void *barrier, const int *coordinates, int rank);
+
+// The bytes are read and written at the waits of this thread; elements outside the tensor are not.
+void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank);
+void tma_store_commit_group(Where where);
+void tma_store_wait_group(int pending, Where where);       // all but `pending` groups are written
+void tma_store_wait_group_read(int pending, Where where);  // ... have been read
+
+// ---- warpgroup-level matrix instructions; warp, and all four of the warpgroup execute them ----
+
+// wgmma.mma_async.m64nNk16 with fp32 accumulators: c (64, n) += a (64, 16) * b (16, n), or = with
+// `accumulate` false. Operands are read at the wait that covers the instruction, and accumulators
+// hold poison until then. The sum is in order of k as for mma_m16n8k16.
+struct Wgmma {
+  float *c;                     // n / 2 registers of this lane
+  const uint32_t *a_registers;  // 4 registers of this lane; or nullptr: a is in shared memory
+  uint64_t a, b;                // descriptors
+  int n;
+  MmaType type;
+  bool a_mn_major, b_mn_major;
+  bool accumulate;
+};
+void wgmma(Wgmma instruction);
+void wgmma_fence(Where where);  // orders the registers' ordinary accesses before wgmma
+void wgmma_commit_group(Where where);
+void wgmma_wait_group(int pending, Where where);
+
+// setmaxnreg.{inc,dec}: no effect but that the block's registers must suffice; inc waits for them.
+void set_register_count(int count, bool increase);
 
 }  // namespace flashsmith::emulator

@@ -19,7 +19,8 @@ uintptr_t start(const MemoryRange &range) { return reinterpret_cast<uintptr_t>(r
 
 }  // namespace
 
-void GlobalMemory::find(const void *address, unsigned bytes, Use use, unsigned lane) {
+void GlobalMemory::find(const void *address, size_t bytes, unsigned alignment, Use use,
+                        unsigned lane) {
   last_ = nullptr;
   for (const MemoryRange &range : ranges_) {
     // Ranges may overlap, as when an output is also an input.
@@ -27,9 +28,9 @@ void GlobalMemory::find(const void *address, unsigned bytes, Use use, unsigned l
   }
   if (!last_) refuse(address, bytes, lane);
   const MemoryRange &range = *last_;
-  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
+  if (reinterpret_cast<uintptr_t>(address) % alignment != 0) {
     throw Problem{lane, "global address " + hexadecimal(address) + " in " + range.name +
-                            " is misaligned: must be a multiple of " + std::to_string(bytes)};
+                            " is misaligned: must be a multiple of " + std::to_string(alignment)};
   }
   if (use == Use::store && !range.writable) {
     const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - start(range);
@@ -38,7 +39,7 @@ void GlobalMemory::find(const void *address, unsigned bytes, Use use, unsigned l
   }
 }
 
-void GlobalMemory::refuse(const void *address, unsigned bytes, unsigned lane) const {
+void GlobalMemory::refuse(const void *address, size_t bytes, unsigned lane) const {
   std::string text = std::to_string(bytes) + " bytes at global address " + hexadecimal(address) +
                      " are out of bounds of every tensor";
   const MemoryRange *nearest = nullptr;  // the last one that starts at or below the address

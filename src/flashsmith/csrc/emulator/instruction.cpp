@@ -6,36 +6,50 @@ namespace flashsmith::emulator {
 
 const char *name(Instruction instruction) {
   switch (instruction) {
+#define FLASHSMITH_NAME(instruction) \
+  case Instruction::instruction:     \
+    return #instruction;
+    FLASHSMITH_NAME(barrier_sync)
+    FLASHSMITH_NAME(warp_sync)
+    FLASHSMITH_NAME(cp_async_wait_group)
+    FLASHSMITH_NAME(cp_async_16)
+    FLASHSMITH_NAME(cp_async_commit_group)
+    FLASHSMITH_NAME(load_shared)
+    FLASHSMITH_NAME(store_shared)
+    FLASHSMITH_NAME(load_global)
+    FLASHSMITH_NAME(store_global)
+    FLASHSMITH_NAME(ldmatrix_x4)
+    FLASHSMITH_NAME(mma_m16n8k16)
+    FLASHSMITH_NAME(shuffle_xor)
+    FLASHSMITH_NAME(vote_any)
+    FLASHSMITH_NAME(elect_one)
+    FLASHSMITH_NAME(thread_load_shared)
+    FLASHSMITH_NAME(thread_store_shared)
+    FLASHSMITH_NAME(thread_store_global)
+    FLASHSMITH_NAME(thread_atomic_add)
+    FLASHSMITH_NAME(named_barrier_sync)
+    FLASHSMITH_NAME(named_barrier_arrive)
+    FLASHSMITH_NAME(set_register_count)
+    FLASHSMITH_NAME(mbarrier_init)
+    FLASHSMITH_NAME(mbarrier_arrive)
+    FLASHSMITH_NAME(mbarrier_arrive_expect_tx)
+    FLASHSMITH_NAME(mbarrier_wait_parity)
+    FLASHSMITH_NAME(fence_mbarrier_init)
+    FLASHSMITH_NAME(fence_proxy_async)
+    FLASHSMITH_NAME(tma_load)
+    FLASHSMITH_NAME(tma_store)
+    FLASHSMITH_NAME(tma_store_commit_group)
+    FLASHSMITH_NAME(tma_store_wait_group)
+    FLASHSMITH_NAME(tma_store_wait_group_read)
+    FLASHSMITH_NAME(wgmma)
+    FLASHSMITH_NAME(wgmma_fence)
+    FLASHSMITH_NAME(wgmma_commit_group)
+    FLASHSMITH_NAME(wgmma_wait_group)
+#undef FLASHSMITH_NAME
     case Instruction::none:
-      return "nothing";
-    case Instruction::barrier_sync:
-      return "barrier_sync";
-    case Instruction::warp_sync:
-      return "warp_sync";
-    case Instruction::cp_async_wait_group:
-      return "cp_async_wait_group";
-    case Instruction::cp_async_16:
-      return "cp_async_16";
-    case Instruction::cp_async_commit_group:
-      return "cp_async_commit_group";
-    case Instruction::load_shared:
-      return "load_shared";
-    case Instruction::store_shared:
-      return "store_shared";
-    case Instruction::load_global:
-      return "load_global";
-    case Instruction::store_global:
-      return "store_global";
-    case Instruction::ldmatrix_x4:
-      return "ldmatrix_x4";
-    case Instruction::mma_m16n8k16:
-      return "mma_m16n8k16";
-    case Instruction::shuffle_xor:
-      return "shuffle_xor";
-    case Instruction::vote_any:
-      return "vote_any";
+      break;
   }
-  return "unknown";
+  return "nothing";
 }
 
 const char *base_name(const char *path) {

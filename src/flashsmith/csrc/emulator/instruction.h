@@ -23,6 +23,29 @@ enum class Instruction : uint8_t {
   mma_m16n8k16,
   shuffle_xor,
   vote_any,
+  elect_one,
+  thread_load_shared,
+  thread_store_shared,
+  thread_store_global,
+  thread_atomic_add,
+  named_barrier_sync,
+  named_barrier_arrive,
+  set_register_count,
+  mbarrier_init,
+  mbarrier_arrive,
+  mbarrier_arrive_expect_tx,
+  mbarrier_wait_parity,
+  fence_mbarrier_init,
+  fence_proxy_async,
+  tma_load,
+  tma_store,
+  tma_store_commit_group,
+  tma_store_wait_group,
+  tma_store_wait_group_read,
+  wgmma,
+  wgmma_fence,
+  wgmma_commit_group,
+  wgmma_wait_group,
 };
 
 const char *name(Instruction instruction);
@@ -47,6 +70,13 @@ struct Step {
 
   uint64_t key = 0;
   Where where{};
+};
+
+// Thrown while an instruction executes; becomes a Fault that also names kernel, block and thread.
+struct Problem {
+  unsigned lane;
+  std::string text;
+  Step step{};  // where; by default what the warp is at
 };
 
 }  // namespace flashsmith::emulator

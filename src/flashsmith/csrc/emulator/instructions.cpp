@@ -71,7 +71,7 @@ void barrier_sync(Where where) {
   Nothing nothing;
   collective(step, nothing, [](Block &block, Warp &warp, Nothing **) {
     block.passed(warp, warp.step);
-    block.arrive_at_barrier(warp);
+    block.named_barriers.arrive(warp, 0, block.launch.threads, true);
   });
 }
 
@@ -81,7 +81,7 @@ void warp_sync(Where where) {
   Nothing nothing;
   collective(step, nothing, [](Block &block, Warp &warp, Nothing **) {
     block.passed(warp, warp.step);
-    block.clocks.end_epoch(warp.index);
+    block.clocks.synchronise(warp.index);
   });
 }
 

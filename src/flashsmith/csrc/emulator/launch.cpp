@@ -114,6 +114,15 @@ void Counters::add(const Counters &other) {
   global_load_sectors += other.global_load_sectors;
   global_store_bytes += other.global_store_bytes;
   global_store_sectors += other.global_store_sectors;
+  wgmma += other.wgmma;
+  wgmma_flops += other.wgmma_flops;
+  wgmma_shared_bytes += other.wgmma_shared_bytes;
+  tma_loads += other.tma_loads;
+  tma_load_bytes += other.tma_load_bytes;
+  tma_stores += other.tma_stores;
+  tma_store_bytes += other.tma_store_bytes;
+  mbarrier_waits += other.mbarrier_waits;
+  named_barriers += other.named_barriers;
 }
 
 Report launch(const Launch &launch, const Options &options) {

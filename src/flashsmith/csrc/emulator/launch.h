@@ -32,7 +32,7 @@ struct Launch {
 
 // A synchronisation instruction in the kernel's source.
 struct Site {
-  std::string kind;  // "barrier_sync", "warp_sync" or "cp_async_wait_group"
+  std::string kind;  // the instruction, as emulator/device.h names it
   std::string file;  // base name
   unsigned line = 0, column = 0;
 
@@ -59,6 +59,13 @@ struct Counters {
   uint64_t shared_wavefronts_ideal = 0;  // the same without bank conflicts
   uint64_t global_load_bytes = 0, global_load_sectors = 0;  // 32-byte sectors
   uint64_t global_store_bytes = 0, global_store_sectors = 0;
+  uint64_t wgmma = 0;                          // warpgroup-wide instructions
+  uint64_t wgmma_flops = 0;                    // two for each product
+  uint64_t wgmma_shared_bytes = 0;             // that they read of shared memory
+  uint64_t tma_loads = 0, tma_load_bytes = 0;  // bytes of the boxes
+  uint64_t tma_stores = 0, tma_store_bytes = 0;
+  uint64_t mbarrier_waits = 0;  // threads that waited for a phase
+  uint64_t named_barriers = 0;  // completed, but for number 0
 
   void add(const Counters &other);  // sums; the larger of the longest runs
 };

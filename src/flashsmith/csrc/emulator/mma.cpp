@@ -2,41 +2,15 @@
 
 #include <cstring>
 
-// Vectors of the compiler, not of an instruction set: what has none gets scalars, with equal
-// results.
+#include "emulator/elements.h"
+
 namespace flashsmith::emulator {
 
 namespace {
 
 constexpr int kM = 16, kN = 8, kK = 16, kLanes = 32;
 constexpr unsigned kPairs = 4;  // of elements in 8 columns of A or 8 rows of B: the lanes of a quad
-constexpr int kWidth = 4;       // 128 bits: every host's vectors
 constexpr int kParts = kN / kWidth;
-
-typedef uint32_t Words __attribute__((vector_size(kWidth * sizeof(uint32_t))));
-typedef float Floats __attribute__((vector_size(kWidth * sizeof(float))));
-
-// bf16 is the upper half of an fp32.
-struct DecodeBf16 {
-  Floats operator()(Words bits) const { return reinterpret_cast<Floats>(bits << 16); }
-};
-
-struct DecodeF16 {
-  Floats operator()(Words bits) const {
-    constexpr uint32_t kRebias = (127 - 15) << 23;          // from fp16's exponent to fp32's
-    constexpr uint32_t kSmallestNormal = (127 - 14) << 23;  // 2^-14
-    const Words magnitude = (bits & 0x7FFF) << 13;
-    const Words exponent = bits & 0x7C00;
-    // A subnormal is its mantissa's fraction of the smallest normal number.
-    const Words one = magnitude + kSmallestNormal;
-    const Floats subnormal = reinterpret_cast<Floats>(one) - 0x1p-14f;
-    const Words infinite = magnitude | 0x7F800000;
-    const Words result = exponent == 0        ? reinterpret_cast<Words>(subnormal)
-                         : exponent == 0x7C00 ? infinite
-                                              : magnitude + kRebias;
-    return reinterpret_cast<Floats>(result | (bits & 0x8000) << 16);
-  }
-};
 
 // Fragments as in PTX ISA 9.7.14 (mma.m16n8k16, .f16 and .bf16). With g = lane / 4, p = lane % 4:
 // a[0], a[1] hold columns 2p, 2p + 1 of rows g, g + 8 of A; a[2], a[3] columns 2p + 8, 2p + 9;

@@ -9,54 +9,30 @@ namespace {
 
 constexpr uint8_t kPoison = 0xFF;  // 0xFFFF is a NaN in fp16 and bf16
 constexpr size_t kAlignment = 1024;
-constexpr unsigned kLanes = 32, kWholeWarp = 32;  // the latter in the place of a lane
+constexpr unsigned kLanes = 32;
 
 // The shadow of a read: epoch << 8 | lane << 2 | kind. 0: never read.
 enum ReadKind : uint32_t { kLoad, kLdmatrix };
-constexpr uint32_t pack_read(uint32_t epoch, unsigned lane, Instruction instruction) {
-  return epoch << 8 | lane << 2 | (instruction == Instruction::ldmatrix_x4 ? kLdmatrix : kLoad);
+constexpr uint32_t pack_read(uint32_t epoch, unsigned lane, ReadKind kind) {
+  return epoch << 8 | lane << 2 | kind;
 }
 constexpr uint32_t read_epoch(uint32_t read) { return read >> 8; }
 constexpr unsigned read_lane(uint32_t read) { return read >> 2 & 63; }
-constexpr Instruction read_instruction(uint32_t read) {
-  return (read & 3) == kLdmatrix ? Instruction::ldmatrix_x4 : Instruction::load_shared;
+constexpr ReadKind read_kind(uint32_t read) { return static_cast<ReadKind>(read & 3); }
+
+constexpr ReadKind kind_of(Instruction instruction) {
+  return instruction == Instruction::ldmatrix_x4 ? kLdmatrix : kLoad;
 }
 
 std::string actor(unsigned warp, unsigned lane) {
   std::string text = "warp " + std::to_string(warp);
-  if (lane != kWholeWarp) text += ", lane " + std::to_string(lane);
+  if (lane < kLanes) text += ", lane " + std::to_string(lane);
   return text;
 }
 
 }  // namespace
 
-void Clocks::start_block() {
-  // Epochs go on from block to block, so that the shadow of reads need not be cleared each time.
-  uint32_t base = 0;
-  for (unsigned warp = 0; warp < warps_; ++warp) base = std::max(base, seen(warp)[warp] + 1);
-  restarted_ = base > kRestart;
-  std::fill(seen_.begin(), seen_.end(), restarted_ ? 0 : base);
-}
-
-void Clocks::end_epoch(unsigned warp) {
-  uint32_t &own = seen_[size_t{warp} * warps_ + warp];
-  if (++own == kMaxEpoch) {
-    throw Problem{0, "more synchronisations in one block than the race check can count"};
-  }
-}
-
-void Clocks::release(unsigned warp, Published &published) {
-  end_epoch(warp);
-  published.resize(warps_);
-  for (unsigned i = 0; i < warps_; ++i) published[i] = std::max(published[i], seen(warp)[i]);
-}
-
-void Clocks::acquire(unsigned warp, const Published &published) {
-  uint32_t *seen = &seen_[size_t{warp} * warps_];
-  for (unsigned i = 0; i < warps_; ++i) seen[i] = std::max(seen[i], published[i]);
-}
-
-SharedMemory::SharedMemory(size_t bytes, const Clocks &clocks)
+SharedMemory::SharedMemory(size_t bytes, Clocks &clocks)
     : clocks_(clocks), bytes_(bytes), storage_(new uint8_t[bytes + kAlignment]) {
   const auto start = reinterpret_cast<uintptr_t>(storage_.get());
   data_ = storage_.get() + (kAlignment - start % kAlignment) % kAlignment;
@@ -67,12 +43,23 @@ SharedMemory::SharedMemory(size_t bytes, const Clocks &clocks)
 
 void SharedMemory::start_block() {
   std::memset(data_, kPoison, bytes_);
-  std::fill(writes_.begin(), writes_.end(),
-            Write{kNever, 0, 0, Instruction::none, State::uninitialised});
-  if (clocks_.restarted()) std::fill(reads_.begin(), reads_.end(), 0);
+  std::fill(writes_.begin(), writes_.end(), Write{kNever, 0, 0, Instruction::none});
+  if (!clocks_.restarted()) return;
+  std::fill(reads_.begin(), reads_.end(), 0);
+  for (AsyncReads &reads : async_reads_) std::fill(reads.epochs.begin(), reads.epochs.end(), 0);
 }
 
-void SharedMemory::refuse(uintptr_t offset, unsigned bytes, unsigned lane) const {
+uint32_t SharedMemory::offset(const void *address, size_t bytes, unsigned alignment,
+                              unsigned lane) const {
+  const uintptr_t offset =
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(data_);
+  if (bytes > bytes_ || offset > bytes_ - bytes || offset % alignment != 0) {
+    refuse(offset, bytes, alignment, lane);
+  }
+  return static_cast<uint32_t>(offset);
+}
+
+void SharedMemory::refuse(uintptr_t offset, size_t bytes, unsigned alignment, unsigned lane) const {
   const std::string distance = std::to_string(static_cast<intptr_t>(offset));
   if (bytes > bytes_ || offset > bytes_ - bytes) {
     throw Problem{lane, std::to_string(bytes) + " bytes at shared-memory offset " + distance +
@@ -80,30 +67,103 @@ void SharedMemory::refuse(uintptr_t offset, unsigned bytes, unsigned lane) const
                             " bytes"};
   }
   throw Problem{lane, "shared-memory offset " + distance +
-                          " is misaligned: must be a multiple of " + std::to_string(bytes)};
+                          " is misaligned: must be a multiple of " + std::to_string(alignment)};
+}
+
+// ---- what must be ordered ----
+
+void SharedMemory::explain_unless_own(const Party &party, size_t word, const char *verb) const {
+  const Write &write = writes_[word];
+  const unsigned lane = party.lane;
+  const bool generic = write.actor < clocks_.warps();
+  const bool ordered = write.epoch <= party.seen[write.actor];
+  const bool own = write.actor == party.warp && write.lane == party.identity;
+  const bool fenced = !party.async || !generic || is_fenced(party, write);
+  if (write.epoch != kNever && (ordered || own) && fenced) return;
+
+  std::string text = verb + (" shared-memory offset " + std::to_string(word * kWordBytes));
+  if (write.epoch != kNever && (ordered || own)) {
+    text += ", which " + std::string(name(write.instruction)) + " of " +
+            actor(write.actor, write.lane) + " has written: needs a fence_proxy_async after that";
+  } else if (write.epoch != kNever) {
+    text += after(party, write.instruction, generic ? write.actor : kNoWarp, write.lane);
+  } else if (write.instruction == Instruction::none) {
+    text += ", which is uninitialised: nothing has written it in this block";
+  } else if (write.instruction == Instruction::mbarrier_init) {
+    text += ", which is an mbarrier";
+  } else {
+    text += " while " + std::string(name(write.instruction)) + " of " +
+            (generic ? actor(write.actor, write.lane) : "lane " + std::to_string(write.lane)) +
+            " is in flight there: no " +
+            (generic ? "cp_async_wait_group" : "mbarrier_wait_parity") + " has covered it";
+  }
+  throw Problem{lane, text};
+}
+
+void SharedMemory::check_overwrite(const Party &party, size_t word) const {
+  if (writes_[word].instruction != Instruction::none) check_written(party, word, "writes");
+  const uint32_t *read = &reads_[index_of_read(word, 0)];
+  for (unsigned warp = 0; warp < clocks_.warps(); ++warp, read += kWordsPerChunk) {
+    if (read_epoch(*read) <= party.seen[warp]) continue;
+    if (warp == party.warp && read_lane(*read) == party.identity) continue;
+    const bool matrix = read_kind(*read) == kLdmatrix;
+    // A lane may release what its warp has read as a whole; lanes of one warp need a warp_sync.
+    const bool released = matrix && read_epoch(*read) <= party.seen[clocks_.collective(warp)];
+    if (released && warp != party.warp) continue;
+    refuse_overwrite(party, word, matrix ? Instruction::ldmatrix_x4 : Instruction::load_shared,
+                     warp, read_lane(*read));
+  }
+  for (const AsyncReads &reads : async_reads_) {
+    if (reads.epochs[word] > party.seen[reads.component]) {
+      refuse_overwrite(party, word, reads.instruction, kNoWarp, kWholeWarp);
+    }
+  }
+}
+
+void SharedMemory::refuse_overwrite(const Party &party, size_t word, Instruction earlier,
+                                    unsigned earlier_warp, unsigned earlier_lane) const {
+  throw Problem{party.lane, "writes shared-memory offset " + std::to_string(word * kWordBytes) +
+                                after(party, earlier, earlier_warp, earlier_lane)};
+}
+
+std::string SharedMemory::after(const Party &party, Instruction earlier, unsigned earlier_warp,
+                                unsigned earlier_lane) const {
+  std::string text = ", race: not ordered after " + std::string(name(earlier));
+  if (earlier_warp != kNoWarp) text += " of " + actor(earlier_warp, earlier_lane);
+  if (earlier_warp == party.warp && !party.async) {
+    return text + " (same warp: needs a warp_sync or barrier_sync between)";
+  }
+  const bool plain = earlier_warp != kNoWarp && !party.async;
+  return text + (plain ? " (needs a barrier_sync between)" : " (needs a wait or barrier between)");
+}
+
+// ---- accesses of a warp ----
+
+inline void SharedMemory::remember_read(const Party &party, size_t word) {
+  uint32_t &read = reads_[index_of_read(word, party.warp)];
+  unsigned lane = party.identity;
+  ReadKind kind = kind_of(party.instruction);
+  if (read_epoch(read) > party.seen[party.warp] && read_lane(read) != lane) {
+    lane = kWholeWarp;  // several lanes, unordered among each other
+    kind = std::min(kind, read_kind(read));
+  }
+  read = pack_read(clocks_.now(party.warp), lane, kind);
 }
 
 template <unsigned kWords>
 void SharedMemory::read_words(const Access &access, const Offsets &offsets) {
   const uint32_t *seen = clocks_.seen(access.warp);
-  const uint32_t now = clocks_.now(access.warp);
-  const uint32_t several = pack_read(now, kWholeWarp, access.instruction);
   for (unsigned lane = 0; lane < kLanes; ++lane) {
-    const unsigned party = access.whole_warp ? kWholeWarp : lane;
-    const uint32_t mine = pack_read(now, party, access.instruction);
+    const unsigned identity = access.whole_warp ? kWholeWarp : lane;
+    const Party party{access.warp, identity, seen, access.instruction, lane};
     const size_t first = offsets[lane] / kWordBytes;  // aligned: all words in one chunk
-    const Write *write = &writes_[first];
-    uint32_t *read = reads_of(first, access.warp);
-    for (unsigned i = 0; i < kWords; ++i) {
-      const bool known = i > 0 && write[i] == write[i - 1];
-      if (!known && write[i].epoch > seen[write[i].warp]) {
-        const bool own = write[i].epoch == now && write[i].warp == access.warp;
-        if (!own || write[i].lane != party) explain(access, lane, first + i, "reads");
-      }
-      const bool other_lane = read_epoch(read[i]) == now && read_lane(read[i]) != party;
-      read[i] = other_lane ? several : mine;
+    for (size_t word = first; word < first + kWords; ++word) {
+      const bool known = word > first && writes_[word] == writes_[word - 1];
+      if (!known) check_written(party, word, "reads");
+      remember_read(party, word);
     }
   }
+  if (!access.whole_warp) clocks_.accessed(access.warp, ~0u);
 }
 
 void SharedMemory::read(const Access &access, const Offsets &offsets, unsigned bytes) {
@@ -117,88 +177,106 @@ void SharedMemory::read(const Access &access, const Offsets &offsets, unsigned b
   }
 }
 
-void SharedMemory::check_overwrite(const Access &access, unsigned lane, size_t word) {
-  const uint32_t *seen = clocks_.seen(access.warp);
-  const Write &write = writes_[word];
-  if (write.epoch > seen[write.warp] && write.state != State::uninitialised) {
-    const bool own = write.epoch == clocks_.now(access.warp) && write.warp == access.warp;
-    if (!own || write.lane != lane) explain(access, lane, word, "writes");
-  }
-  const uint32_t *read = reads_of(word, 0);
-  for (unsigned warp = 0; warp < clocks_.warps(); ++warp, read += kWordsPerChunk) {
-    if (read_epoch(*read) <= seen[warp]) continue;
-    if (warp != access.warp || read_lane(*read) != lane) explain(access, lane, word, *read, warp);
-  }
-}
-
 void SharedMemory::overwrite(const Access &access, const Offsets &offsets, unsigned bytes,
-                             State state) {
-  const uint32_t epoch = state == State::written ? clocks_.now(access.warp) : kNever;
+                             bool lands_later) {
+  const uint32_t *seen = clocks_.seen(access.warp);
+  const uint32_t epoch = lands_later ? kNever : clocks_.now(access.warp);
   for (unsigned lane = 0; lane < kLanes; ++lane) {
-    const Write mine{epoch, static_cast<uint8_t>(access.warp), static_cast<uint8_t>(lane),
-                     access.instruction, state};
+    const Party party{access.warp, lane, seen, access.instruction, lane};
+    const Write mine{epoch, static_cast<uint16_t>(access.warp), static_cast<uint8_t>(lane),
+                     access.instruction};
     const size_t first = offsets[lane] / kWordBytes;
     for (size_t word = first; word < first + bytes / kWordBytes; ++word) {
-      check_overwrite(access, lane, word);
+      check_overwrite(party, word);
       writes_[word] = mine;
     }
   }
+  clocks_.wrote(access.warp, ~0u);
 }
 
 void SharedMemory::write(const Access &access, const Offsets &offsets, unsigned bytes) {
-  overwrite(access, offsets, bytes, State::written);
+  overwrite(access, offsets, bytes, false);
 }
 
 void SharedMemory::begin_copy(const Access &access, const Offsets &offsets, unsigned bytes) {
-  overwrite(access, offsets, bytes, State::in_flight);
+  overwrite(access, offsets, bytes, true);
   for (uint32_t offset : offsets) std::memset(data_ + offset, kPoison, bytes);
 }
 
 void SharedMemory::land_copy(const Access &access, unsigned lane, uint32_t offset,
                              const void *source, unsigned bytes) {
   // Nobody has touched the words since begin_copy: no access is ordered after one in flight.
-  const Write mine{clocks_.now(access.warp), static_cast<uint8_t>(access.warp),
-                   static_cast<uint8_t>(lane), access.instruction, State::written};
+  const Write mine{clocks_.now(access.warp), static_cast<uint16_t>(access.warp),
+                   static_cast<uint8_t>(lane), access.instruction};
   std::fill_n(&writes_[offset / kWordBytes], bytes / kWordBytes, mine);
   std::memcpy(data_ + offset, source, bytes);
+  clocks_.wrote(access.warp, 1u << lane);
 }
 
-namespace {
+// ---- accesses of a lane alone ----
 
-std::string race(Instruction earlier, unsigned earlier_warp, unsigned earlier_lane, unsigned warp) {
-  return ", race: not ordered after " + std::string(name(earlier)) + " of " +
-         actor(earlier_warp, earlier_lane) +
-         (earlier_warp == warp ? " (same warp: needs a warp_sync or barrier_sync between)"
-                               : " (needs a barrier_sync between)");
-}
-
-}  // namespace
-
-void SharedMemory::explain(const Access &access, unsigned lane, size_t word,
-                           const char *verb) const {
-  const Write &earlier = writes_[word];
-  std::string text = verb + (" shared-memory offset " + std::to_string(word * kWordBytes));
-  switch (earlier.state) {
-    case State::uninitialised:
-      text += ", which is uninitialised: nothing has written it in this block";
-      break;
-    case State::in_flight:
-      text += " while " + std::string(name(earlier.instruction)) + " of " +
-              actor(earlier.warp, earlier.lane) +
-              " is in flight there: no cp_async_wait_group has covered it";
-      break;
-    case State::written:
-      text += race(earlier.instruction, earlier.warp, earlier.lane, access.warp);
-      break;
+void SharedMemory::read_alone(const Access &access, unsigned lane, uint32_t offset,
+                              unsigned bytes) {
+  const Party party{access.warp, lane, clocks_.seen(access.warp, lane), access.instruction, lane};
+  for (size_t word = offset / kWordBytes; word < (offset + bytes) / kWordBytes; ++word) {
+    check_written(party, word, "reads");
+    remember_read(party, word);
   }
-  throw Problem{lane, text};
+  clocks_.accessed(access.warp, 1u << lane);
 }
 
-void SharedMemory::explain(const Access &access, unsigned lane, size_t word, uint32_t earlier_read,
-                           unsigned earlier_warp) const {
-  throw Problem{lane, "writes shared-memory offset " + std::to_string(word * kWordBytes) +
-                          race(read_instruction(earlier_read), earlier_warp,
-                               read_lane(earlier_read), access.warp)};
+void SharedMemory::write_alone(const Access &access, unsigned lane, uint32_t offset,
+                               unsigned bytes) {
+  const Party party{access.warp, lane, clocks_.seen(access.warp, lane), access.instruction, lane};
+  for (size_t word = offset / kWordBytes; word < (offset + bytes) / kWordBytes; ++word) {
+    check_overwrite(party, word);
+    writes_[word] = {clocks_.now(access.warp), static_cast<uint16_t>(access.warp),
+                     static_cast<uint8_t>(lane), access.instruction};
+  }
+  clocks_.wrote(access.warp, 1u << lane);
+}
+
+void SharedMemory::reserve_barrier(const Access &access, unsigned lane, uint32_t offset) {
+  constexpr unsigned kBarrierBytes = 8;
+  write_alone(access, lane, offset, kBarrierBytes);
+  for (size_t word = offset / kWordBytes; word < (offset + kBarrierBytes) / kWordBytes; ++word) {
+    writes_[word].epoch = kNever;
+  }
+}
+
+// ---- accesses of units that work on their own ----
+
+SharedMemory::AsyncReads &SharedMemory::reads_of(const AsyncAccess &access) {
+  for (AsyncReads &reads : async_reads_) {
+    if (reads.component == access.component) return reads;
+  }
+  return async_reads_.emplace_back(access.component, access.instruction,
+                                   std::vector<uint32_t>(writes_.size()));
+}
+
+void SharedMemory::read(const AsyncAccess &access, uint32_t offset, unsigned bytes) {
+  const Party party = party_of(access);
+  uint32_t *epochs = reads_of(access).epochs.data();
+  for (size_t word = offset / kWordBytes; word < (offset + bytes) / kWordBytes; ++word) {
+    check_written(party, word, "reads");
+    epochs[word] = access.epoch;
+  }
+}
+
+void SharedMemory::begin_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes) {
+  const Party party = party_of(access);
+  for (size_t word = offset / kWordBytes; word < (offset + bytes) / kWordBytes; ++word) {
+    check_overwrite(party, word);
+    writes_[word] = {kNever, static_cast<uint16_t>(access.component),
+                     static_cast<uint8_t>(access.lane), access.instruction};
+  }
+  std::memset(data_ + offset, kPoison, bytes);
+}
+
+void SharedMemory::land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes) {
+  const Write mine{access.epoch, static_cast<uint16_t>(access.component),
+                   static_cast<uint8_t>(access.lane), access.instruction};
+  std::fill_n(&writes_[offset / kWordBytes], bytes / kWordBytes, mine);
 }
 
 }  // namespace flashsmith::emulator

@@ -1,51 +1,17 @@
-// A block's shared memory with a shadow that remembers who wrote and read each 4-byte word, and the
-// clocks that say which of those accesses are ordered (happens-before, as in FastTrack).
+// A block's shared memory with a shadow that remembers who wrote and read each 4-byte word.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "emulator/clocks.h"
 #include "emulator/instruction.h"
 
 namespace flashsmith::emulator {
-
-// Thrown while an instruction executes; becomes a Fault that also names kernel, block and thread.
-struct Problem {
-  unsigned lane;
-  std::string text;
-  Instruction instruction = Instruction::none;  // none: the one that the warp is at
-};
-
-// Each warp counts epochs; one ends when the warp synchronises. An access is known by its epoch.
-// What warp w does now is ordered after all that warp u did up to epoch seen(w)[u]; of its own
-// accesses these are the ones of past epochs, so that lanes are ordered when their epochs differ.
-class Clocks {
- public:
-  explicit Clocks(unsigned warps) : warps_(warps), seen_(size_t{warps} * warps) {}
-
-  static constexpr uint32_t kMaxEpoch = (1u << 24) - 1;  // fits the shadow of a read
-  static constexpr uint32_t kRestart = 1u << 20;         // leaves a block enough of them
-
-  void start_block();
-  bool restarted() const { return restarted_; }  // this block's epochs began at 1 again
-  unsigned warps() const { return warps_; }
-  const uint32_t *seen(unsigned warp) const { return &seen_[size_t{warp} * warps_]; }
-  uint32_t now(unsigned warp) const { return seen(warp)[warp] + 1; }
-
-  // A clock that travels with a synchronisation object: what arrivals publish and waiters learn.
-  using Published = std::vector<uint32_t>;
-  void end_epoch(unsigned warp);
-  void release(unsigned warp, Published &published);  // also ends the epoch
-  void acquire(unsigned warp, const Published &published);
-
- private:
-  unsigned warps_;
-  std::vector<uint32_t> seen_;  // [warp][of]
-  bool restarted_ = true;
-};
 
 using Offsets = uint32_t[32];  // in shared memory, of the lanes
 
@@ -56,9 +22,20 @@ struct Access {
   bool whole_warp = false;  // a lane gives the address, but all lanes get of the data
 };
 
+// An access of a unit that works on its own, bulk copy or tensor core (the async proxy).
+struct AsyncAccess {
+  unsigned component;       // of the clocks: orders what comes after this access
+  uint32_t epoch;           // in that component
+  const uint32_t *ordered;  // [component]: what this access is ordered after
+  Instruction instruction;
+  unsigned warp, lane;  // that issued it; the lane may be kWholeWarp
+};
+
 class SharedMemory {
  public:
-  SharedMemory(size_t bytes, const Clocks &clocks);
+  static constexpr unsigned kWholeWarp = 32;  // in the place of a lane
+
+  SharedMemory(size_t bytes, Clocks &clocks);
 
   void start_block();  // poisons everything; call after Clocks::start_block
   uint8_t *data() const { return data_; }
@@ -69,9 +46,11 @@ class SharedMemory {
         reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(data_);
     const bool inside = bytes <= bytes_ && offset <= bytes_ - bytes;
     if (!inside || (offset & (bytes - 1)) != 0) [[unlikely]]
-      refuse(offset, bytes, lane);
+      refuse(offset, bytes, bytes, lane);
     return static_cast<uint32_t>(offset);
   }
+  // The same for a size that is no power of two.
+  uint32_t offset(const void *address, size_t bytes, unsigned alignment, unsigned lane) const;
 
   // Each checks that `bytes` at each offset are ordered after accesses they conflict with, and
   // remembers them.
@@ -83,40 +62,89 @@ class SharedMemory {
   void land_copy(const Access &access, unsigned lane, uint32_t offset, const void *source,
                  unsigned bytes);
 
+  // The same for a lane that acts alone.
+  void read_alone(const Access &access, unsigned lane, uint32_t offset, unsigned bytes);
+  void write_alone(const Access &access, unsigned lane, uint32_t offset, unsigned bytes);
+
+  // The same for units that work on their own; sizes are multiples of 4 bytes.
+  void read(const AsyncAccess &access, uint32_t offset, unsigned bytes);
+  void begin_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);  // poisons
+  void land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);   // the shadow only
+
+  // No plain access may touch the 8 bytes of an mbarrier from now on.
+  void reserve_barrier(const Access &access, unsigned lane, uint32_t offset);
+
  private:
-  enum class State : uint8_t { uninitialised, in_flight, written };
+  // The last write. It was not yet, or never will be, ordered before anything: epoch is kNever.
+  // Then `instruction` tells why: none (uninitialised), a copy in flight, or mbarrier_init.
   struct Write {
-    uint32_t epoch;  // kNever unless written: then no access is ordered after it
-    uint8_t warp, lane;
+    uint32_t epoch;
+    uint16_t actor;  // component of the clocks; a warp for accesses of its lanes
+    uint8_t lane;
     Instruction instruction;
-    State state;
 
     bool operator==(const Write &) const = default;
   };
   static constexpr uint32_t kNever = ~0u;
   static constexpr unsigned kWordBytes = 4, kWordsPerChunk = 4;
 
-  uint32_t *reads_of(size_t word, unsigned warp) {
+  // Who accesses a word now. Its own earlier accesses, by the same `identity`, are in order.
+  struct Party {
+    unsigned warp, identity;  // the identity is a lane, or that of the warp as a whole
+    const uint32_t *seen;
+    Instruction instruction;
+    unsigned lane;       // for messages
+    bool async = false;  // a unit that works on its own, for this lane or warp
+  };
+  static constexpr unsigned kNoWarp = ~0u;
+
+  // The last read by one unit that works on its own.
+  struct AsyncReads {
+    unsigned component;
+    Instruction instruction;
+    std::vector<uint32_t> epochs;  // [word]
+  };
+
+  size_t index_of_read(size_t word, unsigned warp) const {
     const size_t chunk = word / kWordsPerChunk;
-    return &reads_[(chunk * clocks_.warps() + warp) * kWordsPerChunk + word % kWordsPerChunk];
+    return (chunk * clocks_.warps() + warp) * kWordsPerChunk + word % kWordsPerChunk;
+  }
+  static Party party_of(const AsyncAccess &access) {
+    return {access.warp, access.lane, access.ordered, access.instruction, access.lane % kWholeWarp,
+            true};
   }
   template <unsigned kWords>
   void read_words(const Access &access, const Offsets &offsets);
-  void overwrite(const Access &access, const Offsets &offsets, unsigned bytes, State state);
-  void check_overwrite(const Access &access, unsigned lane, size_t word);
+  void remember_read(const Party &party, size_t word);
+  void overwrite(const Access &access, const Offsets &offsets, unsigned bytes, bool lands_later);
+  void check_written(const Party &party, size_t word, const char *verb) const {
+    const Write &write = writes_[word];
+    bool ordered = write.epoch <= party.seen[write.actor];
+    // What lanes write must also be fenced before a unit that works on its own can see it.
+    if (party.async && write.actor < clocks_.warps()) ordered &= is_fenced(party, write);
+    if (!ordered) [[unlikely]]
+      explain_unless_own(party, word, verb);
+  }
+  bool is_fenced(const Party &party, const Write &write) const {
+    return write.epoch <= party.seen[clocks_.fenced(write.actor)];
+  }
+  void explain_unless_own(const Party &party, size_t word, const char *verb) const;
+  void check_overwrite(const Party &party, size_t word) const;
+  AsyncReads &reads_of(const AsyncAccess &access);
 
-  [[noreturn]] void refuse(uintptr_t offset, unsigned bytes, unsigned lane) const;
-  [[noreturn]] void explain(const Access &access, unsigned lane, size_t word,
-                            const char *verb) const;
-  [[noreturn]] void explain(const Access &access, unsigned lane, size_t word, uint32_t earlier_read,
-                            unsigned earlier_warp) const;
+  [[noreturn]] void refuse(uintptr_t offset, size_t bytes, unsigned alignment, unsigned lane) const;
+  [[noreturn]] void refuse_overwrite(const Party &party, size_t word, Instruction earlier,
+                                     unsigned earlier_warp, unsigned earlier_lane) const;
+  std::string after(const Party &party, Instruction earlier, unsigned earlier_warp,
+                    unsigned earlier_lane) const;
 
-  const Clocks &clocks_;
+  Clocks &clocks_;
   size_t bytes_;
   std::unique_ptr<uint8_t[]> storage_;
-  uint8_t *data_;                // into storage_, aligned
-  std::vector<Write> writes_;    // [word]: the last write
-  std::vector<uint32_t> reads_;  // [word / 4][warp][word % 4]: the last read of each warp, packed
+  uint8_t *data_;                       // into storage_, aligned
+  std::vector<Write> writes_;           // [word]: the last write
+  std::vector<uint32_t> reads_;         // [word / 4][warp][word % 4]: the last read of each, packed
+  std::deque<AsyncReads> async_reads_;  // of the units that have read in any block
 };
 
 }  // namespace flashsmith::emulator

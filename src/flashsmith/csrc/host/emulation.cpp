@@ -55,6 +55,15 @@ Map<String, int64_t> emulator_counters() {
   FLASHSMITH_COUNTER(global_load_sectors);
   FLASHSMITH_COUNTER(global_store_bytes);
   FLASHSMITH_COUNTER(global_store_sectors);
+  FLASHSMITH_COUNTER(wgmma);
+  FLASHSMITH_COUNTER(wgmma_flops);
+  FLASHSMITH_COUNTER(wgmma_shared_bytes);
+  FLASHSMITH_COUNTER(tma_loads);
+  FLASHSMITH_COUNTER(tma_load_bytes);
+  FLASHSMITH_COUNTER(tma_stores);
+  FLASHSMITH_COUNTER(tma_store_bytes);
+  FLASHSMITH_COUNTER(mbarrier_waits);
+  FLASHSMITH_COUNTER(named_barriers);
 #undef FLASHSMITH_COUNTER
   return counters;
 }

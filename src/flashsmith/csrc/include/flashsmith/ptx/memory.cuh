@@ -68,4 +68,67 @@ FLASHSMITH_DEVICE void store_shared_4(shared_address destination, uint32_t word)
 #endif
 }
 
+// ld.shared.b32
+FLASHSMITH_DEVICE uint32_t load_shared_4(shared_address source) {
+  uint32_t word;
+#ifdef FLASHSMITH_EMULATOR
+  emulator::load_shared(&word, pointer(source), sizeof(word));
+#else
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(source) : "memory");
+#endif
+  return word;
+}
+
+// ---- by one thread, where the lanes of a warp go different ways ----
+
+// ld.shared.b32
+FLASHSMITH_DEVICE uint32_t thread_load_shared_4(shared_address source) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::thread_load_shared(pointer(source));
+#else
+  return load_shared_4(source);
+#endif
+}
+
+// st.shared.b32
+FLASHSMITH_DEVICE void thread_store_shared_4(shared_address destination, uint32_t word) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::thread_store_shared(pointer(destination), word);
+#else
+  store_shared_4(destination, word);
+#endif
+}
+
+// st.global.b32
+FLASHSMITH_DEVICE void thread_store_global_4(void *destination, uint32_t word) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::thread_store_global(destination, &word, sizeof(word));
+#else
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(destination), "r"(word) : "memory");
+#endif
+}
+
+// st.global.v4.b32
+FLASHSMITH_DEVICE void thread_store_global_16(void *destination, const Chunk &chunk) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::thread_store_global(destination, &chunk, sizeof(Chunk));
+#else
+  store_global_16(destination, chunk);
+#endif
+}
+
+// atom.relaxed.gpu.global.add.u32: returns the value before.
+FLASHSMITH_DEVICE uint32_t thread_atomic_add(uint32_t *destination, uint32_t value) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::thread_atomic_add(destination, value);
+#else
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(destination), "r"(value)
+               : "memory");
+  return before;
+#endif
+}
+
 }  // namespace flashsmith::ptx

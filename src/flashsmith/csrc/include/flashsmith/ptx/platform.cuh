@@ -11,12 +11,17 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define FLASHSMITH_DEVICE inline
-// Last parameter of a synchronising instruction: the emulator tells call sites apart by it.
+#define FLASHSMITH_HOST_DEVICE inline
+// Last parameter of a synchronising instruction: the emulator tells call sites apart by it. The
+// second form follows other parameters.
 #define FLASHSMITH_CALL_SITE \
   ::flashsmith::emulator::Where where = ::flashsmith::emulator::Where::current()
+#define FLASHSMITH_LAST_CALL_SITE , FLASHSMITH_CALL_SITE
 #else
 #define FLASHSMITH_DEVICE __device__ __forceinline__
+#define FLASHSMITH_HOST_DEVICE __host__ __device__ __forceinline__
 #define FLASHSMITH_CALL_SITE
+#define FLASHSMITH_LAST_CALL_SITE
 #endif
 
 namespace flashsmith::ptx {

@@ -1,0 +1,105 @@
+// Which accesses are ordered: vector clocks (happens-before, as in FastTrack).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace flashsmith::emulator {
+
+// Each warp counts epochs; one ends when the warp, or a lane of it, synchronises. An access is
+// known by the epoch in which it happened and the component of the clock that orders it:
+//   w              accesses of single lanes of warp w. What a warp does is ordered after all those
+//                  of epochs up to seen(warp)[w]; of its own these are the epochs before it last
+//                  synchronised as a whole.
+//   collective(w)  accesses of warp w as a whole (ldmatrix). Any lane can release these.
+//   fenced(w)      generic writes of warp w that a proxy fence has made visible to bulk copies and
+//                  wgmma.
+//   tensor(g)      reads of shared memory by wgmma of warpgroup g.
+//   store(w)       reads of shared memory by bulk stores that warp w has issued.
+//   barrier(i)     writes of shared memory by bulk copies that mbarrier i covers.
+// A lane that synchronises alone (an mbarrier wait, a fence) is ahead of its warp, until the warp
+// synchronises or all its lanes know the same.
+class Clocks {
+ public:
+  explicit Clocks(unsigned warps);
+
+  static constexpr uint32_t kMaxEpoch = (1u << 24) - 1;  // fits the shadow of a read
+  static constexpr uint32_t kRestart = 1u << 20;         // leaves a block enough of them
+  static constexpr unsigned kMaxBarriers = 64;
+
+  void start_block();
+  bool restarted() const { return restarted_; }  // this block's epochs began at 1 again
+  unsigned warps() const { return warps_; }
+
+  unsigned collective(unsigned warp) const { return warps_ + warp; }
+  unsigned fenced(unsigned warp) const { return 2 * warps_ + warp; }
+  unsigned tensor(unsigned group) const { return 3 * warps_ + group; }
+  unsigned store(unsigned warp) const { return 3 * warps_ + groups_ + warp; }
+  unsigned barrier(unsigned index) const { return 4 * warps_ + groups_ + index; }
+  unsigned add_barrier();  // its component; throws a Problem if there are too many
+
+  // [component]: the epoch up to which accesses are ordered before what the warp does now, or what
+  // a lane of it does alone.
+  const uint32_t *seen(unsigned warp) const { return &seen_[size_t{warp} * size_]; }
+  const uint32_t *seen(unsigned warp, unsigned lane);
+  uint32_t now(unsigned warp) const { return warps_state_[warp].epoch; }
+  uint32_t next(unsigned component) { return ++counts_[component]; }  // of tensor, store, barrier
+  uint32_t epoch(unsigned component) const { return counts_[component]; }
+
+  // Single lanes of the warp have accessed shared memory.
+  void accessed(unsigned warp, uint32_t lanes) { warps_state_[warp].unsynced |= lanes; }
+  void wrote(unsigned warp, uint32_t lanes) {
+    warps_state_[warp].unsynced |= lanes;
+    warps_state_[warp].unfenced |= lanes;
+  }
+
+  // A clock that travels with a synchronisation object: what arrivals publish and waiters learn.
+  using Published = std::vector<uint32_t>;
+
+  // The warp as a whole.
+  void synchronise(unsigned warp);
+  void release(unsigned warp, Published &published);
+  void acquire(unsigned warp, const Published &published);
+  void acquire(unsigned warp, unsigned component, uint32_t epoch);
+  void settle(unsigned warp) {  // what all lanes know, the warp knows
+    if (warps_state_[warp].ahead == ~0u) settle_all(warp);
+  }
+
+  // One lane of it.
+  void release(unsigned warp, unsigned lane, Published &published);
+  void acquire(unsigned warp, unsigned lane, const Published &published);
+  void acquire(unsigned warp, unsigned lane, unsigned component, uint32_t epoch);
+  void fence(unsigned warp, unsigned lane);
+
+  void merge(Published &into, const uint32_t *clock) const;  // the later of each component
+  void meet(Published &into, const uint32_t *clock) const;   // the earlier of each
+
+ private:
+  struct Warp {
+    uint32_t epoch;     // of what happens now
+    uint32_t ahead;     // lanes that know more than their warp
+    uint32_t unsynced;  // lanes with accesses of their own since the warp synchronised
+    uint32_t unfenced;  // lanes with generic writes that no proxy fence covers
+  };
+
+  uint32_t end_epoch(unsigned warp);  // returns the one that ends
+  uint32_t *row(unsigned warp) { return &seen_[size_t{warp} * size_]; }
+  uint32_t *ahead_row(unsigned warp, unsigned lane);
+  uint32_t *lane_row(unsigned warp, unsigned lane) {
+    constexpr unsigned kLanes = 32;
+    return &lanes_[(size_t{warp} * kLanes + lane) * size_];
+  }
+  void settle_all(unsigned warp);
+  void join(unsigned warp);
+
+  unsigned warps_, groups_, size_;
+  unsigned used_;                      // components that this block has
+  std::vector<Warp> warps_state_;      // [warp]
+  std::vector<uint32_t> seen_;         // [warp][component]
+  std::unique_ptr<uint32_t[]> lanes_;  // [warp][lane][component], of the lanes that are ahead
+  std::vector<uint32_t> counts_;       // [component]: epochs of what no warp counts
+  bool restarted_ = true;
+};
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,39 @@
+// Operands of wgmma in shared memory: where their elements lie, and their values.
+#pragma once
+
+#include <cstdint>
+
+#include "emulator/device.h"
+#include "emulator/shared_memory.h"
+#include "emulator/tensor_map.h"
+
+namespace flashsmith::emulator {
+
+// PTX ISA, Asynchronous Warpgroup Level Matrix Shared Memory Layout: Matrix Descriptor.
+struct MatrixDescriptor {
+  uint32_t start, leading_bytes, stride_bytes;  // offsets in shared memory
+  uint32_t base_offset;
+  Swizzle swizzle;
+
+  explicit MatrixDescriptor(uint64_t bits);
+
+  // Offset of 8 consecutive elements, K-major: elements 8 * chunk to 8 * chunk + 7 of the K
+  // dimension in row `row` of the other one.
+  uint32_t k_major(uint32_t row, uint32_t chunk) const;
+  // MN-major: elements 8 * chunk to 8 * chunk + 7 of the other dimension at k.
+  uint32_t mn_major(uint32_t chunk, uint32_t k) const;
+};
+
+constexpr int kWgmmaM = 64, kWgmmaK = 16, kWgmmaMaxN = 256;
+
+// values[k * rows + row]: the 16 x `rows` operand.
+void read_operand(SharedMemory &shared, const AsyncAccess &access, uint64_t descriptor, int rows,
+                  bool mn_major, MmaType type, float *values);
+
+// c (64, n) += a^T b in order of k, with a (16, 64) and b (16, n).
+void multiply_add(float *c, const float *a, const float *b, int n);
+
+// The two elements of a register.
+void decode_pair(uint32_t word, MmaType type, float &low, float &high);
+
+}  // namespace flashsmith::emulator

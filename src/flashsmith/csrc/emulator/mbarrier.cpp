@@ -1,0 +1,137 @@
+#include "emulator/mbarrier.h"
+
+#include "emulator/block.h"
+#include "emulator/tma.h"
+
+namespace flashsmith::emulator {
+
+namespace {
+constexpr unsigned kBarrierBytes = 8;
+}
+
+std::string Mbarrier::describe() const {
+  return "the mbarrier at shared-memory offset " + std::to_string(offset) + " (phase " +
+         std::to_string(phase) + " lacks " + std::to_string(pending) + " of " +
+         std::to_string(count) + " arrivals and " + std::to_string(expected) + " bytes)";
+}
+
+void Mbarriers::initialise(Thread &thread, void *address, unsigned count) {
+  const unsigned warp = thread.warp->index, lane = thread.lane;
+  const uint32_t offset = block_.shared.offset(address, kBarrierBytes, lane);
+  block_.shared.reserve_barrier({warp, Instruction::mbarrier_init}, lane, offset);
+  barriers_.push_back({.offset = offset,
+                       .count = count,
+                       .component = block_.clocks.add_barrier(),
+                       .initialiser_warp = warp,
+                       .initialiser_lane = lane,
+                       .initialised = block_.clocks.now(warp)});
+}
+
+void Mbarriers::fence(const Thread &thread) {
+  for (Mbarrier &barrier : barriers_) {
+    barrier.fenced |=
+        barrier.initialiser_warp == thread.warp->index && barrier.initialiser_lane == thread.lane;
+  }
+}
+
+Mbarrier &Mbarriers::find(Thread &thread, void *address) {
+  const uint32_t offset = block_.shared.offset(address, kBarrierBytes, thread.lane);
+  for (Mbarrier &barrier : barriers_) {
+    if (barrier.offset != offset) continue;
+    const unsigned warp = barrier.initialiser_warp;
+    const bool own = warp == thread.warp->index && barrier.initialiser_lane == thread.lane;
+    if (!own && barrier.initialised > block_.clocks.seen(thread.warp->index, thread.lane)[warp]) {
+      throw Problem{thread.lane, "race: not ordered after mbarrier_init at shared-memory offset " +
+                                     std::to_string(offset) + " (needs a barrier_sync between)"};
+    }
+    advance(barrier);
+    return barrier;
+  }
+  throw Problem{thread.lane,
+                "no mbarrier_init has run at shared-memory offset " + std::to_string(offset)};
+}
+
+void Mbarriers::advance(Mbarrier &barrier) {
+  if (barrier.pending != 0 || barrier.expected > 0) return;
+  if (barrier.expected < 0) {
+    throw Problem{0, std::to_string(-barrier.expected) +
+                         " bytes more than expected are copied to " + barrier.describe()};
+  }
+  if (!barrier.loads.empty()) {
+    const uint32_t epoch = block_.clocks.next(barrier.component);
+    for (const BulkLoad &load : barrier.loads) land(block_, load, barrier.component, epoch);
+    barrier.loads.clear();
+    barrier.arriving[barrier.component] = epoch;
+  }
+  // Arrivals of one phase come after those of the phases before it.
+  block_.clocks.merge(barrier.completed, barrier.arriving.data());
+  ++barrier.phase;
+  barrier.pending = barrier.count;
+  for (Thread *waiter : barrier.waiters) waiter->warp->ready |= 1u << waiter->lane;
+  barrier.waiters.clear();
+}
+
+void Mbarriers::expect(Mbarrier &barrier, int64_t bytes) {
+  constexpr int64_t kLimit = (1 << 20) - 1;
+  barrier.expected += bytes;
+  if (barrier.expected > kLimit || barrier.expected < -kLimit) {
+    throw Problem{0, "the transaction count leaves its range of 2^20 - 1 in " + barrier.describe()};
+  }
+}
+
+void Mbarriers::arrive(Thread &thread, void *address, int64_t bytes) {
+  Mbarrier &barrier = find(thread, address);
+  if (barrier.pending == 0) throw Problem{0, "one arrival too many in " + barrier.describe()};
+  expect(barrier, bytes);
+  block_.clocks.release(thread.warp->index, thread.lane, barrier.arriving);
+  --barrier.pending;
+  if (!barrier.waiters.empty()) advance(barrier);
+}
+
+void Mbarriers::wait(Thread &thread, void *address, unsigned parity, const Step &step) {
+  Mbarrier &barrier = find(thread, address);
+  // Looks again each time, as a loop over try_wait does.
+  for (; (barrier.phase & 1) == parity; advance(barrier)) {
+    barrier.waiters.push_back(&thread);
+    thread.waits_for = &barrier;
+    thread.waits_at = step;
+    suspend(thread);
+    thread.waits_for = nullptr;
+  }
+  block_.clocks.acquire(thread.warp->index, thread.lane, barrier.completed);
+}
+
+void Mbarriers::load(Thread &thread, void *shared, const TensorMap &map, void *address,
+                     const int *coordinates) {
+  Mbarrier &barrier = find(thread, address);
+  const unsigned warp = thread.warp->index, lane = thread.lane;
+  if (!barrier.fenced) {
+    throw Problem{lane,
+                  "no fence_mbarrier_init has made it known to bulk copies: " + barrier.describe()};
+  }
+  const uint32_t bytes = box_bytes(map);
+  const uint32_t offset = block_.shared.offset(shared, bytes, kBulkAlignment, lane);
+  check_box(block_.global, map, coordinates, GlobalMemory::Use::load, lane);
+  block_.shared.begin_copy({.component = barrier.component,
+                            .epoch = 0,
+                            .ordered = block_.clocks.seen(warp, lane),
+                            .instruction = Instruction::tma_load,
+                            .warp = warp,
+                            .lane = lane},
+                           offset, bytes);
+  BulkLoad &load = barrier.loads.emplace_back(BulkLoad{map, {}, offset, warp, lane});
+  for (unsigned i = 0; i < map.rank; ++i) load.coordinates[i] = coordinates[i];
+  expect(barrier, -int64_t{bytes});
+  ++block_.counters.tma_loads;
+  block_.counters.tma_load_bytes += bytes;
+  if (!barrier.waiters.empty()) advance(barrier);
+}
+
+const Mbarrier *Mbarriers::in_flight() const {
+  for (const Mbarrier &barrier : barriers_) {
+    if (!barrier.loads.empty()) return &barrier;
+  }
+  return nullptr;
+}
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,177 @@
+#include "emulator/tma.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/block.h"
+
+namespace flashsmith::emulator {
+
+namespace {
+
+constexpr uint32_t kChunkBytes = 16, kMaxBox = 256, kMaxRowBytes = kMaxBox * 8;
+
+uint32_t row_bytes(const TensorMap &map) { return map.box[0] * map.element_bytes; }
+
+// A row of the box: `bytes` of it from `first` on lie in the tensor, at `address`.
+struct Row {
+  uint32_t index;
+  uint8_t *address;
+  uint32_t first, bytes;
+};
+
+template <class Visit>
+void each_row(const TensorMap &map, const int *coordinates, Visit visit) {
+  const int64_t x = coordinates[0];
+  const int64_t first = std::max<int64_t>(0, -x);
+  const int64_t last = std::min<int64_t>(map.box[0], static_cast<int64_t>(map.sizes[0]) - x);
+  const uint32_t rows = box_bytes(map) / row_bytes(map);
+  for (uint32_t row = 0; row < rows; ++row) {
+    bool inside = first < last;
+    int64_t offset = (x + first) * map.element_bytes;
+    uint32_t rest = row;
+    for (unsigned i = 1; i < map.rank; rest /= map.box[i], ++i) {
+      const int64_t position = int64_t{coordinates[i]} + rest % map.box[i];
+      inside &= position >= 0 && position < static_cast<int64_t>(map.sizes[i]);
+      offset += position * static_cast<int64_t>(map.strides[i]);
+    }
+    const auto bytes = static_cast<uint32_t>(inside ? (last - first) * map.element_bytes : 0);
+    visit(Row{row, inside ? static_cast<uint8_t *>(map.base) + offset : nullptr,
+              static_cast<uint32_t>(inside ? first * map.element_bytes : 0), bytes});
+  }
+}
+
+// Moves a row between its swizzled place in shared memory, whose first byte is at `tile`, and line.
+// `tile` stands at shared-memory offset `offset`.
+template <class Move>
+void each_chunk(const TensorMap &map, uint32_t offset, uint32_t row, Move move) {
+  const uint32_t bytes = row_bytes(map);
+  for (uint32_t chunk = 0; chunk < bytes; chunk += kChunkBytes) {
+    move(swizzled(offset + row * bytes + chunk, map.swizzle), chunk);
+  }
+}
+
+void check_map(const TensorMap &map, unsigned lane) {
+  const auto refuse = [&](const char *what) {
+    throw Problem{lane, std::string("the tensor map ") + what};
+  };
+  if (map.rank < 1 || map.rank > kMaxTensorRank) refuse("has a rank that is not 1 to 5");
+  if (reinterpret_cast<uintptr_t>(map.base) % kChunkBytes != 0) {
+    refuse("has a base that is no multiple of 16");
+  }
+  for (unsigned i = 0; i < map.rank; ++i) {
+    if (map.box[i] < 1 || map.box[i] > kMaxBox) refuse("has a box size that is not 1 to 256");
+    if (i > 0 && map.strides[i] % kChunkBytes != 0) {
+      refuse("has a stride that is no multiple of 16 bytes");
+    }
+  }
+  if (row_bytes(map) % kChunkBytes != 0) refuse("has box rows that are no multiple of 16 bytes");
+  const uint32_t span = kChunkBytes << static_cast<unsigned>(map.swizzle);
+  if (map.swizzle != Swizzle::none && row_bytes(map) != span) {
+    refuse("has box rows that are not as long as its swizzle");
+  }
+}
+
+}  // namespace
+
+uint32_t box_bytes(const TensorMap &map) {
+  uint32_t bytes = map.element_bytes;
+  for (unsigned i = 0; i < map.rank; ++i) bytes *= map.box[i];
+  return bytes;
+}
+
+void check_box(GlobalMemory &memory, const TensorMap &map, const int *coordinates,
+               GlobalMemory::Use use, unsigned lane) {
+  check_map(map, lane);
+  each_row(map, coordinates, [&](const Row &row) {
+    if (row.bytes > 0) memory.check(row.address, row.bytes, map.element_bytes, use, lane);
+  });
+}
+
+void land(Block &block, const BulkLoad &load, unsigned component, uint32_t epoch) {
+  const TensorMap &map = load.map;
+  uint8_t *shared = block.shared.data();
+  each_row(map, load.coordinates, [&](const Row &row) {
+    uint8_t line[kMaxRowBytes];
+    std::memset(line, 0, row_bytes(map));
+    if (row.bytes > 0) std::memcpy(line + row.first, row.address, row.bytes);
+    each_chunk(map, load.offset, row.index, [&](uint32_t offset, uint32_t chunk) {
+      std::memcpy(shared + offset, line + chunk, kChunkBytes);
+    });
+  });
+  block.shared.land_copy({.component = component,
+                          .epoch = epoch,
+                          .ordered = nullptr,
+                          .instruction = Instruction::tma_load,
+                          .warp = load.warp,
+                          .lane = load.lane},
+                         load.offset, box_bytes(map));
+}
+
+void BulkStores::store(Thread &thread, const TensorMap &map, const void *shared,
+                       const int *coordinates) {
+  const uint32_t bytes = box_bytes(map);
+  const uint32_t offset = block_.shared.offset(shared, bytes, kBulkAlignment, thread.lane);
+  check_box(block_.global, map, coordinates, GlobalMemory::Use::store, thread.lane);
+  Stores &mine = threads_[thread.index];
+  Store &store = mine.stores.emplace_back(Store{map, {}, offset, mine.groups, {}});
+  std::copy_n(coordinates, map.rank, store.coordinates);
+  block_.clocks.merge(store.ordered, block_.clocks.seen(thread.warp->index, thread.lane));
+  ++block_.counters.tma_stores;
+  block_.counters.tma_store_bytes += bytes;
+}
+
+void BulkStores::wait(Thread &thread, unsigned pending, bool read_only) {
+  Stores &mine = threads_[thread.index];
+  const uint64_t covered = mine.groups - std::min<uint64_t>(mine.groups, pending);
+  const unsigned warp = thread.warp->index, component = block_.clocks.store(warp);
+  const uint32_t epoch = block_.clocks.next(component);
+  for (Store &store : mine.stores) {
+    if (store.group >= covered) break;
+    if (store.bytes.empty()) read(thread, store, epoch);
+    if (!read_only) write(store);
+  }
+  block_.clocks.acquire(warp, thread.lane, component, epoch);
+  if (!read_only) {
+    std::erase_if(mine.stores, [&](const Store &store) { return store.group < covered; });
+  }
+}
+
+void BulkStores::read(Thread &thread, Store &store, uint32_t epoch) {
+  const uint32_t bytes = box_bytes(store.map);
+  block_.shared.read({.component = block_.clocks.store(thread.warp->index),
+                      .epoch = epoch,
+                      .ordered = store.ordered.data(),
+                      .instruction = Instruction::tma_store,
+                      .warp = thread.warp->index,
+                      .lane = thread.lane},
+                     store.offset, bytes);
+  const uint8_t *tile = block_.shared.data() + store.offset;
+  store.bytes.assign(tile, tile + bytes);
+}
+
+void BulkStores::write(const Store &store) {
+  const TensorMap &map = store.map;
+  each_row(map, store.coordinates, [&](const Row &row) {
+    if (row.bytes == 0) return;
+    uint8_t line[kMaxRowBytes];
+    each_chunk(map, store.offset, row.index, [&](uint32_t offset, uint32_t chunk) {
+      std::memcpy(line + chunk, &store.bytes[offset - store.offset], kChunkBytes);
+    });
+    std::memcpy(row.address, line + row.first, row.bytes);
+  });
+}
+
+bool BulkStores::unread(const Thread &thread) const {
+  const auto found = threads_.find(thread.index);
+  if (found == threads_.end()) return false;
+  return std::ranges::any_of(found->second.stores, [](auto &store) { return store.bytes.empty(); });
+}
+
+void BulkStores::finish() {
+  for (const auto &[index, mine] : threads_) {
+    for (const Store &store : mine.stores) write(store);
+  }
+}
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,65 @@
+// Barriers in shared memory that count arrivals and the bytes of bulk copies; 8 bytes each, 8-byte
+// aligned. PTX ISA, Parallel Synchronization and Communication Instructions: mbarrier.
+//
+// All of these are instructions of single threads. An arrival releases what its thread has done and
+// what its warp has done as a whole (ldmatrix, wgmma it has waited for); for what other lanes have
+// loaded or stored themselves, it needs a warp_sync before.
+#pragma once
+
+#include "flashsmith/ptx/platform.cuh"
+
+namespace flashsmith::ptx {
+
+constexpr int kMbarrierBytes = 8;
+
+// mbarrier.init: a phase completes after `count` arrivals and the bytes they expect.
+FLASHSMITH_DEVICE void mbarrier_init(shared_address barrier, int count FLASHSMITH_LAST_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::mbarrier_init(pointer(barrier), count, where);
+#else
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+#endif
+}
+
+// mbarrier.arrive, release
+FLASHSMITH_DEVICE void mbarrier_arrive(shared_address barrier FLASHSMITH_LAST_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::mbarrier_arrive(pointer(barrier), where);
+#else
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+// mbarrier.arrive.expect_tx: the phase also needs `bytes` more bytes of bulk copies.
+FLASHSMITH_DEVICE void mbarrier_arrive_expect_tx(shared_address barrier,
+                                                 int bytes FLASHSMITH_LAST_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::mbarrier_arrive_expect_tx(pointer(barrier), bytes, where);
+#else
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+#endif
+}
+
+// mbarrier.try_wait.parity until the phase of this parity, 0 or 1, has completed; acquire. Phases
+// count from 0, and the one before the first counts as completed, with parity 1.
+FLASHSMITH_DEVICE void mbarrier_wait_parity(shared_address barrier,
+                                            int parity FLASHSMITH_LAST_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::mbarrier_wait_parity(pointer(barrier), parity, where);
+#else
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "TRY:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra DONE;\n"
+      "bra TRY;\n"
+      "DONE:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+}  // namespace flashsmith::ptx

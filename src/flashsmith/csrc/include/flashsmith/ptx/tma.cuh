@@ -1,0 +1,125 @@
+// Bulk tensor copies (TMA). PTX ISA, Data Movement and Conversion Instructions: Tensor Copy,
+// cp.async.bulk.tensor. All of these are instructions of single threads.
+#pragma once
+
+#include "flashsmith/ptx/tensor_map.cuh"
+
+namespace flashsmith::ptx {
+
+// How long L2 keeps the bytes: the policies that createpolicy.fractional makes for all of them.
+enum class CacheHint : uint64_t {
+  none = 0,
+  evict_first = 0x12F0000000000000,
+  evict_last = 0x14F0000000000000,
+};
+
+#ifndef FLASHSMITH_EMULATOR
+#define FLASHSMITH_TMA_LOAD(RANK, COORDINATES, MODIFIER, OPERAND, ...)                 \
+  asm volatile("cp.async.bulk.tensor." RANK                                            \
+               ".shared::cluster.global.mbarrier::complete_tx::bytes" MODIFIER         \
+               " [%0], [%1, {" COORDINATES "}], [%2]" OPERAND ";" ::"r"(destination),  \
+               "l"(&map), "r"(barrier), "l"(static_cast<uint64_t>(kHint)), __VA_ARGS__ \
+               : "memory")
+#define FLASHSMITH_TMA_LOAD_HINTED(RANK, COORDINATES, ...)                          \
+  if constexpr (kHint == CacheHint::none) {                                         \
+    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, "", "", __VA_ARGS__);                    \
+  } else {                                                                          \
+    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, ".L2::cache_hint", ", %3", __VA_ARGS__); \
+  }
+#define FLASHSMITH_TMA_STORE(RANK, COORDINATES, ...)                                            \
+  asm volatile("cp.async.bulk.tensor." RANK ".global.shared::cta.bulk_group [%0, {" COORDINATES \
+               "}], [%1];" ::"l"(&map),                                                         \
+               "r"(source), __VA_ARGS__                                                         \
+               : "memory")
+#endif
+
+// The box at `coordinates` (two to four, in elements, the contiguous dimension first) comes to
+// `destination`, 128-byte aligned, and counts its bytes towards the barrier's phase. Elements
+// outside the tensor become zeros, and count.
+template <CacheHint kHint = CacheHint::none, typename... Coordinates>
+FLASHSMITH_DEVICE void tma_load(shared_address destination, const TensorMap &map,
+                                shared_address barrier, Coordinates... coordinates) {
+  constexpr int kRank = sizeof...(Coordinates);
+  static_assert(kRank >= 2 && kRank <= 4, "tensor maps here have two to four dimensions");
+  const int c[] = {coordinates...};
+#ifdef FLASHSMITH_EMULATOR
+  emulator::tma_load(pointer(destination), map, pointer(barrier), c, kRank);
+#else
+  if constexpr (kRank == 2) {
+    FLASHSMITH_TMA_LOAD_HINTED("2d", "%4, %5", "r"(c[0]), "r"(c[1]))
+  } else if constexpr (kRank == 3) {
+    FLASHSMITH_TMA_LOAD_HINTED("3d", "%4, %5, %6", "r"(c[0]), "r"(c[1]), "r"(c[2]))
+  } else {
+    FLASHSMITH_TMA_LOAD_HINTED("4d", "%4, %5, %6, %7", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
+  }
+#endif
+}
+
+// The tile at `source`, 128-byte aligned, goes to the box at `coordinates`, where that lies in the
+// tensor.
+template <typename... Coordinates>
+FLASHSMITH_DEVICE void tma_store(const TensorMap &map, shared_address source,
+                                 Coordinates... coordinates) {
+  constexpr int kRank = sizeof...(Coordinates);
+  static_assert(kRank >= 2 && kRank <= 4, "tensor maps here have two to four dimensions");
+  const int c[] = {coordinates...};
+#ifdef FLASHSMITH_EMULATOR
+  emulator::tma_store(map, pointer(source), c, kRank);
+#else
+  if constexpr (kRank == 2) {
+    FLASHSMITH_TMA_STORE("2d", "%2, %3", "r"(c[0]), "r"(c[1]));
+  } else if constexpr (kRank == 3) {
+    FLASHSMITH_TMA_STORE("3d", "%2, %3, %4", "r"(c[0]), "r"(c[1]), "r"(c[2]));
+  } else {
+    FLASHSMITH_TMA_STORE("4d", "%2, %3, %4, %5", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+  }
+#endif
+}
+
+#ifndef FLASHSMITH_EMULATOR
+#undef FLASHSMITH_TMA_LOAD
+#undef FLASHSMITH_TMA_LOAD_HINTED
+#undef FLASHSMITH_TMA_STORE
+#endif
+
+// cp.async.bulk.commit_group: the thread's stores since its last commit become one group.
+FLASHSMITH_DEVICE void tma_store_commit_group(FLASHSMITH_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::tma_store_commit_group(where);
+#else
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+// cp.async.bulk.wait_group: the thread's groups, but for the newest kPending, have been written.
+template <int kPending>
+FLASHSMITH_DEVICE void tma_store_wait_group(FLASHSMITH_CALL_SITE) {
+  static_assert(kPending >= 0, "the number of groups left in flight is not negative");
+#ifdef FLASHSMITH_EMULATOR
+  emulator::tma_store_wait_group(kPending, where);
+#else
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// cp.async.bulk.wait_group.read: they have been read from shared memory, which may be reused.
+template <int kPending>
+FLASHSMITH_DEVICE void tma_store_wait_group_read(FLASHSMITH_CALL_SITE) {
+  static_assert(kPending >= 0, "the number of groups left in flight is not negative");
+#ifdef FLASHSMITH_EMULATOR
+  emulator::tma_store_wait_group_read(kPending, where);
+#else
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// prefetch.tensormap: fetches the map ahead of its first use.
+FLASHSMITH_DEVICE void tma_prefetch(const TensorMap &map) {
+#ifdef FLASHSMITH_EMULATOR
+  static_cast<void>(map);
+#else
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
+}  // namespace flashsmith::ptx

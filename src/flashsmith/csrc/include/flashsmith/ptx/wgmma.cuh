@@ -1,0 +1,146 @@
+// Matrix instructions of a warpgroup. PTX ISA, Asynchronous Warpgroup Level Matrix Instructions:
+// wgmma.mma_async.m64nNk16 with fp32 accumulators. All four warps of the warpgroup execute them.
+//
+// Accumulators, of lane l of warp w: c[4 * j + 2 * h + i] is column 8 * j + 2 * (l % 4) + i of row
+// 16 * w + l / 4 + 8 * h. Neither they nor registers of A may be touched until a wait has covered
+// the instruction.
+#pragma once
+
+#include <type_traits>
+
+#include "flashsmith/ptx/matrix_descriptor.cuh"
+#include "flashsmith/ptx/platform.cuh"
+#include "flashsmith/types.cuh"
+
+#ifndef FLASHSMITH_EMULATOR
+#include "flashsmith/ptx/wgmma_shapes.cuh"
+
+#define FLASHSMITH_WGMMA(TYPE, N, REGISTERS, A, B, ACCUMULATE, TRANSPOSED)                        \
+  "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #ACCUMULATE                              \
+  ", 0;\n"                                                                                        \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, " A ", %" #B \
+  ", accumulate, 1, 1, " TRANSPOSED ";\n}\n"
+#define FLASHSMITH_WGMMA_SHARED(TYPE, N, A, B, S, TA, TB)                                      \
+  asm volatile(FLASHSMITH_WGMMA(TYPE, N, FLASHSMITH_R##A, "%" #A, B, S, "%" #TA ", %" #TB)     \
+               : FLASHSMITH_C##A                                                               \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kMajorA == Major::mn), \
+                 "n"(kMajorB == Major::mn))
+#define FLASHSMITH_WGMMA_REGISTERS(TYPE, N, A0, A1, A2, A3, B, S, TB)                      \
+  asm volatile(FLASHSMITH_WGMMA(TYPE, N, FLASHSMITH_R##A0,                                 \
+                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, "%" #TB) \
+               : FLASHSMITH_C##A0                                                          \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                       \
+                 "r"(static_cast<int>(accumulate)), "n"(kMajorB == Major::mn))
+#define FLASHSMITH_SHARED_CASE(N, A, B, S, TA, TB, ...)  \
+  if constexpr (kN == N && is_half<value_t>) {           \
+    FLASHSMITH_WGMMA_SHARED("f16", N, A, B, S, TA, TB);  \
+  } else if constexpr (kN == N) {                        \
+    FLASHSMITH_WGMMA_SHARED("bf16", N, A, B, S, TA, TB); \
+  }
+#define FLASHSMITH_REGISTERS_CASE(N, A0, A1, A2, A3, B, S, TB)       \
+  if constexpr (kN == N && is_half<value_t>) {                       \
+    FLASHSMITH_WGMMA_REGISTERS("f16", N, A0, A1, A2, A3, B, S, TB);  \
+  } else if constexpr (kN == N) {                                    \
+    FLASHSMITH_WGMMA_REGISTERS("bf16", N, A0, A1, A2, A3, B, S, TB); \
+  }
+#endif
+
+namespace flashsmith::ptx {
+
+template <int kN>
+constexpr bool is_wgmma_n = kN >= 16 && kN <= 256 && kN % 16 == 0;
+
+// c += a * b, or = with `accumulate` false: a (64, 16) and b (16, kN) in shared memory.
+template <typename value_t, int kN, Major kMajorA, Major kMajorB>
+FLASHSMITH_DEVICE void wgmma_shared(float (&c)[kN / 2], MatrixDescriptor a, MatrixDescriptor b,
+                                    bool accumulate) {
+  static_assert(is_wgmma_n<kN>, "N is a multiple of 16 up to 256 here");
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wgmma({.c = c,
+                   .a_registers = nullptr,
+                   .a = a,
+                   .b = b,
+                   .n = kN,
+                   .type = is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16,
+                   .a_mn_major = kMajorA == Major::mn,
+                   .b_mn_major = kMajorB == Major::mn,
+                   .accumulate = accumulate});
+#else
+  FLASHSMITH_WGMMA_SHAPES(FLASHSMITH_SHARED_CASE)
+#endif
+}
+
+// The same with a in registers, laid out as the accumulators of two neighbouring groups of eight
+// columns: a[0], a[1] columns 2p, 2p + 1 of rows g, g + 8; a[2], a[3] columns 2p + 8, 2p + 9.
+template <typename value_t, int kN, Major kMajorB>
+FLASHSMITH_DEVICE void wgmma_registers(float (&c)[kN / 2], const uint32_t (&a)[4],
+                                       MatrixDescriptor b, bool accumulate) {
+  static_assert(is_wgmma_n<kN>, "N is a multiple of 16 up to 256 here");
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wgmma({.c = c,
+                   .a_registers = a,
+                   .a = 0,
+                   .b = b,
+                   .n = kN,
+                   .type = is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16,
+                   .a_mn_major = false,
+                   .b_mn_major = kMajorB == Major::mn,
+                   .accumulate = accumulate});
+#else
+  FLASHSMITH_WGMMA_SHAPES(FLASHSMITH_REGISTERS_CASE)
+#endif
+}
+
+// wgmma.fence: registers that the kernel has touched may be used by wgmma from here on.
+FLASHSMITH_DEVICE void wgmma_fence(FLASHSMITH_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wgmma_fence(where);
+#else
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+// No instruction: the compiler does not move ordinary accesses of these registers across this
+// point. It sees wgmma write its accumulators at once, and might use them before the wait.
+template <typename register_t, int kCount>
+FLASHSMITH_DEVICE void pin_registers([[maybe_unused]] register_t (&registers)[kCount]) {
+#ifndef FLASHSMITH_EMULATOR
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (std::is_same_v<register_t, float>) {
+      asm volatile("" : "+f"(registers[i])::"memory");
+    } else {
+      asm volatile("" : "+r"(registers[i])::"memory");
+    }
+  }
+#endif
+}
+
+// wgmma.commit_group: the instructions issued since the last commit become one group.
+FLASHSMITH_DEVICE void wgmma_commit_group(FLASHSMITH_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wgmma_commit_group(where);
+#else
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// wgmma.wait_group: the groups have completed, but for the newest kPending.
+template <int kPending>
+FLASHSMITH_DEVICE void wgmma_wait_group(FLASHSMITH_CALL_SITE) {
+  static_assert(kPending >= 0 && kPending <= 7, "wgmma leaves 0 to 7 groups in flight");
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wgmma_wait_group(kPending, where);
+#else
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+}  // namespace flashsmith::ptx
+
+#ifndef FLASHSMITH_EMULATOR
+#undef FLASHSMITH_WGMMA
+#undef FLASHSMITH_WGMMA_SHARED
+#undef FLASHSMITH_WGMMA_REGISTERS
+#undef FLASHSMITH_SHARED_CASE
+#undef FLASHSMITH_REGISTERS_CASE
+#endif
