@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 
 import torch
@@ -10,7 +11,7 @@ from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance, 
 from flashsmith.functional.device import target_of
 from flashsmith.functional.progress import announce_build
 from flashsmith.functional.select import select_config
-from flashsmith.runtime import find_kernel
+from flashsmith.runtime import Kernel, find_kernel
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e).
 _MIN_SCALE, _MAX_SCALE = 1e-37, 1e37
@@ -60,9 +61,7 @@ def forward(
         check_tensors(o=o)
     scale = cfg.d_head**-0.5 if softmax_scale is None else check_scale(softmax_scale)
     check_flags(causal=causal, benchmark=benchmark)
-    instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
-    with announce_build(instance) as progress:
-        kernel = find_kernel(instance, target_of(q.device), progress)
+    kernel = _kernel_for(cfg, causal, q.device)
     milliseconds = kernel(q, k, v, o, scale, benchmark)
     return (o, milliseconds) if benchmark else o
 
@@ -86,14 +85,21 @@ def attention(
     Returns:
         (batch, seq_len, n_heads, d_head), of q's dtype, contiguous.
     """
-    check_tensors(q=q, k=k, v=v)
     check_flags(causal=causal)
     if config is None:
+        check_tensors(q=q)
         config = select_config(q, causal)
     check_config(config=config)
     o = forward(config, q, k, v, causal=causal, softmax_scale=softmax_scale)
     assert isinstance(o, torch.Tensor)
     return o
+
+
+@functools.cache  # a call costs microseconds; finding a kernel again would cost tens
+def _kernel_for(cfg: FlashForwardKernelConfig, causal: bool, device: torch.device) -> Kernel:
+    instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
+    with announce_build(instance) as progress:
+        return find_kernel(instance, target_of(device), progress)
 
 
 def check_config(**configs: FlashForwardKernelConfig) -> None:

@@ -5,6 +5,10 @@
 // modifiers; a lane that does something else meanwhile is a Fault. That is stricter than PTX for
 // plain memory accesses and cp.async, and lets them be checked and counted as the hardware issues
 // them. Functions marked "thread" are executed by any lane alone, whatever the others do.
+//
+// What goes unnoticed: order in global memory; a wgmma_fence that is missing after registers were
+// written, if an earlier one has come since the last wgmma_wait_group; ordinary reads of registers
+// that wgmma overwrites; a wait for a phase two back, whose parity is the same.
 #pragma once
 
 #include <cstdint>

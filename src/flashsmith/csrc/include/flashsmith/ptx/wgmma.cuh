@@ -105,6 +105,7 @@ FLASHSMITH_DEVICE void wgmma_fence(FLASHSMITH_CALL_SITE) {
 template <typename register_t, int kCount>
 FLASHSMITH_DEVICE void pin_registers([[maybe_unused]] register_t (&registers)[kCount]) {
 #ifndef FLASHSMITH_EMULATOR
+#pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if constexpr (std::is_same_v<register_t, float>) {
       asm volatile("" : "+f"(registers[i])::"memory");
