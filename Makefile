@@ -10,7 +10,7 @@ READY := $(VENV)/.installed
 .PHONY: run test gpu docs lint clean
 
 run: $(READY)
-	$(BIN)/flashsmith run
+	$(BIN)/flashsmith run $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not gpu"
