@@ -38,6 +38,22 @@ template <class... Arguments>
 
 inline char *shared_bytes() { return static_cast<char *>(shared_memory()); }
 
+// Runs each launch and prints {its name: what the fault said, or "" if there was none}.
+inline void print_faults(const std::vector<Launch> &launches, uint64_t seed) {
+  const char *separator = "{";
+  for (const Launch &settings : launches) {
+    std::string message;
+    try {
+      launch(settings, {.seed = seed});
+    } catch (const Fault &fault) {
+      message = fault.what();
+    }
+    std::printf("%s\n\"%s\": \"%s\"", separator, settings.kernel.c_str(), message.c_str());
+    separator = ",";
+  }
+  std::puts("\n}");
+}
+
 // Each prints one JSON object, or fails.
 void instructions();
 void faults(uint64_t seed);

@@ -285,33 +285,22 @@ const Case kClean[] = {
      }},
 };
 
-std::string message_of(const Case &test, uint64_t seed) {
-  const Launch settings{
-      .kernel = test.name,
-      .grid = {},
-      .threads = kThreads,
-      .shared_memory_bytes = kBytes,
-      .memory = {{tensors.input, kBytes, "input", false}, {tensors.output, kBytes, "output", true}},
-      .body = test.kernel};
-  try {
-    launch(settings, {.seed = seed});
-  } catch (const Fault &fault) {
-    return fault.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 void faults(uint64_t seed) {
-  const char *separator = "{";
-  const auto print = [&](const Case &test) {
-    std::printf("%s\n\"%s\": \"%s\"", separator, test.name, message_of(test, seed).c_str());
-    separator = ",";
+  std::vector<Launch> launches;
+  const auto add = [&](const Case &test) {
+    launches.push_back({.kernel = test.name,
+                        .grid = {},
+                        .threads = kThreads,
+                        .shared_memory_bytes = kBytes,
+                        .memory = {{tensors.input, kBytes, "input", false},
+                                   {tensors.output, kBytes, "output", true}},
+                        .body = test.kernel});
   };
-  for (const Case &test : kFaults) print(test);
-  for (const Case &test : kClean) print(test);
-  std::puts("\n}");
+  for (const Case &test : kFaults) add(test);
+  for (const Case &test : kClean) add(test);
+  print_faults(launches, seed);
 }
 
 }  // namespace cases

@@ -4,36 +4,21 @@
 
 namespace cases {
 
-namespace {
-
-std::string message_of(const HopperCase &test, uint64_t seed) {
-  const Launch settings{
-      .kernel = test.name,
-      .grid = {},
-      .threads = test.threads,
-      .shared_memory_bytes = hopper::kSharedBytes,
-      .memory = {{hopper::tensors.input, sizeof hopper::tensors.input, "input", false},
-                 {hopper::tensors.output, sizeof hopper::tensors.output, "output", true}},
-      .body = test.kernel};
-  try {
-    launch(settings, {.seed = seed});
-  } catch (const Fault &fault) {
-    return fault.what();
-  }
-  return "";
-}
-
-}  // namespace
-
 void hopper_faults(uint64_t seed) {
-  const char *separator = "{";
-  const auto print = [&](const HopperCase &test) {
-    std::printf("%s\n\"%s\": \"%s\"", separator, test.name, message_of(test, seed).c_str());
-    separator = ",";
+  using hopper::tensors;
+  std::vector<Launch> launches;
+  const auto add = [&](const HopperCase &test) {
+    launches.push_back({.kernel = test.name,
+                        .grid = {},
+                        .threads = test.threads,
+                        .shared_memory_bytes = hopper::kSharedBytes,
+                        .memory = {{tensors.input, sizeof tensors.input, "input", false},
+                                   {tensors.output, sizeof tensors.output, "output", true}},
+                        .body = test.kernel});
   };
-  for (const HopperCase &test : copy_cases()) print(test);
-  for (const HopperCase &test : wgmma_cases()) print(test);
-  std::puts("\n}");
+  for (const HopperCase &test : copy_cases()) add(test);
+  for (const HopperCase &test : wgmma_cases()) add(test);
+  print_faults(launches, seed);
 }
 
 }  // namespace cases

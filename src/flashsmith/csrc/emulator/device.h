@@ -29,7 +29,6 @@ using Where = std::source_location;
 
 unsigned thread_index();  // threadIdx.x
 Dim3 block_index();       // blockIdx
-Dim3 grid_size();         // gridDim
 void *shared_memory();    // base of the block's dynamic shared memory, 1024-byte aligned
 
 // ---- synchronisation; warp. These are the sites that fault injection can drop. ----

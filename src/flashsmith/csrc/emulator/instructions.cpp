@@ -62,7 +62,6 @@ void land_copies(Block &block, Warp &warp, size_t pending) {
 
 unsigned thread_index() { return self->index; }
 Dim3 block_index() { return self->block->block_index; }
-Dim3 grid_size() { return self->block->launch.grid; }
 void *shared_memory() { return self->block->shared.data(); }
 
 void barrier_sync(Where where) {
