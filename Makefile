@@ -18,6 +18,8 @@ test: $(READY)
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
+	$(BIN)/python benchmarks/hopper_forward.py --out build/gpu
+	$(BIN)/flashsmith bench --dtype bf16 --d-heads 64,128,256 --out build/gpu/bench
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -28,6 +28,7 @@ from flashsmith.configs import (
     get_kernels_to_build,
 )
 from flashsmith.runtime import Kernel, find_kernel, load_library
+from hopper_kernels import INSTANCES as HOPPER_INSTANCES
 
 pytest_plugins = ["emulator_program"]
 
@@ -79,6 +80,14 @@ def emulated() -> Callable[[ForwardKernelInstance], Kernel]:
     ]
     target = Target.emulator()
     load_library(build_library([*INSTANCES, *combinations], target))
+    return lambda instance: find_kernel(instance, target)
+
+
+@pytest.fixture(scope="session")
+def emulated_hopper() -> Callable[[ForwardKernelInstance], Kernel]:
+    """As ``emulated``, for the sm90 family: a library of its own, so that each is built alone."""
+    target = Target.emulator()
+    load_library(build_library(HOPPER_INSTANCES, target))
     return lambda instance: find_kernel(instance, target)
 
 

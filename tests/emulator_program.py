@@ -21,6 +21,7 @@ import flashsmith
 
 CSRC = Path(flashsmith.__file__).parent / "csrc"
 CASES = Path(__file__).parent / "emulator"
+DEVICE_CASES = Path(__file__).parent / "device"  # those that run on GPUs, too
 FLAGS = (
     "-std=c++20",
     "-O1",
@@ -31,6 +32,7 @@ FLAGS = (
     "-DFLASHSMITH_EMULATOR",
     f"-I{CSRC}",
     f"-I{CSRC / 'include'}",
+    f"-I{DEVICE_CASES.parent}",
 )
 SEEDS = range(10)
 

@@ -7,7 +7,8 @@ import signal
 import torch
 
 from flashsmith.bench import compare, reference_attention
-from flashsmith.configs import DType, FlashForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import DType, ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.functional import workspace_for
 from flashsmith.runtime import Kernel
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -15,18 +16,27 @@ TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 
 
 def random_qkv(
-    cfg: FlashForwardKernelConfig, seq_len: int = 256, batch: int = 1, heads: int = 1
+    cfg: ForwardKernelConfig,
+    seq_len: int = 256,
+    batch: int = 1,
+    heads: int = 1,
+    seq_len_k: int | None = None,
+    heads_kv: int | None = None,
 ) -> Tensors:
     """Normal q, k, v of shape (batch, seq_len, heads, d_head), of cfg's dtype."""
-    shape = (batch, seq_len, heads, cfg.d_head)
-    q, k, v = (torch.randn(shape).to(TORCH_DTYPES[cfg.dtype]) for _ in range(3))
+    q_shape = (batch, seq_len, heads, cfg.d_head)
+    k_shape = (batch, seq_len_k or seq_len, heads_kv or heads, cfg.d_head)
+    q, k, v = (torch.randn(s).to(TORCH_DTYPES[cfg.dtype]) for s in (q_shape, k_shape, k_shape))
     return q, k, v
 
 
 def run(kernel: Kernel, qkv: Tensors, scale: float | None = None) -> torch.Tensor:
     """The kernel's result, into memory that was NaN."""
     o = torch.full_like(qkv[0], torch.nan)
-    kernel(*qkv, o, kernel.instance.config.d_head**-0.5 if scale is None else scale)
+    config = kernel.instance.config
+    workspace = workspace_for(config.workspace_bytes, o.device)
+    kernel(*qkv, o, config.d_head**-0.5 if scale is None else scale, workspace=workspace)
+    assert workspace is None or not workspace.any(), "the launch left its workspace dirty"
     return o
 
 

@@ -25,6 +25,13 @@ from flashsmith.build import (
     toolchain,
 )
 from flashsmith.build.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.build.toolchain import Compiler, CudaToolkit, TvmFfi
+from flashsmith.build.units import PACKAGE_SOURCES, Toolchain, TranslationUnit, plan_units
+from flashsmith.configs import (
+    CONFIG_CLASSES,
+    ForwardKernelInstance,
+    get_hopper_kernel_progression_configs,
+)
 from flashsmith.errors import BuildError, ToolchainError
 
 # ---- targets ----
@@ -288,6 +295,66 @@ def test_ninja_and_tvm_ffi_are_found() -> None:
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceTree:
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     return SourceTree(tiny.make_csrc(tmp_path / "csrc"), tiny.generate)
+
+
+HOPPER = ForwardKernelInstance(get_hopper_kernel_progression_configs()[0])
+
+
+def planned(
+    target: Target, csrc: Path = PACKAGE_SOURCES.csrc, cuda: bool = True
+) -> dict[str, TranslationUnit]:
+    """The units of an sm80 and an sm90 kernel by name, as compilers that nobody calls have them."""
+    nvcc = Compiler(Path("nvcc"), "13.0", "PATH", "nvcc 13.0")
+    toolkit = CudaToolkit(nvcc, Path(), Path("cuda/include"), Path("libcudart_static.a"))
+    compilers = Toolchain(
+        Compiler(Path("c++"), "12", "PATH", "gcc 12"),
+        TvmFfi(Path("include"), Path("lib"), "0.1"),
+        toolkit if cuda else None,
+    )
+    instances = [INSTANCES[0], HOPPER]
+    units = plan_units(instances, codegen.generate(instances), target, compilers, csrc)
+    return {unit.name: unit for unit in units}
+
+
+def gencode(unit: TranslationUnit) -> list[str]:
+    return [flag for flag in unit.command if "gencode" in flag]
+
+
+def test_each_family_is_compiled_for_its_architectures() -> None:
+    units = planned(Target.cuda("sm_80", "sm_86", "sm_90a"))
+    assert gencode(units[INSTANCES[0].slug]) == [
+        "-gencode=arch=compute_80,code=[sm_80,sm_86,sm_90a]"
+    ]
+    assert gencode(units[HOPPER.slug]) == ["-gencode=arch=compute_90a,code=sm_90a"]
+
+
+def test_sm90_kernel_without_its_architecture_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"archs is sm_80, sm_90, but config .* on sm_90a alone"):
+        planned(Target.cuda("sm_80", "sm_90"))
+
+
+def test_a_family_is_not_compiled_again_for_another_ones_header(tmp_path: Path) -> None:
+    csrc = tmp_path / "csrc"
+    shutil.copytree(PACKAGE_SOURCES.csrc, csrc)
+    before = planned(EMULATOR, csrc, cuda=False)
+    for changed, kept in ((HOPPER, INSTANCES[0]), (INSTANCES[0], HOPPER)):
+        folder = csrc / "include" / "flashsmith" / changed.config.header_folder
+        header = folder / "forward_kernel.cuh"
+        text = header.read_text()
+        header.write_text(f"{text}// changed\n")
+        after = planned(EMULATOR, csrc, cuda=False)
+        assert after[changed.slug].key != before[changed.slug].key
+        assert after[kept.slug].key == before[kept.slug].key
+        assert after["host-exports"].key != before["host-exports"].key
+        header.write_text(text)
+
+
+def test_no_family_includes_the_headers_of_another() -> None:
+    for kind in CONFIG_CLASSES:
+        others = [f'"flashsmith/{c.header_folder}/' for c in CONFIG_CLASSES if c is not kind]
+        headers = PACKAGE_SOURCES.csrc / "include" / "flashsmith" / kind.header_folder
+        for header in headers.rglob("*"):
+            assert not [other for other in others if other in header.read_text()], header
 
 
 def test_library_has_its_kernels(sources: SourceTree) -> None:

@@ -235,7 +235,8 @@ def test_configs_into_a_pipe_are_whole_markdown_rows() -> None:
         ((PLAIN, "--d-head", "128"), "says d_head 64, the argument d_head 128"),
         ((PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
         (("--dtype", "fp8"), "dtype 'fp8' is not known; supported: FP16"),
-        (("--d-head", "96"), "--d-head is 96; supported are 64, 128"),
+        (("--d-head", "80"), "--d-head is 80; supported are 64, 96, 128, 192, 256"),
+        (("hopper-prog", "--all-blocks"), "--all-blocks is for the sm80 family"),
         (("--gpu", "sm_999"), "gpu 'sm_999' is not known"),
         (("--built", "--legal"), "leave out --legal"),
     ],
@@ -508,8 +509,7 @@ def _without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Ten
         (make_inputs() | {"k": torch.zeros(1, 64, 1, 64).half()}, "k is torch.float16 (1, 64, 1"),
         (make_inputs(shape=(64, 2, 64)), "q has shape (64, 2, 64); expected (batch, seq_len"),
         (make_inputs(shape=(0, 64, 2, 64)), "none of them 0"),
-        (make_inputs(shape=(1, 64, 2, 96)), "d_head 96; supported are 64 and 128"),
-        (make_inputs(shape=(1, 65, 2, 64)), "must be a multiple of 64"),
+        (make_inputs(shape=(1, 64, 2, 80)), "d_head 80; supported are 64, 96, 128, 192, 256"),
     ],
 )
 def test_run_refuses_a_file_whose_tensors_are_wrong(

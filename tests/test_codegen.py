@@ -15,7 +15,10 @@ from flashsmith import codegen
 from flashsmith.configs import (
     CAUSAL,
     FULL,
+    FlashForwardKernelConfig,
     ForwardKernelInstance,
+    HopperForwardKernelConfig,
+    get_hopper_kernel_progression_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
     parse_kernel_name_into_instance,
@@ -27,19 +30,24 @@ PROGRESSION = get_kernel_progression_configs()
 INSTANCES = [
     ForwardKernelInstance(cfg, variant) for cfg in PROGRESSION for variant in (FULL, CAUSAL)
 ]
+HOPPER_INSTANCES = [
+    ForwardKernelInstance(cfg, variant)
+    for cfg in get_hopper_kernel_progression_configs()
+    for variant in (FULL, CAUSAL)
+]
 
 # What a translation unit needs of the real header, as plain C++.
 STUB_KERNEL = """\
 #pragma once
-#include "flashsmith/flash_attention.cuh"
-namespace flashsmith {
-template <FlashForwardKernelConfig CFG, ForwardVariant VARIANT = ForwardVariant{}>
-struct StaticForwardKernelConfig {
+#include "flashsmith/hopper/arguments.cuh"
+namespace flashsmith {{
+template <{struct} CFG, ForwardVariant VARIANT = ForwardVariant{{}}>
+struct {static} {{
   static constexpr int B_r = CFG.B_r;
-};
+}};
 template <typename Kernel>
-void flash_forward_kernel(const ForwardKernelArgs) {}
-}  // namespace flashsmith
+void {kernel}(const {arguments}) {{}}
+}}  // namespace flashsmith
 """
 
 
@@ -143,29 +151,45 @@ def test_failure_while_writing_changes_no_file(
 
 def test_generated_text_compiles_links_and_maps_each_config_to_its_kernel(tmp_path: Path) -> None:
     """Also: the compiler's own symbol names parse back into the instances."""
-    stub = tmp_path / "stub" / "flashsmith" / "ampere"
-    stub.mkdir(parents=True)
-    (stub / "forward_kernel.cuh").write_text(STUB_KERNEL)
+    for folder, kind in (
+        ("ampere", FlashForwardKernelConfig),
+        ("hopper", HopperForwardKernelConfig),
+    ):
+        stub = tmp_path / "stub" / "flashsmith" / folder
+        stub.mkdir(parents=True)
+        text = STUB_KERNEL.format(
+            struct=kind.__name__,
+            static=kind.static_configuration,
+            kernel=kind.kernel_function,
+            arguments=kind.kernel_arguments,
+        )
+        (stub / "forward_kernel.cuh").write_text(text)
     out = tmp_path / "out"
-    instances = [INSTANCES[0], INSTANCES[-1], ForwardKernelInstance(PROGRESSION[4])]
+    instances = [
+        *(INSTANCES[0], INSTANCES[-1], ForwardKernelInstance(PROGRESSION[4])),
+        *(HOPPER_INSTANCES[0], HOPPER_INSTANCES[-1], HOPPER_INSTANCES[-3]),
+    ]
     header, *units = codegen.write(instances, out)
     main = out / "main.cc"
     checks = "\n".join(
-        f"  if ({codegen.map_name(i.variant)}.at({i.config.to_cpp_struct()}) != "
+        f"  if ({codegen.map_name(type(i.config), i.variant)}.at({i.config.to_cpp_struct()}) != "
         f"kernels::{i.slug}()) return 1;"
         for i in instances
     )
     main.write_text(
         f'#include "{header.name}"\n#include "{header.name}"\n'
         "int main() {\n  using namespace flashsmith;\n"
-        f"{checks}\n  return forward_kernels.size() == 2 && forward_kernels_causal.size() == 1"
-        " ? 0 : 2;\n}\n"
+        f"{checks}\n"
+        "  if (forward_kernels.size() != 2 || forward_kernels_causal.size() != 1) return 2;\n"
+        "  if (hopper_forward_kernels.size() != 1) return 3;\n"
+        "  return hopper_forward_kernels_causal.size() == 2 ? 0 : 4;\n}\n"
     )
     program = tmp_path / "program"
-    include = [f"-I{tmp_path / 'stub'}", f"-I{CSRC_INCLUDE}"]
+    include = [f"-I{tmp_path / 'stub'}", f"-I{CSRC_INCLUDE}", f"-I{CSRC_INCLUDE.parent}"]
+    flags = ["-std=c++20", "-Wall", "-Werror", "-DFLASHSMITH_EMULATOR"]
     sources = [str(main), *(arg for unit in units for arg in ("-x", "c++", str(unit)))]
     subprocess.run(
-        ["g++", "-std=c++20", "-Wall", "-Werror", *include, *sources, "-o", str(program)],
+        ["g++", *flags, *include, *sources, "-o", str(program)],
         check=True,
     )
     assert subprocess.run([program], check=False).returncode == 0
@@ -174,7 +198,11 @@ def test_generated_text_compiles_links_and_maps_each_config_to_its_kernel(tmp_pa
         listed = subprocess.run(
             ["nm", *flags, str(program)], capture_output=True, text=True, check=True
         )
-        kernels = [line for line in listed.stdout.splitlines() if "flash_forward_kernel" in line]
+        kernels = [
+            line
+            for line in listed.stdout.splitlines()
+            if "forward_kernelI" in line or "forward_kernel<" in line
+        ]
         assert {parse_kernel_name_into_instance(line) for line in kernels} == set(instances)
 
 

@@ -23,6 +23,7 @@ from flashsmith.build import find_cuda_toolkit, toolchain
 from flashsmith.cli import app
 from flashsmith.configs import (
     FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
     get_kernel_configs,
     get_kernel_progression_configs,
     parse_kernel_name_into_config,
@@ -115,6 +116,12 @@ def test_every_knob_is_there() -> None:
     for field in fields(FlashForwardKernelConfig):
         assert re.search(rf"^## .*\b{field.name}\b", text, re.MULTILINE), field.name
     assert text.count("*Evidence:*") >= 7
+    _, _, hopper = text.partition("## The sm90 family")
+    for field in fields(HopperForwardKernelConfig):
+        assert f"`{field.name}`" in hopper, field.name
+    for feature in HopperForwardKernelConfig.feature_table:
+        word = feature.text.partition("{")[0]
+        assert f"`{word}" in hopper, feature.name
 
 
 def half(**changes: Any) -> dict[str, torch.Tensor]:

@@ -49,6 +49,14 @@ FAULTS = {
     "lanes_write_one_word": rf"lane 1\): store_shared<16>: writes .* {RACE} .* lane 0 \(same warp",
     "matrix_after_write": rf"ldmatrix_x4: reads .* {RACE} store_shared of .* \(same warp",
     "write_after_matrix": rf"writes .* {RACE} ldmatrix_x4 of warp . \(same warp",
+    "load_after_matrix_store": rf"reads .* {RACE} stmatrix_x4 of warp . \(same warp",
+    "matrix_after_matrix_store": rf"ldmatrix_x4: reads .* {RACE} stmatrix_x4 of warp . \(same",
+    "matrix_store_after_matrix": rf"stmatrix_x4: writes .* {RACE} ldmatrix_x4 of warp . \(same",
+    "matrix_store_after_loads": rf"stmatrix_x4: writes .* {RACE} load_shared of warp . \(same",
+    "matrix_store_after_load": rf"stmatrix_x4: writes .* {RACE} load_shared of .* \(same warp",
+    "matrix_store_twice": rf"stmatrix_x4: writes .* {RACE} stmatrix_x4 of warp . \(same warp",
+    "matrix_store_one_row": rf"lane 1\): stmatrix_x4: writes .* {RACE} stmatrix_x4 of .* \(same",
+    "matrix_store_misaligned": r"stmatrix_x4: .*offset (8|520) is misaligned: must be a multiple",
     "matrix_after_copy": rf"ldmatrix_x4: reads .* {RACE} cp_async_16 of .* \(same warp",
     "mma_and_shuffle_order_nothing": rf"load_shared<16>: reads .* {RACE} store_shared",
     "divergence": r"shuffle_xor<1>: divergence: lane 0 of the warp is at store_shared<16>",
@@ -117,6 +125,8 @@ FILL = 128  # wavefronts in which 64 rows of 256 bytes are stored
         ("words_stride_33", 1, 1),
         ("words_broadcast", 2, 2),
         ("pairs", 2, 2),
+        ("matrices_stored_adjacent", 4, 4),
+        ("matrices_stored_in_columns", 32, 4),
     ],
 )
 def test_wavefronts(

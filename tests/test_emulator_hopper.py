@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emulator_program import CSRC, CXX, SEEDS, Run
+from emulator_program import CSRC, CXX, DEVICE_CASES, SEEDS, Run
 from flashsmith.build import find_cuda_toolkit
 from flashsmith.errors import ToolchainError
 
@@ -87,9 +87,11 @@ FAULTS = {
 
 
 @needs_cxx
-@pytest.mark.parametrize(("case", "tested"), [("hopper_products", 94), ("hopper_copies", 54)])
+@pytest.mark.parametrize(
+    ("case", "tested"), [("products", 94), ("copies", 60), ("barriers", 20), ("warps", 11)]
+)
 def test_instructions_equal_plain_computation(run: Run, case: str, tested: int) -> None:
-    assert run(case)["tested"] == tested
+    assert run(f"hopper_{case}") == {"tested": tested, "failed": []}
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +163,7 @@ def test_wrappers_compile_for_sm_90a(tmp_path: Path) -> None:
         toolkit = find_cuda_toolkit()
     except ToolchainError:
         pytest.skip("needs nvcc")
-    source = Path(__file__).parent / "device" / "hopper_wrappers.cu"
+    source = DEVICE_CASES / "hopper_wrappers.cu"
     done = subprocess.run(
         [
             str(toolkit.nvcc.path), "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a",

@@ -483,7 +483,7 @@ def test_launches_that_nobody_knows_are_named(
         (("--seq-lens", "1024,"), "--seq-lens is '1024,'"),
         (("--seq-lens", "0"), "whole numbers above 0"),
         (("--seq-lens", "1000"), "multiple of B_r"),
-        (("--d-heads", "96"), "supported are 64, 128"),
+        (("--d-heads", "80"), "supported are 64, 96, 128"),
         (("--d-heads", "64", "-k", BEST), "d_head 64"),
         (("--hidden", "100"), "no multiple of d_head"),
         (("-k", f"{BEST} causal"), "add --causal"),

@@ -26,6 +26,7 @@ from flashsmith.configs import (
     FlashForwardKernelConfig,
     ForwardKernelInstance,
     get_gpu_architecture,
+    get_hopper_kernel_progression_configs,
     get_kernel_progression_configs,
 )
 from flashsmith.errors import ToolchainError
@@ -304,7 +305,22 @@ def test_best_run_is_one_run_with_most_kernels() -> None:
     assert best_run(results.times, [PLAIN], seq_len=512) == []
     sweep = best_sweep(results.times, ("FP16", 64, "causal"), [])
     assert {time.shape.seq_len for time in sweep} == {512, 1024, 2048, 4096, 8192, 16384}
-    assert best_sweep(results.times, ("BF16", 256, "full"), []) == []
+    assert best_sweep(results.times, ("FP16", 80, "full"), []) == []
+
+
+def test_sweep_is_of_the_family_of_the_kernels() -> None:
+    results = read_results(RESULTS)
+    hopper = ForwardKernelInstance(get_hopper_kernel_progression_configs()[0])
+    for instance in (PLAIN, hopper):
+        sweep = best_sweep(results.times, ("BF16", 128, "full"), [instance])
+        ours = [t.candidate for t in sweep if isinstance(t.candidate, ForwardKernelInstance)]
+        assert {each.config.family for each in ours} == {instance.config.family}
+
+
+def test_sm90_kernels_are_refused_before_anything_is_built() -> None:
+    instances = [PLAIN, ForwardKernelInstance(get_hopper_kernel_progression_configs()[0])]
+    with pytest.raises(ValueError, match=r"wgmma\+stages_2 is of the sm90 family; the report"):
+        make_report(instances, Results(), "sm_90a", lambda *_: None)
 
 
 def test_results_are_refused(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_ref_v3_is_the_one_that_is_here(
     [
         (("96", "64", "--kernels", PLAIN), "96 is no multiple of B_r 64"),
         (("0", "64", "--kernels", PLAIN), "seq_len is 0; expected at least 1"),
-        (("64", "96"), "--d-head is 96; supported are 64, 128"),
+        (("64", "80"), "--d-head is 80; supported are 64, 96"),
         (("64", "128", "--kernels", PLAIN), "it says d_head 64, the argument d_head 128"),
         (("64", "64", "--kernels", "(FP16, 64): fast"), "cannot be parsed"),
         (("64", "64", "--kernels", "fastest"), "kernels key 'fastest' is not known"),

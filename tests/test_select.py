@@ -20,11 +20,15 @@ from flashsmith.configs import (
     CAUSAL,
     DType,
     FlashForwardKernelConfig,
+    ForwardKernelConfig,
+    HopperForwardKernelConfig,
     get_autotuning_kernel_configs,
+    get_hopper_autotuning_kernel_configs,
 )
 from flashsmith.errors import TuningError
 from flashsmith.functional import attention, select_config
-from flashsmith.functional.select import choose, find_tables, forget_tables, rule_config
+from flashsmith.functional.rules import fits, rule_config
+from flashsmith.functional.select import choose, find_tables, forget_tables, is_hopper
 from flashsmith.functional.tables import (
     LENGTH_BUCKETS,
     Entry,
@@ -36,10 +40,14 @@ from flashsmith.functional.tables import (
     user_table_path,
 )
 
-H200 = "NVIDIA H200"
+A100, H100, H200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 LARGE, SMALL = (
     next(cfg for cfg in get_autotuning_kernel_configs([DType.FP16]) if (cfg.B_r, cfg.B_c) == tile)
     for tile in ((128, 32), (64, 32))
+)
+HOPPER = get_hopper_autotuning_kernel_configs([DType.FP16], [128])[0]
+HOPPER_BF16 = next(
+    cfg for cfg in get_hopper_autotuning_kernel_configs([DType.BF16], [128]) if cfg.stale_maximum
 )
 STAMP = {"gpu": H200, "flashsmith": flashsmith.__version__, "driver_version": "580.1", "date": "d"}
 
@@ -54,7 +62,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def make_entry(
-    configs: Sequence[FlashForwardKernelConfig] = (LARGE, SMALL),
+    configs: Sequence[ForwardKernelConfig] = (LARGE, SMALL),
     seq_len: int = 1024,
     mask: str = "full",
 ) -> Entry:
@@ -97,7 +105,7 @@ def test_users_table_comes_before_the_shipped_one() -> None:
 
 
 def test_without_a_table_the_rule_decides() -> None:
-    choice = chosen(gpu="NVIDIA A100-SXM4-80GB")
+    choice = chosen(gpu=A100)
     assert choice.source is None
     assert choice.config == rule_config(DType.FP16, 128, 1024)
     assert "shipped table: there is none" in choice.passed_over[1]
@@ -110,14 +118,13 @@ def test_blocks_that_do_not_divide_are_passed_over() -> None:
     write_user_table(make_entry([LARGE]))
     other = chosen(seq_len=960)
     assert other.source.title == "shipped table"
-    assert 960 % other.config.B_r == 0
+    assert fits(other.config, 960)
     assert "no blocks in it divide 960" in other.passed_over[0]
 
 
 def test_another_dtype_lends_its_tiles_after_both_tables_failed() -> None:
-    other = "NVIDIA A100-SXM4-80GB"  # no table is shipped for it
-    write_user_table(make_entry([SMALL]), gpu=other)
-    assert chosen(dtype=DType.BF16, gpu=other).config == replace(SMALL, dtype=DType.BF16)
+    write_user_table(make_entry([SMALL]), gpu=A100)  # no table is shipped for it
+    assert chosen(dtype=DType.BF16, gpu=A100).config == replace(SMALL, dtype=DType.BF16)
     # Where the shipped table has the dtype, the user's of another dtype lends nothing.
     write_user_table(make_entry([SMALL]))
     assert chosen(dtype=DType.BF16).source.title == "shipped table"
@@ -207,8 +214,9 @@ def test_shipped_tables_can_be_used_as_they_are() -> None:
         for entry in table.entries.values():
             times = [row.ms for row in entry.ranked]
             assert times == sorted(times)
-            # Some entry must serve lengths that only 64 divides.
-            assert any(row.config.B_r == 64 for row in entry.ranked)
+            # Some row must serve lengths that only 64 divides.
+            hopper = is_hopper(table.stamp["gpu"])
+            assert any(fits(row.config, 64, hopper=hopper) for row in entry.ranked)
         for mask in ("full", "causal"):
             for bucket in LENGTH_BUCKETS:
                 assert (DType.FP16, 128, mask, bucket) in table.entries
@@ -226,8 +234,9 @@ def test_cpu_tensors_get_the_rule_and_no_table_is_read(monkeypatch: pytest.Monke
 
 
 def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"cuda:0": "NVIDIA A100-SXM4-80GB", "cuda:1": H200}
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[str(device)])
+    gpus = {"cuda:0": (A100, (8, 0)), "cuda:1": (H200, (9, 0))}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: gpus[str(device)][0])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpus[str(device)][1])
     write_user_table(make_entry([SMALL], mask="causal"))
     q = torch.empty(1, 1024, 1, 128, dtype=torch.float16)
     rule = rule_config(DType.FP16, 128, 1024)
@@ -238,7 +247,7 @@ def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch)
 def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def spy(q: torch.Tensor, causal: bool) -> FlashForwardKernelConfig:
+    def spy(q: torch.Tensor, causal: bool, **_: object) -> FlashForwardKernelConfig:
         asked.append(causal)
         raise KeyboardInterrupt
 
@@ -278,8 +287,7 @@ def test_tables_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("shape", "dtype", "error", "message"),
     [
         ((64, 2, 64), torch.float16, ValueError, "3 dimensions"),
-        ((1, 64, 2, 96), torch.float16, ValueError, "d_head 96"),
-        ((1, 65, 2, 64), torch.float16, ValueError, "multiple of 64"),
+        ((1, 64, 2, 80), torch.float16, ValueError, "d_head 80; supported are 64, 96, 128"),
         ((1, 64, 2, 64), torch.float32, TypeError, "torch.float32"),
     ],
 )
@@ -290,19 +298,114 @@ def test_what_no_kernel_takes_is_refused(
         select_config(torch.empty(shape, dtype=dtype))
 
 
+# ---- both families
+
+
+def test_table_decides_between_families_on_hopper_alone() -> None:
+    write_user_table(make_entry([HOPPER, SMALL]))
+    assert chosen().config == HOPPER
+    assert chosen(seq_len=1000).config == HOPPER
+    write_user_table(make_entry([SMALL, HOPPER]))
+    assert chosen().config == SMALL
+    assert chosen(seq_len=1000).config == HOPPER  # blocks of the other do not divide it
+    write_user_table(make_entry([HOPPER, SMALL]), gpu=A100)
+    assert chosen(gpu=A100).config == SMALL
+
+
+def test_only_the_sm90_family_serves_what_is_not_plain() -> None:
+    write_user_table(make_entry([SMALL, HOPPER]))
+    choice = choose(DType.FP16, 128, 1024, False, H200, plain=False)
+    assert choice.config == HOPPER
+    with pytest.raises(ValueError, match=f"{A100} is not of compute capability 9.0"):
+        choose(DType.FP16, 128, 1024, False, A100, plain=False)
+
+
+@pytest.mark.parametrize("d_head", [96, 192, 256])
+def test_hopper_rule_takes_every_d_head(d_head: int) -> None:
+    rule = rule_config(DType.BF16, d_head, 1000, hopper=True)
+    choice = chosen(seq_len=1000, dtype=DType.BF16, d_head=d_head, gpu=H100)  # it has no table
+    assert (choice.config, choice.source) == (rule, None)
+    assert isinstance(rule, HopperForwardKernelConfig) and not rule.problems()
+    with pytest.raises(ValueError, match=f"d_head {d_head}; .* compute capability 9.0 also"):
+        chosen(d_head=d_head, gpu=A100)
+
+
+def test_ragged_lengths_elsewhere_are_refused_with_advice() -> None:
+    with pytest.raises(ValueError, match=r"1000; it must be a multiple of 64 .*: pad it"):
+        chosen(seq_len=1000, gpu=A100)
+
+
+def test_tiles_of_bf16_serve_fp16_without_its_exponents() -> None:
+    write_user_table(make_entry([HOPPER_BF16]), gpu=H100)
+    lent = chosen(gpu=H100).config
+    assert lent == replace(HOPPER_BF16, dtype=DType.FP16, stale_maximum=False)
+    assert not lent.problems()
+
+
+def test_table_holds_both_families(tmp_path: Path) -> None:
+    table = Table.of(STAMP, [make_entry([HOPPER, SMALL]), make_entry([HOPPER_BF16], 4096)])
+    table.write(tmp_path / "t.json")
+    assert Table.read(tmp_path / "t.json") == table
+
+
+@pytest.mark.parametrize(
+    ("shape", "k_shape", "return_lse", "family"),
+    [
+        ((1, 128, 4, 128), (1, 128, 4, 128), False, 0),
+        ((1, 128, 4, 128), None, False, 0),
+        ((1, 128, 4, 128), (1, 128, 4, 128), True, 1),
+        ((1, 128, 4, 128), (1, 128, 2, 128), False, 1),
+        ((1, 128, 4, 128), (1, 256, 4, 128), False, 1),
+        ((1, 100, 4, 128), (1, 100, 4, 128), False, 1),
+        ((1, 128, 4, 96), (1, 128, 4, 96), False, 1),
+    ],
+)
+def test_cpu_tensors_get_the_plainest_family_that_takes_them(
+    shape: tuple[int, ...], k_shape: tuple[int, ...] | None, return_lse: bool, family: int
+) -> None:
+    q = torch.empty(shape, dtype=torch.float16)
+    k = None if k_shape is None else torch.empty(k_shape, dtype=torch.float16)
+    assert select_config(q, k=k, return_lse=return_lse).family == family
+
+
+def test_length_of_the_keys_chooses_the_bucket() -> None:
+    write_user_table(make_entry([HOPPER], 4096), make_entry([SMALL], 512))
+    q, k = (torch.empty(1, n, 1, 128, dtype=torch.float16) for n in (1, 4096))
+    choice = choose(DType.FP16, 128, 4096, False, H200, plain=False)
+    assert choice.config == HOPPER
+    assert select_config(q, k=k) == rule_config(DType.FP16, 128, 4096, hopper=True)  # on a CPU
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("NVIDIA H200", True),
+        ("NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA GH200 480GB", True),
+        ("NVIDIA H20", True),
+        ("NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA GeForce RTX 4090", False),
+        ("NVIDIA B200", False),
+    ],
+)
+def test_hopper_by_name(gpu: str, expected: bool) -> None:
+    assert is_hopper(gpu) is expected
+
+
 def test_explain_says_which_entry_and_what_was_measured() -> None:
-    path = write_user_table(make_entry([LARGE, SMALL, rule_config(DType.FP16, 128, 1024)]))
-    shape = ("--gpu", H200, "--seq-len", 1000 // 64 * 64, "--d-head", 128, "--masks", "full")
+    rule = rule_config(DType.FP16, 128, 1024)
+    path = write_user_table(make_entry([LARGE, SMALL, rule]), gpu=A100)
+    shape = ("--gpu", A100, "--seq-len", 1000 // 64 * 64, "--d-head", 128, "--masks", "full")
     text = explained(*shape, "--dtype", "fp16")
     assert f"kernel {SMALL}" in text
     assert f"your table {path}" in text
     assert "blocks divide 960" in text
     assert "2 ms (20th to 80th percentile 1.9 to 2.1), 50.0 TFLOP/s at batch 4, heads 16" in text
-    text = explained("--gpu", H200, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
+    text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
                      "--masks", "full")  # fmt: skip
     assert "the fastest of 40, for lengths 513 to 1024" in text
     assert f"next best {SMALL}: 2 ms, 100.0 % slower" in text
-    assert f"the rule would choose {rule_config(DType.FP16, 128, 1024)}: 3 ms, 200.0 %" in text
+    assert f"the rule would choose {rule}: 3 ms, 200.0 %" in text
 
 
 def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> None:

@@ -25,17 +25,20 @@ from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
     get_autotuning_kernel_configs,
+    get_hopper_autotuning_kernel_configs,
+    get_kernel_configs,
     get_kernel_progression_configs,
 )
 from flashsmith.errors import BuildError, GpuLostError, TuningError
-from flashsmith.functional.select import choose, forget_tables, rule_config
+from flashsmith.functional.rules import rule_config
+from flashsmith.functional.select import choose, forget_tables
 from flashsmith.functional.tables import Table, user_table_path
 from flashsmith.runtime import Kernel
 from flashsmith.tuning import KernelLab, journal_path, lab, make_plan, tuning_session
 from flashsmith.tuning.search import survivors
 
-H200 = "NVIDIA H200"
-STAMP = {"gpu": H200, "driver_version": "580.159.04", "flashsmith": flashsmith.__version__}
+A100 = "NVIDIA A100-SXM4-80GB"
+STAMP = {"gpu": A100, "driver_version": "580.159.04", "flashsmith": flashsmith.__version__}
 SPACE = get_autotuning_kernel_configs([DType.FP16])
 PROBLEM = Problem(DType.FP16, 128, "full", 4, 16, 4096)
 PROBLEMS = [replace(PROBLEM, seq_len=seq_len) for seq_len in (1024, 4096)]
@@ -94,7 +97,7 @@ class FakeLab:
 
 
 def tune(out: Path, fake: Any, problems: Sequence[Problem] = (PROBLEM,), **options: Any) -> Table:
-    plan = make_plan(problems, SPACE, "sm_90a")
+    plan = make_plan(problems, SPACE, "sm_80")
     with tuning_session(out, options.pop("stamp", STAMP), options.pop("fresh", False)) as session:
         return session.run(plan, fake, lambda *_: None, **options)
 
@@ -229,7 +232,10 @@ def test_kernel_that_takes_the_gpu_with_it_is_left_out_by_the_next_process(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"gpu": "NVIDIA H100 80GB HBM3"}, "GPU: NVIDIA H200 there, NVIDIA H100 80GB HBM3 here"),
+        (
+            {"gpu": "NVIDIA H100 80GB HBM3"},
+            "GPU: NVIDIA A100-SXM4-80GB there, NVIDIA H100 80GB HBM3 here",
+        ),
         ({"driver_version": "590.1"}, "driver (major version): 580.159.04 there, 590.1 here"),
         ({"flashsmith": "9.9"}, f"flashsmith: {flashsmith.__version__} there, 9.9 here"),
     ],
@@ -286,17 +292,41 @@ def test_two_processes_do_not_tune_for_one_file(tmp_path: Path) -> None:
 
 
 def test_what_was_tuned_is_what_attention_takes(tmp_path: Path) -> None:
-    assert choose(DType.FP16, 128, 4096, False, H200).config != BEST  # and the tables are read
-    tune(user_table_path(H200), FakeLab())
-    choice = choose(DType.FP16, 128, 4096, False, H200)
+    assert choose(DType.FP16, 128, 4096, False, A100).config != BEST  # and the tables are read
+    tune(user_table_path(A100), FakeLab())
+    choice = choose(DType.FP16, 128, 4096, False, A100)
     assert (choice.config, choice.source and choice.source.title) == (BEST, "your table")
 
 
 def test_plan_has_what_fits_and_the_rule() -> None:
     progression = get_kernel_progression_configs()
-    assert make_plan([PROBLEM], progression, "sm_90") == {PROBLEM: [*progression, RULE]}
+    assert make_plan([PROBLEM], progression, "sm_80") == {PROBLEM: [*progression, RULE]}
     odd = replace(PROBLEM, seq_len=960)
-    assert {cfg.B_r for cfg in make_plan([odd], SPACE, "sm_90")[odd]} == {64}
+    assert {cfg.B_r for cfg in make_plan([odd], SPACE, "sm_80")[odd]} == {64}
+
+
+def test_plan_on_hopper_has_both_families_and_its_own_rule() -> None:
+    hopper = get_hopper_autotuning_kernel_configs([DType.FP16], [128])
+    rule = rule_config(DType.FP16, 128, 4096, hopper=True)
+    (configs,) = make_plan([PROBLEM], [*SPACE, *hopper], "sm_90a").values()
+    assert configs[-1] == rule
+    assert set(configs) == {*SPACE, *hopper, rule}
+    odd = replace(PROBLEM, seq_len=1000)
+    assert set(make_plan([odd], [*SPACE, *hopper], "sm_90a")[odd]) == {*hopper, rule}
+    assert set(make_plan([PROBLEM], [*SPACE, *hopper], "sm_80")[PROBLEM]) == {*SPACE, RULE}
+
+
+def test_both_families_are_ranked_together() -> None:
+    hopper = get_hopper_autotuning_kernel_configs([DType.FP16], [128])[0]
+    times = {cfg: Timing(1.0, 0, 0) for cfg in (hopper, SPACE[1], SPACE[0])}
+    assert survivors(times, RULE)[0] == SPACE[0]  # equally fast: by family, then in order
+
+
+@pytest.mark.parametrize(("arch", "key"), [("sm_90a", "hopper-tune"), ("sm_80", "tune")])
+def test_default_candidates_are_those_of_the_gpu(arch: str, key: str) -> None:
+    request = tune_job.Request("128", "fp16", "full", None, None, None, None, None, kernels=[])
+    wanted = {cfg for cfg in get_kernel_configs(key) if (cfg.dtype, cfg.d_head) == (5, 128)}
+    assert set(request.configs([PROBLEM], arch)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -309,7 +339,7 @@ def test_plan_has_what_fits_and_the_rule() -> None:
 )
 def test_plan_refuses(problems: list[Problem], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_plan(problems, SPACE, "sm_90")
+        make_plan(problems, SPACE, "sm_80")
 
 
 SMALL = Problem(DType.FP16, 128, "full", 1, 1, 128)
@@ -337,15 +367,17 @@ def test_lab_builds_checks_and_times_on_the_emulator(
         table = session.run(plan, emulated_lab, lambda *_: None)
     (entry,) = table.entries.values()
     assert (entry.tried, entry.excluded) == (2, {})
-    assert kernels_of(table, SMALL) == PROGRESSION[:1]  # the other has its tile and is slower
+    assert kernels_of(table, SMALL) == PROGRESSION  # the last stands for the rule's choice
 
 
 def test_lab_finds_a_wrong_kernel(emulated_lab: KernelLab, monkeypatch: pytest.MonkeyPatch) -> None:
     call = Kernel.__call__
     bad = PROGRESSION[0]
 
-    def off_by_a_bit(self: Kernel, q: Any, k: Any, v: Any, o: torch.Tensor, *rest: Any) -> float:
-        elapsed = call(self, q, k, v, o, *rest)
+    def off_by_a_bit(
+        self: Kernel, q: Any, k: Any, v: Any, o: torch.Tensor, *a: Any, **b: Any
+    ) -> float:
+        elapsed = call(self, q, k, v, o, *a, **b)
         if self.instance.config == bad:
             o[0, 7, 0, 5] += 0.1
         return elapsed
@@ -383,9 +415,9 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
-    """An H200 whose kernels have the times of FakeLab."""
-    monkeypatch.setattr(tune_job, "choose_device", lambda _: ("cuda", H200))
-    monkeypatch.setattr(tune_job, "target_of", lambda _: Target.cuda("sm_90a"))
+    """An A100 whose kernels have the times of FakeLab."""
+    monkeypatch.setattr(tune_job, "choose_device", lambda _: ("cuda", A100))
+    monkeypatch.setattr(tune_job, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(tune_job, "environment_stamp", lambda: STAMP)
     monkeypatch.setattr(tune_job, "KernelLab", lambda _: FakeLab(wrong={RULE: "wrong: by far"}))
     return FakeLab
@@ -399,7 +431,7 @@ def test_command_tunes_reports_and_writes_the_users_table() -> None:
     result = invoke(*SHAPE)
     assert BEST.short_form() in result.stdout
     assert f"excluded: {RULE} full at length 4096: wrong: by far" in result.stderr
-    path = user_table_path(H200)
+    path = user_table_path(A100)
     assert f"the table is {path}" in result.stderr
     assert kernels_of(Table.read(path))[0] == BEST
 
@@ -419,7 +451,7 @@ def test_command_says_how_to_go_on_after_an_interruption(
 ) -> None:
     monkeypatch.setattr(tune_job, "KernelLab", lambda _: gpu(die_at=3))
     result = invoke(*SHAPE, code=130)
-    path = journal_path(user_table_path(H200))
+    path = journal_path(user_table_path(A100))
     assert f"{path} has what is measured; the same command goes on" in result.stderr
     monkeypatch.setattr(tune_job, "KernelLab", lambda _: gpu())
     assert f"going on with {path}" in invoke(*SHAPE).stderr
@@ -457,10 +489,10 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
     ("args", "message"),
     [
         (("--explain", "--out", "t.json"), "--explain measures nothing; leave out --out"),
-        (("--gpu", H200), "without --explain this GPU is the one; leave out --gpu"),
+        (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--fresh"), "keeps and times nothing; leave out --fresh"),
         (("--explain", "--seq-lens", "many"), "--seq-lens is 'many'"),
-        (("--explain", "--d-head", "96"), "--d-head is 96"),
+        (("--explain", "--d-head", "80"), "--d-head is 80"),
         (("--explain", "--masks", "half"), "variant 'half' is not known"),
         (("--explain", "--hidden", "100"), "no multiple of d_head"),
         (("--emulator-counts", "-k", "nothing"), "kernels key 'nothing' is not known"),

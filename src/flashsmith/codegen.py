@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import (
     FORWARD_VARIANTS,
     FULL,
+    FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
+    HopperForwardKernelConfig,
     require_buildable,
 )
 
@@ -27,11 +31,13 @@ _MAP_HEADER = """\
 #include <map>
 
 #include "flashsmith/flash_attention.cuh"
+#include "flashsmith/hopper/arguments.cuh"
 
 namespace flashsmith {{
 
-// As in flash_attention.cuh: what the maps hold.
+// As in these headers: what the maps hold.
 typedef void (*forward_kernel_fn)(const ForwardKernelArgs);
+typedef void (*hopper_forward_kernel_fn)(const HopperForwardKernelArgs);
 
 // Each is defined in the translation unit of its name: kernels have internal linkage.
 namespace kernels {{
@@ -44,7 +50,7 @@ namespace kernels {{
 
 _MAP = """\
 // Variant: {variant}.
-inline const std::map<FlashForwardKernelConfig, forward_kernel_fn> {name} = {{
+inline const std::map<{struct}, {function}> {name} = {{
 {entries}}};
 """
 
@@ -56,12 +62,12 @@ _MAP_ENTRY = """\
 
 _TRANSLATION_UNIT = """\
 {head}// {name}
-#include "flashsmith/ampere/forward_kernel.cuh"
+#include "flashsmith/{folder}/forward_kernel.cuh"
 
 namespace flashsmith::kernels {{
 
-forward_kernel_fn {slug}() {{
-  return &flash_forward_kernel<StaticForwardKernelConfig<
+{function} {slug}() {{
+  return &{kernel}<{static}<
       {config},
       {variant}>>;
 }}
@@ -70,11 +76,26 @@ forward_kernel_fn {slug}() {{
 """
 
 
+@dataclass(frozen=True)
+class _Family:
+    """How the generated text names the parts of a family that its class does not name itself."""
+
+    function: str  # type of its kernels
+    map: str  # of full attention; the other variants' names follow
+
+
+_FAMILIES: dict[type[ForwardKernelConfig], _Family] = {
+    FlashForwardKernelConfig: _Family("forward_kernel_fn", "forward_kernels"),
+    HopperForwardKernelConfig: _Family("hopper_forward_kernel_fn", "hopper_forward_kernels"),
+}
+
+
 def generate(instances: Iterable[ForwardKernelInstance]) -> dict[str, str]:
     """The C++ files for a set of kernels, file name -> text; duplicates count once.
 
     `flash_kernels.cuh` has the maps `forward_kernels` (full attention) and `forward_kernels_causal`
-    from FlashForwardKernelConfig to forward_kernel_fn; `<slug>.cu` has one kernel.
+    from FlashForwardKernelConfig to forward_kernel_fn, and with `hopper_` before their names those
+    of the sm90 family; `<slug>.cu` has one kernel.
 
     Raises:
         TypeError: an element is not a ForwardKernelInstance.
@@ -121,38 +142,58 @@ def write(instances: Iterable[ForwardKernelInstance], directory: Path | str) -> 
     return [directory / name for name in files]
 
 
-def map_name(variant: ForwardVariant) -> str:
-    """The C++ map that holds the kernels of `variant`."""
-    return "forward_kernels" if variant == FULL else f"forward_kernels_{variant.name}"
+def map_name(kind: type[ForwardKernelConfig], variant: ForwardVariant) -> str:
+    """The C++ map that holds the kernels of a family for `variant`."""
+    name = _FAMILIES[kind].map
+    return name if variant == FULL else f"{name}_{variant.name}"
 
 
 def _map_header(instances: Sequence[ForwardKernelInstance]) -> str:
-    maps = []
-    for variant in FORWARD_VARIANTS:
-        entries = (
-            _MAP_ENTRY.format(
-                short_form=instance.config.short_form(),
-                config=instance.config.to_cpp_struct(),
-                slug=instance.slug,
-            )
-            for instance in instances
-            if instance.variant == variant
-        )
-        maps.append(
-            _MAP.format(variant=variant.name, name=map_name(variant), entries="".join(entries))
-        )
     return _MAP_HEADER.format(
         head=_HEAD,
-        getters="\n".join(f"forward_kernel_fn {instance.slug}();" for instance in instances),
-        maps="\n".join(maps),
+        getters="\n".join(
+            f"{_FAMILIES[type(instance.config)].function} {instance.slug}();"
+            for instance in instances
+        ),
+        maps="\n".join(
+            _map(kind, variant, instances) for kind in _FAMILIES for variant in FORWARD_VARIANTS
+        ),
+    )
+
+
+def _map(
+    kind: type[ForwardKernelConfig],
+    variant: ForwardVariant,
+    instances: Sequence[ForwardKernelInstance],
+) -> str:
+    entries = (
+        _MAP_ENTRY.format(
+            short_form=instance.config.short_form(),
+            config=instance.config.to_cpp_struct(),
+            slug=instance.slug,
+        )
+        for instance in instances
+        if type(instance.config) is kind and instance.variant == variant
+    )
+    return _MAP.format(
+        variant=variant.name,
+        struct=kind.__name__,
+        function=_FAMILIES[kind].function,
+        name=map_name(kind, variant),
+        entries="".join(entries),
     )
 
 
 def _translation_unit(instance: ForwardKernelInstance) -> str:
+    config = instance.config
     return _TRANSLATION_UNIT.format(
         head=_HEAD,
         name=instance.name,
+        folder=config.header_folder,
+        function=_FAMILIES[type(config)].function,
+        kernel=config.kernel_function,
+        static=config.static_configuration,
         slug=instance.slug,
-        config=instance.config.to_cpp_struct(),
+        config=config.to_cpp_struct(),
         variant=instance.variant.to_cpp_struct(),
     )

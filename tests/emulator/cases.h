@@ -9,25 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "device/random.h"
 #include "emulator/launch.h"
 
 namespace cases {
 
 using namespace flashsmith::emulator;
-
-// Deterministic numbers that differ from run to run only if the code does.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint32_t bits() {
-    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
-    return static_cast<uint32_t>(state_ >> 32);
-  }
-  float uniform() { return static_cast<float>(bits() >> 8) * 0x1p-23f - 1; }  // [-1, 1)
-
- private:
-  uint64_t state_;
-};
 
 template <class... Arguments>
 [[noreturn]] void fail(const char *format, Arguments... arguments) {
@@ -63,6 +50,8 @@ void scheduling();
 void many_blocks();
 void hopper_products();
 void hopper_copies();
+void hopper_barriers();
+void hopper_warps();
 void hopper_faults(uint64_t seed);
 void hopper_pipeline();
 

@@ -100,6 +100,10 @@ void counts() {
     }
   });
   count("pairs", [] { store_shared(shared_bytes() + thread_index() * 8, zeros, 8); });
+  count("matrices_stored_adjacent",
+        [] { stmatrix_x4(shared_bytes() + thread_index() * 16, zeros); });
+  count("matrices_stored_in_columns",
+        [] { stmatrix_x4(shared_bytes() + thread_index() * 128, zeros); });
   count("global_chunks", [] { store_global(tensor + thread_index() * 16, zeros, 16); });
   count("global_words", [] {
     uint32_t word;

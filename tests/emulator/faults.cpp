@@ -29,6 +29,7 @@ void load_matrix(unsigned index) {
   uint32_t ignored[4];
   ldmatrix_x4(ignored, slot(index), false);
 }
+void store_matrix(unsigned index) { stmatrix_x4(slot(index), zeros); }
 void copy(unsigned index) { cp_async_16(slot(index), tensors.input + lane() * 16); }
 void commit_and_wait() {
   cp_async_commit_group();
@@ -180,6 +181,45 @@ const Case kFaults[] = {
        load_matrix(thread_index());
        store(thread_index());
      }},
+    {"load_after_matrix_store",
+     [] {
+       store_matrix(thread_index());
+       load(thread_index());
+     }},
+    {"matrix_after_matrix_store",
+     [] {
+       store_matrix(thread_index());
+       load_matrix(thread_index());
+     }},
+    {"matrix_store_after_matrix",
+     [] {
+       store(thread_index());
+       warp_sync(HERE);
+       load_matrix(thread_index());
+       store_matrix(thread_index());
+     }},
+    {"matrix_store_after_loads",
+     [] {
+       store(thread_index());
+       warp_sync(HERE);
+       load(thread_index());
+       load(thread_index() ^ 1);
+       store_matrix(thread_index());
+     }},
+    {"matrix_store_after_load",
+     [] {
+       store(thread_index());
+       warp_sync(HERE);
+       load(thread_index());
+       store_matrix(thread_index());
+     }},
+    {"matrix_store_twice",
+     [] {
+       store_matrix(thread_index());
+       store_matrix(thread_index());
+     }},
+    {"matrix_store_one_row", [] { store_matrix(warp() * kLanes); }},
+    {"matrix_store_misaligned", [] { stmatrix_x4(slot(thread_index()) + 8, zeros); }},
     {"matrix_after_copy",
      [] {
        copy(thread_index());

@@ -138,6 +138,30 @@ void check_ldmatrix(bool transposed) {
   }
 }
 
+void check_stmatrix() {
+  constexpr int kRowBytes = 48;  // rows need not be adjacent
+  uint16_t got[kLanes][8];
+  run(kLanes, kLanes * kRowBytes, [&] {
+    const unsigned lane = thread_index();
+    char *row = shared_bytes() + (kLanes - 1 - lane) * kRowBytes;  // nor in order
+    uint32_t fragment[4];
+    for (unsigned matrix = 0; matrix < 4; ++matrix) {
+      const unsigned first = (matrix * 8 + lane / 4) * 8 + lane % 4 * 2;
+      fragment[matrix] = first | (first + 1) << 16;
+    }
+    stmatrix_x4(row, fragment);
+    warp_sync(Where::current());
+    load_shared(got[lane], row, sizeof got[lane]);
+  });
+  for (unsigned row = 0; row < kLanes; ++row) {
+    for (unsigned i = 0; i < 8; ++i) {
+      if (got[row][i] != row * 8 + i) {
+        fail("stmatrix: element %u of row %u is %u, not %u", i, row, got[row][i], row * 8 + i);
+      }
+    }
+  }
+}
+
 void check_shuffle() {
   for (int mask = 0; mask < kLanes; ++mask) {
     float got[2 * kLanes];
@@ -267,6 +291,7 @@ void instructions() {
   }
   check_ldmatrix(false);
   check_ldmatrix(true);
+  check_stmatrix();
   check_shuffle();
   check_vote();
   for (int bytes : {4, 8, 16}) check_barrier(bytes);

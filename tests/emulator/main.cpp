@@ -15,6 +15,8 @@ int main(int argc, char **argv) {
       {"many_blocks", cases::many_blocks},
       {"hopper_products", cases::hopper_products},
       {"hopper_copies", cases::hopper_copies},
+      {"hopper_barriers", cases::hopper_barriers},
+      {"hopper_warps", cases::hopper_warps},
       {"hopper_faults", [&] { cases::hopper_faults(seed); }},
       {"hopper_pipeline", cases::hopper_pipeline},
   };

@@ -1,4 +1,7 @@
-"""Launches the progression kernels, full and causal: what compute-sanitizer watches.
+"""Launches kernels, full and causal: what compute-sanitizer watches.
+
+The progression of the sm80 family; on compute capability 9.0 also the best of the sm90 family's and
+one whose warpgroups take turns.
 
 compute-sanitizer --tool racecheck python tests/gpu/sanitized.py
 """
@@ -9,21 +12,36 @@ import torch
 
 import flashsmith
 from flashsmith.bench import compare, reference_attention
-from flashsmith.configs import get_kernel_progression_configs
+from flashsmith.configs import (
+    DType,
+    ForwardKernelConfig,
+    get_hopper_kernel_progression_configs,
+    get_kernel_progression_configs,
+)
+from flashsmith.functional.rules import rule_config
 
-SHAPE = (1, 256, 2, 128)
+SEQ_LEN, HEADS = 256, 2
+
+
+def configs() -> list[ForwardKernelConfig]:
+    if torch.cuda.get_device_capability() != (9, 0):
+        return list(get_kernel_progression_configs())
+    taking_turns = rule_config(DType.FP16, 64, SEQ_LEN, hopper=True)
+    last = get_hopper_kernel_progression_configs()[-1]
+    return [*get_kernel_progression_configs(), last, taking_turns]
 
 
 def main() -> None:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(SHAPE).half() for _ in range(3))
-    on_gpu = [t.cuda() for t in (q, k, v)]
     launched = 0
-    for causal in (False, True):
-        exact = reference_attention(q, k, v, causal=causal)
-        low = reference_attention(q, k, v, causal=causal, compute=torch.float16)
-        for cfg in get_kernel_progression_configs():
-            o = flashsmith.forward(cfg, *on_gpu, torch.empty(SHAPE).half().cuda(), causal=causal)
+    for cfg in configs():
+        shape, dtype = (1, SEQ_LEN, HEADS, cfg.d_head), cfg.dtype.to_torch_dtype()
+        q, k, v = (torch.randn(shape).to(dtype) for _ in range(3))
+        on_gpu = [t.cuda() for t in (q, k, v)]
+        for causal in (False, True):
+            exact = reference_attention(q, k, v, causal=causal)
+            low = reference_attention(q, k, v, causal=causal, compute=dtype)
+            o = flashsmith.forward(cfg, *on_gpu, torch.empty(shape).to(dtype).cuda(), causal=causal)
             result = compare(o.cpu(), exact, low)
             assert result.ok, f"{cfg} causal={causal}: {result}"
             launched += 1

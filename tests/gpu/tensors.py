@@ -5,20 +5,24 @@ from __future__ import annotations
 import torch
 
 from flashsmith.bench import compare, reference_attention
-from flashsmith.configs import FlashForwardKernelConfig
+from flashsmith.configs import ForwardKernelConfig
 from problems import TORCH_DTYPES, Tensors
 
 
 def random_qkv(
-    cfg: FlashForwardKernelConfig,
+    cfg: ForwardKernelConfig,
     seq_len: int = 512,
     batch: int = 1,
     heads: int = 1,
     device: str = "cuda",
+    seq_len_k: int | None = None,
+    heads_kv: int | None = None,
 ) -> Tensors:
     """Normal q, k, v of shape (batch, seq_len, heads, d_head), of cfg's dtype."""
-    shape = (batch, seq_len, heads, cfg.d_head)
-    q, k, v = (torch.randn(shape, dtype=TORCH_DTYPES[cfg.dtype], device=device) for _ in range(3))
+    q_shape = (batch, seq_len, heads, cfg.d_head)
+    k_shape = (batch, seq_len_k or seq_len, heads_kv or heads, cfg.d_head)
+    dtype = TORCH_DTYPES[cfg.dtype]
+    q, k, v = (torch.randn(s, dtype=dtype, device=device) for s in (q_shape, k_shape, k_shape))
     return q, k, v
 
 

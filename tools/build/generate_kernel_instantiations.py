@@ -27,7 +27,8 @@ def main() -> None:
         nargs="+",
         default=(),
         metavar="KEY|NAME",
-        help="keys (prog, progall, all, tune, B_r,B_c) and short forms; default: $KERNELS or all",
+        help="keys (prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune, hopper) and short "
+        "forms; default: $KERNELS or all",
     )
     parser.add_argument(
         "--variants",

@@ -8,6 +8,7 @@ from flashsmith.bench.reference import (
     compare,
     reference_attention,
     reference_by_head,
+    reference_lse,
 )
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import Timing, time_interleaved
@@ -27,5 +28,6 @@ __all__ = [
     "measure_ceilings",
     "reference_attention",
     "reference_by_head",
+    "reference_lse",
     "time_interleaved",
 ]

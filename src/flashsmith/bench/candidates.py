@@ -13,12 +13,12 @@ from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import Peer
 from flashsmith.bench.reference import Comparison, compare, reference_by_head
 from flashsmith.bench.results import FAILED, MISSING, OK, WRONG
-from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.errors import GpuLostError
-from flashsmith.functional import target_of
+from flashsmith.functional import target_of, workspace_for
 from flashsmith.runtime import Kernel, find_kernel
 
-Candidate = FlashForwardKernelConfig | Peer
+Candidate = ForwardKernelConfig | Peer
 Run = Callable[[], torch.Tensor]
 
 _REASON_LENGTH = 400  # a compiler says more
@@ -82,7 +82,7 @@ class Checker:
             )
         return Checked(candidate, OK, run=run, comparison=comparison)
 
-    def kernel(self, config: FlashForwardKernelConfig) -> Kernel:
+    def kernel(self, config: ForwardKernelConfig) -> Kernel:
         instance = ForwardKernelInstance(config, self.problem.variant)
         return find_kernel(instance, target_of(self._o.device))
 
@@ -91,9 +91,11 @@ class Checker:
             return candidate.make(*self.qkv, self.problem.variant.causal)
         # The kernel itself, without what `forward` does around it on the host.
         kernel, o, scale = self.kernel(candidate), self._o, self.problem.d_head**-0.5
+        workspace_bytes = candidate.workspace_bytes
 
         def run() -> torch.Tensor:
-            kernel(*self.qkv, o, scale)
+            workspace = workspace_for(workspace_bytes, o.device)
+            kernel(*self.qkv, o, scale, workspace=workspace)
             return o
 
         return run

@@ -10,7 +10,11 @@ from typing import Any
 
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.ncu import Launch
-from flashsmith.configs import ForwardKernelInstance, parse_kernel_name_into_instance
+from flashsmith.configs import (
+    ForwardKernelInstance,
+    is_cpp_name,
+    parse_kernel_name_into_instance,
+)
 
 # Columns and the metrics they are from: the first that the GPU has. Percentages of throughput and
 # utilisation are of what the unit could do in the kernel's whole time.
@@ -94,7 +98,7 @@ def identify(kernel: str) -> ForwardKernelInstance | str | None:
     Raises:
         ValueError: It is one of ours, of a configuration that cannot be read.
     """
-    if "FlashForwardKernelConfig" in kernel:
+    if is_cpp_name(kernel):
         return parse_kernel_name_into_instance(kernel)
     return next((peer for peer, name in _PEER_KERNELS.items() if name.search(kernel)), None)
 

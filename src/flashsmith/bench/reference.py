@@ -22,17 +22,48 @@ def reference_attention(
     """softmax(q k^T * scale) v in plain torch, computed and returned in ``compute``.
 
     Args:
-        q, k, v: (batch, seq_len, n_heads, d_head).
+        q: (batch, seq_len_q, n_heads, d_head).
+        k, v: (batch, seq_len_k, n_heads_kv, d_head); neighbouring heads of q share one of theirs.
+        causal: Query i sees keys up to i + seq_len_k - seq_len_q; one that sees none gives 0.
         compute: float64 or float32 for the truth; the tensors' own dtype for what the same
             computation loses in low precision.
     """
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    q, k, v = (t.transpose(1, 2).to(compute) for t in (q, k, v))
-    s = q @ k.transpose(-1, -2) * scale
+    s = _scores(q, k, causal, softmax_scale, compute)
+    p = s.softmax(-1).masked_fill(s.isneginf().all(-1, keepdim=True), 0)
+    return (p @ _shared_heads(v, q).to(compute)).transpose(1, 2)
+
+
+def reference_lse(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    compute: torch.dtype = torch.float64,
+) -> torch.Tensor:
+    """The logarithm of the sum of the exponentials, (batch, n_heads, seq_len_q).
+
+    Args: as ``reference_attention``; -inf where a query sees no key.
+    """
+    return _scores(q, k, causal, softmax_scale, compute).logsumexp(-1)
+
+
+def _scores(
+    q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float | None, compute: torch.dtype
+) -> torch.Tensor:
+    """(batch, n_heads, seq_len_q, seq_len_k), -inf where masked."""
+    keys = _shared_heads(k, q).to(compute).transpose(-1, -2)
+    s = q.transpose(1, 2).to(compute) @ keys * (q.shape[-1] ** -0.5 if scale is None else scale)
     if causal:
-        visible = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril()
-        s = s.masked_fill(~visible, -math.inf)
-    return (s.softmax(-1) @ v).transpose(1, 2)
+        seq_len_q, seq_len_k = s.shape[-2:]
+        visible = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
+        s = s.masked_fill(~visible.tril(seq_len_k - seq_len_q), -math.inf)
+    return s
+
+
+def _shared_heads(t: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """k or v with as many heads as q has, heads before sequence."""
+    return t.repeat_interleave(q.shape[2] // t.shape[2], dim=2).transpose(1, 2)
 
 
 def reference_by_head(

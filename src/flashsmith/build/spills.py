@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashsmith.configs import FlashForwardKernelConfig
+from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelConfig
 
 # (d_head, B_r, B_c, n_warps) -> bytes that kernels of these tiles may spill, on any architecture.
 ALLOWED_SPILL_BYTES: dict[tuple[int, int, int, int], int] = {
@@ -22,6 +22,8 @@ ALLOWED_SPILL_BYTES: dict[tuple[int, int, int, int], int] = {
 }
 
 
-def allowed_spill_bytes(config: FlashForwardKernelConfig) -> int:
+def allowed_spill_bytes(config: ForwardKernelConfig) -> int:
     """Bytes of spill stores or loads that ptxas may report for this kernel; 0 for most."""
+    if not isinstance(config, FlashForwardKernelConfig):
+        return 0
     return ALLOWED_SPILL_BYTES.get((config.d_head, config.B_r, config.B_c, config.n_warps), 0)

@@ -18,7 +18,12 @@ from flashsmith.build.toolchain import (
     find_cxx,
     find_tvm_ffi,
 )
-from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs import (
+    CONFIG_CLASSES,
+    FlashForwardKernelConfig,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+)
 
 FORMAT = 1  # of cache entries; part of every key
 REGISTRY_SOURCE = "registry.cpp"  # the one host file that reads the generated map
@@ -105,7 +110,10 @@ def plan_units(
     csrc: Path,
 ) -> list[TranslationUnit]:
     """The host's (and the emulator's) units first, which all libraries share, then the kernels'."""
-    headers = _hash_files(csrc, _files_of(csrc, target, only_headers=True))
+    headers = _files_of(csrc, target, only_headers=True)
+    hashes = {None: _hash_files(csrc, headers)} | {
+        kind: _hash_files(csrc, _without_other_families(headers, kind)) for kind in CONFIG_CLASSES
+    }
 
     def unit(
         name: str,
@@ -116,7 +124,8 @@ def plan_units(
         instance: ForwardKernelInstance | None = None,
     ) -> TranslationUnit:
         # Paths are not in the key: the same text and compiler give the same object anywhere.
-        parts = [FORMAT, files, headers, flags, toolchain.identity, target.name]
+        included = hashes[type(instance.config) if instance else None]
+        parts = [FORMAT, files, included, flags, toolchain.identity, target.name]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return TranslationUnit(name, label, files, tuple(command), key, instance)
 
@@ -130,8 +139,8 @@ def plan_units(
             name = f"{folder}-{path.stem}"
             units.append(unit(name, f"{folder}/{path.name}", files, flags, command))
 
-    flags, command = _kernel_command(target, toolchain, csrc)
     for instance in instances:
+        flags, command = _kernel_command(instance.config, target, toolchain, csrc)
         file_name = f"{instance.slug}.cu"
         files = {file_name: generated[file_name]}
         units.append(unit(instance.slug, instance.name, files, flags, command, instance))
@@ -161,7 +170,7 @@ def library_key(units: Sequence[TranslationUnit], target: Target, tvm_ffi: TvmFf
 
 
 def _kernel_command(
-    target: Target, toolchain: Toolchain, csrc: Path
+    config: ForwardKernelConfig, target: Target, toolchain: Toolchain, csrc: Path
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Flags that go into the key, and the whole command."""
     includes = [f"-I{csrc / 'include'}"]
@@ -169,10 +178,22 @@ def _kernel_command(
         flags = [*_HOST_FLAGS, *_EMULATOR_FLAGS, "-x", "c++"]
         paths = [*includes, f"-I{csrc}", f"-ffile-prefix-map={csrc}/="]
         return flags, [str(toolchain.cxx.path), *flags, *paths]
-    # One front-end run and one PTX for all architectures: the sm80 family uses nothing newer.
-    flags = [*_NVCC_FLAGS, f"-gencode=arch=compute_80,code=[{','.join(target.archs)}]"]
+    flags = [*_NVCC_FLAGS, _gencode(config, target)]
     compilers = [str(toolchain.cuda.nvcc.path), f"-ccbin={toolchain.cxx.path}"]
     return flags, [*compilers, *flags, *includes]
+
+
+def _gencode(config: ForwardKernelConfig, target: Target) -> str:
+    if isinstance(config, FlashForwardKernelConfig):
+        # One front-end run and one PTX for all architectures: the family uses nothing newer.
+        return f"-gencode=arch=compute_80,code=[{','.join(target.archs)}]"
+    needed = config.minimum_gpu
+    if needed not in target.archs:
+        raise ValueError(
+            f"archs is {', '.join(target.archs)}, but config {config} runs on {needed} alone; "
+            f"add {needed}"
+        )
+    return f"-gencode=arch=compute_{needed[3:]},code={needed}"
 
 
 def _host_command(
@@ -199,6 +220,12 @@ def _files_of(csrc: Path, target: Target, only_headers: bool) -> list[Path]:
         for path in sorted((csrc / folder).rglob("*"))
         if path.suffix in _HEADER_SUFFIXES or (path.suffix == ".cpp" and not only_headers)
     ]
+
+
+def _without_other_families(headers: Iterable[Path], kind: type[ForwardKernelConfig]) -> list[Path]:
+    """What a kernel of a family may include: no change of another's headers compiles it again."""
+    others = {other.header_folder for other in CONFIG_CLASSES if other is not kind}
+    return [path for path in headers if path.parent.name not in others]
 
 
 def _hash_files(root: Path, paths: Iterable[Path]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flashsmith import settings
-from flashsmith.cli.tables import HiddenOption, JsonOption, TokensOption
+from flashsmith.cli.tables import KERNEL_SETS, HiddenOption, JsonOption, TokensOption
 
 _DEFAULT_OUT = Path("profiles/bench")
 
@@ -20,8 +20,8 @@ def bench(
             "--kernels",
             "-k",
             metavar="default|KEY|NAME",
-            help="default (what attention() takes at the shape), a set (prog, progall, all, tune, "
-            "B_r,B_c) or a kernel's short form; may be repeated. Default: KERNELS, else default.",
+            help=f"default (what attention() takes at the shape), a set ({KERNEL_SETS}) or a "
+            "kernel's short form; may be repeated. Default: KERNELS, else default.",
         ),
     ] = None,
     peers: Annotated[

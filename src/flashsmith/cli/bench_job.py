@@ -28,7 +28,6 @@ from flashsmith.bench.sweep import MeasureTimes, measure_counts, sweep
 from flashsmith.cli.job import choose_device, load_kernels
 from flashsmith.cli.selection import (
     check_d_head,
-    is_name,
     parse_numbers,
     select_instances,
     split_words,
@@ -37,8 +36,9 @@ from flashsmith.cli.tables import build_progress, note, print_json, print_table
 from flashsmith.configs import (
     FULL,
     DType,
-    FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardKernelInstance,
+    is_kernel_name,
     parse_kernel_name_into_instance,
 )
 from flashsmith.errors import BuildError, DeviceError, GpuLostError
@@ -149,7 +149,7 @@ def make_plan(
     plan: Plan = {}
     fitting = set()
     for problem in problems:
-        configs: dict[FlashForwardKernelConfig, None] = {}
+        configs: dict[ForwardKernelConfig, None] = {}
         for word in words:
             if found := _configs(word, problem, device):
                 fitting.add(word)
@@ -164,13 +164,13 @@ def make_plan(
     return plan
 
 
-def _configs(word: str, problem: Problem, device: str) -> list[FlashForwardKernelConfig]:
+def _configs(word: str, problem: Problem, device: str) -> list[ForwardKernelConfig]:
     if word == _DEFAULT:
         # Only its shape, dtype and device count.
         dtype = problem.dtype.to_torch_dtype()
         q = torch.empty(1, dtype=dtype, device=device).expand(problem.shape)
         return [select_config(q, problem.variant.causal)]
-    if not is_name(word):
+    if not is_kernel_name(word):
         found = select_instances([word], [problem.variant], problem.dtype, problem.d_head)
         return [instance.config for instance in found]
     try:

@@ -13,6 +13,7 @@ from flashsmith.build import KernelCache, list_libraries
 from flashsmith.cli.built import built_rows, print_built
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import (
+    KERNEL_SETS,
     DHeadOption,
     DtypeOption,
     JsonOption,
@@ -20,7 +21,12 @@ from flashsmith.cli.tables import (
     print_json,
     print_table,
 )
-from flashsmith.configs import FORWARD_VARIANTS, DType, FlashForwardKernelConfig
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    DType,
+    FlashForwardKernelConfig,
+    ForwardKernelConfig,
+)
 from flashsmith.configs.legality import SUPPORTED_VALUES
 
 _BLOCK_FIELDS = ("B_r", "B_c", "n_warps")
@@ -31,8 +37,7 @@ def configs(
         list[str] | None,
         typer.Argument(
             metavar="[KEY|NAME]...",
-            help="Sets (prog, progall, all, tune, B_r,B_c) and short forms; default: KERNELS, "
-            "else all.",
+            help=f"Sets ({KERNEL_SETS}) and short forms; default: KERNELS, else all.",
         ),
     ] = None,
     dtype: DtypeOption = None,
@@ -79,17 +84,22 @@ def configs(
     note(f"{len(rows)} configurations, {n_legal} of them legal on {gpu}")
 
 
-def _at_all_blocks(configs: list[FlashForwardKernelConfig]) -> list[FlashForwardKernelConfig]:
+def _at_all_blocks(configs: list[ForwardKernelConfig]) -> list[ForwardKernelConfig]:
+    of_sm80 = [cfg for cfg in configs if isinstance(cfg, FlashForwardKernelConfig)]
+    if other := [cfg for cfg in configs if cfg not in of_sm80]:
+        raise ValueError(
+            f"--all-blocks is for the sm80 family, and {other[0]} is of the sm90 family"
+        )
     blocks = list(product(*(SUPPORTED_VALUES[field] for field in _BLOCK_FIELDS)))
     moved = (
         replace(cfg, B_r=B_r, B_c=B_c, n_warps=n_warps)
         for B_r, B_c, n_warps in blocks
-        for cfg in configs
+        for cfg in of_sm80
     )
     return list(dict.fromkeys(moved))
 
 
-def _as_dict(config: FlashForwardKernelConfig, problems: list[str]) -> dict[str, Any]:
+def _as_dict(config: ForwardKernelConfig, problems: list[str]) -> dict[str, Any]:
     return {
         "name": str(config),
         **asdict(config),

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from flashsmith.bench.grid import Problem
 from flashsmith.cli.tables import note, print_list, print_table
-from flashsmith.functional.select import Source, choose, fits, rule_config
+from flashsmith.functional.rules import describe_rule, fits, rule_config
+from flashsmith.functional.select import Source, choose, is_hopper
 from flashsmith.functional.tables import LENGTH_BUCKETS, Entry, Measured, length_bucket
 
 RULE = "rule"
@@ -39,10 +40,10 @@ def explain(problem: Problem, gpu: str | None) -> Explanation:
         gpu=gpu,
         kernel=choice.config.short_form(),
         source=RULE,
-        reason="the rule: B_r 128 where it divides the length, else 64; B_c 64; all knobs on",
+        reason=describe_rule(choice.config),
         passed_over=choice.passed_over,
     )
-    if choice.source is None or choice.entry is None or choice.measured is None:
+    if not (gpu and choice.source and choice.entry and choice.measured):
         return words
     entry, row = choice.entry, choice.measured
     measured = (
@@ -56,8 +57,8 @@ def explain(problem: Problem, gpu: str | None) -> Explanation:
         ms=row.ms,
         tflops=row.tflops,
         measured=measured,
-        next_best=_next_best(entry, row, problem.seq_len),
-        rule=_rule(entry, row, problem.seq_len),
+        next_best=_next_best(entry, row, problem.seq_len, gpu),
+        rule=_rule(entry, row, problem.seq_len, gpu),
     )
 
 
@@ -113,14 +114,15 @@ def _lengths(seq_len: int) -> str:
     return f"for lengths {LENGTH_BUCKETS[i - 1] + 1} to {bucket}"
 
 
-def _next_best(entry: Entry, row: Measured, seq_len: int) -> str | None:
+def _next_best(entry: Entry, row: Measured, seq_len: int, gpu: str) -> str | None:
     after = entry.ranked[entry.ranked.index(row) + 1 :]
-    fitting = next((other for other in after if fits(other.config, seq_len)), None)
+    hopper = is_hopper(gpu)
+    fitting = next((o for o in after if fits(o.config, seq_len, hopper=hopper)), None)
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: Entry, row: Measured, seq_len: int) -> str:
-    rule = rule_config(entry.dtype, entry.d_head, seq_len)
+def _rule(entry: Entry, row: Measured, seq_len: int, gpu: str) -> str:
+    rule = rule_config(entry.dtype, entry.d_head, seq_len, hopper=is_hopper(gpu))
     if rule == row.config:
         return "would choose the same"
     measured = next((other for other in entry.ranked if other.config == rule), None)

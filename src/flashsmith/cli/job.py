@@ -18,7 +18,9 @@ from flashsmith.configs import ForwardKernelInstance
 from flashsmith.configs.legality import MIN_COMPUTE_CAPABILITY
 from flashsmith.errors import DeviceError, EmulatorFault
 from flashsmith.functional import forward, target_of
-from flashsmith.runtime import emulation, find_kernel, load_library
+from flashsmith.functional.api import kernel_for
+from flashsmith.functional.rules import fits
+from flashsmith.runtime import emulation, load_library
 
 _FA2 = "fa2"
 
@@ -71,8 +73,10 @@ def _why_no_gpu() -> str:
 
 
 def check_lengths(instances: Sequence[ForwardKernelInstance], seq_len: int) -> None:
-    """Raises ValueError that names a kernel whose blocks do not divide the sequence."""
+    """Raises ValueError that names a kernel whose blocks have to divide the sequence and do not."""
     for instance in instances:
+        if fits(instance.config, seq_len):
+            continue
         for name in ("B_r", "B_c"):
             block = getattr(instance.config, name)
             if seq_len % block != 0:
@@ -152,6 +156,7 @@ def _launch(instance: ForwardKernelInstance, inputs: Inputs, o: torch.Tensor) ->
     if o.is_cuda:
         launch()
         return {}
-    with emulation(find_kernel(instance, target_of(o.device))) as emulated:
+    kernel = kernel_for(instance.config, instance.variant.causal, o.device)
+    with emulation(kernel) as emulated:
         launch()
         return emulated.counters()

@@ -36,7 +36,7 @@ _STALLS_SHOWN = 4
 
 def profile(
     seq_lens: Annotated[str, typer.Option(help="Separated by commas.")] = "4096",
-    d_heads: Annotated[str, typer.Option(help="64, 128 or 64,128.")] = "128",
+    d_heads: Annotated[str, typer.Option(help="Head dimensions, by commas.")] = "128",
     runs: Annotated[int, typer.Option(min=1, help="Launches of a kernel to average.")] = 1,
     kernels: KernelsOption = None,
     peers: Annotated[

@@ -19,7 +19,8 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="KEY|NAME",
-            help="Sets (prog, progall, all, tune, B_r,B_c) or kernels' short forms. Default: prog.",
+            help="Sets (prog, progall, all, tune, B_r,B_c) or short forms, of the sm80 family. "
+            "Default: prog.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(

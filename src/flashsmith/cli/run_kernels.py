@@ -16,9 +16,9 @@ from flashsmith.bench import PEERS, compare, first_available, reference_by_head
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import Peer
 from flashsmith.cli.job import check_lengths, choose_device, load_kernels
-from flashsmith.cli.selection import check_d_head, is_name, parse_dtype, select_instances
-from flashsmith.cli.tables import build_progress, note, print_table
-from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
+from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
+from flashsmith.cli.tables import KERNEL_SETS, build_progress, note, print_table
+from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant, is_kernel_name
 from flashsmith.configs import parse_kernel_name_into_instance as parse_name
 from flashsmith.errors import DeviceError, FlashsmithError
 from flashsmith.functional import forward
@@ -52,14 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("seq_len", metavar="SEQ_LEN", type=int)
-    add("d_head", metavar="D_HEAD", type=int, help="64 or 128")
+    add("d_head", metavar="D_HEAD", type=int, help="64, 96, 128, 192 or 256")
     add("--n_runs", "--n-runs", type=int, default=1, help="of each kernel (default: 1)")
     add(
         "--kernels",
         "-kernels",
         nargs="+",
         metavar="KEY|NAME",
-        help="sets (prog, progall, all, tune, B_r,B_c) and short forms; default, and what all "
+        help=f"sets ({KERNEL_SETS}) and short forms; default, and what all "
         "stands for: KERNELS, else all that are built by default",
     )
     add("--ref", action="store_true", help="also FlashAttention-2 (torch's SDPA)")
@@ -104,7 +104,7 @@ def _choose_kernels(args: argparse.Namespace) -> list[ForwardKernelInstance]:
     """All of one dtype, d_head and variant."""
     everything = settings.KERNELS.get() or "all"
     words = [everything if word == "all" else word for word in args.kernels or ["all"]]
-    names = [parse_name(word, args.d_head) for word in words if is_name(word)]
+    names = [parse_name(word, args.d_head) for word in words if is_kernel_name(word)]
     dtype = parse_dtype(args.dtype) or (names[0].config.dtype if names else DType.FP16)
     variant = ForwardVariant(args.causal)
     instances = select_instances(words, [variant], dtype, args.d_head)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from flashsmith.configs import (
     FULL,
     DType,
-    FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
     get_kernel_configs,
+    is_kernel_name,
     parse_kernel_name_into_instance,
 )
-from flashsmith.configs.legality import SUPPORTED_VALUES
+from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
 
 
 def parse_dtype(text: str | None) -> DType | None:
@@ -22,9 +23,9 @@ def parse_dtype(text: str | None) -> DType | None:
 
 
 def check_d_head(d_head: int | None) -> int | None:
-    supported = SUPPORTED_VALUES["d_head"]
-    if d_head is not None and d_head not in supported:
-        raise ValueError(f"--d-head is {d_head}; supported are {', '.join(map(str, supported))}")
+    if d_head is not None and d_head not in SUPPORTED_D_HEADS:
+        supported = ", ".join(map(str, SUPPORTED_D_HEADS))
+        raise ValueError(f"--d-head is {d_head}; supported are {supported}")
     return d_head
 
 
@@ -45,7 +46,7 @@ def select_instances(
     """
     chosen: list[ForwardKernelInstance] = []
     for word in words:
-        if is_name(word):
+        if is_kernel_name(word):
             named = parse_kernel_name_into_instance(word, d_head)
             if dtype not in (None, named.config.dtype):
                 raise ValueError(f"kernel {named} is for {named.config.dtype}, not {dtype}")
@@ -58,14 +59,9 @@ def select_instances(
     return list(dict.fromkeys(chosen))
 
 
-def is_name(word: str) -> bool:
-    """Whether a word is a kernel's name; no key has one of these marks."""
-    return any(mark in word for mark in (":", "{", "FlashForwardKernelConfig"))
-
-
 def _narrow(
-    configs: list[FlashForwardKernelConfig], field: str, value: int | None
-) -> list[FlashForwardKernelConfig]:
+    configs: list[ForwardKernelConfig], field: str, value: int | None
+) -> list[ForwardKernelConfig]:
     if value is None:
         return configs
     fitting = [cfg for cfg in configs if getattr(cfg, field) == value]

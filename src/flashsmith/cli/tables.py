@@ -20,6 +20,8 @@ from rich.text import Text
 
 from flashsmith.build import Progress as ProgressCallback
 
+KERNEL_SETS = "prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune, hopper"
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of tables.")
 ]
@@ -29,14 +31,18 @@ KernelsOption = Annotated[
         "--kernels",
         "-k",
         metavar="KEY|NAME",
-        help="A set (prog, progall, all, tune, B_r,B_c) or a kernel's short form; may be repeated.",
+        help=f"A set ({KERNEL_SETS}) or a kernel's short form; may be repeated.",
     ),
 ]
 DtypeOption = Annotated[
     str | None, typer.Option(help="fp16 or bf16. Narrows a set; a set without it is taken at it.")
 ]
 DHeadOption = Annotated[
-    int | None, typer.Option(help="64 or 128. Narrows a set; a set without it is taken at it.")
+    int | None,
+    typer.Option(
+        help="64 or 128; of the sm90 family also 96, 192 or 256. Narrows a set; a set without it "
+        "is taken at it."
+    ),
 ]
 TokensOption = Annotated[
     int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")

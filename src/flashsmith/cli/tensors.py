@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from flashsmith.configs import DType
-from flashsmith.configs.legality import SUPPORTED_VALUES
+from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
 
 _DTYPES = {dtype.to_torch_dtype(): dtype for dtype in DType}
 
@@ -84,8 +84,9 @@ def _check(path: Path, inputs: Inputs) -> None:
                 f"{where} is {tensor.dtype} {tuple(tensor.shape)}, but q is {q.dtype} "
                 f"{tuple(q.shape)}; q, k and v must be equal in both"
             )
-    if inputs.d_head not in SUPPORTED_VALUES["d_head"]:
-        raise ValueError(f"--input {path}: q has d_head {inputs.d_head}; supported are 64 and 128")
+    if inputs.d_head not in SUPPORTED_D_HEADS:
+        supported = ", ".join(map(str, SUPPORTED_D_HEADS))
+        raise ValueError(f"--input {path}: q has d_head {inputs.d_head}; supported are {supported}")
 
 
 def check_output(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flashsmith.cli.tables import HiddenOption, JsonOption, TokensOption
+from flashsmith.cli.tables import KERNEL_SETS, HiddenOption, JsonOption, TokensOption
 
 
 def tune(
@@ -37,8 +37,9 @@ def tune(
             "--kernels",
             "-k",
             metavar="KEY|NAME",
-            help="Candidates: a set (prog, progall, all, tune, B_r,B_c) or a kernel's short form; "
-            "may be repeated. Default: tune. The rule's choice is always among them.",
+            help=f"Candidates: a set ({KERNEL_SETS}) or a kernel's short form; may be repeated. "
+            "Default: hopper-tune on compute capability 9.0, else tune. The rule's choice is "
+            "always among them.",
         ),
     ] = None,
     repeats: Annotated[
@@ -88,7 +89,7 @@ def tune(
         hidden=hidden,
         batch=batch,
         heads=heads,
-        kernels=kernels or ["tune"],
+        kernels=kernels or [],
         counts=emulator_counts,
     )
     given: dict[str, object] = {

@@ -17,7 +17,6 @@ from flashsmith.cli import explanation
 from flashsmith.cli.job import choose_device, load_kernels
 from flashsmith.cli.selection import (
     check_d_head,
-    is_name,
     parse_numbers,
     select_instances,
     split_words,
@@ -25,8 +24,10 @@ from flashsmith.cli.selection import (
 from flashsmith.cli.tables import build_progress, note, print_json, print_table
 from flashsmith.configs import (
     DType,
-    FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardKernelInstance,
+    is_hopper_arch,
+    is_kernel_name,
     parse_kernel_name_into_config,
 )
 from flashsmith.errors import DeviceError, GpuLostError
@@ -52,7 +53,7 @@ class Request:
     hidden: int | None
     batch: int | None
     heads: int | None
-    kernels: list[str]
+    kernels: list[str]  # none: the tuning space of the GPU
     counts: bool = False
 
     def problems(self) -> list[Problem]:
@@ -74,10 +75,12 @@ class Request:
             for problem in grid
         ]
 
-    def configs(self, problems: Iterable[Problem]) -> list[FlashForwardKernelConfig]:
+    def configs(self, problems: Iterable[Problem], arch: str) -> list[ForwardKernelConfig]:
         """What the kernel words choose for the dtypes and head dimensions of the problems."""
-        named = [parse_kernel_name_into_config(word) for word in self.kernels if is_name(word)]
-        keys = [word for word in self.kernels if not is_name(word)]
+        words = self.kernels or ["hopper-tune" if is_hopper_arch(arch) else "tune"]
+        names = [word for word in words if is_kernel_name(word)]
+        keys = [word for word in words if word not in names]
+        named = [parse_kernel_name_into_config(name) for name in names]
         kinds = dict.fromkeys((problem.dtype, problem.d_head) for problem in problems)
         chosen = [
             instance.config
@@ -100,7 +103,7 @@ def measure(
         )
     problems = request.problems()
     (arch,) = target_of(torch.device(device)).archs
-    plan = make_plan(problems, request.configs(problems), arch)
+    plan = make_plan(problems, request.configs(problems, arch), arch)
     stamp = environment_stamp()
     out = out or user_table_path(stamp["gpu"])
     with tuning_session(out, stamp, fresh) as session:
@@ -158,7 +161,7 @@ def explain(request: Request, gpu: str | None, as_json: bool) -> None:
 
 def count(request: Request, as_json: bool) -> None:
     problems = request.problems()
-    plan = make_plan(problems, request.configs(problems), _COUNTS_ARCH)
+    plan = make_plan(problems, request.configs(problems, _COUNTS_ARCH), _COUNTS_ARCH)
     instances = [
         ForwardKernelInstance(cfg, problem.variant) for problem in plan for cfg in plan[problem]
     ]

@@ -1,19 +1,21 @@
-"""A forward kernel of the sm80 family: how it works (config), and that with what it computes."""
+"""The configuration of a forward kernel of the sm80 family."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import ClassVar
 
 from flashsmith.configs.dtype import DType
+from flashsmith.configs.family import ELEMENT_BYTES, ForwardConfigBase
+from flashsmith.configs.features import Feature, flag
 from flashsmith.configs.gpu import WARP_SIZE
 from flashsmith.configs.legality import find_problems
-from flashsmith.configs.variant import FULL, ForwardVariant
 
-ELEMENT_BYTES = 2  # FP16 and BF16
+_LOAD_TILES = ("Q_mma_load_K_tiles", "K_mma_load_K_tiles", "V_mma_load_K_tiles")
 
 
 @dataclass(frozen=True, order=True)
-class FlashForwardKernelConfig:
+class FlashForwardKernelConfig(ForwardConfigBase):
     """How a kernel works: one point of the configuration space, the C++ struct of the same name.
 
     Same fields in the same order as the C++ struct, and the same order between configurations.
@@ -53,58 +55,24 @@ class FlashForwardKernelConfig:
     mma_double_buffer_loads: bool
     optimized_softmax: bool
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            kind = type(value).__name__
-            # Not isinstance, to which a bool is an int: True is no tile size.
-            if kind != field.type:
-                raise TypeError(
-                    f"{field.name}: expected {field.type}, got {value!r} of type {kind}"
-                )
-            minimum = 0 if field.name.endswith("_tiles") else 1
-            if field.type == "int" and value < minimum:
-                raise ValueError(f"{field.name}: expected at least {minimum}, got {value}")
-
-    def __str__(self) -> str:
-        return self.short_form()
-
-    def short_form(self, include_d_head: bool = True, include_tup: bool = True) -> str:
-        """`(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax`.
-
-        The tuple is (dtype, d_head, B_r, B_c, n_warps). Only the whole form says everything: the
-        parser wants the d_head beside a form without it, and reads none without the tuple.
-        """
-        features = [
-            "async" if self.async_copy else "",
-            "eager" if self.eager_load_blocks else "",
-            "swizzled" if self.swizzled else "",
-            f"load_{'_'.join(str(n) for n in self._load_tiles)}_tiles",
-            "buffer" if self.mma_double_buffer_loads else "",
-            "opt_softmax" if self.optimized_softmax else "",
-        ]
-        text = "+".join(feature for feature in features if feature)
-        if not include_tup:
-            return text
-        d_head = (self.d_head,) if include_d_head else ()
-        tup = (self.dtype, *d_head, self.B_r, self.B_c, self.n_warps)
-        return f"({', '.join(str(value) for value in tup)}): {text}"
-
-    def to_cpp_struct(self) -> str:
-        """The C++ literal, `FlashForwardKernelConfig{ScalarType::Half, 128, 64, ...}`."""
-        values = ", ".join(self._cpp_values(self.dtype.to_cpp_str(), with_types=False))
-        return f"FlashForwardKernelConfig{{{values}}}"
-
-    def kernel_name(self, with_types: bool = False) -> str:
-        """ForwardKernelInstance.kernel_name of the kernel for full attention."""
-        return ForwardKernelInstance(self).kernel_name(with_types)
+    family: ClassVar[int] = 0
+    minimum_gpu: ClassVar[str] = "sm_80"
+    header_folder: ClassVar[str] = "ampere"
+    kernel_function: ClassVar[str] = "flash_forward_kernel"
+    static_configuration: ClassVar[str] = "StaticForwardKernelConfig"
+    kernel_arguments: ClassVar[str] = "ForwardKernelArgs"
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        flag("async", "async_copy"),
+        flag("eager", "eager_load_blocks"),
+        flag("swizzled", "swizzled"),
+        Feature("load_{Q}_{K}_{V}_tiles", _LOAD_TILES),
+        flag("buffer", "mma_double_buffer_loads"),
+        flag("opt_softmax", "optimized_softmax"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset(_LOAD_TILES)
 
     def problems(self, gpu: str = "sm_80") -> list[str]:
-        """The reasons, one sentence each, why this cannot be built or run on `gpu`; none if it can.
-
-        Raises:
-            ValueError: `gpu` is not a known architecture.
-        """
         return find_problems(self, gpu)
 
     @property
@@ -115,90 +83,3 @@ class FlashForwardKernelConfig:
     def shared_memory_bytes(self) -> int:
         """One tile each of Q, K and V; O leaves through Q's."""
         return (self.B_r + 2 * self.B_c) * self.d_head * ELEMENT_BYTES
-
-    def attn_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
-        """Operations of the two matrix products of full attention, 4 * b * h * s^2 * d.
-
-        What published TFLOP/s of attention are based on.
-        """
-        for name, value in {"n_samples": n_samples, "n_heads": n_heads, "seq_len": seq_len}.items():
-            if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
-        return 4 * n_samples * n_heads * seq_len**2 * self.d_head
-
-    def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
-        """`attn_flop` plus what the online softmax takes, an exponential counted as one operation.
-
-        Each score: scale, maximum, subtraction, exponential, sum (5). Each row at each K/V block:
-        difference of maxima, exponential, rescaling of l and of O's row (3 + d). Each row at the
-        end: division of O's row (d).
-        """
-        matmuls = self.attn_flop(n_samples, n_heads, seq_len)
-        n_KV_blocks = -(-seq_len // self.B_c)
-        row = 5 * seq_len + (3 + self.d_head) * n_KV_blocks + self.d_head
-        return matmuls + n_samples * n_heads * seq_len * row
-
-    @property
-    def _load_tiles(self) -> tuple[int, int, int]:
-        return self.Q_mma_load_K_tiles, self.K_mma_load_K_tiles, self.V_mma_load_K_tiles
-
-    def _cpp_values(self, dtype: str, with_types: bool) -> list[str]:
-        values = [dtype]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if with_types:
-                values.append(f"({field.type}){int(value)}")
-            else:
-                values.append(str(value).lower())
-        return values
-
-
-@dataclass(frozen=True, order=True)
-class ForwardKernelInstance:
-    """One kernel: how it works (config) and what it computes (variant)."""
-
-    config: FlashForwardKernelConfig
-    variant: ForwardVariant = FULL
-
-    def __post_init__(self) -> None:
-        for name, kind in (("config", FlashForwardKernelConfig), ("variant", ForwardVariant)):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name}: expected {kind.__name__}, got {getattr(self, name)!r}")
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def name(self) -> str:
-        """The short form, then the variant's name unless that is plain full attention."""
-        return self.config.short_form() + self._variant_suffix(" ")
-
-    @property
-    def slug(self) -> str:
-        """A unique name for files and C++ identifiers, `fp16_d128_r64_c64_w4_async_..._causal`."""
-        cfg = self.config
-        tup = f"{cfg.dtype}_d{cfg.d_head}_r{cfg.B_r}_c{cfg.B_c}_w{cfg.n_warps}".lower()
-        features = cfg.short_form(include_tup=False).replace("_tiles", "").replace("+", "_")
-        return f"{tup}_{features}" + self._variant_suffix("_")
-
-    def kernel_name(self, with_types: bool = False) -> str:
-        """The kernel's name as c++filt demangles it.
-
-        With types: as profilers print it, `(int)128, (bool)1`.
-        """
-        cfg = ", ".join(
-            self.config._cpp_values(
-                f"(flashsmith::ScalarType){self.config.dtype.value}", with_types
-            )
-        )
-        causal = (
-            f"(bool){int(self.variant.causal)}" if with_types else str(self.variant.causal).lower()
-        )
-        return (
-            "void flashsmith::flash_forward_kernel<flashsmith::StaticForwardKernelConfig<"
-            f"flashsmith::FlashForwardKernelConfig{{{cfg}}}, "
-            f"flashsmith::ForwardVariant{{{causal}}}> >(flashsmith::ForwardKernelArgs)"
-        )
-
-    def _variant_suffix(self, separator: str) -> str:
-        return "" if self.variant == FULL else separator + self.variant.name

@@ -51,6 +51,14 @@ GPU_ARCHITECTURES = (
 )
 
 
+HOPPER_COMPUTE_CAPABILITY = (9, 0)
+
+
+def is_hopper_arch(name: str) -> bool:
+    """Whether the architecture called `name` is the one that the sm90 family is for."""
+    return get_gpu_architecture(name).compute_capability == HOPPER_COMPUTE_CAPABILITY
+
+
 def get_gpu_architecture(name: str) -> GpuArchitecture:
     """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0".
 

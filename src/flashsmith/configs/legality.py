@@ -50,13 +50,6 @@ def find_problems(config: FlashForwardKernelConfig, gpu: str) -> list[str]:
     ]
 
 
-def require_buildable(config: FlashForwardKernelConfig, gpu: str = "sm_80") -> None:
-    """Raises ValueError that lists the problems of `config` on `gpu`, if it has any."""
-    if problems := find_problems(config, gpu):
-        listed = "\n".join(f"  - {problem}" for problem in problems)
-        raise ValueError(f"config {config} cannot be built for {gpu}:\n{listed}")
-
-
 def _value_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
     for name, supported in SUPPORTED_VALUES.items():
         value = getattr(config, name)

@@ -12,40 +12,49 @@ from dataclasses import fields
 from typing import Any
 
 from flashsmith.configs.dtype import DType
-from flashsmith.configs.forward import FlashForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs.features import read_features
+from flashsmith.configs.forward import FlashForwardKernelConfig
+from flashsmith.configs.hopper import WGMMA, HopperForwardKernelConfig
+from flashsmith.configs.instance import (
+    CONFIG_CLASSES,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+)
 from flashsmith.configs.variant import FORWARD_VARIANTS, FULL, ForwardVariant
 
 _EXAMPLE = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
-_FIELDS = fields(FlashForwardKernelConfig)
 _CPP_DTYPES = {dtype.to_cpp_str(): dtype for dtype in DType}
 
-_FLAGS = {
-    "async": "async_copy",
-    "eager": "eager_load_blocks",
-    "swizzled": "swizzled",
-    "buffer": "mma_double_buffer_loads",
-    "opt_softmax": "optimized_softmax",
-}
-_LOAD_TILES = re.compile(r"load_(\d+)_(\d+)_(\d+)_tiles")
 _SHORT_FORM = re.compile(
     r"\(\s*(?P<dtype>\w+)\s*,(?:\s*(?P<d_head>\d+)\s*,)?"
-    r"\s*(?P<B_r>\d+)\s*,\s*(?P<B_c>\d+)\s*,\s*(?P<n_warps>\d+)\s*\)"
+    r"\s*(?P<B_r>\d+)\s*,\s*(?P<B_c>\d+)\s*,\s*(?P<warps>\d+)\s*\)"
     r"\s*:\s*(?P<features>[\w+]+)"
     rf"(?:\s+(?P<variant>{'|'.join(variant.name for variant in FORWARD_VARIANTS)}))?"
 )
 
-_CONFIG = re.compile(r"FlashForwardKernelConfig\s*\{([^{}]*)\}")
-_VARIANT = re.compile(r"ForwardVariant\s*\{([^{}]*)\}")
+_CLASSES = {kind.__name__: kind for kind in CONFIG_CLASSES}
+_CONFIG = re.compile(rf"(?<!\w)({'|'.join(_CLASSES)})\s*\{{([^{{}}]*)\}}")
+_VARIANT = re.compile(r"(ForwardVariant)\s*\{([^{}]*)\}")
 # A type only where one is printed, then an enumerator, true, false or a number.
 _VALUE = re.compile(r"(?:\(\s*(?P<type>[\w:]+)\s*\)\s*)?(?P<value>[\w:]+)")
 
 # Itanium ABI: L <type> <value> E, the type being i (int), b (bool) or N...E (the enumeration).
 _MANGLED_VALUE = r"L(?:N\w*?ScalarTypeE|i|b)\d+E"
-_MANGLED_CONFIG = re.compile(rf"24FlashForwardKernelConfigE((?:{_MANGLED_VALUE})+)E")
-_MANGLED_VARIANT = re.compile(rf"14ForwardVariantE((?:{_MANGLED_VALUE})*)E")
+_MANGLED_CONFIG = re.compile(rf"(?<!\d)\d\d({'|'.join(_CLASSES)})E((?:{_MANGLED_VALUE})+)E")
+_MANGLED_VARIANT = re.compile(rf"14(ForwardVariant)E((?:{_MANGLED_VALUE})*)E")
 
 
-def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> FlashForwardKernelConfig:
+def is_kernel_name(word: str) -> bool:
+    """Whether a word is meant as a kernel's name, in any form; no key of a set looks like one."""
+    return ":" in word or "{" in word or is_cpp_name(word)
+
+
+def is_cpp_name(text: str) -> bool:
+    """Whether `text` names a kernel of ours as C++ does, demangled or mangled."""
+    return any(name in text for name in _CLASSES)
+
+
+def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> ForwardKernelConfig:
     """The configuration that a kernel name, demangled or mangled, or a short form stands for.
 
     Args:
@@ -61,7 +70,7 @@ def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> Flash
 
 def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> ForwardKernelInstance:
     """As parse_kernel_name_into_config, with the variant; a name without one: full attention."""
-    parse = _parse_cpp_name if "FlashForwardKernelConfig" in name else _parse_short_form
+    parse = _parse_cpp_name if is_cpp_name(name) else _parse_short_form
     try:
         found = parse(name, d_head)
         if not found:
@@ -76,7 +85,8 @@ def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> For
     except ValueError as error:
         raise ValueError(
             f"kernel name {name!r} cannot be parsed: {error}; valid are a short form like "
-            f"{_EXAMPLE!r} and a kernel's C++ name with FlashForwardKernelConfig{{...}}"
+            f"{_EXAMPLE!r} and a kernel's C++ name with "
+            f"{' or '.join(f'{kind}{{...}}' for kind in _CLASSES)}"
         ) from None
     return instance
 
@@ -94,42 +104,22 @@ def _from_short_form(match: re.Match[str], d_head: int | None) -> ForwardKernelI
         raise ValueError(
             "its tuple has no d_head; pass d_head, or write (dtype, d_head, B_r, B_c, n_warps)"
         )
-    flags = dict.fromkeys(_FLAGS.values(), False)
-    load_tiles: tuple[int, ...] = ()
-    for feature in match["features"].split("+"):
-        load = _LOAD_TILES.fullmatch(feature)
-        if load and not load_tiles:
-            load_tiles = tuple(int(n) for n in load.groups())
-        elif feature in _FLAGS and not flags[_FLAGS[feature]]:
-            flags[_FLAGS[feature]] = True
-        else:
-            known = ", ".join((*_FLAGS, "load_Q_K_V_tiles"))
-            raise ValueError(
-                f"its feature {feature!r} is unknown or repeated; features are {known}"
-            )
-    if not load_tiles:
-        raise ValueError("it has no load_Q_K_V_tiles")
-    Q_tiles, K_tiles, V_tiles = load_tiles
-    config = FlashForwardKernelConfig(
-        dtype=DType.from_string(match["dtype"]),
-        d_head=d_head,
-        B_r=int(match["B_r"]),
-        B_c=int(match["B_c"]),
-        n_warps=int(match["n_warps"]),
-        Q_mma_load_K_tiles=Q_tiles,
-        K_mma_load_K_tiles=K_tiles,
-        V_mma_load_K_tiles=V_tiles,
-        **flags,
-    )
+    texts = match["features"].split("+")
+    kind = HopperForwardKernelConfig if WGMMA in texts else FlashForwardKernelConfig
+    sizes = map(int, match.group("B_r", "B_c", "warps"))
+    tup: tuple[Any, ...] = (DType.from_string(match["dtype"]), d_head, *sizes)
+    values = dict(zip(kind.tuple_fields, tup, strict=True))
+    config = kind(**values, **read_features(texts, kind.feature_table))
     return ForwardKernelInstance(config, ForwardVariant.from_name(match["variant"] or FULL.name))
 
 
 def _parse_cpp_name(text: str, _d_head: int | None) -> set[ForwardKernelInstance]:
     configs = {
-        _config_from_values(values) for values in _cpp_values(_CONFIG, _MANGLED_CONFIG, text)
+        _config_from_values(_CLASSES[kind], values)
+        for kind, values in _cpp_values(_CONFIG, _MANGLED_CONFIG, text)
     }
     variants = {
-        _variant_from_values(values) for values in _cpp_values(_VARIANT, _MANGLED_VARIANT, text)
+        _variant_from_values(values) for _, values in _cpp_values(_VARIANT, _MANGLED_VARIANT, text)
     }
     return {
         ForwardKernelInstance(config, variant)
@@ -140,17 +130,16 @@ def _parse_cpp_name(text: str, _d_head: int | None) -> set[ForwardKernelInstance
 
 def _cpp_values(
     demangled: re.Pattern[str], mangled: re.Pattern[str], text: str
-) -> list[list[tuple[str, str]]]:
-    """The (type, value) pairs of each struct literal in `text`; "" where no type is written."""
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The name and (type, value) pairs of each struct literal; "" where no type is written."""
     found = [
-        [_split_value(value) for value in body.split(",") if value.strip()]
-        for body in demangled.findall(text)
+        (kind, [_split_value(value) for value in body.split(",") if value.strip()])
+        for kind, body in demangled.findall(text)
     ]
-    for body in mangled.findall(text):
+    for kind, body in mangled.findall(text):
         literals = re.findall(r"L(?:N\w*?(ScalarType)E|(i)|(b))(\d+)E", body)
-        found.append(
-            [(enum or ("int" if is_int else "bool"), value) for enum, is_int, _, value in literals]
-        )
+        values = [(enum or ("int" if is_int else "bool"), n) for enum, is_int, _, n in literals]
+        found.append((kind, values))
     return found
 
 
@@ -161,15 +150,18 @@ def _split_value(text: str) -> tuple[str, str]:
     return (match["type"] or "").rpartition("::")[2], match["value"]
 
 
-def _config_from_values(values: list[tuple[str, str]]) -> FlashForwardKernelConfig:
-    if len(values) > len(_FIELDS):
-        raise ValueError(f"it has {len(values)} values for the {len(_FIELDS)} fields")
+def _config_from_values(
+    kind: type[ForwardKernelConfig], values: list[tuple[str, str]]
+) -> ForwardKernelConfig:
+    wanted = fields(kind)
+    if len(values) > len(wanted):
+        raise ValueError(f"it has {len(values)} values for the {len(wanted)} fields")
     # g++ leaves out the zeros that a literal ends with.
-    values = values + [("", "0")] * (len(_FIELDS) - len(values))
-    return FlashForwardKernelConfig(
+    values = values + [("", "0")] * (len(wanted) - len(values))
+    return kind(
         *(
             _convert(field.name, str(field.type), *value)
-            for field, value in zip(_FIELDS, values, strict=True)
+            for field, value in zip(wanted, values, strict=True)
         )
     )
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 from flashsmith import settings
 from flashsmith.configs.dtype import DType
 from flashsmith.configs.forward import FlashForwardKernelConfig
-from flashsmith.configs.parse import parse_kernel_name_into_config
+from flashsmith.configs.hopper import HopperForwardKernelConfig
+from flashsmith.configs.hopper_spaces import (
+    get_hopper_autotuning_kernel_configs,
+    get_hopper_kernel_progression_configs,
+)
+from flashsmith.configs.instance import ForwardKernelConfig
+from flashsmith.configs.parse import is_kernel_name, parse_kernel_name_into_config
 
 # One optimization a step, in this order.
 _PROGRESSION = (
@@ -83,7 +90,11 @@ def get_kernel_progression_configs(
         for features in _PROGRESSION
     )
     configs = (parse_kernel_name_into_config(name) for name in names)
-    return [config for config in configs if not config.problems()]
+    return [
+        config
+        for config in configs
+        if isinstance(config, FlashForwardKernelConfig) and not config.problems()
+    ]
 
 
 def get_kernels_to_build() -> list[FlashForwardKernelConfig]:
@@ -91,12 +102,32 @@ def get_kernels_to_build() -> list[FlashForwardKernelConfig]:
     return sorted({*get_autotuning_kernel_configs(), *get_kernel_progression_configs()})
 
 
-def get_kernel_configs(key: str | None = None) -> list[FlashForwardKernelConfig]:
+def get_hopper_kernels_to_build() -> list[HopperForwardKernelConfig]:
+    """The tuning space and the progression of the sm90 family, unique and sorted."""
+    return sorted(
+        {*get_hopper_autotuning_kernel_configs(), *get_hopper_kernel_progression_configs()}
+    )
+
+
+_SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
+    "prog": get_kernel_progression_configs,
+    "progall": partial(get_kernel_progression_configs, all_block_sizes=True),
+    "prog-all": partial(get_kernel_progression_configs, all_block_sizes=True),
+    "all": get_kernels_to_build,
+    "tune": get_autotuning_kernel_configs,
+    "hopper-prog": get_hopper_kernel_progression_configs,
+    "hopper-tune": get_hopper_autotuning_kernel_configs,
+    "hopper": get_hopper_kernels_to_build,
+}
+
+
+def get_kernel_configs(key: str | None = None) -> list[ForwardKernelConfig]:
     """The set of configurations called `key`.
 
     prog: the progression, in its order; progall, prog-all: the same at all block sizes; all: what
     is built by default; tune: the tuning space; "B_r,B_c" as in "64,32": the tuning space at these
-    block sizes. None: what the environment variable KERNELS says, and "all" where it is unset.
+    block sizes; hopper-prog, hopper-tune, hopper: progression, tuning space and both of the sm90
+    family. None: what the environment variable KERNELS says, and "all" where it is unset.
 
     Raises:
         ValueError: there is no such set; the message lists the keys.
@@ -104,29 +135,23 @@ def get_kernel_configs(key: str | None = None) -> list[FlashForwardKernelConfig]
     if key is None:
         key = settings.KERNELS.get() or "all"
     normalized = key.strip().lower()
-    if normalized == "prog":
-        return get_kernel_progression_configs()
-    if normalized in ("progall", "prog-all"):
-        return get_kernel_progression_configs(all_block_sizes=True)
-    if normalized == "all":
-        return get_kernels_to_build()
+    if normalized in _SETS:
+        return list(_SETS[normalized]())
     tuning_space = get_autotuning_kernel_configs()
-    if normalized == "tune":
-        return tuning_space
     if block := re.fullmatch(r"(\d+)\s*,\s*(\d+)", normalized):
         B_r, B_c = int(block[1]), int(block[2])
         if configs := [cfg for cfg in tuning_space if (cfg.B_r, cfg.B_c) == (B_r, B_c)]:
-            return configs
+            return list(configs)
     pairs = " ".join(
         f'"{B_r},{B_c}"' for B_r, B_c in sorted({(c.B_r, c.B_c) for c in tuning_space})
     )
     raise ValueError(
-        f"kernels key {key!r} is not known; valid are prog, progall, prog-all, all, tune, "
+        f"kernels key {key!r} is not known; valid are {', '.join(_SETS)}, "
         f"and B_r,B_c of the tuning space: {pairs}"
     )
 
 
-def select_kernel_configs(selectors: Sequence[str] = ()) -> list[FlashForwardKernelConfig]:
+def select_kernel_configs(selectors: Sequence[str] = ()) -> list[ForwardKernelConfig]:
     """The configurations that words choose: keys of get_kernel_configs, and kernel names.
 
     Each once, in the order of the words; no words stand for `get_kernel_configs()`.
@@ -136,10 +161,9 @@ def select_kernel_configs(selectors: Sequence[str] = ()) -> list[FlashForwardKer
     """
     if not selectors:
         return get_kernel_configs()
-    chosen: list[FlashForwardKernelConfig] = []
+    chosen: list[ForwardKernelConfig] = []
     for selector in selectors:
-        # No key has a colon or a brace; every name has one.
-        if re.search(r"[:{]|FlashForwardKernelConfig", selector):
+        if is_kernel_name(selector):
             chosen.append(parse_kernel_name_into_config(selector))
         else:
             chosen.extend(get_kernel_configs(selector))

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import functools
 import numbers
+from typing import cast
 
 import torch
 
-from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance, ForwardVariant
+from flashsmith.configs import (
+    CONFIG_CLASSES,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+    ForwardVariant,
+)
 from flashsmith.functional.device import target_of
 from flashsmith.functional.progress import announce_build
 from flashsmith.functional.select import select_config
+from flashsmith.functional.workspace import workspace_for
 from flashsmith.runtime import Kernel, find_kernel
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e).
@@ -18,7 +25,7 @@ _MIN_SCALE, _MAX_SCALE = 1e-37, 1e37
 
 
 def forward(
-    cfg: FlashForwardKernelConfig,
+    cfg: ForwardKernelConfig,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -27,7 +34,8 @@ def forward(
     causal: bool = False,
     softmax_scale: float | None = None,
     benchmark: bool = False,
-) -> torch.Tensor | tuple[torch.Tensor, float]:
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor | float, ...]:
     """o = softmax(q k^T * softmax_scale) v with the kernel of ``cfg``.
 
     CUDA tensors run on their GPU's current stream, CPU tensors on the emulator. A kernel that no
@@ -35,23 +43,29 @@ def forward(
 
     Args:
         cfg: The kernel's configuration; of the tensors' dtype and d_head.
-        q, k, v: (batch, seq_len, n_heads, d_head), float16 or bfloat16, equal in shape, dtype and
-            device. The last dimension is contiguous, the other strides are multiples of 8
-            elements, seq_len is a multiple of B_r and B_c.
-        o: Where to write the result, of the same shape and dtype, in memory of its own; None: a new
+        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16. The last dimension is
+            contiguous, the other strides are multiples of 8 elements.
+        k, v: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device, laid out like it.
+            n_heads is a multiple of n_heads_kv: neighbouring heads of q share one of k and v. The
+            sm80 family wants them shaped as q, and seq_len to be a multiple of B_r and B_c.
+        o: Where to write the result, of q's shape and dtype, in memory of its own; None: a new
             contiguous tensor.
-        causal: Position i attends to positions 0 to i.
+        causal: Query i attends to keys 0 to i + seq_len_k - seq_len_q. A query that sees no key
+            gets zeros, and -inf as log-sum-exp.
         softmax_scale: None: 1 / sqrt(d_head).
         benchmark: Also return the milliseconds between two events around the launch.
+        return_lse: Also return the natural logarithm of the sum of each row's exponentials,
+            (batch, n_heads, seq_len_q), float32; the sm90 family alone gives it.
 
     Returns:
-        o, or with ``benchmark`` (o, milliseconds).
+        o; or the tuple of o, with ``return_lse`` lse, and with ``benchmark`` milliseconds.
 
     Raises:
         TypeError: An argument of a wrong type, a tensor of a wrong dtype.
         ValueError: A shape, stride, alignment, device or length that the kernel does not take.
         KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
-        DeviceError: The GPU is too old (below compute capability 8.0), or refused the launch.
+        DeviceError: The GPU is not one for the kernel (compute capability 8.0 or newer for the
+            sm80 family, 9.0 for sm90), or refused the launch.
     """
     check_config(cfg=cfg)
     check_tensors(q=q, k=k, v=v)
@@ -60,10 +74,14 @@ def forward(
     else:
         check_tensors(o=o)
     scale = cfg.d_head**-0.5 if softmax_scale is None else check_scale(softmax_scale)
-    check_flags(causal=causal, benchmark=benchmark)
-    kernel = _kernel_for(cfg, causal, q.device)
-    milliseconds = kernel(q, k, v, o, scale, benchmark)
-    return (o, milliseconds) if benchmark else o
+    check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
+    lse = _empty_lse(q) if return_lse else None
+    kernel = kernel_for(cfg, causal, q.device)
+    workspace = workspace_for(cfg.workspace_bytes, q.device)
+    milliseconds = kernel(q, k, v, o, scale, benchmark, lse=lse, workspace=workspace)
+    if lse is None and not benchmark:
+        return o
+    return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
 
 
 def attention(
@@ -73,8 +91,9 @@ def attention(
     *,
     causal: bool = False,
     softmax_scale: float | None = None,
-    config: FlashForwardKernelConfig | None = None,
-) -> torch.Tensor:
+    config: ForwardKernelConfig | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(q k^T * softmax_scale) v.
 
     Args, errors: as ``flashsmith.forward``.
@@ -83,30 +102,43 @@ def attention(
         config: The kernel to use; None: see ``select_config``.
 
     Returns:
-        (batch, seq_len, n_heads, d_head), of q's dtype, contiguous.
+        (batch, seq_len_q, n_heads, d_head), of q's dtype, contiguous; with ``return_lse`` also the
+        log-sum-exp.
     """
-    check_flags(causal=causal)
+    check_flags(causal=causal, return_lse=return_lse)
     if config is None:
-        check_tensors(q=q)
-        config = select_config(q, causal)
+        check_tensors(q=q, k=k)
+        config = select_config(q, causal, k=k, return_lse=return_lse)
     check_config(config=config)
-    o = forward(config, q, k, v, causal=causal, softmax_scale=softmax_scale)
-    assert isinstance(o, torch.Tensor)
-    return o
+    result = forward(
+        config, q, k, v, causal=causal, softmax_scale=softmax_scale, return_lse=return_lse
+    )
+    return cast("torch.Tensor | tuple[torch.Tensor, torch.Tensor]", result)
+
+
+def _empty_lse(q: torch.Tensor) -> torch.Tensor:
+    if q.ndim != 4:
+        raise ValueError(
+            f"q has {q.ndim} dimensions; expected 4: (batch, seq_len, n_heads, d_head)"
+        )
+    batch, seq_len, n_heads, _ = q.shape
+    return torch.empty((batch, n_heads, seq_len), dtype=torch.float32, device=q.device)
 
 
 @functools.cache  # a call costs microseconds; finding a kernel again would cost tens
-def _kernel_for(cfg: FlashForwardKernelConfig, causal: bool, device: torch.device) -> Kernel:
+def kernel_for(cfg: ForwardKernelConfig, causal: bool, device: torch.device) -> Kernel:
+    """The kernel that ``forward`` launches, found or built when it is first asked for."""
     instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
     with announce_build(instance) as progress:
         return find_kernel(instance, target_of(device), progress)
 
 
-def check_config(**configs: FlashForwardKernelConfig) -> None:
+def check_config(**configs: ForwardKernelConfig) -> None:
     for name, config in configs.items():
-        if not isinstance(config, FlashForwardKernelConfig):
+        if not isinstance(config, CONFIG_CLASSES):
+            expected = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
             raise TypeError(
-                f"{name} is a {type(config).__name__}; expected a FlashForwardKernelConfig "
+                f"{name} is a {type(config).__name__}; expected a {expected} "
                 "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
             )
 

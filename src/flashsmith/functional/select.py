@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,8 +12,16 @@ from pathlib import Path
 import torch
 
 import flashsmith
-from flashsmith.configs import DType, FlashForwardKernelConfig, ForwardVariant
+from flashsmith.configs import (
+    HOPPER_COMPUTE_CAPABILITY,
+    DType,
+    ForwardKernelConfig,
+    ForwardVariant,
+    HopperForwardKernelConfig,
+)
+from flashsmith.configs.legality import SUPPORTED_VALUES
 from flashsmith.errors import TuningError
+from flashsmith.functional.rules import fits, rule_config
 from flashsmith.functional.tables import (
     Entry,
     Key,
@@ -41,7 +50,7 @@ class Source:
 class Choice:
     """A configuration, and where it comes from: a table's entry, or the rule."""
 
-    config: FlashForwardKernelConfig
+    config: ForwardKernelConfig
     passed_over: tuple[str, ...]  # what would have come first, and why it did not serve
     source: Source | None = None  # None: the rule
     entry: Entry | None = None
@@ -49,85 +58,99 @@ class Choice:
 
 
 def select_config(
-    q: torch.Tensor, causal: bool = False, device: torch.device | None = None
-) -> FlashForwardKernelConfig:
-    """The configuration for q: from the tuned tables of its GPU, else by rule.
+    q: torch.Tensor,
+    causal: bool = False,
+    device: torch.device | None = None,
+    *,
+    k: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> ForwardKernelConfig:
+    """The configuration for q and k: from the tuned tables of its GPU, else by rule.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
-    both again for the other 16-bit dtype, whose tiles serve as well; then ``rule_config``. A
-    configuration whose blocks do not divide the length is passed over. CPU tensors: the rule.
+    both again for the other 16-bit dtype, whose tiles serve as well; then ``rule_config``. On
+    compute capability 9.0 kernels of the sm90 family come into question, which take every length;
+    those of the sm80 family where their blocks divide it, k is shaped as q, and no log-sum-exp is
+    wanted. CPU tensors: the rule of the sm80 family where it takes them, else of the sm90 family.
     Nothing is ever measured here. `flashsmith tune --explain` shows the choice.
 
     Args:
-        q: (batch, seq_len, n_heads, d_head), float16 or bfloat16.
+        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16.
         causal: Whether the kernel masks what lies ahead.
         device: Where the kernel will run; None: where q is.
+        k: (batch, seq_len_k, n_heads_kv, d_head); None: as q.
+        return_lse: Whether the kernel has to give the log-sum-exp.
 
     Raises:
         TypeError: The dtype is another one.
-        ValueError: q has not 4 dimensions, d_head is not 64 or 128, or seq_len is not a multiple
-            of 64.
+        ValueError: q or k has not 4 dimensions, or no family takes the d_head or the lengths there.
     """
-    if q.ndim != 4:
-        raise ValueError(
-            f"q has {q.ndim} dimensions; expected 4: (batch, seq_len, n_heads, d_head)"
-        )
-    _, seq_len, _, d_head = q.shape
-    return _select(device or q.device, q.dtype, d_head, seq_len, causal)
+    for name, tensor in (("q", q), ("k", q if k is None else k)):
+        if tensor.ndim != 4:
+            raise ValueError(
+                f"{name} has {tensor.ndim} dimensions; expected 4: "
+                "(batch, seq_len, n_heads, d_head)"
+            )
+    seq_len_k = q.shape[1] if k is None else k.shape[1]
+    plain = not return_lse and (k is None or k.shape == q.shape)
+    return _select(device or q.device, q.dtype, q.shape[3], seq_len_k, causal, plain)
 
 
-def choose(dtype: DType, d_head: int, seq_len: int, causal: bool, gpu: str | None) -> Choice:
-    """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why."""
-    by_rule = rule_config(dtype, d_head, seq_len)
+def choose(
+    dtype: DType,
+    d_head: int,
+    seq_len: int,
+    causal: bool,
+    gpu: str | None,
+    *,
+    hopper: bool | None = None,
+    plain: bool = True,
+) -> Choice:
+    """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why.
+
+    Args:
+        seq_len: Of k.
+        hopper: Whether the GPU has compute capability 9.0; None: going by its name.
+        plain: Whether q is shaped as k, and no log-sum-exp is wanted.
+    """
     if gpu is None:
+        by_rule = rule_config(
+            dtype, d_head, seq_len, hopper=not _is_for_sm80(d_head, seq_len, plain)
+        )
         return Choice(by_rule, ("no GPU: on a CPU the emulator runs, and there is no table",))
+    hopper = is_hopper(gpu) if hopper is None else hopper
+    if not hopper and not plain:
+        raise ValueError(
+            f"{gpu} is not of compute capability 9.0, and only kernels for that take k of another "
+            "shape than q or give the log-sum-exp"
+        )
     sources, refused = find_tables(gpu)
     passed_over = list(refused)
     key = (dtype, d_head, ForwardVariant(bool(causal)).name, length_bucket(seq_len))
     for source, entry in _entries(sources, key, passed_over):
         for row in entry.ranked:
-            if fits(row.config, seq_len):
-                config = replace(row.config, dtype=dtype)
+            if fits(row.config, seq_len, hopper=hopper, plain=plain):
+                config = _for_dtype(row.config, dtype)
                 return Choice(config, tuple(passed_over), source, entry, row)
         passed_over.append(f"{source.title} {source.path}: no blocks in it divide {seq_len}")
-    return Choice(by_rule, tuple(passed_over))
+    return Choice(rule_config(dtype, d_head, seq_len, hopper=hopper), tuple(passed_over))
 
 
-def rule_config(dtype: DType, d_head: int, seq_len: int) -> FlashForwardKernelConfig:
-    """The rule: B_r 128 where the sequence length allows it, else 64; B_c 64; all knobs on.
-
-    A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
-    fragment of K and V twice. Measured on the H200, docs/kernels/sm80-forward.md.
-
-    Raises:
-        ValueError: d_head is not 64 or 128, or seq_len is not a multiple of 64.
-    """
-    if d_head not in (64, 128):
-        raise ValueError(f"q has d_head {d_head}; supported are 64 and 128")
-    if seq_len % 64 != 0:
-        raise ValueError(f"q has sequence length {seq_len}; it must be a multiple of 64: pad it")
-    large = seq_len % 128 == 0
-    tiles = 2 if large else 0
-    return FlashForwardKernelConfig(
-        dtype=dtype,
-        d_head=d_head,
-        B_r=128 if large else 64,
-        B_c=64,
-        n_warps=4,
-        async_copy=True,
-        eager_load_blocks=True,
-        swizzled=True,
-        Q_mma_load_K_tiles=tiles,
-        K_mma_load_K_tiles=tiles,
-        V_mma_load_K_tiles=tiles,
-        mma_double_buffer_loads=True,
-        optimized_softmax=True,
-    )
+def is_hopper(gpu: str) -> bool:
+    """Whether a GPU of this name has compute capability 9.0: `NVIDIA H200`, `GH200 480GB`."""
+    return re.search(r"\bG?H(20|100|200|800)\b", gpu) is not None
 
 
-def fits(config: FlashForwardKernelConfig, seq_len: int) -> bool:
-    """Whether its blocks divide the length."""
-    return seq_len % config.B_r == 0 and seq_len % config.B_c == 0
+def _is_for_sm80(d_head: int, seq_len: int, plain: bool) -> bool:
+    return plain and d_head in SUPPORTED_VALUES["d_head"] and seq_len % 64 == 0
+
+
+def _for_dtype(config: ForwardKernelConfig, dtype: DType) -> ForwardKernelConfig:
+    """The same tiles for another 16-bit type. FP16 has no exponents for a stale maximum."""
+    if isinstance(config, HopperForwardKernelConfig):
+        stale_maximum = config.stale_maximum and dtype == DType.BF16
+        return replace(config, dtype=dtype, stale_maximum=stale_maximum)
+    return replace(config, dtype=dtype)
 
 
 @functools.cache
@@ -182,9 +205,18 @@ def _entries(
 
 @functools.lru_cache(_LENGTHS_REMEMBERED)
 def _select(
-    device: torch.device, dtype: torch.dtype, d_head: int, seq_len: int, causal: bool
-) -> FlashForwardKernelConfig:
+    device: torch.device,
+    dtype: torch.dtype,
+    d_head: int,
+    seq_len: int,
+    causal: bool,
+    plain: bool,
+) -> ForwardKernelConfig:
     if dtype not in _DTYPES:
         raise TypeError(f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16")
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    return choose(_DTYPES[dtype], d_head, seq_len, causal, gpu).config
+    gpu, hopper = None, True
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_name(device)
+        hopper = torch.cuda.get_device_capability(device) == HOPPER_COMPUTE_CAPABILITY
+    chosen = choose(_DTYPES[dtype], d_head, seq_len, causal, gpu, hopper=hopper, plain=plain)
+    return chosen.config

@@ -16,7 +16,7 @@ import platformdirs
 from flashsmith import settings
 from flashsmith.configs import (
     DType,
-    FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardVariant,
     parse_kernel_name_into_config,
 )
@@ -52,7 +52,7 @@ _COMPARED: tuple[tuple[str, str, _Normalized], ...] = (
 class Measured:
     """One configuration's time, in milliseconds, and speed."""
 
-    config: FlashForwardKernelConfig
+    config: ForwardKernelConfig
     ms: float  # median
     ms_p20: float
     ms_p80: float

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.configs import FlashForwardKernelConfig
-from flashsmith.configs.forward import ELEMENT_BYTES
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs.family import ELEMENT_BYTES
 
 BANKS = 32
 BANK_BYTES = 4
@@ -26,7 +26,7 @@ class BankMap:
         return 1 + max(cell for row in self.rows for cell in row if cell is not None)
 
 
-def bank_map(config: FlashForwardKernelConfig, *, swizzled: bool, chunk: int = 0) -> BankMap:
+def bank_map(config: ForwardKernelConfig, *, swizzled: bool, chunk: int = 0) -> BankMap:
     """The phase that reads 16-byte chunk ``chunk`` of rows 0 to 7 of a tile.
 
     A bank gives one word a wavefront: rows that want different words of a bank queue up.

@@ -83,7 +83,7 @@ def busy_ms(
     if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
         cycles["tensor cores"] = visits * _fma_per_visit(instance) / fma_per_cycle
     if loop is not None:
-        warp_visits = visits * instance.config.n_warps
+        warp_visits = visits * (instance.config.threads_per_block // WARP_SIZE)
         cycles["issue slots"] = warp_visits * loop.total / SCHEDULERS_PER_SM
         cycles["exponentials"] = warp_visits * loop.ex2 * WARP_SIZE / _EX2_PER_CYCLE
     return {unit: machine.ms(n) for unit, n in cycles.items()}

@@ -12,7 +12,7 @@ from flashsmith.errors import FlashsmithError
 from flashsmith.report.banks import bank_map
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.report.counts import Counts, count, load_emulated
-from flashsmith.report.explain import explain
+from flashsmith.report.explain import explain, require_explained
 from flashsmith.report.measured import Profile, Results, Time, best_run, best_sweep
 from flashsmith.report.model import Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
@@ -37,10 +37,12 @@ def make_report(
         seq_len: The measured length at which kernels are compared; default: see best_run.
 
     Raises:
-        ValueError: There are no kernels, or ``arch`` is not known.
+        ValueError: There are no kernels, or one is not of the sm80 family; ``arch`` is not known.
     """
     if not instances:
         raise ValueError("no kernels were chosen")
+    for instance in instances:
+        require_explained(instance.config)
     compute_occupancy(arch, 1, 1, 0)  # refuses an unknown architecture before anything is built
     return _Collector(results, arch, progress, seq_len).report(list(dict.fromkeys(instances)))
 
@@ -148,8 +150,9 @@ class _Collector:
                 busy = busy_ms(instance, time.shape, machine, counts, code.loop if code else None)
         if profile and counts:
             conflicts = bank_conflicts(instance, profile.shape, counts)
+        facts = explain(require_explained(instance.config))
         return KernelReport(
-            number, instance, explain(instance.config), self._resources(instance), counts, code,
+            number, instance, facts, self._resources(instance), counts, code,
             time, busy, profile, conflicts,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from flashsmith.configs import FlashForwardKernelConfig
+from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelConfig
 from flashsmith.configs.gpu import WARP_SIZE
 from flashsmith.configs.legality import MMA_K, MMA_M
 
@@ -16,6 +16,19 @@ class Fact:
     meaning: str
 
 
+def require_explained(cfg: ForwardKernelConfig) -> FlashForwardKernelConfig:
+    """The configuration, if its family can be explained.
+
+    Raises:
+        ValueError: It is not of the sm80 family.
+    """
+    if not isinstance(cfg, FlashForwardKernelConfig):
+        raise ValueError(
+            f"kernel {cfg} is of the sm90 family; the report explains kernels of the sm80 family"
+        )
+    return cfg
+
+
 def explain(cfg: FlashForwardKernelConfig) -> list[Fact]:
     """One fact for each field of the configuration, in their order."""
     meanings = _tiles(cfg) | _copies(cfg) | _fragments(cfg)
@@ -25,8 +38,8 @@ def explain(cfg: FlashForwardKernelConfig) -> list[Fact]:
     ]
 
 
-def changed_fields(a: FlashForwardKernelConfig, b: FlashForwardKernelConfig) -> list[str]:
-    """`swizzled off to on`, for every field in which they differ."""
+def changed_fields(a: ForwardKernelConfig, b: ForwardKernelConfig) -> list[str]:
+    """`swizzled off to on`, for every field in which two of a family differ."""
     return [
         f"{each.name} {_value(getattr(a, each.name))} to {_value(getattr(b, each.name))}"
         for each in fields(a)

@@ -188,20 +188,24 @@ def best_run(
 def best_sweep(
     times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[ForwardKernelInstance]
 ) -> list[Time]:
-    """The times of one run over lengths, for (dtype, d_head, mask): the run with most peers, then
-    with most lengths, then with most of ``instances``. Rather one of another dtype than one without
-    peers: FP16 and BF16 differ little."""
+    """The times of one run over lengths, for (dtype, d_head, mask): of those that measured the
+    family of ``instances``, if there are any, the run with most peers, then with most lengths, then
+    with most of ``instances``. Rather one of another dtype than one without peers: FP16 and BF16
+    differ little."""
     wanted = set(instances)
+    families = {instance.config.family for instance in wanted}
     runs: dict[tuple[str, str], list[Time]] = {}
     for time in times:
         if time.shape.kind[1:] == kind[1:]:
             runs.setdefault((time.run, time.shape.dtype), []).append(time)
 
-    def worth(run: list[Time]) -> tuple[int, int, bool, int]:
-        peers = {time.candidate for time in run if isinstance(time.candidate, str)}
-        ours = {time.candidate for time in run} & wanted
+    def worth(run: list[Time]) -> tuple[bool, int, int, bool, int]:
+        candidates = {time.candidate for time in run}
+        ours = {each for each in candidates if isinstance(each, ForwardKernelInstance)}
+        same_family = bool(families & {each.config.family for each in ours})
         same_dtype = run[0].shape.dtype == kind[0]
-        return len(peers), len({time.shape for time in run}), same_dtype, len(ours)
+        lengths = {time.shape for time in run}
+        return same_family, len(candidates - ours), len(lengths), same_dtype, len(ours & wanted)
 
     return max(runs.values(), key=worth, default=[])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs.gpu import WARP_SIZE
 from flashsmith.report.banks import BankMap
 from flashsmith.report.counts import Counts, mma_per_visit
 from flashsmith.report.explain import Fact, changed_fields
@@ -81,7 +82,7 @@ class KernelReport:
                 / self.counts.whole["mma"],
             }
         if self.code and self.code.loop:
-            warps = self.instance.config.n_warps if per_mma else 1
+            warps = self.instance.config.threads_per_block // WARP_SIZE if per_mma else 1
             name = "instructions for 1000 mma" if per_mma else "instructions in the main loop"
             found[name] = scale * warps * self.code.loop.total
         if self.resources:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,8 +19,9 @@ from flashsmith.build import (
     find_library,
 )
 from flashsmith.configs import (
+    CONFIG_CLASSES,
     DType,
-    FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
 )
@@ -41,15 +42,29 @@ class Kernel:
     entry: Any  # its function `forward`
 
     def __call__(
-        self, q: Any, k: Any, v: Any, o: Any, softmax_scale: float, timed: bool = False
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        softmax_scale: float,
+        timed: bool = False,
+        *,
+        lse: Any = None,
+        workspace: Any = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
 
         Args:
-            q, k, v, o: (batch, seq_len, n_heads, d_head) tensors that speak DLPack, of the
+            q, o: (batch, seq_len_q, n_heads, d_head) tensors that speak DLPack, of the
                 configuration's dtype, on one device; o is overwritten.
+            k, v: (batch, seq_len_k, n_heads_kv, d_head); the sm80 family wants them as q.
             softmax_scale: Factor on q k^T.
             timed: Wait for the result and measure.
+            lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten with the natural
+                logarithm of the sum of the exponentials; sm90 family only.
+            workspace: At least ``instance.config.workspace_bytes`` zeros, which the launch leaves
+                zero; no launch that may run at the same time may have the same.
 
         Returns:
             Milliseconds between two events around the launch if ``timed``, else 0.
@@ -59,7 +74,7 @@ class Kernel:
             DeviceError: The GPU is too old, or refused the launch.
             EmulatorFault: The kernel broke a rule on the emulator.
         """
-        return float(self.entry(self.handle, q, k, v, o, softmax_scale, timed))
+        return float(self.entry(self.handle, q, k, v, o, lse, workspace, softmax_scale, timed))
 
 
 _lock = threading.Lock()
@@ -112,26 +127,24 @@ def find_kernel(
     return _kernels[target][instance]
 
 
-def _instance(values: Iterable[int]) -> ForwardKernelInstance:
-    """From the fields as the library lists them: those of the configuration, then `causal`."""
-    *config_values, causal = map(int, values)
-    named = dict(zip(_CONFIG_FIELDS, config_values, strict=True))
-    typed = {name: _FIELD_TYPES[name](value) for name, value in named.items()}
-    return ForwardKernelInstance(
-        FlashForwardKernelConfig(**typed), ForwardVariant(causal=bool(causal))
+def _instance(row: Iterable[int]) -> ForwardKernelInstance:
+    """From a kernel as the library lists it: family, `causal`, fields of the configuration."""
+    family, causal, *values = map(int, row)
+    (kind,) = (kind for kind in CONFIG_CLASSES if kind.family == family)
+    types: dict[str, Callable[[int], Any]] = {"DType": DType, "int": int, "bool": bool}
+    config = kind(
+        *(types[str(field.type)](value) for field, value in zip(fields(kind), values, strict=True))
     )
-
-
-_CONFIG_FIELDS = [field.name for field in fields(FlashForwardKernelConfig)]
-_FIELD_TYPES: dict[str, Any] = {
-    field.name: {"DType": DType, "int": int, "bool": bool}[str(field.type)]
-    for field in fields(FlashForwardKernelConfig)
-}
+    return ForwardKernelInstance(config, ForwardVariant(causal=bool(causal)))
 
 
 def _not_found(instance: ForwardKernelInstance, target: Target) -> KernelNotFoundError:
     existing = {*loaded_kernels(target), *built_instances(target)}
-    alike = sorted(k for k in existing if k.variant == instance.variant)
+    alike = sorted(
+        k
+        for k in existing
+        if k.variant == instance.variant and type(k.config) is type(instance.config)
+    )
     closest = sorted(alike, key=lambda other: _distance(other.config, instance.config))[:3]
     have = "; ".join(k.name for k in closest) or "none"
     return KernelNotFoundError(
@@ -141,6 +154,6 @@ def _not_found(instance: ForwardKernelInstance, target: Target) -> KernelNotFoun
     )
 
 
-def _distance(a: FlashForwardKernelConfig, b: FlashForwardKernelConfig) -> int:
-    """In how many fields two configurations differ."""
-    return sum(getattr(a, name) != getattr(b, name) for name in _CONFIG_FIELDS)
+def _distance(a: ForwardKernelConfig, b: ForwardKernelConfig) -> int:
+    """In how many fields two configurations of a family differ."""
+    return sum(getattr(a, field.name) != getattr(b, field.name) for field in fields(a))

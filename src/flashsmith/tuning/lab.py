@@ -10,7 +10,7 @@ from flashsmith import settings
 from flashsmith.bench import Problem, Timing, time_interleaved
 from flashsmith.bench.candidates import Checker
 from flashsmith.build import Progress, build_library, find_library
-from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.errors import BuildError, TuningError
 from flashsmith.functional import target_of
 from flashsmith.runtime import load_library
@@ -33,7 +33,7 @@ class KernelLab:
         self._timer = timer
         self._unbuilt: dict[ForwardKernelInstance, str] = {}
         self._checker: Checker | None = None  # of the latest problem: its tensors are large
-        self._runs: dict[FlashForwardKernelConfig, Callable[[], object]] = {}
+        self._runs: dict[ForwardKernelConfig, Callable[[], object]] = {}
 
     def build(self, plan: Plan, progress: Progress) -> None:
         """Has the kernels of a plan in one loaded library, without those that cannot be built."""
@@ -49,8 +49,8 @@ class KernelLab:
             self._build(sorted(instances), progress)
 
     def check(
-        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig]
-    ) -> dict[FlashForwardKernelConfig, str]:
+        self, problem: Problem, configs: Sequence[ForwardKernelConfig]
+    ) -> dict[ForwardKernelConfig, str]:
         wrong = {}
         if self._checker is None or self._checker.problem != problem:
             self._checker = None  # frees the tensors before the next are made
@@ -69,13 +69,13 @@ class KernelLab:
         return wrong
 
     def time(
-        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig], repeats: int
-    ) -> dict[FlashForwardKernelConfig, Timing]:
+        self, problem: Problem, configs: Sequence[ForwardKernelConfig], repeats: int
+    ) -> dict[ForwardKernelConfig, Timing]:
         self._prepare(problem, configs)
         times = self._timer({str(cfg): self._runs[cfg] for cfg in configs}, repeats)
         return {cfg: times[str(cfg)] for cfg in configs}
 
-    def _prepare(self, problem: Problem, configs: Sequence[FlashForwardKernelConfig]) -> None:
+    def _prepare(self, problem: Problem, configs: Sequence[ForwardKernelConfig]) -> None:
         """After an interruption they were checked by an earlier process: once more is cheap."""
         known = self._runs if self._checker and self._checker.problem == problem else {}
         if wrong := self.check(problem, [cfg for cfg in configs if cfg not in known]):

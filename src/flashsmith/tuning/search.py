@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from flashsmith.bench import Problem, Timing
-from flashsmith.configs import FlashForwardKernelConfig, parse_kernel_name_into_config
+from flashsmith.configs import ForwardKernelConfig, is_hopper_arch, parse_kernel_name_into_config
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.functional.select import fits, rule_config
+from flashsmith.functional.rules import fits, rule_config
 from flashsmith.functional.tables import Entry, Key, Measured, length_bucket
 from flashsmith.tuning.journal import Journal
 
-Config = FlashForwardKernelConfig
-Plan = Mapping[Problem, Sequence[Config]]
+Config = ForwardKernelConfig
+Plan = Mapping[Problem, Sequence[Config]]  # the last one of each problem is the rule's choice
 Progress = Callable[[int, int, str], None]  # done, in all, what comes now
 
 REPEATS = 30  # of the last round
@@ -41,21 +41,22 @@ class Lab(Protocol):
 def make_plan(
     problems: Sequence[Problem], configs: Sequence[Config], arch: str
 ) -> dict[Problem, list[Config]]:
-    """What to try for each problem: what can run it on ``arch``, and always the rule's choice.
+    """What to try for each problem: what can run it on ``arch``, and last the rule's choice.
 
     Raises:
         ValueError: No blocks divide a length, or ``configs`` has nothing for a problem; two lengths
             fall into one bucket, so that they would have one entry.
     """
+    hopper = is_hopper_arch(arch)
     plan: dict[Problem, list[Config]] = {}
     buckets: dict[Key, Problem] = {}
     for problem in problems:
-        rule = rule_config(problem.dtype, problem.d_head, problem.seq_len)
+        rule = rule_config(problem.dtype, problem.d_head, problem.seq_len, hopper=hopper)
         fitting = [
             cfg
             for cfg in configs
             if (cfg.dtype, cfg.d_head) == (problem.dtype, problem.d_head)
-            and fits(cfg, problem.seq_len)
+            and fits(cfg, problem.seq_len, hopper=hopper)
             and not cfg.problems(arch)
         ]
         if not fitting:
@@ -70,7 +71,7 @@ def make_plan(
                 f"lengths {other.seq_len} and {problem.seq_len} share one entry of the table; "
                 "tune for one of them"
             )
-        plan[problem] = list(dict.fromkeys([*fitting, rule]))
+        plan[problem] = [*(cfg for cfg in dict.fromkeys(fitting) if cfg != rule), rule]
     return plan
 
 
@@ -110,7 +111,7 @@ def _search_one(
     if not left:
         reasons = "; ".join(f"{cfg}: {why}" for cfg, why in list(excluded.items())[:3])
         raise TuningError(f"no kernel can be tuned for {problem}: {reasons}")
-    rule = rule_config(problem.dtype, problem.d_head, problem.seq_len)
+    rule = configs[-1]
     times: dict[Config, Timing] = {}
     for step, share in enumerate(_ROUNDS, 1):
         if times:
@@ -118,7 +119,7 @@ def _search_one(
         launches = max(1, round(share * repeats))
         say(step, f"timing {len(left)} kernels, {launches} times")
         times = _time(problem, left, launches, lab, journal)
-    return _entry(problem, len(configs), excluded, times)
+    return _entry(problem, configs, excluded, times)
 
 
 def survivors(times: Mapping[Config, Timing], rule: Config) -> list[Config]:
@@ -169,13 +170,16 @@ def _time(
 
 
 def _entry(
-    problem: Problem, tried: int, excluded: Mapping[Config, str], times: Mapping[Config, Timing]
+    problem: Problem,
+    configs: Sequence[Config],
+    excluded: Mapping[Config, str],
+    times: Mapping[Config, Timing],
 ) -> Entry:
     ranked = _rank(times)
-    rule = times.get(rule_config(problem.dtype, problem.d_head, problem.seq_len))
+    rule = times.get(configs[-1])
     return Entry(
         **asdict(problem),
-        tried=tried,
+        tried=len(configs),
         excluded={cfg.short_form(): why for cfg, why in excluded.items()},
         rule_ratio=None if rule is None else round(rule.median / times[ranked[0]].median, 4),
         ranked=tuple(_measured(problem, cfg, times[cfg]) for cfg in ranked),
@@ -188,7 +192,7 @@ def _measured(problem: Problem, cfg: Config, timing: Timing) -> Measured:
 
 
 def _rank(times: Mapping[Config, Timing]) -> list[Config]:
-    return sorted(times, key=lambda cfg: (times[cfg].median, cfg))
+    return sorted(times, key=lambda cfg: (times[cfg].median, cfg.sort_key))
 
 
 def _names(configs: Sequence[Config]) -> list[str]:

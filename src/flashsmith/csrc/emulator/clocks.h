@@ -9,10 +9,10 @@ namespace flashsmith::emulator {
 
 // Each warp counts epochs; one ends when the warp, or a lane of it, synchronises. An access is
 // known by the epoch in which it happened and the component of the clock that orders it:
-//   w              accesses of single lanes of warp w. What a warp does is ordered after all those
-//                  of epochs up to seen(warp)[w]; of its own these are the epochs before it last
-//                  synchronised as a whole.
-//   collective(w)  accesses of warp w as a whole (ldmatrix). Any lane can release these.
+//   w              accesses of single lanes of warp w, and its stmatrix. What a warp does is
+//                  ordered after all those of epochs up to seen(warp)[w]; of its own these are the
+//                  epochs before it last synchronised as a whole.
+//   collective(w)  reads of warp w as a whole (ldmatrix). Any lane can release these.
 //   fenced(w)      generic writes of warp w that a proxy fence has made visible to bulk copies and
 //                  wgmma.
 //   tensor(g)      reads of shared memory by wgmma of warpgroup g.

@@ -29,6 +29,7 @@ using Where = std::source_location;
 
 unsigned thread_index();  // threadIdx.x
 Dim3 block_index();       // blockIdx
+Dim3 grid_size();         // gridDim
 void *shared_memory();    // base of the block's dynamic shared memory, 1024-byte aligned
 
 // ---- synchronisation; warp. These are the sites that fault injection can drop. ----
@@ -56,6 +57,9 @@ void store_global(void *global, const void *registers, int bytes);
 
 // ldmatrix.sync.aligned.m8n8.x4[.trans].shared.b16; `row` is this lane's row address.
 void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed);
+
+// stmatrix.sync.aligned.m8n8.x4.shared.b16; `row` is this lane's row address.
+void stmatrix_x4(void *row, const uint32_t (&fragment)[4]);
 
 // mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32, accumulating into `c`.
 // Products are exact; they are added to c in order of k, each sum rounded to fp32.

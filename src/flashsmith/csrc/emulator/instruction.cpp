@@ -19,6 +19,7 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(load_global)
     FLASHSMITH_NAME(store_global)
     FLASHSMITH_NAME(ldmatrix_x4)
+    FLASHSMITH_NAME(stmatrix_x4)
     FLASHSMITH_NAME(mma_m16n8k16)
     FLASHSMITH_NAME(shuffle_xor)
     FLASHSMITH_NAME(vote_any)

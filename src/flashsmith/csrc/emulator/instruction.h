@@ -20,6 +20,7 @@ enum class Instruction : uint8_t {
   load_global,
   store_global,
   ldmatrix_x4,
+  stmatrix_x4,
   mma_m16n8k16,
   shuffle_xor,
   vote_any,

@@ -62,6 +62,7 @@ void land_copies(Block &block, Warp &warp, size_t pending) {
 
 unsigned thread_index() { return self->index; }
 Dim3 block_index() { return self->block->block_index; }
+Dim3 grid_size() { return self->block->launch.grid; }
 void *shared_memory() { return self->block->shared.data(); }
 
 void barrier_sync(Where where) {
@@ -224,6 +225,29 @@ void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed) {
                counters.longest_ldmatrix_run =
                    std::max(counters.longest_ldmatrix_run, ++warp.ldmatrix_run);
                warp.mma_run = 0;
+               count_shared(block, offsets, kRowBytes);
+             });
+}
+
+void stmatrix_x4(void *row, const uint32_t (&fragment)[4]) {
+  constexpr unsigned kRowBytes = 16, kRows = 8, kMatrices = 4;
+  MemoryArguments arguments{row, fragment};
+  collective({Instruction::stmatrix_x4}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               uint32_t offsets[kLanes];
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 offsets[i] = block.shared.offset(lanes[i]->to, kRowBytes, i);
+               }
+               block.shared.write({warp.index, Instruction::stmatrix_x4, true}, offsets, kRowBytes);
+               // Lane i gives elements 2p, 2p + 1 of row g of each matrix.
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 const auto *fragment = static_cast<const uint32_t *>(lanes[i]->from);
+                 const unsigned g = i / 4, p = i % 4;
+                 for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+                   auto *row = static_cast<uint16_t *>(lanes[matrix * kRows + g]->to);
+                   std::memcpy(&row[2 * p], &fragment[matrix], sizeof(uint32_t));
+                 }
+               }
                count_shared(block, offsets, kRowBytes);
              });
 }

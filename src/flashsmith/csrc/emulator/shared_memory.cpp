@@ -77,7 +77,7 @@ void SharedMemory::explain_unless_own(const Party &party, size_t word, const cha
   const unsigned lane = party.lane;
   const bool generic = write.actor < clocks_.warps();
   const bool ordered = write.epoch <= party.seen[write.actor];
-  const bool own = write.actor == party.warp && write.lane == party.identity;
+  const bool own = write.actor == party.warp && is_own(party, write.lane);
   const bool fenced = !party.async || !generic || is_fenced(party, write);
   if (write.epoch != kNever && (ordered || own) && fenced) return;
 
@@ -105,7 +105,7 @@ void SharedMemory::check_overwrite(const Party &party, size_t word) const {
   const uint32_t *read = &reads_[index_of_read(word, 0)];
   for (unsigned warp = 0; warp < clocks_.warps(); ++warp, read += kWordsPerChunk) {
     if (read_epoch(*read) <= party.seen[warp]) continue;
-    if (warp == party.warp && read_lane(*read) == party.identity) continue;
+    if (warp == party.warp && is_own(party, read_lane(*read))) continue;
     const bool matrix = read_kind(*read) == kLdmatrix;
     // A lane may release what its warp has read as a whole; lanes of one warp need a warp_sync.
     const bool released = matrix && read_epoch(*read) <= party.seen[clocks_.collective(warp)];
@@ -182,8 +182,9 @@ void SharedMemory::overwrite(const Access &access, const Offsets &offsets, unsig
   const uint32_t *seen = clocks_.seen(access.warp);
   const uint32_t epoch = lands_later ? kNever : clocks_.now(access.warp);
   for (unsigned lane = 0; lane < kLanes; ++lane) {
-    const Party party{access.warp, lane, seen, access.instruction, lane};
-    const Write mine{epoch, static_cast<uint16_t>(access.warp), static_cast<uint8_t>(lane),
+    const unsigned identity = access.whole_warp ? kWholeWarp : lane;
+    const Party party{access.warp, identity, seen, access.instruction, lane};
+    const Write mine{epoch, static_cast<uint16_t>(access.warp), static_cast<uint8_t>(identity),
                      access.instruction};
     const size_t first = offsets[lane] / kWordBytes;
     for (size_t word = first; word < first + bytes / kWordBytes; ++word) {

@@ -19,7 +19,7 @@ using Offsets = uint32_t[32];  // in shared memory, of the lanes
 struct Access {
   unsigned warp;
   Instruction instruction;
-  bool whole_warp = false;  // a lane gives the address, but all lanes get of the data
+  bool whole_warp = false;  // a lane gives the address, but all lanes get or give data
 };
 
 // An access of a unit that works on its own, bulk copy or tensor core (the async proxy).
@@ -88,7 +88,7 @@ class SharedMemory {
   static constexpr uint32_t kNever = ~0u;
   static constexpr unsigned kWordBytes = 4, kWordsPerChunk = 4;
 
-  // Who accesses a word now. Its own earlier accesses, by the same `identity`, are in order.
+  // Who accesses a word now. A lane's own earlier accesses are in order.
   struct Party {
     unsigned warp, identity;  // the identity is a lane, or that of the warp as a whole
     const uint32_t *seen;
@@ -97,6 +97,10 @@ class SharedMemory {
     bool async = false;  // a unit that works on its own, for this lane or warp
   };
   static constexpr unsigned kNoWarp = ~0u;
+  // The lanes of a warp are in no order, so nothing is its own that it did as a whole.
+  static bool is_own(const Party &party, unsigned lane) {
+    return lane == party.identity && lane != kWholeWarp;
+  }
 
   // The last read by one unit that works on its own.
   struct AsyncReads {

@@ -4,24 +4,22 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <functional>
+#include <iterator>
 #include <limits>
-#include <numbers>
-#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
-#include <vector>
+#include <variant>
+
+#include "host/layout.h"
 
 namespace flashsmith {
 namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int kAlignmentBytes = 16, kElementBytes = 2, kMaxGridYZ = 65535;
-constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;
-constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
+constexpr int kMaxGridYZ = 65535;
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 std::string shape_of(const TensorView &t) {
   std::ostringstream text;
@@ -61,187 +59,209 @@ void check_type(const char *name, const TensorView &t, const TensorView &q, Scal
   }
 }
 
-void check_shape(const char *name, const TensorView &t, const TensorView &q) {
+void check_rank(const char *name, const TensorView &t) {
   if (t.ndim() != 4) {
     TVM_FFI_THROW(ValueError) << name << " has " << t.ndim() << " dimensions, shape " << shape_of(t)
                               << "; expected 4: (batch, seq_len, n_heads, d_head)";
   }
+}
+
+void check_device(const char *name, const TensorView &t, const TensorView &q) {
+  if (t.device().device_type != q.device().device_type ||
+      t.device().device_id != q.device().device_id) {
+    TVM_FFI_THROW(ValueError) << name << " is on another device than q; all tensors need the same "
+                              << "device";
+  }
+}
+
+void check_same_shape(const char *name, const TensorView &t, const char *other_name,
+                      const TensorView &other, const char *all) {
   for (int i = 0; i < 4; i++) {
-    if (t.size(i) != q.size(i)) {
-      TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(t) << ", but q has "
-                                << shape_of(q) << "; q, k, v and o need the same shape";
+    if (t.size(i) != other.size(i)) {
+      TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(t) << ", but " << other_name
+                                << " has " << shape_of(other) << "; " << all
+                                << " need the same shape";
     }
   }
 }
 
-void check_layout(const char *name, const TensorView &t) {
-  if (t.size(kDim) > 1 && t.stride(kDim) != 1) {
-    TVM_FFI_THROW(ValueError) << name << " has stride " << t.stride(kDim)
-                              << " in its last dimension; it must be contiguous there (stride 1): "
-                                 "call .contiguous()";
-  }
-  const auto address = reinterpret_cast<uintptr_t>(t.data_ptr());
-  if (address % kAlignmentBytes != 0) {
-    TVM_FFI_THROW(ValueError) << name << " starts at an address that is not a multiple of "
-                              << kAlignmentBytes << " bytes (remainder "
-                              << address % kAlignmentBytes << "); call .clone()";
-  }
-  for (int i = kBatch; i <= kHead; i++) {
-    if (t.size(i) > 1 && t.stride(i) * kElementBytes % kAlignmentBytes != 0) {
-      TVM_FFI_THROW(ValueError) << name << " has " << kDimensions[i] << " stride " << t.stride(i)
-                                << " elements; strides of batch, sequence and head must be "
-                                   "multiples of 8 elements (16 bytes): call .contiguous()";
-    }
-  }
-}
-
-struct Dimension {
-  int64_t size, stride;
-  int64_t extent() const { return (size - 1) * stride; }
-};
-
-// The dimensions that move the address, from the largest stride down.
-std::vector<Dimension> by_stride(const TensorView &t) {
-  std::vector<Dimension> dimensions;
-  for (int i = 0; i < t.ndim(); i++) {
-    if (t.size(i) > 1) dimensions.push_back({t.size(i), t.stride(i)});
-  }
-  std::ranges::sort(dimensions, std::greater(), &Dimension::stride);
-  return dimensions;
-}
-
-// Elements from the first to the last.
-int64_t extent_of(std::span<const Dimension> dimensions) {
-  int64_t extent = 0;
-  for (const Dimension &d : dimensions) extent += d.extent();
-  return extent;
-}
-
-// Elements of o must not share memory among themselves: each stride steps over all that the smaller
-// ones span. An expanded dimension has stride 0.
-void check_writable(const TensorView &o) {
-  const std::vector<Dimension> dimensions = by_stride(o);
-  for (size_t i = 0; i < dimensions.size(); i++) {
-    if (dimensions[i].stride <= extent_of(std::span(dimensions).subspan(i + 1))) {
-      TVM_FFI_THROW(ValueError) << "o has a dimension of size " << dimensions[i].size
-                                << " with stride " << dimensions[i].stride
-                                << ": several of its elements share memory; pass a tensor that was "
-                                   "not expanded";
-    }
-  }
-}
-
-// Whether two elements of one such tensor can lie `distance` elements apart.
-bool contains_distance(std::span<const Dimension> dimensions, int64_t distance) {
-  if (dimensions.empty()) return distance == 0;
-  const Dimension &largest = dimensions.front();
-  const auto smaller = dimensions.subspan(1);
-  const int64_t nearest = distance / largest.stride;  // the rest is less than one stride
-  for (int64_t steps = nearest - 1; steps <= nearest + 1; steps++) {
-    const int64_t rest = distance - steps * largest.stride;
-    if (std::abs(steps) < largest.size && std::abs(rest) <= extent_of(smaller) &&
-        contains_distance(smaller, rest)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// False only if no element is in both, which is known of tensors whose address ranges are apart and
-// of slices of one packed tensor (equal strides).
-bool may_overlap(const TensorView &o, const TensorView &t) {
-  const std::vector<Dimension> o_dimensions = by_stride(o), t_dimensions = by_stride(t);
-  const auto o_begin = reinterpret_cast<intptr_t>(o.data_ptr());
-  const auto t_begin = reinterpret_cast<intptr_t>(t.data_ptr());
-  if (t_begin > o_begin + extent_of(o_dimensions) * kElementBytes ||
-      o_begin > t_begin + extent_of(t_dimensions) * kElementBytes) {
-    return false;
-  }
-  const bool same_strides =
-      std::ranges::equal(o_dimensions, t_dimensions, {}, &Dimension::stride, &Dimension::stride);
-  return !same_strides || contains_distance(o_dimensions, (t_begin - o_begin) / kElementBytes);
-}
-
-// Blocks read q, k and v while others write o, and the kernel says so to the compiler (restrict).
-void check_disjoint(const char *name, const TensorView &t, const TensorView &o) {
-  if (may_overlap(o, t)) {
-    TVM_FFI_THROW(ValueError) << "o shares memory with " << name
-                              << ", which is read while o is written; pass another o, or none";
-  }
-}
-
-void check_sizes(const FlashForwardKernelConfig &config, const TensorView &q) {
-  const int64_t seq_len = q.size(kSequence);
-  if (q.size(kDim) != config.d_head) {
+void check_d_head(int d_head, const char *supported, const TensorView &q) {
+  if (q.size(kDim) != d_head) {
     TVM_FFI_THROW(ValueError) << "q has d_head " << q.size(kDim)
-                              << ", but the configuration is for " << config.d_head
-                              << "; pass a configuration of that d_head (64 or 128)";
+                              << ", but the configuration is for " << d_head
+                              << "; pass a configuration of that d_head (" << supported << ")";
   }
+}
+
+// Kernels count positions as int, to the end of the last block.
+void check_length(const char *name, const TensorView &t, int block) {
+  if (t.size(kSequence) > kMaxInt / block * block) {
+    TVM_FFI_THROW(ValueError) << name << " has sequence length " << t.size(kSequence)
+                              << "; at most 2^31 - 1 in whole blocks of " << block;
+  }
+}
+
+bool is_aligned(const TensorView &t, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(t.data_ptr()) % bytes == 0;
+}
+
+void check_lse(const TensorView &lse, const TensorView &q) {
+  const DLDataType type = lse.dtype();
+  if (type.code != kDLFloat || type.bits != 32 || type.lanes != 1) {
+    TVM_FFI_THROW(TypeError) << "lse has dtype " << name_of(type) << "; it must be float32";
+  }
+  if (lse.ndim() != 3 || lse.size(0) != q.size(kBatch) || lse.size(1) != q.size(kHead) ||
+      lse.size(2) != q.size(kSequence) || !is_contiguous(lse) || !is_aligned(lse, sizeof(float))) {
+    TVM_FFI_THROW(ValueError) << "lse has shape " << shape_of(lse) << "; it must be contiguous, "
+                              << "4-byte aligned and of shape (batch, n_heads, seq_len_q) = ("
+                              << q.size(kBatch) << ", " << q.size(kHead) << ", "
+                              << q.size(kSequence) << ")";
+  }
+  check_device("lse", lse, q);
+}
+
+// ---- what a family takes ----
+
+void check_sizes(const FlashForwardKernelConfig &config, const ForwardTensors &tensors) {
+  const TensorView &q = tensors.q;
+  constexpr const char *kAll = "q, k, v and o";
+  check_same_shape("k", tensors.k, "q", q, kAll);
+  check_same_shape("v", tensors.v, "q", q, kAll);
+  check_same_shape("o", tensors.o, "q", q, kAll);
+  check_d_head(config.d_head, "64 or 128", q);
+  const int64_t seq_len = q.size(kSequence);
   if (seq_len % config.B_r != 0 || seq_len % config.B_c != 0) {
     TVM_FFI_THROW(ValueError) << "q has sequence length " << seq_len
                               << ", which must be a multiple of B_r = " << config.B_r
                               << " and of B_c = " << config.B_c
                               << "; pad it, or choose a configuration with smaller blocks";
   }
-  if (seq_len > std::numeric_limits<int32_t>::max()) {
-    TVM_FFI_THROW(ValueError) << "q has sequence length " << seq_len << "; at most 2^31 - 1";
-  }
+  check_length("q", q, config.B_r);
   for (int i : {kBatch, kHead}) {
     if (q.size(i) > kMaxGridYZ) {
       TVM_FFI_THROW(ValueError) << "q has " << kDimensions[i] << " size " << q.size(i)
                                 << "; at most " << kMaxGridYZ << ": split the call";
     }
   }
+  if (tensors.lse) {
+    TVM_FFI_THROW(ValueError) << "lse was passed, but the sm80 family gives no log-sum-exp; pass a "
+                                 "configuration of the sm90 family, or None";
+  }
 }
 
-TensorStrides strides_of(const TensorView &t) {
-  return {t.stride(kBatch), t.stride(kSequence), t.stride(kHead)};
+void check_heads(const TensorView &q, const TensorView &k) {
+  const int64_t n_heads = q.size(kHead), n_heads_kv = k.size(kHead);
+  if (n_heads_kv == 0 ? n_heads != 0 : n_heads % n_heads_kv != 0) {
+    TVM_FFI_THROW(ValueError) << "q has " << n_heads << " heads and k has " << n_heads_kv
+                              << "; the heads of q must be a multiple of those of k";
+  }
+}
+
+// Tiles of the output are counted as int.
+void check_n_tiles(const TensorView &q, int B_r) {
+  const int64_t batch = q.size(kBatch), n_heads = q.size(kHead);
+  const int64_t n_Q_blocks = (q.size(kSequence) - 1) / B_r + 1;
+  if (batch > kMaxInt || n_heads > kMaxInt || batch * n_heads > kMaxInt / n_Q_blocks) {
+    TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(q) << ", which is more than 2^31 - 1 "
+                              << "blocks of " << B_r << " rows: split the call";
+  }
+}
+
+void check_sizes(const HopperForwardKernelConfig &config, const ForwardTensors &tensors) {
+  const auto &[q, k, v, o, lse, workspace] = tensors;
+  check_same_shape("v", v, "k", k, "k and v");
+  check_same_shape("o", o, "q", q, "q and o");
+  check_d_head(config.d_head, "64, 96, 128, 192 or 256", q);
+  for (int i : {kBatch, kDim}) {
+    if (k.size(i) != q.size(i)) {
+      TVM_FFI_THROW(ValueError) << "k has shape " << shape_of(k) << ", but q has " << shape_of(q)
+                                << "; they need the same batch size and d_head";
+    }
+  }
+  check_heads(q, k);
+  if (q.numel() > 0 && k.size(kSequence) == 0) {
+    TVM_FFI_THROW(ValueError) << "k has sequence length 0; at least 1 is needed";
+  }
+  // Where the keys end that a block of queries sees is counted from the end of that block.
+  const int block = std::max(config.B_r, config.B_c);
+  check_length("q", q, block);
+  check_length("k", k, block);
+  check_n_tiles(q, config.B_r);
+  if (lse) check_lse(*lse, q);
+}
+
+void check_strides(const FlashForwardKernelConfig &, const ForwardTensors &) {}
+
+// Bulk copies step through memory by positive strides only.
+void check_strides(const HopperForwardKernelConfig &, const ForwardTensors &tensors) {
+  constexpr int64_t kMaxStride = (int64_t{1} << 40) / kElementBytes;
+  const auto check = [](const char *name, const TensorView &t) {
+    for (int i = kBatch; i <= kHead; i++) {
+      if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= kMaxStride)) {
+        TVM_FFI_THROW(ValueError) << name << " has " << kDimensions[i] << " stride " << t.stride(i)
+                                  << " elements; the sm90 family takes 8 to 2^39 (an expanded "
+                                     "dimension has 0): call .contiguous()";
+      }
+    }
+  };
+  check("q", tensors.q);
+  check("k", tensors.k);
+  check("v", tensors.v);
+  check("o", tensors.o);
+}
+
+// ---- what is written ----
+
+void check_outputs_are_apart(const ForwardTensors &tensors) {
+  const auto &[q, k, v, o, lse, workspace] = tensors;
+  const std::pair<const char *, const TensorView *> inputs[] = {{"q", &q}, {"k", &k}, {"v", &v}};
+  for (const auto &[name, t] : inputs) check_disjoint(name, *t, "read", "o", o);
+  if (!lse) return;
+  for (const auto &[name, t] : inputs) check_disjoint(name, *t, "read", "lse", *lse);
+  check_disjoint("o", o, "written", "lse", *lse);
+}
+
+void check_workspace(int needed, const ForwardTensors &tensors) {
+  if (needed == 0) {
+    if (!tensors.workspace) return;
+    TVM_FFI_THROW(ValueError) << "workspace was passed, but this kernel needs none; pass None";
+  }
+  if (!tensors.workspace) {
+    TVM_FFI_THROW(ValueError) << "workspace is None; this kernel needs " << needed
+                              << " bytes of zeroed memory on q's device";
+  }
+  const TensorView &workspace = *tensors.workspace;
+  const int64_t bytes = workspace.numel() * workspace.dtype().bits / 8;
+  if (bytes < needed || !is_contiguous(workspace) || !is_aligned(workspace, sizeof(uint32_t))) {
+    TVM_FFI_THROW(ValueError) << "workspace has " << bytes << " bytes; it must be at least "
+                              << needed << ", contiguous and 4-byte aligned";
+  }
+  check_device("workspace", workspace, tensors.q);
 }
 
 }  // namespace
 
 void check_forward(const RegisteredKernel &kernel, const ForwardTensors &tensors) {
-  const auto &[q, k, v, o] = tensors;
-  const std::pair<const char *, const TensorView *> named[] = {
-      {"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
-  for (const auto &[name, t] : named) {
-    check_type(name, *t, q, kernel.config.dtype);
-    check_shape(name, *t, q);
-    if (t->device().device_type != q.device().device_type ||
-        t->device().device_id != q.device().device_id) {
-      TVM_FFI_THROW(ValueError) << name
-                                << " is on another device than q; q, k, v and o need the "
-                                   "same device";
-    }
-  }
-  check_sizes(kernel.config, q);
-  if (q.numel() == 0) return;  // nothing is read or written
-  for (const auto &[name, t] : named) check_layout(name, *t);
-  check_writable(o);
-  for (const auto &[name, t] : named) {
-    if (t != &o) check_disjoint(name, *t, o);
-  }
-}
-
-ForwardKernelArgs forward_args(const RegisteredKernel &kernel, const ForwardTensors &tensors,
-                               double softmax_scale) {
-  const auto &[q, k, v, o] = tensors;
-  const int seq_len = static_cast<int>(q.size(kSequence));
-  ForwardKernelArgs args{};
-  args.Q = q.data_ptr();
-  args.K = k.data_ptr();
-  args.V = v.data_ptr();
-  args.O = o.data_ptr();
-  args.Q_strides = strides_of(q);
-  args.K_strides = strides_of(k);
-  args.V_strides = strides_of(v);
-  args.O_strides = strides_of(o);
-  args.seq_len = seq_len;
-  args.n_heads = static_cast<int>(q.size(kHead));
-  args.n_Q_blocks = seq_len / kernel.config.B_r;
-  args.n_KV_blocks = seq_len / kernel.config.B_c;
-  args.softmax_scale_log2 = static_cast<float>(softmax_scale * std::numbers::log2e);
-  return args;
+  std::visit(
+      [&](const auto &registered) {
+        const auto &config = registered.config;
+        const TensorView &q = tensors.q;
+        const std::pair<const char *, const TensorView *> named[] = {
+            {"q", &q}, {"k", &tensors.k}, {"v", &tensors.v}, {"o", &tensors.o}};
+        for (const auto &[name, t] : named) {
+          check_type(name, *t, q, config.dtype);
+          check_rank(name, *t);
+          check_device(name, *t, q);
+        }
+        check_sizes(config, tensors);
+        if (q.numel() == 0) return;  // nothing is read or written
+        for (const auto &[name, t] : named) check_layout(name, *t);
+        check_writable(tensors.o);
+        check_strides(config, tensors);
+        check_outputs_are_apart(tensors);
+        check_workspace(workspace_bytes(config), tensors);
+      },
+      kernel.kernel);
 }
 
 }  // namespace flashsmith

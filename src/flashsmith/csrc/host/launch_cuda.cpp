@@ -4,10 +4,12 @@
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
+#include <map>
 #include <mutex>
-#include <set>
 #include <utility>
+#include <variant>
 
+#include "host/arguments.h"
 #include "host/launch.h"
 
 namespace flashsmith {
@@ -65,56 +67,97 @@ class Timer {
   }
 };
 
-// What a kernel needs once on each device, before its first launch.
-void prepare(const void *kernel, const FlashForwardKernelConfig &config, int device) {
-  static std::mutex mutex;
-  static std::set<std::pair<const void *, int>> prepared;
-  const std::lock_guard lock(mutex);
-  if (prepared.contains({kernel, device})) return;
-
-  int major = 0, minor = 0;
-  FLASHSMITH_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  FLASHSMITH_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+void check_capability(const FlashForwardKernelConfig &, int device, int major, int minor) {
   if (major < 8) {
     TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
                                << minor << "; the kernels need 8.0 or newer (Ampere)";
   }
+}
+
+void check_capability(const HopperForwardKernelConfig &, int device, int major, int minor) {
+  if (major != 9 || minor != 0) {
+    TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
+                               << minor << "; the sm90 family runs on 9.0 alone (Hopper)";
+  }
+}
+
+int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  FLASHSMITH_CUDA(cudaDeviceGetAttribute(&value, name, device));
+  return value;
+}
+
+// Does what a kernel needs once on each device, before its first launch. Returns the device's
+// multiprocessors.
+template <typename Config>
+int prepare(const void *kernel, const Config &config, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void *, int>, int> prepared;
+  const std::lock_guard lock(mutex);
+  const auto found = prepared.find({kernel, device});
+  if (found != prepared.end()) return found->second;
+
+  check_capability(config, device, attribute(cudaDevAttrComputeCapabilityMajor, device),
+                   attribute(cudaDevAttrComputeCapabilityMinor, device));
   constexpr int kDefaultLimitBytes = 48 << 10;
   if (shared_memory_bytes(config) > kDefaultLimitBytes) {
     FLASHSMITH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          shared_memory_bytes(config)));
   }
-  prepared.insert({kernel, device});
+  return prepared[{kernel, device}] = attribute(cudaDevAttrMultiProcessorCount, device);
+}
+
+int cluster_size(const FlashForwardKernelConfig &) { return 1; }
+int cluster_size(const HopperForwardKernelConfig &config) { return config.cluster_size; }
+
+template <typename Config>
+void run(const void *kernel, const Config &config, const Grid &grid, void *args,
+         cudaStream_t stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(cluster_size(config)), 1, 1};
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(grid.x, grid.y, grid.z);
+  launch.blockDim = dim3(threads_per_block(config));
+  launch.dynamicSmemBytes = shared_memory_bytes(config);
+  launch.stream = stream;
+  launch.attrs = &cluster;
+  launch.numAttrs = cluster_size(config) > 1;  // GPUs before compute capability 9.0 know none
+  FLASHSMITH_CUDA(cudaLaunchKernelExC(&launch, kernel, &args));
+}
+
+template <typename Kernel>
+double launch(const Kernel &registered, const ForwardTensors &tensors, double softmax_scale,
+              bool timed) {
+  const DLDevice device = tensors.q.device();
+  const auto &config = registered.config;
+  const auto *kernel = reinterpret_cast<const void *>(registered.function);
+  const DeviceGuard guard(device.device_id);
+  const int multiprocessors = prepare(kernel, config, device.device_id);
+
+  const auto stream =
+      static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+  auto args = forward_args(config, tensors, softmax_scale);
+  const Grid grid = forward_grid(config, tensors, multiprocessors);
+  if (!timed) {
+    run(kernel, config, grid, &args, stream);
+    return 0;
+  }
+  Timer timer(stream);
+  run(kernel, config, grid, &args, stream);
+  return timer.stop(stream);
 }
 
 }  // namespace
 
 double launch_forward(const RegisteredKernel &registered, const ForwardTensors &tensors,
-                      const ForwardKernelArgs &args, bool timed) {
-  const DLDevice device = tensors.q.device();
-  if (device.device_type != kDLCUDA) {
+                      double softmax_scale, bool timed) {
+  if (tensors.q.device().device_type != kDLCUDA) {
     TVM_FFI_THROW(ValueError) << "q is not on a GPU, but the library was compiled for one";
   }
-  const auto *kernel = reinterpret_cast<const void *>(registered.kernel);
-  const DeviceGuard guard(device.device_id);
-  prepare(kernel, registered.config, device.device_id);
-
-  const auto stream =
-      static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  const dim3 grid(args.n_Q_blocks, args.n_heads, tensors.q.size(0));
-  ForwardKernelArgs kernel_args = args;
-  void *parameters[] = {&kernel_args};
-  const auto launch = [&] {
-    FLASHSMITH_CUDA(cudaLaunchKernel(kernel, grid, dim3(threads_per_block(registered.config)),
-                                     parameters, shared_memory_bytes(registered.config), stream));
-  };
-  if (!timed) {
-    launch();
-    return 0;
-  }
-  Timer timer(stream);
-  launch();
-  return timer.stop(stream);
+  return std::visit(
+      [&](const auto &kernel) { return launch(kernel, tensors, softmax_scale, timed); },
+      registered.kernel);
 }
 
 }  // namespace flashsmith

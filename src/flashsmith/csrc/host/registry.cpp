@@ -7,12 +7,15 @@ namespace flashsmith {
 const std::vector<RegisteredKernel> &registered_kernels() {
   static const std::vector<RegisteredKernel> kernels = [] {
     std::vector<RegisteredKernel> all;
-    for (const auto &[config, kernel] : forward_kernels) {
-      all.push_back({config, ForwardVariant{.causal = false}, kernel});
-    }
-    for (const auto &[config, kernel] : forward_kernels_causal) {
-      all.push_back({config, ForwardVariant{.causal = true}, kernel});
-    }
+    const auto add = [&](const auto &map, bool causal) {
+      for (const auto &[config, function] : map) {
+        all.push_back({FamilyKernel{config, function}, ForwardVariant{.causal = causal}});
+      }
+    };
+    add(forward_kernels, false);
+    add(forward_kernels_causal, true);
+    add(hopper_forward_kernels, false);
+    add(hopper_forward_kernels_causal, true);
     return all;
   }();
   return kernels;

@@ -1,19 +1,31 @@
 // The kernels compiled into this library. registry.cpp sees the generated map; nothing else does.
 #pragma once
 
+#include <variant>
 #include <vector>
 
 #include "flashsmith/flash_attention.cuh"
+#include "flashsmith/hopper/arguments.cuh"
 
 namespace flashsmith {
 
-struct RegisteredKernel {
-  FlashForwardKernelConfig config;
-  ForwardVariant variant;
-  forward_kernel_fn kernel;
+template <typename Config, typename Function>
+struct FamilyKernel {
+  Config config;
+  Function function;
 };
 
-// Every kernel of the library, in the order of (variant, config). A kernel's index is its handle.
+using AmpereKernel = FamilyKernel<FlashForwardKernelConfig, forward_kernel_fn>;
+using HopperKernel = FamilyKernel<HopperForwardKernelConfig, hopper_forward_kernel_fn>;
+
+// The place of a family in this variant is its number for callers.
+struct RegisteredKernel {
+  std::variant<AmpereKernel, HopperKernel> kernel;
+  ForwardVariant variant;
+};
+
+// Every kernel of the library, in the order of (family, variant, config). A kernel's index is its
+// handle.
 const std::vector<RegisteredKernel> &registered_kernels();
 
 }  // namespace flashsmith

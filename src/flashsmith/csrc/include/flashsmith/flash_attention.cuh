@@ -31,6 +31,32 @@ struct FlashForwardKernelConfig {
   constexpr auto operator<=>(const FlashForwardKernelConfig &) const = default;
 };
 
+// One point of the configuration space of the sm90 family. Same fields, in the same order, as the
+// Python class of this name; ordered, so that it can be the key of a map.
+struct HopperForwardKernelConfig {
+  ScalarType dtype;
+  int d_head;             // 64, 96, 128, 192 or 256
+  int B_r;                // rows of Q a block works on at a time, 64 for each consumer warpgroup
+  int B_c;                // rows of K and V that a stage holds
+  int n_warpgroups;       // consumers; one more warpgroup loads
+  int n_stages;           // blocks of K, and of V, in shared memory
+  bool Q_in_registers;    // Q is an operand from registers, else from shared memory
+  bool overlap_softmax;   // Q K^T of the next block runs while the softmax of this one does
+  bool ping_pong;         // consumer warpgroups take turns with the tensor cores
+  bool persistent;        // one block a multiprocessor works on tile after tile
+  bool dynamic_queue;     // persistent: the next tile comes from a queue in global memory
+  bool overlap_tiles;     // persistent: the next tile's first Q K^T runs with this one's last P V
+  int heads_per_group;    // tiles go longest first inside groups of so many heads; 0: head by head
+  int cluster_size;       // blocks that load K and V together, by multicast; 1: none
+  int lazy_rescale_log2;  // O is rescaled only if a maximum has grown by more than 2^this; 0:
+                          // always
+  bool stale_maximum;     // look for a new maximum only where a score exceeds the lazy bound
+  int fma_exponentials;   // of 16 exponentials, how many are polynomials on the FMA units
+  bool tma_store;         // O leaves through shared memory by a bulk copy, else from registers
+
+  constexpr auto operator<=>(const HopperForwardKernelConfig &) const = default;
+};
+
 // What a kernel computes, apart from how. The default is plain full attention.
 struct ForwardVariant {
   bool causal = false;  // bottom-right aligned
@@ -56,7 +82,7 @@ struct ForwardKernelArgs {
 
 typedef void (*forward_kernel_fn)(const ForwardKernelArgs);
 
-constexpr int kWarpSize = 32;
+constexpr int kWarpSize = 32, kWarpgroupSize = 128;
 
 constexpr int threads_per_block(const FlashForwardKernelConfig &cfg) {
   return cfg.n_warps * kWarpSize;
@@ -67,5 +93,24 @@ constexpr int shared_memory_bytes(const FlashForwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2;
   return (cfg.B_r + 2 * cfg.B_c) * cfg.d_head * kElementBytes;
 }
+
+constexpr int threads_per_block(const HopperForwardKernelConfig &cfg) {
+  return (cfg.n_warpgroups + 1) * kWarpgroupSize;
+}
+
+// Tiles of Q, K and V, a tile of O if it leaves by a bulk copy, two entries of the tile queue and
+// the barriers: full and empty for Q and for each stage of K and V, full for the queue's entries.
+constexpr int shared_memory_bytes(const HopperForwardKernelConfig &cfg) {
+  constexpr int kElementBytes = 2, kQueueBytes = 16, kBarrierBytes = 8;
+  const int rows = cfg.B_r * (cfg.tma_store ? 2 : 1) + cfg.B_c * 2 * cfg.n_stages;
+  return rows * cfg.d_head * kElementBytes + kQueueBytes + (4 + 4 * cfg.n_stages) * kBarrierBytes;
+}
+
+// Global memory, zeroed, which a launch leaves zeroed: the queue's next tile, and how many blocks
+// have found it empty.
+constexpr int workspace_bytes(const HopperForwardKernelConfig &cfg) {
+  return cfg.dynamic_queue ? 8 : 0;
+}
+constexpr int workspace_bytes(const FlashForwardKernelConfig &) { return 0; }
 
 }  // namespace flashsmith

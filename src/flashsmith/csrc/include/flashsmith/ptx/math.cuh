@@ -20,6 +20,23 @@ FLASHSMITH_DEVICE float exp2_approx(float x) {
 #endif
 }
 
+// lg2.approx.ftz.f32: the logarithm to base 2, absolute error 2^-22 near 1, else relative.
+FLASHSMITH_DEVICE float log2_approx(float x) {
+#ifdef FLASHSMITH_EMULATOR
+  return std::log2(x);
+#else
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// The bits of a number, and back.
+FLASHSMITH_HOST_DEVICE uint32_t float_bits(float value) {
+  return __builtin_bit_cast(uint32_t, value);
+}
+FLASHSMITH_HOST_DEVICE float bits_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
 // cvt.rn.{f16x2,bf16x2}.f32: `low` in the lower half of the word.
 template <typename value_t>
 FLASHSMITH_DEVICE uint32_t pack(float low, float high) {

@@ -2,9 +2,15 @@
 // Instructions: Matrix Descriptor Format, Shared Memory Matrix Layout.
 #pragma once
 
+#include "flashsmith/ptx/platform.cuh"
 #include "flashsmith/ptx/tensor_map.cuh"
 
 namespace flashsmith::ptx {
+
+// Bytes of a row of a swizzled tile; 16, one chunk, without a swizzle.
+FLASHSMITH_HOST_DEVICE constexpr int row_bytes(Swizzle swizzle) {
+  return 16 << static_cast<int>(swizzle);
+}
 
 // Which dimension of an operand is contiguous: K, or the other one.
 enum class Major { k, mn };

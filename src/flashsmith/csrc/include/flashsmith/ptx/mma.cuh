@@ -1,4 +1,4 @@
-// Tensor core instructions of sm_80 and their fragment loads.
+// Tensor core instructions of sm_80, and fragment loads and stores.
 // PTX ISA, Warp Level Matrix Multiply-Accumulate Instructions: ldmatrix, mma.m16n8k16.
 #pragma once
 
@@ -25,6 +25,17 @@ FLASHSMITH_DEVICE void ldmatrix_x4(uint32_t (&fragment)[4], shared_address row) 
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
                  : "r"(row));
   }
+#endif
+}
+
+// stmatrix.m8n8.x4 (sm_90): the reverse, not transposed. PTX ISA, Data Movement: stmatrix.
+FLASHSMITH_DEVICE void stmatrix_x4(shared_address row, const uint32_t (&fragment)[4]) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::stmatrix_x4(pointer(row), fragment);
+#else
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
 #endif
 }
 

@@ -35,6 +35,7 @@ FLASHSMITH_DEVICE int thread_index() { return emulator::thread_index(); }
 FLASHSMITH_DEVICE int block_index_x() { return emulator::block_index().x; }
 FLASHSMITH_DEVICE int block_index_y() { return emulator::block_index().y; }
 FLASHSMITH_DEVICE int block_index_z() { return emulator::block_index().z; }
+FLASHSMITH_DEVICE int grid_size_x() { return emulator::grid_size().x; }
 
 // Base of the block's dynamic shared memory, 1024-byte aligned.
 FLASHSMITH_DEVICE shared_address shared_memory() {
@@ -52,6 +53,7 @@ FLASHSMITH_DEVICE int thread_index() { return threadIdx.x; }
 FLASHSMITH_DEVICE int block_index_x() { return blockIdx.x; }
 FLASHSMITH_DEVICE int block_index_y() { return blockIdx.y; }
 FLASHSMITH_DEVICE int block_index_z() { return blockIdx.z; }
+FLASHSMITH_DEVICE int grid_size_x() { return gridDim.x; }
 
 extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
 

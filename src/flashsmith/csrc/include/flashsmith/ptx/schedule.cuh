@@ -1,9 +1,18 @@
-// Keeping the assembler from reordering.
+// Keeping compiler and assembler from moving computations.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
+
+// The same value, but the compiler does not know that it is the same each time: what is computed
+// from it is computed again where it is needed, and takes no registers in between.
+FLASHSMITH_DEVICE int recomputed(int value) {
+#ifndef FLASHSMITH_EMULATOR
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
 
 // What stands after this is not issued before what stands before it. ptxas reorders instructions
 // freely inside a basic block, whatever their order in PTX, but not across its end: here an exit

@@ -2,6 +2,7 @@
 // cp.async.bulk.tensor. All of these are instructions of single threads.
 #pragma once
 
+#include "flashsmith/ptx/platform.cuh"
 #include "flashsmith/ptx/tensor_map.cuh"
 
 namespace flashsmith::ptx {

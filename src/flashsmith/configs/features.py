@@ -1,0 +1,79 @@
+"""The short form's features, `async+load_2_2_2_tiles`: what each tells, written and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_PLACE = re.compile(r"\{\w+\}")  # of a number
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature.
+
+    text: how it is written, `async`, `stages_{N}` or `load_{Q}_{K}_{V}_tiles`.
+    fields: what it tells: whether a field is on, or a number for each place in the text.
+    absent: the fields' values where it is left out; None: it never is.
+    """
+
+    text: str
+    fields: tuple[str, ...] = ()
+    absent: tuple[int, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """For people: `stages_N`."""
+        return _PLACE.sub(lambda place: place[0].strip("{}"), self.text)
+
+    def write(self, config: object) -> str:
+        """The feature as `config` has it; "" where it is left out."""
+        values = tuple(getattr(config, field) for field in self.fields)
+        if values == self.absent:
+            return ""
+        numbers = iter(values)
+        return _PLACE.sub(lambda _: str(next(numbers)), self.text)
+
+    def read(self, text: str) -> tuple[int, ...] | None:
+        """The fields' values, if `text` is this feature."""
+        match = re.fullmatch(_PLACE.sub(r"(\\d+)", self.text), text)
+        if not match:
+            return None
+        return tuple(int(number) for number in match.groups()) or (True,) * len(self.fields)
+
+
+def flag(text: str, field: str) -> Feature:
+    """A word that is there if a field is on."""
+    return Feature(text, (field,), (False,))
+
+
+def number(text: str, field: str, absent: int | None = None) -> Feature:
+    """`text_N`, left out where the field is `absent`."""
+    return Feature(f"{text}_{{N}}", (field,), None if absent is None else (absent,))
+
+
+def read_features(texts: Iterable[str], features: Sequence[Feature]) -> dict[str, Any]:
+    """What the texts, in any order, say of the fields of all `features`.
+
+    Raises:
+        ValueError: one is unknown or there twice, or one is missing that is never left out.
+    """
+    found: dict[Feature, tuple[int, ...]] = {}
+    for text in texts:
+        matches = ((feature, feature.read(text)) for feature in features if feature not in found)
+        feature, values = next((match for match in matches if match[1] is not None), (None, None))
+        if feature is None or values is None:
+            raise ValueError(
+                f"its feature {text!r} is unknown or repeated; features are "
+                f"{', '.join(feature.name for feature in features)}"
+            )
+        found[feature] = values
+    fields: dict[str, Any] = {}
+    for feature in features:
+        values = found.get(feature, feature.absent)
+        if values is None:
+            raise ValueError(f"it has no {feature.name}")
+        fields |= zip(feature.fields, values, strict=True)
+    return fields

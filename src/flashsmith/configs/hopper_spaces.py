@@ -1,0 +1,138 @@
+"""The declared sets of the sm90 family: to show step by step, and to tune over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.gpu import get_gpu_architecture
+from flashsmith.configs.hopper import HopperForwardKernelConfig
+from flashsmith.configs.hopper_legality import WGMMA_M
+from flashsmith.configs.parse import parse_kernel_name_into_config
+
+# One idea a step, in this order.
+_PROGRESSION = (
+    "wgmma+stages_2",
+    "wgmma+stages_2+overlap",
+    "wgmma+stages_2+q_regs+overlap",
+    "wgmma+stages_2+q_regs+overlap+lazy_8",
+    "wgmma+stages_2+q_regs+overlap+persistent+lazy_8",
+    "wgmma+stages_2+q_regs+overlap+persistent+tiles+lazy_8",
+    "wgmma+stages_2+q_regs+overlap+persistent+tiles+lazy_8+tma_store",
+    "wgmma+stages_2+q_regs+overlap+persistent+tiles+lazy_8+stale+tma_store",
+    "wgmma+stages_2+q_regs+overlap+persistent+queue+tiles+heads_16+lazy_8+stale+tma_store",
+)
+_PROGRESSION_TILES = f"({DType.BF16}, 128, 128, 128, 2)"  # stale needs BF16's exponents
+
+
+class HopperTiles(NamedTuple):
+    """What of a configuration decides about its registers and shared memory."""
+
+    n_warpgroups: int
+    B_c: int
+    n_stages: int
+    Q_in_registers: bool
+    ping_pong: bool
+    overlap: bool = True  # of the softmax, and of tiles
+
+
+# By d_head, those that were the fastest for some shape, or close (docs/kernels/hopper-forward.md).
+_TUNING_TILES = {
+    64: (
+        HopperTiles(4, 64, 4, Q_in_registers=False, ping_pong=True),
+        HopperTiles(4, 64, 6, Q_in_registers=False, ping_pong=False),
+        HopperTiles(4, 64, 4, Q_in_registers=True, ping_pong=False, overlap=False),
+        HopperTiles(3, 128, 2, Q_in_registers=False, ping_pong=True),
+        HopperTiles(3, 160, 2, Q_in_registers=True, ping_pong=False, overlap=False),
+    ),
+    96: (
+        HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=False),
+        HopperTiles(3, 64, 3, Q_in_registers=False, ping_pong=True),
+        HopperTiles(3, 96, 2, Q_in_registers=False, ping_pong=True),
+    ),
+    128: (
+        HopperTiles(2, 64, 4, Q_in_registers=True, ping_pong=False),
+        HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=False),
+        HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=True),
+        HopperTiles(3, 64, 2, Q_in_registers=False, ping_pong=True),
+        HopperTiles(3, 80, 2, Q_in_registers=False, ping_pong=True),
+    ),
+    192: (
+        HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=False),
+        HopperTiles(2, 80, 2, Q_in_registers=False, ping_pong=False),
+        HopperTiles(2, 96, 2, Q_in_registers=False, ping_pong=False),
+    ),
+    256: (
+        HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=False),
+        HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=True),
+        HopperTiles(2, 80, 2, Q_in_registers=False, ping_pong=False),
+    ),
+}
+_HEADS_PER_GROUP = (0, 4, 16, 64)
+
+
+def make_hopper_config(
+    dtype: DType,
+    d_head: int,
+    tiles: HopperTiles,
+    *,
+    heads_per_group: int,
+    stale_maximum: bool,
+) -> HopperForwardKernelConfig:
+    """With what helps every shape: persistent blocks with a queue, lazy rescaling, and bulk stores
+    where there is room for them."""
+    config = HopperForwardKernelConfig(
+        dtype=dtype,
+        d_head=d_head,
+        B_r=WGMMA_M * tiles.n_warpgroups,
+        B_c=tiles.B_c,
+        n_warpgroups=tiles.n_warpgroups,
+        n_stages=tiles.n_stages,
+        Q_in_registers=tiles.Q_in_registers,
+        overlap_softmax=tiles.overlap,
+        ping_pong=tiles.ping_pong,
+        persistent=True,
+        dynamic_queue=True,
+        overlap_tiles=tiles.overlap,
+        heads_per_group=heads_per_group,
+        cluster_size=1,
+        lazy_rescale_log2=8,
+        stale_maximum=stale_maximum,
+        fma_exponentials=0,
+        tma_store=True,
+    )
+    architecture = get_gpu_architecture(config.minimum_gpu)
+    has_room = config.shared_memory_bytes <= architecture.max_shared_memory_per_block_bytes
+    return config if has_room else replace(config, tma_store=False)
+
+
+def get_hopper_kernel_progression_configs() -> list[HopperForwardKernelConfig]:
+    """The steps from the plainest wgmma kernel to the best, in that order, BF16 and d_head 128."""
+    names = (f"{_PROGRESSION_TILES}: {features}" for features in _PROGRESSION)
+    configs = (parse_kernel_name_into_config(name) for name in names)
+    return [config for config in configs if isinstance(config, HopperForwardKernelConfig)]
+
+
+def get_hopper_autotuning_kernel_configs(
+    dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = tuple(_TUNING_TILES)
+) -> list[HopperForwardKernelConfig]:
+    """The tuning space of the sm90 family, sorted: at most 40 points for each dtype and d_head.
+
+    Raises:
+        ValueError: the family does not take a d_head.
+    """
+    d_heads = tuple(d_heads)
+    if unknown := [d_head for d_head in d_heads if d_head not in _TUNING_TILES]:
+        supported = ", ".join(map(str, _TUNING_TILES))
+        raise ValueError(f"d_head {unknown[0]} is not known; supported: {supported}")
+    configs = {
+        make_hopper_config(dtype, d_head, tiles, heads_per_group=heads, stale_maximum=stale)
+        for dtype, d_head in product(tuple(dtypes), d_heads)
+        for tiles in _TUNING_TILES[d_head]
+        for heads, stale in product(_HEADS_PER_GROUP, (False, True))
+    }
+    # FP16 rules out stale_maximum.
+    return sorted(config for config in configs if not config.problems())

@@ -1,0 +1,90 @@
+#include "host/arguments.h"
+
+#include <numbers>
+
+#include "host/layout.h"
+#include "host/tensor_map.h"
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::TensorView;
+
+TensorStrides strides_of(const TensorView &t) {
+  return {t.stride(kBatch), t.stride(kSequence), t.stride(kHead)};
+}
+
+int size(const TensorView &t, int dimension) { return static_cast<int>(t.size(dimension)); }
+
+// The softmax is computed in base 2.
+float scale_log2(double softmax_scale) {
+  return static_cast<float>(softmax_scale * std::numbers::log2e);
+}
+
+int n_Q_blocks(int B_r, const TensorView &q) {
+  return static_cast<int>((q.size(kSequence) + B_r - 1) / B_r);
+}
+
+}  // namespace
+
+ForwardKernelArgs forward_args(const FlashForwardKernelConfig &config,
+                               const ForwardTensors &tensors, double softmax_scale) {
+  ForwardKernelArgs args{};
+  args.Q = tensors.q.data_ptr();
+  args.K = tensors.k.data_ptr();
+  args.V = tensors.v.data_ptr();
+  args.O = tensors.o.data_ptr();
+  args.Q_strides = strides_of(tensors.q);
+  args.K_strides = strides_of(tensors.k);
+  args.V_strides = strides_of(tensors.v);
+  args.O_strides = strides_of(tensors.o);
+  args.seq_len = size(tensors.q, kSequence);
+  args.n_heads = size(tensors.q, kHead);
+  args.n_Q_blocks = n_Q_blocks(config.B_r, tensors.q);
+  args.n_KV_blocks = args.seq_len / config.B_c;
+  args.softmax_scale_log2 = scale_log2(softmax_scale);
+  return args;
+}
+
+HopperForwardKernelArgs forward_args(const HopperForwardKernelConfig &config,
+                                     const ForwardTensors &tensors, double softmax_scale) {
+  const auto map = [&](const TensorView &t, int box_rows) {
+    return make_tensor_map(t, config.dtype, map_columns(config), box_rows, map_swizzle(config));
+  };
+  HopperForwardKernelArgs args{};
+  args.Q_map = map(tensors.q, config.B_r);
+  args.K_map = map(tensors.k, config.B_c);
+  args.V_map = map(tensors.v, config.B_c);
+  if (config.tma_store) args.O_map = map(tensors.o, kOutputBoxRows);
+  args.O = tensors.o.data_ptr();
+  args.O_strides = strides_of(tensors.o);
+  if (tensors.lse) args.lse = static_cast<float *>(tensors.lse->data_ptr());
+  if (tensors.workspace) args.queue = static_cast<uint32_t *>(tensors.workspace->data_ptr());
+  args.batch = size(tensors.q, kBatch);
+  args.n_heads = size(tensors.q, kHead);
+  args.n_heads_kv = size(tensors.k, kHead);
+  args.seq_len_q = size(tensors.q, kSequence);
+  args.seq_len_k = size(tensors.k, kSequence);
+  args.n_Q_blocks = n_Q_blocks(config.B_r, tensors.q);
+  args.softmax_scale_log2 = scale_log2(softmax_scale);
+  return args;
+}
+
+Grid forward_grid(const FlashForwardKernelConfig &config, const ForwardTensors &tensors, int) {
+  const auto size_of = [&](int dimension) {
+    return static_cast<unsigned>(tensors.q.size(dimension));
+  };
+  return {static_cast<unsigned>(n_Q_blocks(config.B_r, tensors.q)), size_of(kHead),
+          size_of(kBatch)};
+}
+
+Grid forward_grid(const HopperForwardKernelConfig &config, const ForwardTensors &tensors,
+                  int multiprocessors) {
+  const TensorView &q = tensors.q;
+  const int n_tiles = n_Q_blocks(config.B_r, q) * size(q, kHead) * size(q, kBatch);
+  const int blocks = grid_blocks(config, n_tiles, multiprocessors);
+  const int clusters = (blocks + config.cluster_size - 1) / config.cluster_size;
+  return {static_cast<unsigned>(clusters * config.cluster_size), 1, 1};
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,32 @@
+// The wrappers of sm_90 on a GPU against plain computations, the same as tests/emulator compares
+// the emulator with. Takes the name of a case; prints how many comparisons there were and which
+// failed, as JSON.
+#include "device/barriers.cuh"
+#include "device/copies.cuh"
+#include "device/pipeline.cuh"
+#include "device/products.cuh"
+#include "device/warps.cuh"
+
+int main(int argc, char **argv) {
+  using namespace wrappers;
+  const struct {
+    const char *name;
+    void (*check)(Results &);
+  } all[] = {
+      {"products",
+       products::check<16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256>},
+      {"copies", copies::check},
+      {"barriers", barriers::check},
+      {"warps", warps::check},
+      {"pipeline", pipeline::check},
+  };
+  for (const auto &test : all) {
+    if (argc != 2 || std::strcmp(argv[1], test.name) != 0) continue;
+    Results results;
+    test.check(results);
+    results.print();
+    return 0;
+  }
+  std::fprintf(stderr, "usage: %s products|copies|barriers|warps|pipeline\n", argv[0]);
+  return 2;
+}

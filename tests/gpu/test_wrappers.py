@@ -1,0 +1,47 @@
+"""The sm_90 instructions' wrappers on a GPU against plain computations: tests/device's program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from emulator_program import CSRC, DEVICE_CASES
+from flashsmith.build import find_cuda_toolkit
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma and TMA as wrapped need compute capability 9.0")
+    target = tmp_path_factory.mktemp("wrappers") / "program"
+    done = subprocess.run(
+        [
+            str(find_cuda_toolkit().nvcc.path), "-std=c++20", "-O3",
+            "-gencode=arch=compute_90a,code=sm_90a",
+            f"-I{CSRC}", f"-I{CSRC / 'include'}", f"-I{DEVICE_CASES.parent}",
+            str(DEVICE_CASES / "hopper_program.cu"), "-o", str(target),
+        ],
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Performance Loss" not in done.stderr  # serialised wgmma, ignored setmaxnreg
+    return target
+
+
+@pytest.mark.parametrize(
+    ("case", "tested"),
+    [("products", 240), ("copies", 60), ("barriers", 20), ("warps", 11), ("pipeline", 10)],
+)
+def test_wrappers_equal_plain_computation(program: Path, case: str, tested: int) -> None:
+    done = subprocess.run([program, case], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["failed"] == []
+    assert result["tested"] == tested
