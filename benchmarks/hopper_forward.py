@@ -86,7 +86,8 @@ def sustained(run: Callable[[], object], problem: bench.Problem) -> Row:
 def measure(mask: str, cublas_tflops: float, repeats: int) -> list[Row]:
     problem = bench.Problem(DType.BF16, D_HEAD, mask, BATCH, HEADS, SEQ_LEN)
     checker = Checker(problem, "cuda")
-    candidates: list[Candidate] = [*bench.find_peers(PEERS), *get_hopper_kernel_progression_configs()]
+    progression = get_hopper_kernel_progression_configs()
+    candidates: list[Candidate] = [*bench.find_peers(PEERS), *progression]
     runs = {}
     for checked in map(checker.check, candidates):
         if checked.run is None:
