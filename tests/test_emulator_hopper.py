@@ -88,7 +88,7 @@ FAULTS = {
 
 @needs_cxx
 @pytest.mark.parametrize(
-    ("case", "tested"), [("products", 94), ("copies", 60), ("barriers", 20), ("warps", 11)]
+    ("case", "tested"), [("products", 94), ("copies", 55), ("barriers", 20), ("warps", 11)]
 )
 def test_instructions_equal_plain_computation(run: Run, case: str, tested: int) -> None:
     assert run(f"hopper_{case}") == {"tested": tested, "failed": []}

@@ -66,6 +66,9 @@ void check_map(const TensorMap &map, unsigned lane) {
     }
   }
   if (row_bytes(map) % kChunkBytes != 0) refuse("has box rows that are no multiple of 16 bytes");
+  if (map.sizes[0] * map.element_bytes % kChunkBytes != 0) {
+    refuse("has rows that are no multiple of 16 bytes: an H200 does not store what is left over");
+  }
   const uint32_t span = kChunkBytes << static_cast<unsigned>(map.swizzle);
   if (map.swizzle != Swizzle::none && row_bytes(map) != span) {
     refuse("has box rows that are not as long as its swizzle");
@@ -83,6 +86,15 @@ uint32_t box_bytes(const TensorMap &map) {
 void check_box(GlobalMemory &memory, const TensorMap &map, const int *coordinates,
                GlobalMemory::Use use, unsigned lane) {
   check_map(map, lane);
+  if (coordinates[0] * static_cast<int64_t>(map.element_bytes) % kChunkBytes != 0) {
+    throw Problem{lane,
+                  "the box begins at column " + std::to_string(coordinates[0]) +
+                      ", which is no multiple of 16 bytes: an illegal instruction on an H200"};
+  }
+  if (use == GlobalMemory::Use::store &&
+      std::any_of(coordinates, coordinates + map.rank, [](int x) { return x < 0; })) {
+    throw Problem{lane, "the box begins before the tensor: an illegal instruction on an H200"};
+  }
   each_row(map, coordinates, [&](const Row &row) {
     if (row.bytes > 0) memory.check(row.address, row.bytes, map.element_bytes, use, lane);
   });

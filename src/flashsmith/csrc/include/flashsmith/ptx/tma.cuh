@@ -57,7 +57,7 @@ FLASHSMITH_DEVICE void tma_load(shared_address destination, const TensorMap &map
 }
 
 // The tile at `source`, 128-byte aligned, goes to the box at `coordinates`, where that lies in the
-// tensor.
+// tensor; the box may end beyond the tensor, but not begin before it.
 template <typename... Coordinates>
 FLASHSMITH_DEVICE void tma_store(const TensorMap &map, shared_address source,
                                  Coordinates... coordinates) {
