@@ -175,7 +175,24 @@ HopperCases copy_cases() {
          narrow.box[0] = 32;
          if (thread_index() == 0) tma_load(tile(0), narrow, barrier(0), 0, 0);
        }},
+      {"load_with_ragged_rows",
+       [] {
+         start(1);
+         TensorMap ragged = input;
+         ragged.sizes[0] -= 4;
+         if (thread_index() == 0) tma_load(tile(0), ragged, barrier(0), 0, 0);
+       }},
+      {"load_between_chunks",
+       [] {
+         start(1);
+         if (thread_index() == 0) tma_load(tile(0), input, barrier(0), 1, 0);
+       }},
       // Copies from shared memory.
+      {"store_before_the_tensor",
+       [] {
+         fill_and_fence();
+         if (thread_index() == 0) tma_store(output, tile(0), 0, -1);
+       }},
       {"store_not_fenced",
        [] {
          fill();
