@@ -80,7 +80,8 @@ def run(
 
     Input: tensors q, k and v, (batch, seq_len, n_heads, d_head), from a file, or random ones.
 
-    Kernels: by default KERNELS, else the progression; with a file, the one picked for its shape.
+    Kernels: by default KERNELS, else the progression (on compute capability 9.0 that of the sm90
+    family); with a file, the one picked for its shape.
 
     Exit code 1 if a result is wrong; then no output is written.
     """
@@ -117,7 +118,8 @@ def _prepare(request: _Request, on_gpu: bool) -> tuple[Inputs, list[ForwardKerne
 
     words = request.kernels or []
     if not words and request.input is None and request.output is None:
-        words = [settings.KERNELS.get() or "prog"]
+        is_hopper = on_gpu and torch.cuda.get_device_capability() == (9, 0)
+        words = [settings.KERNELS.get() or ("hopper-prog" if is_hopper else "prog")]
     dtype, d_head = request.dtype, request.d_head
     inputs = None
     if request.input is not None:
