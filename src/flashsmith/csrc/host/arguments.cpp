@@ -82,9 +82,7 @@ Grid forward_grid(const HopperForwardKernelConfig &config, const ForwardTensors 
                   int multiprocessors) {
   const TensorView &q = tensors.q;
   const int n_tiles = n_Q_blocks(config.B_r, q) * size(q, kHead) * size(q, kBatch);
-  const int blocks = grid_blocks(config, n_tiles, multiprocessors);
-  const int clusters = (blocks + config.cluster_size - 1) / config.cluster_size;
-  return {static_cast<unsigned>(clusters * config.cluster_size), 1, 1};
+  return {static_cast<unsigned>(grid_blocks(config, n_tiles, multiprocessors)), 1, 1};
 }
 
 }  // namespace flashsmith

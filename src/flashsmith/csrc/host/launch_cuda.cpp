@@ -107,25 +107,6 @@ int prepare(const void *kernel, const Config &config, int device) {
   return prepared[{kernel, device}] = attribute(cudaDevAttrMultiProcessorCount, device);
 }
 
-int cluster_size(const FlashForwardKernelConfig &) { return 1; }
-int cluster_size(const HopperForwardKernelConfig &config) { return config.cluster_size; }
-
-template <typename Config>
-void run(const void *kernel, const Config &config, const Grid &grid, void *args,
-         cudaStream_t stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(cluster_size(config)), 1, 1};
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(grid.x, grid.y, grid.z);
-  launch.blockDim = dim3(threads_per_block(config));
-  launch.dynamicSmemBytes = shared_memory_bytes(config);
-  launch.stream = stream;
-  launch.attrs = &cluster;
-  launch.numAttrs = cluster_size(config) > 1;  // GPUs before compute capability 9.0 know none
-  FLASHSMITH_CUDA(cudaLaunchKernelExC(&launch, kernel, &args));
-}
-
 template <typename Kernel>
 double launch(const Kernel &registered, const ForwardTensors &tensors, double softmax_scale,
               bool timed) {
@@ -138,13 +119,19 @@ double launch(const Kernel &registered, const ForwardTensors &tensors, double so
   const auto stream =
       static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
   auto args = forward_args(config, tensors, softmax_scale);
+  void *parameters[] = {&args};
   const Grid grid = forward_grid(config, tensors, multiprocessors);
+  const auto run = [&] {
+    FLASHSMITH_CUDA(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z),
+                                     dim3(threads_per_block(config)), parameters,
+                                     shared_memory_bytes(config), stream));
+  };
   if (!timed) {
-    run(kernel, config, grid, &args, stream);
+    run();
     return 0;
   }
   Timer timer(stream);
-  run(kernel, config, grid, &args, stream);
+  run();
   return timer.stop(stream);
 }
 

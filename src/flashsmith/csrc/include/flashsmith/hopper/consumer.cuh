@@ -77,7 +77,7 @@ class Consumer {
     first_scores();
     if constexpr (Kernel::config.overlap_softmax) {
       for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
-      last_values();
+      values();
     } else {
       values();
       for_each_block([&](auto masked) { plain_step<decltype(masked)::value>(); });
@@ -95,7 +95,7 @@ class Consumer {
       if (place >= n_tiles(args_)) break;
       cross_into_tile(place);
     }
-    last_values();
+    values();
     store(place_, softmax_);
   }
 
@@ -135,9 +135,7 @@ class Consumer {
 
   // S of a tile's first block, and P.
   FLASHSMITH_DEVICE void first_scores() {
-    wait_K();
-    wait_turn();
-    issue_QK<Kernel>(S_, Q_, K_block());
+    issue_scores();
     pass_turn(warpgroup_);
     finish_scores<0>();
     start_softmax();
@@ -177,12 +175,9 @@ class Consumer {
       store(done, softmax_of_done);
     } else {
       // The wait for Q is covered by P V, and O leaves under Q K^T.
-      wait_V();
-      issue_PV<Kernel>(O_, P_, V_block(), O_started_);
+      issue_values();
       open(place);
-      wait_K();
-      wait_turn();
-      issue_QK<Kernel>(S_, Q_, K_block());
+      issue_scores();
       pass_turn(warpgroup_);
       finish_values<1>();
       skip_V();
@@ -194,18 +189,10 @@ class Consumer {
     O_started_ = false;
   }
 
-  FLASHSMITH_DEVICE void last_values() {
-    wait_V();
-    issue_PV<Kernel>(O_, P_, V_block(), O_started_);
-    finish_values();
-  }
-
   // One product after the other.
   template <bool kMasked>
   FLASHSMITH_DEVICE void plain_step() {
-    wait_K();
-    wait_turn();
-    issue_QK<Kernel>(S_, Q_, K_block());
+    issue_scores();
     pass_turn(warpgroup_);
     finish_scores<0>();
     if constexpr (kMasked) mask_scores();
@@ -216,21 +203,28 @@ class Consumer {
   }
 
   FLASHSMITH_DEVICE void values() {
-    wait_V();
-    issue_PV<Kernel>(O_, P_, V_block(), O_started_);
-    O_started_ = true;
+    issue_values();
     finish_values();
   }
 
   // ---- products ----
 
-  FLASHSMITH_DEVICE void issue_both() {
-    wait_K();
-    wait_turn();
-    issue_QK<Kernel>(S_, Q_, K_block());
+  FLASHSMITH_DEVICE void issue_values() {
     wait_V();
     issue_PV<Kernel>(O_, P_, V_block(), O_started_);
     O_started_ = true;
+  }
+
+  FLASHSMITH_DEVICE void issue_scores() {
+    wait_K();
+    wait_turn();
+    issue_QK<Kernel>(S_, Q_, K_block());
+  }
+
+  // Both in one turn.
+  FLASHSMITH_DEVICE void issue_both() {
+    issue_scores();
+    issue_values();
     pass_turn(warpgroup_);
     finish_scores<1>();
   }
