@@ -86,12 +86,22 @@ FAULTS = {
     "registers_exhausted": r"deadlock: .* waits at set_register_count",
     "registers_of_one_warp": r"set_register_count has not run in all warps of the warpgroup",
     "registers_decreased_to_more": r"the threads have only 168 registers",
+    "cluster_arrival_before_init": rf"(no mbarrier_init has run|{RACE} mbarrier_init .* cluster_s)",
+    "cluster_arrival_nobody_waits_for": r"(the block of rank 0 has ended|may yet arrive at an mba)",
+    "cluster_arrival_of_no_block": r"no block of rank 2: the cluster has 2",
+    "cluster_deadlock": r"deadlock: no thread of the cluster .* rank 1; warp 0, lane 0 waits at mb",
+    "multicast_to_nobody": r"a mask of no block",
+    "multicast_to_no_block": r"no block of rank 2: the cluster has 2",
+    "multicast_not_waited_for": rf"load_shared<16>: reads .* {UNORDERED}",
+    "multicast_before_init": rf"(no mbarrier_init has run|{RACE} mbarrier_init|no fence_mbarrier)",
+    "multicast_over_reads": rf"tma_load: writes .* {RACE} (load_shared|tma_load)",
 }  # fmt: skip
 
 
 @needs_cxx
 @pytest.mark.parametrize(
-    ("case", "tested"), [("products", 94), ("copies", 55), ("barriers", 20), ("warps", 11)]
+    ("case", "tested"),
+    [("products", 94), ("copies", 55), ("barriers", 20), ("clusters", 80), ("warps", 11)],
 )
 def test_instructions_equal_plain_computation(run: Run, case: str, tested: int) -> None:
     assert run(f"hopper_{case}") == {"tested": tested, "failed": []}
@@ -108,13 +118,13 @@ def messages(run: Run) -> list[dict[str, str]]:
 def test_fault_is_noticed_in_any_warp_order(name: str, messages: list[dict[str, str]]) -> None:
     for by_name in messages:
         assert re.search(FAULTS[name], by_name[name]), by_name[name]
-        assert by_name[name].startswith(f"kernel {name}, block (0, 0, 0), thread ")
+        assert re.match(rf"kernel {name}, block \([01], 0, 0\), thread ", by_name[name])
 
 
 @needs_cxx
 def test_correct_kernels_have_no_fault(messages: list[dict[str, str]]) -> None:
     clean = {name for name in messages[0] if name.startswith("clean_")}
-    assert len(clean) == 11
+    assert len(clean) == 12
     assert clean | set(FAULTS) == set(messages[0])
     for by_name in messages:
         assert {by_name[name] for name in clean} == {""}

@@ -94,6 +94,7 @@ void run(const Kernel &kernel, const Settings &settings, Buffers &...buffers) {
   launch.shared_memory_bytes = static_cast<size_t>(settings.shared_bytes);
   launch.memory = {{buffers.data(), buffers.size() * sizeof(buffers[0]), "buffer", true}...};
   launch.body = [&] { kernel(); };
+  launch.cluster = static_cast<unsigned>(settings.cluster);
   emulator::launch(launch, {.seed = ++seed, .workers = 1});
 }
 

@@ -2,6 +2,7 @@
 // the emulator with. Takes the name of a case; prints how many comparisons there were and which
 // failed, as JSON.
 #include "device/barriers.cuh"
+#include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/pipeline.cuh"
 #include "device/products.cuh"
@@ -17,6 +18,7 @@ int main(int argc, char **argv) {
        products::check<16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256>},
       {"copies", copies::check},
       {"barriers", barriers::check},
+      {"clusters", clusters::check},
       {"warps", warps::check},
       {"pipeline", pipeline::check},
   };
@@ -27,6 +29,6 @@ int main(int argc, char **argv) {
     results.print();
     return 0;
   }
-  std::fprintf(stderr, "usage: %s products|copies|barriers|warps|pipeline\n", argv[0]);
+  std::fprintf(stderr, "usage: %s products|copies|barriers|clusters|warps|pipeline\n", argv[0]);
   return 2;
 }

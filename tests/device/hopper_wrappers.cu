@@ -1,5 +1,6 @@
 // Instantiates every wrapper of sm_90, so that nvcc and ptxas check them; nothing runs this.
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/mbarrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
@@ -74,6 +75,9 @@ __global__ void __launch_bounds__(384, 1)
       tma_load(tile, map, barrier, 0, 1);
       tma_load<CacheHint::evict_first>(tile, map, barrier, 0, 1, 2);
       tma_load<CacheHint::evict_last>(tile, map, barrier, 0, 1, 2, 3);
+      tma_load_multicast(tile, map, barrier, 0b11, 0, 1);
+      tma_load_multicast<CacheHint::evict_first>(tile, map, barrier, 0b11, 0, 1, 2);
+      tma_load_multicast<CacheHint::evict_last>(tile, map, barrier, 0b11, 0, 1, 2, 3);
       thread_store_shared_4(tile, thread_atomic_add(counter, 1));
     }
     named_barrier_arrive(1, 384);
@@ -83,6 +87,8 @@ __global__ void __launch_bounds__(384, 1)
     mbarrier_wait_parity(barrier, 0);
     mbarrier_wait_parity(barrier, 1);
     mbarrier_arrive(barrier);
+    mbarrier_arrive_remote(barrier, cluster_rank() ^ 1);
+    cluster_sync();
     store_shared_4(tile, load_shared_4(tile) + thread_load_shared_4(tile + 4));
     fence_proxy_async();
     thread_store_global_4(counter, 1);

@@ -51,6 +51,7 @@ void many_blocks();
 void hopper_products();
 void hopper_copies();
 void hopper_barriers();
+void hopper_clusters();
 void hopper_warps();
 void hopper_faults(uint64_t seed);
 void hopper_pipeline();

@@ -3,6 +3,7 @@
 
 #include "cases.h"
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/mbarrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
@@ -16,19 +17,21 @@ namespace cases {
 struct HopperCase {
   const char *name;
   void (*kernel)();
-  unsigned threads = 128;
+  unsigned threads = 128, cluster = 1;
 };
 using HopperCases = std::vector<HopperCase>;
 
 // The kernels of each file; those named clean_* break no rule.
 HopperCases copy_cases();
 HopperCases wgmma_cases();
+HopperCases cluster_cases();
 
 namespace hopper {
 
 using namespace flashsmith;
 using namespace flashsmith::ptx;
-using ptx::elect_one, ptx::shared_memory, ptx::thread_index;  // not the emulator's
+using ptx::cluster_rank, ptx::elect_one, ptx::shared_memory,
+    ptx::thread_index;  // not the emulator's
 
 // Boxes of 64 elements by 8 rows: 1024 bytes.
 constexpr int kColumns = 64, kRows = 64, kBoxRows = 8, kBoxBytes = kColumns * kBoxRows * 2;

@@ -1,6 +1,7 @@
 // The instructions of sm_90 against plain computations: the cases of tests/device.
 #include "cases.h"
 #include "device/barriers.cuh"
+#include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/products.cuh"
 #include "device/warps.cuh"
@@ -20,6 +21,7 @@ void print(void (*check)(wrappers::Results &)) {
 void hopper_products() { print(wrappers::products::check<16, 64, 96, 176, 256>); }
 void hopper_copies() { print(wrappers::copies::check); }
 void hopper_barriers() { print(wrappers::barriers::check); }
+void hopper_clusters() { print(wrappers::clusters::check); }
 void hopper_warps() { print(wrappers::warps::check); }
 
 }  // namespace cases

@@ -16,6 +16,7 @@ int main(int argc, char **argv) {
       {"hopper_products", cases::hopper_products},
       {"hopper_copies", cases::hopper_copies},
       {"hopper_barriers", cases::hopper_barriers},
+      {"hopper_clusters", cases::hopper_clusters},
       {"hopper_warps", cases::hopper_warps},
       {"hopper_faults", [&] { cases::hopper_faults(seed); }},
       {"hopper_pipeline", cases::hopper_pipeline},

@@ -37,7 +37,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("case", "tested"),
-    [("products", 240), ("copies", 55), ("barriers", 20), ("warps", 11), ("pipeline", 10)],
+    [
+        ("products", 240),
+        ("copies", 55),
+        ("barriers", 20),
+        ("clusters", 80),
+        ("warps", 11),
+        ("pipeline", 10),
+    ],
 )
 def test_wrappers_equal_plain_computation(program: Path, case: str, tested: int) -> None:
     done = subprocess.run([program, case], capture_output=True, text=True, timeout=120)

@@ -36,7 +36,8 @@ class HopperForwardKernelConfig(ForwardConfigBase):
         so-many-th tile is theirs.
     overlap_tiles: persistent blocks run a tile's last P V with the next tile's first Q K^T.
     heads_per_group: tiles go, longest first, through so many heads at a time; 0: head by head.
-    cluster_size: thread blocks that load K and V together, by multicast; 1: none.
+    cluster_size: thread blocks that work on neighbouring blocks of Q and load K and V together, by
+        multicast; 1: each on its own.
     lazy_rescale_log2: O is rescaled only where a row's maximum has grown by more than a factor
         2^this; 0: at every block.
     stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale.

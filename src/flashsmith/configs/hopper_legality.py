@@ -22,6 +22,7 @@ WGMMA_M = 64  # rows of one wgmma
 WGMMA_K = 16  # elements that one wgmma sums over
 MAX_WGMMA_N = 256
 MAX_STAGES = 8
+MAX_CLUSTER = 2
 MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
 
 SUPPORTED_D_HEADS = (64, 96, 128, 192, 256)
@@ -73,8 +74,10 @@ def _schedule_problems(config: HopperForwardKernelConfig) -> Iterator[str]:
         yield "dynamic_queue needs persistent blocks, which alone ask for further tiles."
     if config.overlap_tiles and not (config.persistent and config.overlap_softmax):
         yield "overlap_tiles needs persistent blocks and overlap_softmax."
-    if config.cluster_size != 1:
-        yield f"cluster_size is {config.cluster_size}; blocks load on their own, so it must be 1."
+    if config.cluster_size > MAX_CLUSTER:
+        yield f"cluster_size is {config.cluster_size}; supported are 1 to {MAX_CLUSTER}."
+    if config.cluster_size > 1 and config.dynamic_queue:
+        yield "dynamic_queue hands out tiles one by one; the blocks of a cluster need neighbours."
 
 
 def _softmax_problems(config: HopperForwardKernelConfig) -> Iterator[str]:

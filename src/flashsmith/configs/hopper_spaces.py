@@ -42,7 +42,7 @@ class HopperTiles(NamedTuple):
 # By d_head, those that were the fastest for some shape, or close (docs/kernels/hopper-forward.md).
 _TUNING_TILES = {
     64: (
-        HopperTiles(4, 64, 4, Q_in_registers=False, ping_pong=True),
+        HopperTiles(4, 64, 6, Q_in_registers=False, ping_pong=True),
         HopperTiles(4, 64, 6, Q_in_registers=False, ping_pong=False),
         HopperTiles(4, 64, 4, Q_in_registers=True, ping_pong=False, overlap=False),
         HopperTiles(3, 128, 2, Q_in_registers=False, ping_pong=True),

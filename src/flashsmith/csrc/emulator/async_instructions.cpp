@@ -1,4 +1,5 @@
-// The instructions of sm_90: mbarriers, bulk copies, wgmma, named barriers, register counts.
+// The instructions of sm_90: clusters, mbarriers, bulk copies, wgmma, named barriers, register
+// counts.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -55,7 +56,7 @@ void site_alone(const Step &step, Operation operation) {
 }
 
 Warpgroup &warpgroup_of(Block &block, const Warp &warp) {
-  const unsigned index = warp.index / kWarpgroupWarps;
+  const unsigned index = warp.number / kWarpgroupWarps;
   if (index < block.warpgroups.size()) return block.warpgroups[index];
   throw Problem{0, "the warp belongs to no warpgroup: the block's last one lacks warps"};
 }
@@ -118,27 +119,58 @@ uint32_t thread_atomic_add(void *global, uint32_t value) {
   return old;
 }
 
+// ---- clusters ----
+
+unsigned cluster_rank() { return self->block->rank; }
+
+void cluster_sync(Where where) {
+  const Step step{Instruction::cluster_sync, 0, where};
+  if (self->block->drops(step)) return;
+  Nothing nothing;
+  collective(step, nothing, [](Block &block, Warp &warp, Nothing **) {
+    block.passed(warp, warp.step);
+    block.cluster.arrive(warp);
+  });
+}
+
 // ---- mbarriers ----
+
+namespace {
+
+uint32_t offset_of_barrier(const Block &block, const Thread &thread, const void *barrier) {
+  constexpr unsigned kBarrierBytes = 8;
+  return block.shared.offset(barrier, kBarrierBytes, thread.lane);
+}
+
+}  // namespace
 
 void mbarrier_init(void *barrier, int count, Where where) {
   constexpr int kMostArrivals = (1 << 20) - 1;
   site_alone({Instruction::mbarrier_init, 0, where}, [&](Block &block, Thread &thread) {
     const unsigned arrivals =
         checked(Instruction::mbarrier_init, count, 1, kMostArrivals, "arrivals");
-    block.mbarriers.initialise(thread, barrier, arrivals);
+    block.mbarriers.initialise(thread, offset_of_barrier(block, thread, barrier), arrivals);
   });
 }
 
 void mbarrier_arrive(void *barrier, Where where) {
-  site_alone({Instruction::mbarrier_arrive, 0, where},
-             [&](Block &block, Thread &thread) { block.mbarriers.arrive(thread, barrier, 0); });
+  site_alone({Instruction::mbarrier_arrive, 0, where}, [&](Block &block, Thread &thread) {
+    block.mbarriers.arrive(thread, offset_of_barrier(block, thread, barrier), 0);
+  });
+}
+
+void mbarrier_arrive_remote(void *barrier, int rank, Where where) {
+  site_alone({Instruction::mbarrier_arrive_remote, 0, where}, [&](Block &block, Thread &thread) {
+    const uint32_t offset = offset_of_barrier(block, thread, barrier);
+    block.cluster.peer(thread, rank).mbarriers.arrive(thread, offset, 0);
+  });
 }
 
 void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where) {
   const Step step{Instruction::mbarrier_arrive_expect_tx, 0, where};
   site_alone(step, [&](Block &block, Thread &thread) {
     constexpr int kMostBytes = (1 << 20) - 1;
-    block.mbarriers.arrive(thread, barrier,
+    block.mbarriers.arrive(thread, offset_of_barrier(block, thread, barrier),
                            checked(step.instruction(), bytes, 0, kMostBytes, "bytes"));
   });
 }
@@ -147,8 +179,8 @@ void mbarrier_wait_parity(void *barrier, int parity, Where where) {
   const Step step{Instruction::mbarrier_wait_parity, 0, where};
   site_alone(step, [&](Block &block, Thread &thread) {
     ++block.counters.mbarrier_waits;
-    block.mbarriers.wait(thread, barrier, checked(step.instruction(), parity, 0, 1, "as parity"),
-                         step);
+    block.mbarriers.wait(thread, offset_of_barrier(block, thread, barrier),
+                         checked(step.instruction(), parity, 0, 1, "as parity"), step);
   });
 }
 
@@ -176,9 +208,25 @@ void check_rank(const TensorMap &map, int rank, unsigned lane) {
 }  // namespace
 
 void tma_load(void *shared, const TensorMap &map, void *barrier, const int *coordinates, int rank) {
+  const auto own = static_cast<uint16_t>(1u << self->block->rank);
+  tma_load_multicast(shared, map, barrier, own, coordinates, rank);
+}
+
+void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint16_t blocks,
+                        const int *coordinates, int rank) {
   alone({Instruction::tma_load}, [&](Block &block, Thread &thread) {
     check_rank(map, rank, thread.lane);
-    block.mbarriers.load(thread, shared, map, barrier, coordinates);
+    const uint32_t bytes = box_bytes(map);
+    const uint32_t destination = block.shared.offset(shared, bytes, kBulkAlignment, thread.lane);
+    const uint32_t offset = offset_of_barrier(block, thread, barrier);
+    check_box(block.global, map, coordinates, GlobalMemory::Use::load, thread.lane);
+    if (blocks == 0) throw Problem{thread.lane, "a mask of no block"};
+    for (int i = 0; i < 16; ++i) {
+      if ((blocks >> i & 1) == 0) continue;
+      block.cluster.peer(thread, i).mbarriers.load(thread, destination, map, offset, coordinates);
+    }
+    ++block.counters.tma_loads;
+    block.counters.tma_load_bytes += bytes;
   });
 }
 

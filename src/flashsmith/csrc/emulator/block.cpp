@@ -36,11 +36,14 @@ std::string describe_thread(unsigned warp, unsigned lane) {
 
 }  // namespace
 
-Block::Block(const Launch &launch, const Options &options)
-    : launch(launch),
-      options(options),
-      clocks(launch.threads / kLanes),
-      shared(launch.shared_memory_bytes, clocks),
+Block::Block(Cluster &cluster, unsigned rank)
+    : cluster(cluster),
+      rank(rank),
+      launch(cluster.launch),
+      options(cluster.options),
+      clocks(cluster.clocks),
+      shared(launch.shared_memory_bytes, clocks, rank * (launch.threads / kLanes),
+             launch.threads / kLanes),
       global(launch.memory),
       mbarriers(*this),
       named_barriers(*this),
@@ -48,7 +51,8 @@ Block::Block(const Launch &launch, const Options &options)
       threads_(launch.threads),
       warps_(launch.threads / kLanes),
       stacks_(launch.threads) {
-  for (unsigned i = 0; i < warps_.size() / kWarpgroupWarps; ++i) warpgroups.emplace_back(*this, i);
+  const auto groups = static_cast<unsigned>(warps_.size()) / kWarpgroupWarps;
+  for (unsigned i = 0; i < groups; ++i) warpgroups.emplace_back(*this, rank * groups + i);
   for (unsigned i = 0; i < launch.threads; ++i) {
     Warp &warp = warps_[i / kLanes];
     threads_[i].block = this;
@@ -57,7 +61,8 @@ Block::Block(const Launch &launch, const Options &options)
     threads_[i].lane = i % kLanes;
     threads_[i].stack_limit = stacks_.bottom(i) + kStackReserve;
     if (i % kLanes == 0) {
-      warp.index = i / kLanes;
+      warp.number = i / kLanes;
+      warp.index = rank * (launch.threads / kLanes) + warp.number;
       warp.threads = &threads_[i];
     }
   }
@@ -68,14 +73,12 @@ void Block::start(uint64_t index) {
   block_index = {static_cast<unsigned>(index % grid.x),
                  static_cast<unsigned>(index / grid.x % grid.y),
                  static_cast<unsigned>(index / grid.x / grid.y)};
-  random_state_ = options.seed * 0x9E3779B97F4A7C15 + index;
-  random_state_ = random();  // neighbouring seeds and blocks draw unrelated orders
-  clocks.start_block();
   shared.start_block();
   mbarriers.start_block();
   named_barriers.start_block();
   stores.start_block();
   for (Warpgroup &group : warpgroups) group.start_block();
+  running_ = warps_.size();
   const unsigned registers = launch_registers(launch.threads);
   free_registers = 0;
   for (Warp &warp : warps_) {
@@ -95,48 +98,33 @@ void Block::start(uint64_t index) {
   }
 }
 
-void Block::run(uint64_t index) {
-  start(index);
-  std::vector<unsigned> order(warps_.size());
-  for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
-  for (size_t live = warps_.size(); live > 0;) {
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-    bool progress = false;
-    for (unsigned w : order) {
-      Warp &warp = warps_[w];
-      if (warp.ready == 0) continue;
-      progress = true;
-      self = &warp.threads[std::countr_zero(warp.ready)];
-      switch_fiber(scheduler_, self->fiber);
-      self = nullptr;
-      if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-      if (warp.exited == kAllLanes) --live;
-    }
-    if (!progress && live > 0) report_deadlock();
-  }
-  finish();
-}
-
 void Block::finish() {
   stores.finish();
   const unsigned unfinished = named_barriers.unfinished();
   const Mbarrier *in_flight = mbarriers.in_flight();
+  const Thread *arrival = mbarriers.unseen_arrival();
   if (in_flight) {
-    fail(in_flight->loads[0].warp, in_flight->loads[0].lane,
+    const Thread &issuer = *in_flight->loads[0].issuer;
+    const Thread &speaker = issuer.block == this ? issuer : threads_[0];
+    fail(*speaker.warp, speaker.lane,
          "the block ends while tma_load is in flight: nobody has waited for " +
              in_flight->describe());
+  } else if (arrival) {
+    fail(warps_[0], 0,
+         "the block ends while thread " + std::to_string(arrival->index) +
+             " of the block of rank " + std::to_string(arrival->block->rank) +
+             " may yet arrive at an mbarrier of it: needs a wait for that, or a cluster_sync");
   } else if (unfinished != NamedBarriers::kBarriers) {
-    fail(0, 0,
+    fail(warps_[0], 0,
          "the block ends while threads have arrived at barrier " + std::to_string(unfinished) +
              " and nobody has waited for them");
   }
   for (const Warp &warp : warps_) {
-    const Warp &first = warps_[warp.index / kWarpgroupWarps * kWarpgroupWarps];
+    const Warp &first = warps_[warp.number / kWarpgroupWarps * kWarpgroupWarps];
     if (warp.registers != first.registers) {
-      fail(warp.index, 0, "set_register_count has not run in all warps of the warpgroup");
+      fail(warp, 0, "set_register_count has not run in all warps of the warpgroup");
     }
   }
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void Block::fiber_main() {
@@ -148,12 +136,12 @@ void Block::fiber_main() {
   } catch (const Problem &problem) {
     const bool of_lane = problem.step.instruction() != Instruction::none;
     const Step &step = of_lane ? problem.step : thread.warp->step;
-    block.fail(thread.warp->index, problem.lane, step.describe() + ": " + problem.text);
+    block.fail(*thread.warp, problem.lane, step.describe() + ": " + problem.text);
   } catch (...) {
-    block.failure_ = std::current_exception();
+    block.cluster.fail(std::current_exception());
   }
-  if (block.failure_ || thread.warp->ready == 0) {
-    switch_fiber(thread.fiber, block.scheduler_);
+  if (block.cluster.failed() || thread.warp->ready == 0) {
+    block.cluster.yield(thread);
   } else {
     suspend(thread);
   }
@@ -164,18 +152,19 @@ void Block::exit(Thread &thread) {
   Warp &warp = *thread.warp;
   warp.exited |= 1u << thread.lane;
   warp.ready &= ~(1u << thread.lane);
+  if (warp.exited == kAllLanes) --running_;
   if (warp.arrived != 0) {
     const auto waiting = static_cast<unsigned>(std::countr_zero(warp.arrived));
-    fail(warp.index, thread.lane,
+    fail(warp, thread.lane,
          "returns from the kernel while lane " + std::to_string(waiting) +
              " of its warp waits for it in " + warp.step.describe());
   } else if (stores.unread(thread)) {
-    fail(warp.index, thread.lane,
+    fail(warp, thread.lane,
          "returns from the kernel while tma_store reads shared memory: needs a "
          "tma_store_wait_group_read");
-  } else if (warp.index / kWarpgroupWarps < warpgroups.size() &&
-             warpgroups[warp.index / kWarpgroupWarps].in_flight(warp)) {
-    fail(warp.index, thread.lane,
+  } else if (warp.number / kWarpgroupWarps < warpgroups.size() &&
+             warpgroups[warp.number / kWarpgroupWarps].in_flight(warp)) {
+    fail(warp, thread.lane,
          "returns from the kernel while wgmma is in flight: no wgmma_wait_group has covered it");
   }
 }
@@ -208,33 +197,26 @@ void Block::retry_waiting() {
   }
 }
 
-void Block::fail(unsigned warp, unsigned lane, const std::string &text) {
+void Block::fail(const Warp &warp, unsigned lane, const std::string &text) {
   std::string message = "kernel " + launch.kernel + ", block (" + std::to_string(block_index.x) +
                         ", " + std::to_string(block_index.y) + ", " +
-                        std::to_string(block_index.z) + "), " + describe_thread(warp, lane) + ": " +
-                        text;
-  const Where &site = warps_[warp].last_site;
+                        std::to_string(block_index.z) + "), " + describe_thread(warp.number, lane) +
+                        ": " + text;
+  const Where &site = warp.last_site;
   if (site.line() != 0) message += " [the warp last passed " + describe(site) + "]";
-  failure_ = std::make_exception_ptr(Fault(message));
+  cluster.fail(std::make_exception_ptr(Fault(message)));
 }
 
-void Block::report_deadlock() {
-  std::string text = "deadlock: no thread of the block can go on";
-  unsigned first = kAllLanes;
-  for (const Warp &warp : warps_) {
-    const bool exited = warp.exited == kAllLanes;
-    if (!exited && first == kAllLanes) first = warp.index;
-    text += "; warp " + std::to_string(warp.index) + (exited ? " has returned" : "");
-    if (warp.arrived != 0 || (!exited && !lane_waits(warp))) {
-      text += " waits at " + warp.step.describe();
-    }
-    if (const Thread *thread = lane_waits(warp)) {
-      text += ", lane " + std::to_string(thread->lane) + " waits at " +
-              thread->waits_at.describe() + " for " + thread->waits_for->describe();
-    }
+std::string describe_waiting(const Warp &warp) {
+  const bool returned = warp.exited == kAllLanes;
+  std::string text = "warp " + std::to_string(warp.number) + (returned ? " has returned" : "");
+  const Thread *alone = lane_waits(warp);
+  if (warp.arrived != 0 || (!returned && !alone)) text += " waits at " + warp.step.describe();
+  if (alone) {
+    text += ", lane " + std::to_string(alone->lane) + " waits at " + alone->waits_at.describe() +
+            " for " + alone->waits_for->describe();
   }
-  fail(first, 0, text);
-  std::rethrow_exception(std::exchange(failure_, nullptr));
+  return text;
 }
 
 bool Block::drops(const Step &step) {

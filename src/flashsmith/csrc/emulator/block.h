@@ -1,12 +1,12 @@
-// One block at a time on one host thread: its fibers, their scheduler, and the warps' rendezvous.
+// A block: its fibers, its memory, and the warps' rendezvous.
 #pragma once
 
 #include <bit>
 #include <cstdint>
-#include <exception>
-#include <memory>
+#include <string>
 #include <vector>
 
+#include "emulator/cluster.h"
 #include "emulator/fiber.h"
 #include "emulator/global_memory.h"
 #include "emulator/instruction.h"
@@ -42,7 +42,7 @@ struct Copy {
 };
 
 struct Warp {
-  unsigned index = 0;
+  unsigned index = 0, number = 0;  // in the cluster, as clocks count warps; in the block
   Thread *threads = nullptr;       // its 32
   uint32_t ready = 0, exited = 0;  // lanes that can go on; lanes that have returned
   uint32_t arrived = 0;            // lanes at `step`, with arguments in `arguments`
@@ -58,21 +58,25 @@ struct Warp {
 
 class Block {
  public:
-  Block(const Launch &launch, const Options &options);
+  Block(Cluster &cluster, unsigned rank);
 
-  // Runs the block `index`, in grid order, to its end.
-  void run(uint64_t index);
+  void start(uint64_t index);  // in grid order
+  bool ended() const { return running_ == 0; }
+  void finish();  // checks what the block leaves behind
+  void fail(const Warp &warp, unsigned lane, const std::string &text);
 
   // True for the site that fault injection drops.
   bool drops(const Step &step);
   void passed(Warp &warp, const Step &step);  // records a synchronisation site
-  Warp &warp(unsigned index) { return warps_[index]; }
+  std::vector<Warp> &warps() { return warps_; }
   void retry_waiting();  // lets warps that retry look again
   void wait_and_retry(Warp &warp);
 
+  Cluster &cluster;
+  const unsigned rank;  // in the cluster
   const Launch &launch;
   const Options &options;
-  Clocks clocks;
+  Clocks &clocks;
   SharedMemory shared;
   GlobalMemory global;
   Mbarriers mbarriers;
@@ -87,36 +91,25 @@ class Block {
 
   // The scheduler's side of a rendezvous; called by collective() below.
   [[noreturn]] static void refuse_arrival(Thread &thread, const Step &step);
-  void yield(Thread &thread) { switch_fiber(thread.fiber, scheduler_); }
-  bool preempts() { return (random() & 31) == 0; }  // lets other warps overtake now and then
 
  private:
   static void fiber_main();
-  void start(uint64_t index);
   void exit(Thread &thread);
-  void finish();  // checks what the block leaves behind
-  void fail(unsigned warp, unsigned lane, const std::string &text);
-  [[noreturn]] void report_deadlock();
-  uint64_t random() {  // splitmix64
-    uint64_t z = random_state_ += 0x9E3779B97F4A7C15;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-  }
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   Stacks stacks_;
-  Fiber scheduler_;
-  uint64_t random_state_ = 0;
-  std::exception_ptr failure_;
+  size_t running_ = 0;  // warps that have not returned
 };
+
+// "warp 3 waits at ..."
+std::string describe_waiting(const Warp &warp);
 
 // Lets another ready lane of the warp go on, until the thread's own bit in `ready` is set again.
 inline void suspend(Thread &thread) {
   Warp &warp = *thread.warp;
   warp.ready &= ~(1u << thread.lane);
-  if (warp.ready == 0) return thread.block->yield(thread);
+  if (warp.ready == 0) return thread.block->cluster.yield(thread);
   Thread &next = warp.threads[std::countr_zero(warp.ready)];
   self = &next;
   switch_fiber(thread.fiber, next.fiber);
@@ -142,7 +135,7 @@ inline void collective(const Step &step, Arguments &arguments, Operation operati
   Arguments *lanes[kLanes];
   for (unsigned i = 0; i < kLanes; ++i) lanes[i] = static_cast<Arguments *>(warp.arguments[i]);
   operation(*thread.block, warp, lanes);
-  if (warp.ready == 0 || thread.block->preempts()) thread.block->yield(thread);
+  if (warp.ready == 0 || thread.block->cluster.preempts()) thread.block->cluster.yield(thread);
 }
 
 // The same for an operation that may have to be tried again, as long as it returns false.
@@ -174,7 +167,7 @@ inline void alone(const Step &step, Operation operation) {
     problem.step = step;
     throw;
   }
-  if (thread.block->preempts()) thread.block->yield(thread);
+  if (thread.block->cluster.preempts()) thread.block->cluster.yield(thread);
 }
 
 }  // namespace flashsmith::emulator

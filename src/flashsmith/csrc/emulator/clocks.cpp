@@ -22,24 +22,24 @@ bool exceeds(const uint32_t *clock, const uint32_t *other, unsigned size) {
 
 }  // namespace
 
-Clocks::Clocks(unsigned warps)
-    : warps_(warps),
-      groups_((warps + kWarpsPerGroup - 1) / kWarpsPerGroup),
-      size_(4 * warps_ + groups_ + kMaxBarriers),
-      used_(size_ - kMaxBarriers),
-      warps_state_(warps),
-      seen_(size_t{warps} * size_),
-      lanes_(new uint32_t[size_t{warps} * kLanes * size_]),
+Clocks::Clocks(unsigned blocks, unsigned warps_per_block)
+    : warps_(blocks * warps_per_block),
+      groups_(blocks * (warps_per_block / kWarpsPerGroup)),
+      size_(4 * warps_ + groups_ + blocks * kMaxBarriers),
+      used_(4 * warps_ + groups_),
+      warps_state_(warps_),
+      seen_(size_t{warps_} * size_),
+      lanes_(new uint32_t[size_t{warps_} * kLanes * size_]),
       counts_(size_) {}
 
-void Clocks::start_block() {
-  // Epochs go on from block to block, so that shadows need not be cleared each time.
+void Clocks::start() {
+  // Epochs go on from cluster to cluster, so that shadows need not be cleared each time.
   uint32_t base = 0;
   for (const Warp &warp : warps_state_) base = std::max(base, warp.epoch);
   for (unsigned i = 0; i < used_; ++i) base = std::max(base, counts_[i]);
   restarted_ = base > kRestart;
   if (restarted_) base = 0;
-  used_ = size_ - kMaxBarriers;
+  used_ = 4 * warps_ + groups_;
   std::fill(seen_.begin(), seen_.end(), base);
   std::fill(counts_.begin(), counts_.end(), base);
   std::fill(warps_state_.begin(), warps_state_.end(), Warp{base + 1, 0, 0, 0});
@@ -127,13 +127,14 @@ void Clocks::acquire(unsigned warp, unsigned component, uint32_t epoch) {
   row(warp)[component] = std::max(row(warp)[component], epoch);
 }
 
-void Clocks::release(unsigned warp, unsigned lane, Published &published) {
+uint32_t Clocks::release(unsigned warp, unsigned lane, Published &published) {
   merge(published, seen(warp, lane));
   const uint32_t ended = end_epoch(warp);
   published[collective(warp)] = ended;
   uint32_t &unsynced = warps_state_[warp].unsynced;
   unsynced &= ~(1u << lane);
   if (unsynced == 0) published[warp] = ended;
+  return ended;
 }
 
 void Clocks::acquire(unsigned warp, unsigned lane, const Published &published) {
@@ -143,6 +144,13 @@ void Clocks::acquire(unsigned warp, unsigned lane, const Published &published) {
 
 void Clocks::acquire(unsigned warp, unsigned lane, unsigned component, uint32_t epoch) {
   if (seen(warp, lane)[component] < epoch) ahead_row(warp, lane)[component] = epoch;
+}
+
+bool Clocks::knows(unsigned warp, unsigned component, uint32_t epoch) {
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    if (seen(warp, lane)[component] >= epoch) return true;
+  }
+  return false;
 }
 
 void Clocks::fence(unsigned warp, unsigned lane) {

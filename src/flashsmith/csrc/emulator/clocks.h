@@ -7,8 +7,9 @@
 
 namespace flashsmith::emulator {
 
-// Each warp counts epochs; one ends when the warp, or a lane of it, synchronises. An access is
-// known by the epoch in which it happened and the component of the clock that orders it:
+// Warps are those of all blocks of a cluster. Each counts epochs; one ends when the warp, or a lane
+// of it, synchronises. An access is known by the epoch in which it happened and the component of
+// the clock that orders it:
 //   w              accesses of single lanes of warp w, and its stmatrix. What a warp does is
 //                  ordered after all those of epochs up to seen(warp)[w]; of its own these are the
 //                  epochs before it last synchronised as a whole.
@@ -22,14 +23,14 @@ namespace flashsmith::emulator {
 // synchronises or all its lanes know the same.
 class Clocks {
  public:
-  explicit Clocks(unsigned warps);
+  Clocks(unsigned blocks, unsigned warps_per_block);
 
   static constexpr uint32_t kMaxEpoch = (1u << 24) - 1;  // fits the shadow of a read
-  static constexpr uint32_t kRestart = 1u << 20;         // leaves a block enough of them
-  static constexpr unsigned kMaxBarriers = 64;
+  static constexpr uint32_t kRestart = 1u << 20;         // leaves a cluster enough of them
+  static constexpr unsigned kMaxBarriers = 64;           // of a block
 
-  void start_block();
-  bool restarted() const { return restarted_; }  // this block's epochs began at 1 again
+  void start();
+  bool restarted() const { return restarted_; }  // this cluster's epochs began at 1 again
   unsigned warps() const { return warps_; }
 
   unsigned collective(unsigned warp) const { return warps_ + warp; }
@@ -67,9 +68,10 @@ class Clocks {
   }
 
   // One lane of it.
-  void release(unsigned warp, unsigned lane, Published &published);
+  uint32_t release(unsigned warp, unsigned lane, Published &published);  // the epoch that ends
   void acquire(unsigned warp, unsigned lane, const Published &published);
   void acquire(unsigned warp, unsigned lane, unsigned component, uint32_t epoch);
+  bool knows(unsigned warp, unsigned component, uint32_t epoch);  // in any lane
   void fence(unsigned warp, unsigned lane);
 
   void merge(Published &into, const uint32_t *clock) const;  // the later of each component
@@ -94,7 +96,7 @@ class Clocks {
   void join(unsigned warp);
 
   unsigned warps_, groups_, size_;
-  unsigned used_;                      // components that this block has
+  unsigned used_;                      // components that this cluster has
   std::vector<Warp> warps_state_;      // [warp]
   std::vector<uint32_t> seen_;         // [warp][component]
   std::unique_ptr<uint32_t[]> lanes_;  // [warp][lane][component], of the lanes that are ahead

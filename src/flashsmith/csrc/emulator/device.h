@@ -28,15 +28,17 @@ using Where = std::source_location;
 // ---- special registers and memory; any thread ----
 
 unsigned thread_index();  // threadIdx.x
+unsigned cluster_rank();  // %cluster_ctarank
 Dim3 block_index();       // blockIdx
 Dim3 grid_size();         // gridDim
 void *shared_memory();    // base of the block's dynamic shared memory, 1024-byte aligned
 
 // ---- synchronisation; warp. These are the sites that fault injection can drop. ----
 
-void barrier_sync(Where where);                             // bar.sync 0: all threads of the block
-void warp_sync(Where where);                                // bar.warp.sync 0xffffffff
-void named_barrier_sync(int id, int threads, Where where);  // bar.sync id, threads
+void barrier_sync(Where where);  // bar.sync 0: all threads of the block
+void cluster_sync(Where where);  // barrier.cluster: all threads of the cluster still running
+void warp_sync(Where where);     // bar.warp.sync 0xffffffff
+void named_barrier_sync(int id, int threads, Where where);    // bar.sync id, threads
 void named_barrier_arrive(int id, int threads, Where where);  // bar.arrive id, threads
 void cp_async_wait_group(int pending,
                          Where where);  // all but the newest `pending` groups have landed
@@ -90,6 +92,8 @@ uint32_t thread_atomic_add(void *global, uint32_t value);  // atom.global.add.u3
 // The 8 bytes in shared memory that name it belong to the mbarrier from its initialisation on.
 void mbarrier_init(void *barrier, int count, Where where);
 void mbarrier_arrive(void *barrier, Where where);
+// At the barrier at the same place in the shared memory of the cluster's block of this rank.
+void mbarrier_arrive_remote(void *barrier, int rank, Where where);
 void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where);
 void mbarrier_wait_parity(void *barrier, int parity, Where where);  // of the phase waited for
 void fence_mbarrier_init(Where where);  // before bulk copies may name what this thread initialised
@@ -101,6 +105,11 @@ void fence_proxy_async(Where where);    // before bulk copies and wgmma may see 
 // source is read, and the bytes appear, when a thread waits for the mbarrier's phase. Elements
 // outside the tensor are zero.
 void tma_load(void *shared, const TensorMap &map, void *barrier, const int *coordinates, int rank);
+
+// The same to each block of the cluster whose rank's bit is set in `blocks`: to the same place in
+// its shared memory, counted by its mbarrier at the same place as `barrier`.
+void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint16_t blocks,
+                        const int *coordinates, int rank);
 
 // The bytes are read and written at the waits of this thread; elements outside the tensor are not.
 void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank);

@@ -33,12 +33,12 @@ class DefaultFloatingPoint {
 struct Grid {
   const Launch &launch;
   const Options &options;
-  const uint64_t blocks;
+  const uint64_t clusters;
   std::atomic<uint64_t> next{0};
   std::atomic<bool> failed{false};
 
   std::mutex mutex{};  // guards what follows
-  uint64_t failed_block = ~uint64_t{0};
+  uint64_t failed_cluster = ~uint64_t{0};
   std::exception_ptr failure{};
   Report report{};
   bool dropped_one = false;
@@ -51,8 +51,8 @@ struct Grid {
 void Grid::record(uint64_t index, std::exception_ptr exception) {
   const std::lock_guard lock(mutex);
   failed = true;
-  if (index < failed_block) {
-    failed_block = index;
+  if (index < failed_cluster) {
+    failed_cluster = index;
     failure = std::move(exception);
   }
 }
@@ -71,17 +71,17 @@ void Grid::work() {
   const DefaultFloatingPoint floating_point;
   uint64_t index = 0;
   try {
-    Block block(launch, options);
-    // Blocks are handed out in order: those before a failed one have all been started.
-    while (!failed && (index = next++) < blocks) block.run(index);
-    merge(block);
+    Cluster cluster(launch, options);
+    // They are handed out in order: those before a failed one have all been started.
+    while (!failed && (index = next++) < clusters) cluster.run(index);
+    for (const auto &block : cluster.blocks()) merge(*block);
   } catch (...) {
     record(index, std::current_exception());
   }
 }
 
 void check(const Launch &launch, const Options &options) {
-  constexpr unsigned kMaxThreads = 1024;
+  constexpr unsigned kMaxThreads = 1024, kMaxCluster = 8;
   const auto refuse = [&](const std::string &what) {
     throw std::invalid_argument("emulated launch of " + launch.kernel + ": " + what);
   };
@@ -92,6 +92,10 @@ void check(const Launch &launch, const Options &options) {
   if (launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
     refuse("grid is (" + std::to_string(launch.grid.x) + ", " + std::to_string(launch.grid.y) +
            ", " + std::to_string(launch.grid.z) + "), must be at least 1 in every dimension");
+  }
+  if (launch.cluster == 0 || launch.cluster > kMaxCluster || launch.grid.x % launch.cluster != 0) {
+    refuse("cluster is " + std::to_string(launch.cluster) + ", must be 1 to 8 and divide grid.x, " +
+           std::to_string(launch.grid.x));
   }
   if (!launch.body) refuse("body is empty");
   if (options.workers < 0) refuse("workers is negative");
@@ -129,11 +133,11 @@ Report launch(const Launch &launch, const Options &options) {
   check(launch, options);
   Grid grid{.launch = launch,
             .options = options,
-            .blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z};
+            .clusters = uint64_t{launch.grid.x / launch.cluster} * launch.grid.y * launch.grid.z};
 
   uint64_t workers = options.workers > 0 ? static_cast<uint64_t>(options.workers)
                                          : std::max(1u, std::thread::hardware_concurrency());
-  workers = std::min(workers, grid.blocks);
+  workers = std::min(workers, grid.clusters);
   std::vector<std::thread> others;
   try {
     for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });

@@ -28,6 +28,7 @@ struct Launch {
   size_t shared_memory_bytes;
   std::vector<MemoryRange> memory;
   std::function<void()> body;  // the kernel, for one thread
+  unsigned cluster = 1;        // blocks of a cluster, along x; divides grid.x
 };
 
 // A synchronisation instruction in the kernel's source.

@@ -5,19 +5,19 @@
 
 namespace flashsmith::emulator {
 
-namespace {
-constexpr unsigned kBarrierBytes = 8;
-}
-
 std::string Mbarrier::describe() const {
   return "the mbarrier at shared-memory offset " + std::to_string(offset) + " (phase " +
          std::to_string(phase) + " lacks " + std::to_string(pending) + " of " +
          std::to_string(count) + " arrivals and " + std::to_string(expected) + " bytes)";
 }
 
-void Mbarriers::initialise(Thread &thread, void *address, unsigned count) {
+void Mbarriers::start_block() {
+  barriers_.clear();
+  remote_arrivals_.clear();
+}
+
+void Mbarriers::initialise(Thread &thread, uint32_t offset, unsigned count) {
   const unsigned warp = thread.warp->index, lane = thread.lane;
-  const uint32_t offset = block_.shared.offset(address, kBarrierBytes, lane);
   block_.shared.reserve_barrier({warp, Instruction::mbarrier_init}, lane, offset);
   barriers_.push_back({.offset = offset,
                        .count = count,
@@ -34,15 +34,17 @@ void Mbarriers::fence(const Thread &thread) {
   }
 }
 
-Mbarrier &Mbarriers::find(Thread &thread, void *address) {
-  const uint32_t offset = block_.shared.offset(address, kBarrierBytes, thread.lane);
+Mbarrier &Mbarriers::find(const Thread &thread, uint32_t offset) {
   for (Mbarrier &barrier : barriers_) {
     if (barrier.offset != offset) continue;
     const unsigned warp = barrier.initialiser_warp;
     const bool own = warp == thread.warp->index && barrier.initialiser_lane == thread.lane;
     if (!own && barrier.initialised > block_.clocks.seen(thread.warp->index, thread.lane)[warp]) {
       throw Problem{thread.lane, "race: not ordered after mbarrier_init at shared-memory offset " +
-                                     std::to_string(offset) + " (needs a barrier_sync between)"};
+                                     std::to_string(offset) +
+                                     (thread.block == &block_
+                                          ? " (needs a barrier_sync between)"
+                                          : " of another block (needs a cluster_sync between)")};
     }
     advance(barrier);
     return barrier;
@@ -79,17 +81,19 @@ void Mbarriers::expect(Mbarrier &barrier, int64_t bytes) {
   }
 }
 
-void Mbarriers::arrive(Thread &thread, void *address, int64_t bytes) {
-  Mbarrier &barrier = find(thread, address);
+void Mbarriers::arrive(Thread &thread, uint32_t offset, int64_t bytes) {
+  Mbarrier &barrier = find(thread, offset);
   if (barrier.pending == 0) throw Problem{0, "one arrival too many in " + barrier.describe()};
   expect(barrier, bytes);
-  block_.clocks.release(thread.warp->index, thread.lane, barrier.arriving);
+  const unsigned warp = thread.warp->index;
+  const uint32_t epoch = block_.clocks.release(warp, thread.lane, barrier.arriving);
+  if (thread.block != &block_) remote_arrivals_[warp] = {&thread, epoch};
   --barrier.pending;
   if (!barrier.waiters.empty()) advance(barrier);
 }
 
-void Mbarriers::wait(Thread &thread, void *address, unsigned parity, const Step &step) {
-  Mbarrier &barrier = find(thread, address);
+void Mbarriers::wait(Thread &thread, uint32_t offset, unsigned parity, const Step &step) {
+  Mbarrier &barrier = find(thread, offset);
   // Looks again each time, as a loop over try_wait does.
   for (; (barrier.phase & 1) == parity; advance(barrier)) {
     barrier.waiters.push_back(&thread);
@@ -101,35 +105,42 @@ void Mbarriers::wait(Thread &thread, void *address, unsigned parity, const Step 
   block_.clocks.acquire(thread.warp->index, thread.lane, barrier.completed);
 }
 
-void Mbarriers::load(Thread &thread, void *shared, const TensorMap &map, void *address,
+void Mbarriers::load(Thread &thread, uint32_t destination, const TensorMap &map, uint32_t offset,
                      const int *coordinates) {
-  Mbarrier &barrier = find(thread, address);
+  Mbarrier &barrier = find(thread, offset);
   const unsigned warp = thread.warp->index, lane = thread.lane;
   if (!barrier.fenced) {
     throw Problem{lane,
                   "no fence_mbarrier_init has made it known to bulk copies: " + barrier.describe()};
   }
   const uint32_t bytes = box_bytes(map);
-  const uint32_t offset = block_.shared.offset(shared, bytes, kBulkAlignment, lane);
-  check_box(block_.global, map, coordinates, GlobalMemory::Use::load, lane);
   block_.shared.begin_copy({.component = barrier.component,
                             .epoch = 0,
                             .ordered = block_.clocks.seen(warp, lane),
                             .instruction = Instruction::tma_load,
                             .warp = warp,
                             .lane = lane},
-                           offset, bytes);
-  BulkLoad &load = barrier.loads.emplace_back(BulkLoad{map, {}, offset, warp, lane});
+                           destination, bytes);
+  BulkLoad &load = barrier.loads.emplace_back(BulkLoad{map, {}, destination, &thread});
   for (unsigned i = 0; i < map.rank; ++i) load.coordinates[i] = coordinates[i];
   expect(barrier, -int64_t{bytes});
-  ++block_.counters.tma_loads;
-  block_.counters.tma_load_bytes += bytes;
   if (!barrier.waiters.empty()) advance(barrier);
 }
 
 const Mbarrier *Mbarriers::in_flight() const {
   for (const Mbarrier &barrier : barriers_) {
     if (!barrier.loads.empty()) return &barrier;
+  }
+  return nullptr;
+}
+
+const Thread *Mbarriers::unseen_arrival() const {
+  for (const auto &[warp, arrival] : remote_arrivals_) {
+    bool seen = false;
+    for (const Warp &own : block_.warps()) {
+      seen |= block_.clocks.knows(own.index, block_.clocks.collective(warp), arrival.epoch);
+    }
+    if (!seen) return arrival.thread;
   }
   return nullptr;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct BulkLoad {
   TensorMap map;
   int coordinates[kMaxTensorRank];
   uint32_t offset;  // in shared memory
-  unsigned warp, lane;
+  const Thread *issuer;
 };
 
 struct Mbarrier {
@@ -41,28 +42,38 @@ struct Mbarrier {
 };
 
 // A phase completes as late as anyone could tell: its copies land when a thread waits for them.
+// Those of a block; threads of its cluster's other blocks may arrive, and load over them.
 class Mbarriers {
  public:
   explicit Mbarriers(Block &block) : block_(block) {}
 
-  void start_block() { barriers_.clear(); }
-  void initialise(Thread &thread, void *address, unsigned count);
+  void start_block();
+  void initialise(Thread &thread, uint32_t offset, unsigned count);
   void fence(const Thread &thread);
-  void arrive(Thread &thread, void *address, int64_t bytes);
-  void wait(Thread &thread, void *address, unsigned parity, const Step &step);
-  void load(Thread &thread, void *shared, const TensorMap &map, void *address,
+  void arrive(Thread &thread, uint32_t offset, int64_t bytes);
+  void wait(Thread &thread, uint32_t offset, unsigned parity, const Step &step);
+  // The box to `destination`, counted by the barrier at `offset`.
+  void load(Thread &thread, uint32_t destination, const TensorMap &map, uint32_t offset,
             const int *coordinates);
 
   // The first that has copies in flight, or nullptr.
   const Mbarrier *in_flight() const;
+  // A thread of another block that has arrived without the block's knowledge, or nullptr.
+  const Thread *unseen_arrival() const;
 
  private:
-  Mbarrier &find(Thread &thread, void *address);
+  struct Arrival {
+    const Thread *thread;
+    uint32_t epoch;
+  };
+
+  Mbarrier &find(const Thread &thread, uint32_t offset);
   void advance(Mbarrier &barrier);  // completes the phase if nothing is lacking
   void expect(Mbarrier &barrier, int64_t bytes);
 
   Block &block_;
   std::deque<Mbarrier> barriers_;
+  std::map<unsigned, Arrival> remote_arrivals_;  // the last of each warp of another block
 };
 
 }  // namespace flashsmith::emulator

@@ -23,13 +23,13 @@ void NamedBarriers::arrive(Warp &warp, unsigned id, unsigned threads, bool wait)
   block_.clocks.release(warp.index, barrier.clock);
   barrier.arrived += kLanes;
   if (wait) {
-    barrier.waiting.push_back(warp.index);
+    barrier.waiting.push_back(&warp);
     warp.ready = 0;
   }
   if (barrier.arrived < barrier.expected) return;
-  for (unsigned index : barrier.waiting) {
-    block_.clocks.acquire(index, barrier.clock);
-    block_.warp(index).ready = kAllLanes;
+  for (Warp *waiting : barrier.waiting) {
+    block_.clocks.acquire(waiting->index, barrier.clock);
+    waiting->ready = kAllLanes;
   }
   barrier.arrived = 0;
   barrier.waiting.clear();

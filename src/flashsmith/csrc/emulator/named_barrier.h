@@ -25,7 +25,7 @@ class NamedBarriers {
  private:
   struct Barrier {
     unsigned expected = 0, arrived = 0;  // threads
-    std::vector<unsigned> waiting;       // warps
+    std::vector<Warp *> waiting;
     Clocks::Published clock;
   };
   Block &block_;

@@ -24,21 +24,19 @@ constexpr ReadKind kind_of(Instruction instruction) {
   return instruction == Instruction::ldmatrix_x4 ? kLdmatrix : kLoad;
 }
 
-std::string actor(unsigned warp, unsigned lane) {
-  std::string text = "warp " + std::to_string(warp);
-  if (lane < kLanes) text += ", lane " + std::to_string(lane);
-  return text;
-}
-
 }  // namespace
 
-SharedMemory::SharedMemory(size_t bytes, Clocks &clocks)
-    : clocks_(clocks), bytes_(bytes), storage_(new uint8_t[bytes + kAlignment]) {
+SharedMemory::SharedMemory(size_t bytes, Clocks &clocks, unsigned first_warp, unsigned warps)
+    : clocks_(clocks),
+      first_warp_(first_warp),
+      warps_(warps),
+      bytes_(bytes),
+      storage_(new uint8_t[bytes + kAlignment]) {
   const auto start = reinterpret_cast<uintptr_t>(storage_.get());
   data_ = storage_.get() + (kAlignment - start % kAlignment) % kAlignment;
   const size_t chunks = (bytes + kWordBytes * kWordsPerChunk - 1) / (kWordBytes * kWordsPerChunk);
   writes_.resize(chunks * kWordsPerChunk);
-  reads_.resize(chunks * kWordsPerChunk * clocks.warps());
+  reads_.resize(chunks * kWordsPerChunk * warps);
 }
 
 void SharedMemory::start_block() {
@@ -102,8 +100,9 @@ void SharedMemory::explain_unless_own(const Party &party, size_t word, const cha
 
 void SharedMemory::check_overwrite(const Party &party, size_t word) const {
   if (writes_[word].instruction != Instruction::none) check_written(party, word, "writes");
-  const uint32_t *read = &reads_[index_of_read(word, 0)];
-  for (unsigned warp = 0; warp < clocks_.warps(); ++warp, read += kWordsPerChunk) {
+  const uint32_t *read = &reads_[index_of_read(word, first_warp_)];
+  for (unsigned i = 0; i < warps_; ++i, read += kWordsPerChunk) {
+    const unsigned warp = first_warp_ + i;
     if (read_epoch(*read) <= party.seen[warp]) continue;
     if (warp == party.warp && is_own(party, read_lane(*read))) continue;
     const bool matrix = read_kind(*read) == kLdmatrix;
@@ -124,6 +123,12 @@ void SharedMemory::refuse_overwrite(const Party &party, size_t word, Instruction
                                     unsigned earlier_warp, unsigned earlier_lane) const {
   throw Problem{party.lane, "writes shared-memory offset " + std::to_string(word * kWordBytes) +
                                 after(party, earlier, earlier_warp, earlier_lane)};
+}
+
+std::string SharedMemory::actor(unsigned warp, unsigned lane) const {
+  std::string text = "warp " + std::to_string(warp - first_warp_);
+  if (lane < kLanes) text += ", lane " + std::to_string(lane);
+  return text;
 }
 
 std::string SharedMemory::after(const Party &party, Instruction earlier, unsigned earlier_warp,

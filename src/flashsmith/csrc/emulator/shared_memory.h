@@ -35,9 +35,9 @@ class SharedMemory {
  public:
   static constexpr unsigned kWholeWarp = 32;  // in the place of a lane
 
-  SharedMemory(size_t bytes, Clocks &clocks);
+  SharedMemory(size_t bytes, Clocks &clocks, unsigned first_warp, unsigned warps);
 
-  void start_block();  // poisons everything; call after Clocks::start_block
+  void start_block();  // poisons everything; call after Clocks::start
   uint8_t *data() const { return data_; }
 
   // The offset of [address, address + bytes), after checks of bounds and alignment.
@@ -111,7 +111,7 @@ class SharedMemory {
 
   size_t index_of_read(size_t word, unsigned warp) const {
     const size_t chunk = word / kWordsPerChunk;
-    return (chunk * clocks_.warps() + warp) * kWordsPerChunk + word % kWordsPerChunk;
+    return (chunk * warps_ + warp - first_warp_) * kWordsPerChunk + word % kWordsPerChunk;
   }
   static Party party_of(const AsyncAccess &access) {
     return {access.warp, access.lane, access.ordered, access.instruction, access.lane % kWholeWarp,
@@ -142,7 +142,10 @@ class SharedMemory {
   std::string after(const Party &party, Instruction earlier, unsigned earlier_warp,
                     unsigned earlier_lane) const;
 
+  std::string actor(unsigned warp, unsigned lane) const;
+
   Clocks &clocks_;
+  unsigned first_warp_, warps_;  // the block's, as clocks count them
   size_t bytes_;
   std::unique_ptr<uint8_t[]> storage_;
   uint8_t *data_;                       // into storage_, aligned

@@ -115,13 +115,16 @@ void land(Block &block, const BulkLoad &load, unsigned component, uint32_t epoch
                           .epoch = epoch,
                           .ordered = nullptr,
                           .instruction = Instruction::tma_load,
-                          .warp = load.warp,
-                          .lane = load.lane},
+                          .warp = load.issuer->warp->index,
+                          .lane = load.issuer->lane},
                          load.offset, box_bytes(map));
 }
 
 void BulkStores::store(Thread &thread, const TensorMap &map, const void *shared,
                        const int *coordinates) {
+  if (std::any_of(coordinates, coordinates + map.rank, [](int x) { return x < 0; })) {
+    throw Problem{thread.lane, "the box begins before the tensor: an H200 refuses such a store"};
+  }
   const uint32_t bytes = box_bytes(map);
   const uint32_t offset = block_.shared.offset(shared, bytes, kBulkAlignment, thread.lane);
   check_box(block_.global, map, coordinates, GlobalMemory::Use::store, thread.lane);

@@ -67,7 +67,7 @@ void Warpgroup::start_block() {
 }
 
 Warpgroup::Progress &Warpgroup::progress_of(const Warp &warp) {
-  return progress_[warp.index % kWarpgroupWarps];
+  return progress_[warp.number % kWarpgroupWarps];
 }
 
 Warpgroup::Operation &Warpgroup::next_operation(unsigned warp, const Wgmma &shape) {
@@ -95,7 +95,7 @@ std::shared_ptr<Warpgroup::Accumulators> Warpgroup::find_accumulators(unsigned w
 }
 
 void Warpgroup::issue(Warp &warp, const Wgmma *const *lanes) {
-  const unsigned w = warp.index % kWarpgroupWarps;
+  const unsigned w = warp.number % kWarpgroupWarps;
   const Wgmma &shape = *lanes[0];
   for (unsigned lane = 1; lane < kLanes; ++lane) {
     if (!same_instruction(shape, *lanes[lane])) {
@@ -129,7 +129,7 @@ void Warpgroup::commit(Warp &warp) {
 }
 
 bool Warpgroup::wait(Warp &warp, unsigned pending) {
-  const unsigned w = warp.index % kWarpgroupWarps;
+  const unsigned w = warp.number % kWarpgroupWarps;
   Progress &progress = progress_[w];
   if (progress.groups.size() <= pending) return true;
   const uint64_t end = progress.groups[progress.groups.size() - pending - 1];
@@ -206,7 +206,7 @@ void Warpgroup::retire(Operation &operation, unsigned warp) {
 }
 
 bool Warpgroup::in_flight(const Warp &warp) const {
-  const Progress &progress = progress_[warp.index % kWarpgroupWarps];
+  const Progress &progress = progress_[warp.number % kWarpgroupWarps];
   return progress.waited != progress.issued;
 }
 

@@ -21,8 +21,12 @@ float scale_log2(double softmax_scale) {
   return static_cast<float>(softmax_scale * std::numbers::log2e);
 }
 
-int n_Q_blocks(int B_r, const TensorView &q) {
-  return static_cast<int>((q.size(kSequence) + B_r - 1) / B_r);
+int n_Q_blocks(const FlashForwardKernelConfig &config, const TensorView &q) {
+  return (size(q, kSequence) + config.B_r - 1) / config.B_r;
+}
+
+int n_Q_blocks(const HopperForwardKernelConfig &config, const TensorView &q) {
+  return Q_blocks(config, size(q, kSequence));
 }
 
 }  // namespace
@@ -40,7 +44,7 @@ ForwardKernelArgs forward_args(const FlashForwardKernelConfig &config,
   args.O_strides = strides_of(tensors.o);
   args.seq_len = size(tensors.q, kSequence);
   args.n_heads = size(tensors.q, kHead);
-  args.n_Q_blocks = n_Q_blocks(config.B_r, tensors.q);
+  args.n_Q_blocks = n_Q_blocks(config, tensors.q);
   args.n_KV_blocks = args.seq_len / config.B_c;
   args.softmax_scale_log2 = scale_log2(softmax_scale);
   return args;
@@ -53,8 +57,8 @@ HopperForwardKernelArgs forward_args(const HopperForwardKernelConfig &config,
   };
   HopperForwardKernelArgs args{};
   args.Q_map = map(tensors.q, config.B_r);
-  args.K_map = map(tensors.k, config.B_c);
-  args.V_map = map(tensors.v, config.B_c);
+  args.K_map = map(tensors.k, map_KV_rows(config));
+  args.V_map = map(tensors.v, map_KV_rows(config));
   if (config.tma_store) args.O_map = map(tensors.o, kOutputBoxRows);
   args.O = tensors.o.data_ptr();
   args.O_strides = strides_of(tensors.o);
@@ -65,7 +69,7 @@ HopperForwardKernelArgs forward_args(const HopperForwardKernelConfig &config,
   args.n_heads_kv = size(tensors.k, kHead);
   args.seq_len_q = size(tensors.q, kSequence);
   args.seq_len_k = size(tensors.k, kSequence);
-  args.n_Q_blocks = n_Q_blocks(config.B_r, tensors.q);
+  args.n_Q_blocks = n_Q_blocks(config, tensors.q);
   args.softmax_scale_log2 = scale_log2(softmax_scale);
   return args;
 }
@@ -74,14 +78,13 @@ Grid forward_grid(const FlashForwardKernelConfig &config, const ForwardTensors &
   const auto size_of = [&](int dimension) {
     return static_cast<unsigned>(tensors.q.size(dimension));
   };
-  return {static_cast<unsigned>(n_Q_blocks(config.B_r, tensors.q)), size_of(kHead),
-          size_of(kBatch)};
+  return {static_cast<unsigned>(n_Q_blocks(config, tensors.q)), size_of(kHead), size_of(kBatch)};
 }
 
 Grid forward_grid(const HopperForwardKernelConfig &config, const ForwardTensors &tensors,
                   int multiprocessors) {
   const TensorView &q = tensors.q;
-  const int n_tiles = n_Q_blocks(config.B_r, q) * size(q, kHead) * size(q, kBatch);
+  const int n_tiles = n_Q_blocks(config, q) * size(q, kHead) * size(q, kBatch);
   return {static_cast<unsigned>(grid_blocks(config, n_tiles, multiprocessors)), 1, 1};
 }
 

@@ -107,6 +107,22 @@ int prepare(const void *kernel, const Config &config, int device) {
   return prepared[{kernel, device}] = attribute(cudaDevAttrMultiProcessorCount, device);
 }
 
+cudaError_t launch_kernel(const void *kernel, const FlashForwardKernelConfig &,
+                          const cudaLaunchConfig_t &launch, void **parameters) {
+  return cudaLaunchKernel(kernel, launch.gridDim, launch.blockDim, parameters,
+                          launch.dynamicSmemBytes, launch.stream);
+}
+
+cudaError_t launch_kernel(const void *kernel, const HopperForwardKernelConfig &config,
+                          cudaLaunchConfig_t launch, void **parameters) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(config.cluster_size), 1, 1};
+  launch.attrs = &cluster;
+  launch.numAttrs = config.cluster_size > 1 ? 1 : 0;
+  return cudaLaunchKernelExC(&launch, kernel, parameters);
+}
+
 template <typename Kernel>
 double launch(const Kernel &registered, const ForwardTensors &tensors, double softmax_scale,
               bool timed) {
@@ -121,11 +137,12 @@ double launch(const Kernel &registered, const ForwardTensors &tensors, double so
   auto args = forward_args(config, tensors, softmax_scale);
   void *parameters[] = {&args};
   const Grid grid = forward_grid(config, tensors, multiprocessors);
-  const auto run = [&] {
-    FLASHSMITH_CUDA(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z),
-                                     dim3(threads_per_block(config)), parameters,
-                                     shared_memory_bytes(config), stream));
-  };
+  cudaLaunchConfig_t settings{};
+  settings.gridDim = dim3(grid.x, grid.y, grid.z);
+  settings.blockDim = dim3(threads_per_block(config));
+  settings.dynamicSmemBytes = shared_memory_bytes(config);
+  settings.stream = stream;
+  const auto run = [&] { FLASHSMITH_CUDA(launch_kernel(kernel, config, settings, parameters)); };
   if (!timed) {
     run();
     return 0;

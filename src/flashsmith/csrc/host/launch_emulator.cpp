@@ -26,6 +26,11 @@ emulator::MemoryRange memory_of(const char *name, const tvm::ffi::TensorView &t,
 const char *kernel_name(const FlashForwardKernelConfig &) { return "flash_forward_kernel"; }
 const char *kernel_name(const HopperForwardKernelConfig &) { return "hopper_forward_kernel"; }
 
+unsigned cluster_size(const FlashForwardKernelConfig &) { return 1; }
+unsigned cluster_size(const HopperForwardKernelConfig &config) {
+  return static_cast<unsigned>(config.cluster_size);
+}
+
 template <typename Kernel>
 emulator::Launch describe(const Kernel &registered, const ForwardTensors &tensors,
                           double softmax_scale) {
@@ -36,6 +41,7 @@ emulator::Launch describe(const Kernel &registered, const ForwardTensors &tensor
   launch.grid = {grid.x, grid.y, grid.z};
   launch.threads = threads_per_block(config);
   launch.shared_memory_bytes = shared_memory_bytes(config);
+  launch.cluster = cluster_size(config);
   launch.memory = {memory_of("q", tensors.q, false), memory_of("k", tensors.k, false),
                    memory_of("v", tensors.v, false), memory_of("o", tensors.o, true)};
   if (tensors.lse) launch.memory.push_back(memory_of("lse", *tensors.lse, true));

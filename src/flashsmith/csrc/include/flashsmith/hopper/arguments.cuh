@@ -9,7 +9,8 @@ namespace flashsmith {
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
 // The maps have four dimensions: d_head, sequence, head, batch. Their boxes are `map_columns(cfg)`
-// columns wide, swizzled over that width, and B_r (Q), B_c (K, V) or kOutputBoxRows (O) rows high.
+// columns wide, swizzled over that width, and B_r (Q), `map_KV_rows(cfg)` (K, V) or kOutputBoxRows
+// (O) rows high.
 struct HopperForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   void *__restrict__ O;  // (batch, seq_len_q, n_heads, d_head)
@@ -18,7 +19,7 @@ struct HopperForwardKernelArgs {
   uint32_t *queue;          // workspace_bytes, or null
   int batch, n_heads, n_heads_kv;
   int seq_len_q, seq_len_k;
-  int n_Q_blocks;            // seq_len_q / B_r, rounded up
+  int n_Q_blocks;            // Q_blocks(cfg, seq_len_q)
   float softmax_scale_log2;  // softmax_scale * log2(e): the softmax is computed in base 2
 };
 
@@ -33,11 +34,22 @@ constexpr ptx::Swizzle map_swizzle(const HopperForwardKernelConfig &cfg) {
   return cfg.d_head % 64 == 0 ? ptx::Swizzle::bytes_128 : ptx::Swizzle::bytes_64;
 }
 
+constexpr int map_KV_rows(const HopperForwardKernelConfig &cfg) {
+  return cfg.B_c / cfg.cluster_size;
+}
+
 constexpr int kOutputBoxRows = 16;  // of a warp
 
-// Blocks of a launch on a GPU with so many multiprocessors.
+// Blocks of rows of Q: whole clusters of them, so that the last may lie beyond the sequence.
+constexpr int Q_blocks(const HopperForwardKernelConfig &cfg, int seq_len_q) {
+  const int cluster_rows = cfg.B_r * cfg.cluster_size;
+  return (seq_len_q + cluster_rows - 1) / cluster_rows * cfg.cluster_size;
+}
+
+// Thread blocks of a launch on a GPU with so many multiprocessors.
 constexpr int grid_blocks(const HopperForwardKernelConfig &cfg, int n_tiles, int multiprocessors) {
-  return cfg.persistent && multiprocessors < n_tiles ? multiprocessors : n_tiles;
+  const int resident = multiprocessors / cfg.cluster_size * cfg.cluster_size;
+  return cfg.persistent && resident < n_tiles ? resident : n_tiles;
 }
 
 }  // namespace flashsmith

@@ -111,15 +111,14 @@ class Consumer {
     const int row = tile.Q_block * Kernel::B_r + warpgroup_ * kWgmmaM;
     place_ = place;
     row_ = row + warp() * kWarpRows;
-    const int blocks = n_KV_blocks<Kernel>(args_, (tile.Q_block + 1) * Kernel::B_r);
+    const int blocks = n_KV_blocks<Kernel>(args_, tile_row_end<Kernel>(tile));
     skipped_ = n_skipped_blocks<Kernel>(args_, blocks, row);
     block_ = blocks - 1 - skipped_;
     masked_from_ = first_masked_block<Kernel>(args_, row);
-    const BufferBarriers barriers = Barriers<Kernel>::Q();
-    ptx::mbarrier_wait_parity(barriers.full, Q_buffer_.parity);
+    ptx::mbarrier_wait_parity(Barriers<Kernel>::Q().full, Q_buffer_.parity);
     Q_buffer_.advance();
     Q_.load(shared_ + Kernel::Q_offset + warpgroup_ * kWgmmaM * Kernel::row_bytes);
-    if constexpr (Kernel::config.Q_in_registers) release(barriers);
+    if constexpr (Kernel::config.Q_in_registers) release_Q();
     skip_K();
   }
 
@@ -156,8 +155,10 @@ class Consumer {
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
     finish_values();
-    softmax_.rescale(O_);
+    // Before the branch in rescale: in one basic block with the exponentials, it fits in their
+    // gaps.
     convert_P<Kernel>(P_, S_);
+    softmax_.rescale(O_);
   }
 
   // The last O += P V of the tile that is done, together with S of the first block of the one at
@@ -197,8 +198,8 @@ class Consumer {
     finish_scores<0>();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
-    softmax_.rescale(O_);
     convert_P<Kernel>(P_, S_);
+    softmax_.rescale(O_);
     values();
   }
 
@@ -238,7 +239,7 @@ class Consumer {
     release(Barriers<Kernel>::K(K_stage_.buffer));
     K_stage_.advance();
     if constexpr (!Kernel::config.Q_in_registers) {
-      if (block_ == 0) release(Barriers<Kernel>::Q());
+      if (block_ == 0) release_Q();
     }
   }
 
@@ -288,8 +289,19 @@ class Consumer {
   FLASHSMITH_DEVICE void wait_V() const {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::V(V_stage_.buffer).full, V_stage_.parity);
   }
+  FLASHSMITH_DEVICE void release_Q() const {
+    // The producer of a block with one tile never asks for it again.
+    if constexpr (Kernel::config.persistent) {
+      if (lane() == 0) ptx::mbarrier_arrive(Barriers<Kernel>::Q().empty);
+    }
+  }
+  // A buffer of K or V, to the producers of all blocks of the cluster.
   FLASHSMITH_DEVICE void release(const BufferBarriers &barriers) const {
-    if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
+    if constexpr (Kernel::cluster_size == 1) {
+      if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
+    } else if (lane() < Kernel::cluster_size) {
+      ptx::mbarrier_arrive_remote(barriers.empty, lane());
+    }
   }
 
   // Turns with the tensor cores go round the warpgroups.

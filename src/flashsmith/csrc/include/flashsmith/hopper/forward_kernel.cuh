@@ -7,19 +7,24 @@
 #include "flashsmith/hopper/producer.cuh"
 #include "flashsmith/hopper/static_kernel_configuration.cuh"
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 
 namespace flashsmith {
 
-// Grid: grid_blocks(CFG, tiles, multiprocessors). Block: threads_per_block(CFG). Dynamic shared
-// memory: shared_memory_bytes(CFG).
+// Grid: grid_blocks(CFG, tiles, multiprocessors), in clusters of cluster_size along x. Block:
+// threads_per_block(CFG). Dynamic shared memory: shared_memory_bytes(CFG).
 template <typename Kernel>
 __global__ void __launch_bounds__(Kernel::n_threads, 1)
     hopper_forward_kernel(const __grid_constant__ HopperForwardKernelArgs args) {
   // With one consumer warpgroup every thread has as many registers as there can be.
   constexpr bool kMoveRegisters = Kernel::n_warpgroups > 1;
   if (ptx::thread_index() == 0) Barriers<Kernel>::init();
-  ptx::barrier_sync();
+  if constexpr (Kernel::cluster_size > 1) {
+    ptx::cluster_sync();
+  } else {
+    ptx::barrier_sync();
+  }
   // In a way that the compiler knows to be uniform: with it ring positions and loop counts are.
   const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
   if (warpgroup == 0) {

@@ -7,8 +7,9 @@
 
 namespace flashsmith {
 
-// The two barriers of a buffer. `full`: the producer has filled it. `empty`: every consumer warp
-// has done with it.
+// The two barriers of a buffer. `full`: the producer has filled it, or the producers of the cluster
+// have. `empty`: every consumer warp has done with it; of K and V, in all blocks of the cluster,
+// because each producer fills its share of the buffer in all of them.
 struct BufferBarriers {
   ptx::shared_address full, empty;
 };
@@ -44,7 +45,8 @@ struct Barriers {
   static FLASHSMITH_DEVICE void init() {
     for (int i = 0; i < kPairs; i++) {
       ptx::mbarrier_init(pair(i).full, 1);
-      ptx::mbarrier_init(pair(i).empty, Kernel::n_consumer_warps);
+      const int n_blocks = i == 0 ? 1 : Kernel::cluster_size;
+      ptx::mbarrier_init(pair(i).empty, Kernel::n_consumer_warps * n_blocks);
     }
     if constexpr (Kernel::config.dynamic_queue) {
       for (int i = 0; i < kQueueEntries; i++) ptx::mbarrier_init(queue(i), 1);

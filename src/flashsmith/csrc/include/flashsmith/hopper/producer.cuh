@@ -3,21 +3,50 @@
 
 #include "flashsmith/hopper/pipeline.cuh"
 #include "flashsmith/hopper/tile_schedule.cuh"
+#include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/tma.cuh"
 
 namespace flashsmith {
 
-// Fills a buffer with `rows` rows of a tensor from `row` on, once it is empty.
-template <typename Kernel, int kBoxBytes>
+// Fills a buffer with the rows of a tensor from `row` on, once it is empty. In a cluster every
+// producer does so for its share of the rows of K and V, in all blocks.
+template <typename Kernel, int kBytes, bool kShared>
 FLASHSMITH_DEVICE void load_tile(ptx::shared_address buffer, const BufferBarriers &barriers,
                                  int parity, const ptx::TensorMap &map, int row, int head,
                                  int batch) {
+  constexpr int kBoxBytes = kBytes / Kernel::n_boxes;
   ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
-  ptx::mbarrier_arrive_expect_tx(barriers.full, kBoxBytes * Kernel::n_boxes);
+  ptx::mbarrier_arrive_expect_tx(barriers.full, kBytes);
 #pragma unroll
   for (int box = 0; box < Kernel::n_boxes; box++) {
-    ptx::tma_load(buffer + box * kBoxBytes, map, barriers.full, box * Kernel::box_columns, row,
-                  head, batch);
+    const ptx::shared_address to = buffer + box * kBoxBytes;
+    const int column = box * Kernel::box_columns;
+    if constexpr (kShared && Kernel::cluster_size > 1) {
+      constexpr uint16_t kAllBlocks = (1 << Kernel::cluster_size) - 1;
+      const int rank = ptx::cluster_rank();
+      ptx::tma_load_multicast(to + rank * Kernel::KV_share_bytes, map, barriers.full, kAllBlocks,
+                              column, row + rank * Kernel::KV_share_rows, head, batch);
+    } else {
+      ptx::tma_load(to, map, barriers.full, column, row, head, batch);
+    }
+  }
+}
+
+template <typename Kernel>
+FLASHSMITH_DEVICE void load_Q(const BufferBarriers &barriers, int parity,
+                              const HopperForwardKernelArgs &args, const Tile &tile) {
+  load_tile<Kernel, Kernel::Q_bytes, false>(ptx::shared_memory() + Kernel::Q_offset, barriers,
+                                            parity, args.Q_map, tile.Q_block * Kernel::B_r,
+                                            tile.head, tile.batch);
+}
+
+// Until the last arrivals of the cluster's warps, which are at barriers of V: other blocks make
+// them in this one's shared memory, which must not end before.
+template <typename Kernel>
+FLASHSMITH_DEVICE void wait_for_cluster(RingPosition<Kernel::n_stages> stage) {
+  if constexpr (Kernel::cluster_size == 1) return;
+  for (int i = 0; i < Kernel::n_stages; i++, stage.advance()) {
+    ptx::mbarrier_wait_parity(Barriers<Kernel>::V(stage.buffer).empty, stage.parity ^ 1);
   }
 }
 
@@ -33,23 +62,22 @@ FLASHSMITH_DEVICE void produce(const HopperForwardKernelArgs &args) {
     const int next = tiles.draw();
     const Tile tile = tile_at<Kernel>(args, tiles.place());
     const int head_kv = tile.head / queries_per_key_head;
-    load_tile<Kernel, Kernel::Q_box_bytes>(shared + Kernel::Q_offset, Barriers<Kernel>::Q(),
-                                           Q_buffer.parity, args.Q_map, tile.Q_block * Kernel::B_r,
-                                           tile.head, tile.batch);
+    load_Q<Kernel>(Barriers<Kernel>::Q(), Q_buffer.parity, args, tile);
     Q_buffer.advance();
-    int block = n_KV_blocks<Kernel>(args, (tile.Q_block + 1) * Kernel::B_r) - 1;
+    int block = n_KV_blocks<Kernel>(args, tile_row_end<Kernel>(tile)) - 1;
     for (; block >= 0; block--, stage.advance()) {
       const int row = block * Kernel::B_c, buffer = stage.buffer * Kernel::KV_bytes;
-      load_tile<Kernel, Kernel::KV_box_bytes>(shared + Kernel::K_offset + buffer,
-                                              Barriers<Kernel>::K(stage.buffer), stage.parity,
-                                              args.K_map, row, head_kv, tile.batch);
-      load_tile<Kernel, Kernel::KV_box_bytes>(shared + Kernel::V_offset + buffer,
-                                              Barriers<Kernel>::V(stage.buffer), stage.parity,
-                                              args.V_map, row, head_kv, tile.batch);
+      load_tile<Kernel, Kernel::KV_bytes, true>(shared + Kernel::K_offset + buffer,
+                                                Barriers<Kernel>::K(stage.buffer), stage.parity,
+                                                args.K_map, row, head_kv, tile.batch);
+      load_tile<Kernel, Kernel::KV_bytes, true>(shared + Kernel::V_offset + buffer,
+                                                Barriers<Kernel>::V(stage.buffer), stage.parity,
+                                                args.V_map, row, head_kv, tile.batch);
     }
     tiles.advance(next);
   }
   tiles.finish();
+  wait_for_cluster<Kernel>(stage);
 }
 
 }  // namespace flashsmith

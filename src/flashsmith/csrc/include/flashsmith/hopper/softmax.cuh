@@ -52,19 +52,20 @@ class Softmax {
   // mask has hidden all of them.
   template <bool kFresh>
   FLASHSMITH_DEVICE void step(SAccumulator<Kernel> &S) {
+    alpha_[0] = alpha_[1] = 1.f;
     if constexpr (Kernel::config.stale_maximum && !kFresh) {
       subtract_reference(S, R_[0], R_[1]);
-      alpha_[0] = alpha_[1] = 1.f;
       rescale_ = ptx::vote_any(any_positive(S));
       if (rescale_) catch_up(S);
     } else {
       const float maximum[2] = {row_maximum(S, 0) * scale_log2_, row_maximum(S, 1) * scale_log2_};
-      raise_reference(maximum);
-      // A row of -inf so far: -inf - -inf must not become NaN.
-      subtract_reference(S, R_[0] == -INFINITY ? 0.f : R_[0], R_[1] == -INFINITY ? 0.f : R_[1]);
       if constexpr (Kernel::config.lazy_rescale_log2 > 0) {
-        rescale_ = ptx::vote_any(alpha_[0] != 1.f || alpha_[1] != 1.f);
+        rescale_ = ptx::vote_any(is_due(maximum, 0) || is_due(maximum, 1));
       }
+      if (rescale_) raise_reference(maximum);
+      // A row of -inf so far: -inf - -inf must not become NaN.
+      subtract_reference(S, kFresh && R_[0] == -INFINITY ? 0.f : R_[0],
+                         kFresh && R_[1] == -INFINITY ? 0.f : R_[1]);
     }
     exponentiate<kFresh ? 0 : Kernel::config.fma_exponentials>(S);
   }
@@ -103,12 +104,16 @@ class Softmax {
     return fmaxf(value, ptx::shuffle_xor<2>(value));
   }
 
+  FLASHSMITH_DEVICE bool is_due(const float (&maximum)[2], int half) const {
+    return maximum[half] > R_[half] + kBound;
+  }
+
   FLASHSMITH_DEVICE void raise_reference(const float (&maximum)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const bool due = maximum[half] > R_[half] + kBound;
-      const float reference = due ? maximum[half] + kLead : R_[half];
-      alpha_[half] = due ? ptx::exp2_approx(R_[half] - reference) : 1.f;
+      if (!is_due(maximum, half)) continue;
+      const float reference = maximum[half] + kLead;
+      alpha_[half] = ptx::exp2_approx(R_[half] - reference);
       R_[half] = reference;
       l_[half] *= alpha_[half];
     }

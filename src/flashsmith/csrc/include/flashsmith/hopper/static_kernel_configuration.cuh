@@ -38,6 +38,7 @@ struct StaticHopperForwardKernelConfig {
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warpgroups = CFG.n_warpgroups, n_stages = CFG.n_stages;
+  static constexpr int cluster_size = CFG.cluster_size;
   static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192 || d_head == 256,
                 "d_head is 64, 96, 128, 192 or 256");
   static_assert(n_warpgroups >= 1 && n_warpgroups <= 4, "1 to 4 warpgroups share the rows of Q");
@@ -51,7 +52,9 @@ struct StaticHopperForwardKernelConfig {
   static_assert(CFG.persistent || !CFG.dynamic_queue, "only persistent blocks ask for more tiles");
   static_assert(!CFG.overlap_tiles || (CFG.persistent && CFG.overlap_softmax),
                 "a tile runs into the next in persistent blocks that overlap the softmax");
-  static_assert(CFG.cluster_size == 1, "blocks load on their own");
+  static_assert(cluster_size == 1 || cluster_size == 2, "a cluster has one or two blocks");
+  static_assert(cluster_size == 1 || !CFG.dynamic_queue,
+                "blocks of a cluster work on tiles side by side: they do not draw one by one");
   static_assert(CFG.heads_per_group >= 0, "0 is head by head");
   static_assert(CFG.lazy_rescale_log2 >= 0 && CFG.lazy_rescale_log2 <= 8,
                 "P stays within 2^8, far from overflow in fp16");
@@ -75,6 +78,9 @@ struct StaticHopperForwardKernelConfig {
   static constexpr int Q_box_bytes = B_r * row_bytes, KV_box_bytes = B_c * row_bytes;
   static constexpr int Q_bytes = Q_box_bytes * n_boxes, KV_bytes = KV_box_bytes * n_boxes;
   static constexpr int warp_box_bytes = kWarpRows * row_bytes;
+  // Each block of a cluster loads its share of the rows of K and V, for all of them.
+  static constexpr int KV_share_rows = map_KV_rows(CFG);
+  static constexpr int KV_share_bytes = KV_share_rows * row_bytes;
 
   // Shared memory. Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
   static constexpr int Q_offset = 0;

@@ -17,10 +17,11 @@ FLASHSMITH_DEVICE int n_tiles(const HopperForwardKernelArgs &args) {
 }
 
 // The tile at a place of the order. Head by head, Q blocks in order; or, longest first for causal,
-// the last Q block of each head in a group, then the one before: K and V of a group stay in L2.
+// the last Q block of each head in a group, then the one before: K and V of a group stay in L2. A
+// cluster's blocks are at neighbouring places, with Q blocks of one head side by side.
 template <typename Kernel>
 FLASHSMITH_DEVICE Tile tile_at(const HopperForwardKernelArgs &args, int place) {
-  constexpr int kGroup = Kernel::config.heads_per_group;
+  constexpr int kGroup = Kernel::config.heads_per_group, kCluster = Kernel::cluster_size;
   int Q_block, head;
   if constexpr (kGroup == 0) {
     head = place / args.n_Q_blocks;
@@ -30,12 +31,18 @@ FLASHSMITH_DEVICE Tile tile_at(const HopperForwardKernelArgs &args, int place) {
     const int group = place / tiles_per_group, rest = place - group * tiles_per_group;
     const int n_heads = args.n_heads * args.batch - group * kGroup;
     const int heads = n_heads < kGroup ? n_heads : kGroup;
-    const int round = rest / heads;
-    Q_block = args.n_Q_blocks - 1 - round;
-    head = group * kGroup + rest - round * heads;
+    const int round = rest / (heads * kCluster), within = rest - round * heads * kCluster;
+    Q_block = args.n_Q_blocks - (round + 1) * kCluster + within % kCluster;
+    head = group * kGroup + within / kCluster;
   }
   const int batch = head / args.n_heads;
   return {Q_block, head - batch * args.n_heads, batch};
+}
+
+// One past the last row that the tile, or one side by side with it in the cluster, has.
+template <typename Kernel>
+FLASHSMITH_DEVICE int tile_row_end(const Tile &tile) {
+  return (tile.Q_block / Kernel::cluster_size + 1) * Kernel::cluster_size * Kernel::B_r;
 }
 
 // Row i sees keys 0 to i + this.

@@ -15,23 +15,42 @@ enum class CacheHint : uint64_t {
 };
 
 #ifndef FLASHSMITH_EMULATOR
-#define FLASHSMITH_TMA_LOAD(RANK, COORDINATES, MODIFIER, OPERAND, ...)                 \
-  asm volatile("cp.async.bulk.tensor." RANK                                            \
-               ".shared::cluster.global.mbarrier::complete_tx::bytes" MODIFIER         \
-               " [%0], [%1, {" COORDINATES "}], [%2]" OPERAND ";" ::"r"(destination),  \
-               "l"(&map), "r"(barrier), "l"(static_cast<uint64_t>(kHint)), __VA_ARGS__ \
+#define FLASHSMITH_TMA_LOAD(RANK, COORDINATES, MODIFIERS, OPERANDS, ...)                \
+  asm volatile("cp.async.bulk.tensor." RANK                                             \
+               ".shared::cluster.global.mbarrier::complete_tx::bytes" MODIFIERS         \
+               " [%0], [%1, {" COORDINATES "}], [%2]" OPERANDS ";" ::"r"(destination),  \
+               "l"(&map), "r"(barrier), "l"(static_cast<uint64_t>(kHint)), "h"(blocks), \
+               __VA_ARGS__                                                              \
                : "memory")
-#define FLASHSMITH_TMA_LOAD_HINTED(RANK, COORDINATES, ...)                          \
-  if constexpr (kHint == CacheHint::none) {                                         \
-    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, "", "", __VA_ARGS__);                    \
-  } else {                                                                          \
-    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, ".L2::cache_hint", ", %3", __VA_ARGS__); \
+#define FLASHSMITH_TMA_LOAD_CASES(RANK, COORDINATES, ...)                                    \
+  if constexpr (!kMulticast && kHint == CacheHint::none) {                                   \
+    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, "", "", __VA_ARGS__);                             \
+  } else if constexpr (!kMulticast) {                                                        \
+    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, ".L2::cache_hint", ", %3", __VA_ARGS__);          \
+  } else if constexpr (kHint == CacheHint::none) {                                           \
+    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, ".multicast::cluster", ", %4", __VA_ARGS__);      \
+  } else {                                                                                   \
+    FLASHSMITH_TMA_LOAD(RANK, COORDINATES, ".multicast::cluster.L2::cache_hint", ", %4, %3", \
+                        __VA_ARGS__);                                                        \
   }
 #define FLASHSMITH_TMA_STORE(RANK, COORDINATES, ...)                                            \
   asm volatile("cp.async.bulk.tensor." RANK ".global.shared::cta.bulk_group [%0, {" COORDINATES \
                "}], [%1];" ::"l"(&map),                                                         \
                "r"(source), __VA_ARGS__                                                         \
                : "memory")
+
+template <CacheHint kHint, bool kMulticast, int kRank>
+FLASHSMITH_DEVICE void issue_tma_load(shared_address destination, const TensorMap &map,
+                                      shared_address barrier, uint16_t blocks,
+                                      const int (&c)[kRank]) {
+  if constexpr (kRank == 2) {
+    FLASHSMITH_TMA_LOAD_CASES("2d", "%5, %6", "r"(c[0]), "r"(c[1]))
+  } else if constexpr (kRank == 3) {
+    FLASHSMITH_TMA_LOAD_CASES("3d", "%5, %6, %7", "r"(c[0]), "r"(c[1]), "r"(c[2]))
+  } else {
+    FLASHSMITH_TMA_LOAD_CASES("4d", "%5, %6, %7, %8", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
+  }
+}
 #endif
 
 // The box at `coordinates` (two to four, in elements, the contiguous dimension first) comes to
@@ -46,13 +65,23 @@ FLASHSMITH_DEVICE void tma_load(shared_address destination, const TensorMap &map
 #ifdef FLASHSMITH_EMULATOR
   emulator::tma_load(pointer(destination), map, pointer(barrier), c, kRank);
 #else
-  if constexpr (kRank == 2) {
-    FLASHSMITH_TMA_LOAD_HINTED("2d", "%4, %5", "r"(c[0]), "r"(c[1]))
-  } else if constexpr (kRank == 3) {
-    FLASHSMITH_TMA_LOAD_HINTED("3d", "%4, %5, %6", "r"(c[0]), "r"(c[1]), "r"(c[2]))
-  } else {
-    FLASHSMITH_TMA_LOAD_HINTED("4d", "%4, %5, %6, %7", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
-  }
+  issue_tma_load<kHint, false>(destination, map, barrier, uint16_t{0}, c);
+#endif
+}
+
+// The same into the shared memory of each block of the cluster whose rank is a bit of `blocks`: to
+// the same place, counted by that block's barrier at the same place. L2 is read once.
+template <CacheHint kHint = CacheHint::none, typename... Coordinates>
+FLASHSMITH_DEVICE void tma_load_multicast(shared_address destination, const TensorMap &map,
+                                          shared_address barrier, uint16_t blocks,
+                                          Coordinates... coordinates) {
+  constexpr int kRank = sizeof...(Coordinates);
+  static_assert(kRank >= 2 && kRank <= 4, "tensor maps here have two to four dimensions");
+  const int c[] = {coordinates...};
+#ifdef FLASHSMITH_EMULATOR
+  emulator::tma_load_multicast(pointer(destination), map, pointer(barrier), blocks, c, kRank);
+#else
+  issue_tma_load<kHint, true>(destination, map, barrier, blocks, c);
 #endif
 }
 
@@ -79,7 +108,7 @@ FLASHSMITH_DEVICE void tma_store(const TensorMap &map, shared_address source,
 
 #ifndef FLASHSMITH_EMULATOR
 #undef FLASHSMITH_TMA_LOAD
-#undef FLASHSMITH_TMA_LOAD_HINTED
+#undef FLASHSMITH_TMA_LOAD_CASES
 #undef FLASHSMITH_TMA_STORE
 #endif
 
