@@ -31,7 +31,7 @@ VARIED = [
         "(FP16, 128, 128, 96, 2): "
         "wgmma+stages_3+overlap+ping_pong+persistent+queue+tiles+heads_4+lazy_4",
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+lazy_8+fma_exp_4",
-        "(FP16, 192, 128, 64, 2): wgmma+stages_1+persistent+heads_2+lazy_1",
+        "(FP16, 192, 128, 64, 2): wgmma+stages_2+persistent+heads_2+lazy_1+tma_store",
         "(BF16, 256, 128, 16, 2): wgmma+stages_8+persistent+fma_exp_16",
         "(FP16, 96, 64, 48, 1): wgmma+stages_1+cluster_2",
         "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs+overlap+ping_pong+persistent+tiles+heads_2"

@@ -20,7 +20,7 @@ INSTANCES = [
         PROGRESSION[1],
         LAST,
         RULE[0],
-        *(VARIED[i] for i in (0, 1, 7, 8, 9)),
+        *(VARIED[i] for i in (0, 1, 6, 7, 8, 9)),
     )
     for variant in FORWARD_VARIANTS
 ]
@@ -57,8 +57,9 @@ def test_every_dropped_site_is_noticed(
             found = set(emulator.sites())
         unnoticed |= found - sites
         sites |= found
-        for seed in range(2):
-            unnoticed -= {site for site in unnoticed if noticed(kernel, site, qkv, good, seed)}
+        for seed in range(12):  # some need a lane that falls far behind
+            ran = unnoticed & found
+            unnoticed -= {site for site in ran if noticed(kernel, site, qkv, good, seed)}
     assert {"mbarrier_wait_parity", "wgmma_wait_group"} <= {site.kind for site in sites}
     record_property("sites", len(sites))
     record_property("noticed", len(sites) - len(unnoticed))

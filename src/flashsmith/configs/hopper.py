@@ -12,6 +12,7 @@ from flashsmith.configs.hopper_legality import find_hopper_problems
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
 WARPGROUP_SIZE = 128
+_STAGED_COLUMNS = 128  # of O, at most, in shared memory at a time
 _QUEUE_BYTES = 16  # of shared memory: two entries
 _BARRIER_BYTES = 8
 
@@ -105,10 +106,12 @@ class HopperForwardKernelConfig(ForwardConfigBase):
 
     @property
     def shared_memory_bytes(self) -> int:
-        """Tiles of Q, K and V, one of O for a bulk copy, the queue's entries and the barriers."""
-        rows = self.B_r * (2 if self.tma_store else 1) + self.B_c * 2 * self.n_stages
-        n_barriers = 4 + 4 * self.n_stages
-        return rows * self.d_head * ELEMENT_BYTES + _QUEUE_BYTES + n_barriers * _BARRIER_BYTES
+        """Tiles of Q, K and V, columns of O on their way out, queue entries and barriers."""
+        staged_columns = min(self.d_head, _STAGED_COLUMNS) if self.tma_store else 0
+        elements = self.B_r * (self.d_head + staged_columns)
+        elements += self.B_c * 2 * self.n_stages * self.d_head
+        n_barriers = 2 * self.n_warpgroups + 4 * self.n_stages + 2
+        return elements * ELEMENT_BYTES + _QUEUE_BYTES + n_barriers * _BARRIER_BYTES
 
     @property
     def workspace_bytes(self) -> int:

@@ -46,7 +46,6 @@ _TUNING_TILES = {
         HopperTiles(4, 64, 6, Q_in_registers=False, ping_pong=False),
         HopperTiles(4, 64, 4, Q_in_registers=True, ping_pong=False, overlap=False),
         HopperTiles(3, 128, 2, Q_in_registers=False, ping_pong=True),
-        HopperTiles(3, 160, 2, Q_in_registers=True, ping_pong=False, overlap=False),
     ),
     96: (
         HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=False),

@@ -56,7 +56,7 @@ HopperForwardKernelArgs forward_args(const HopperForwardKernelConfig &config,
     return make_tensor_map(t, config.dtype, map_columns(config), box_rows, map_swizzle(config));
   };
   HopperForwardKernelArgs args{};
-  args.Q_map = map(tensors.q, config.B_r);
+  args.Q_map = map(tensors.q, kQueryBoxRows);
   args.K_map = map(tensors.k, map_KV_rows(config));
   args.V_map = map(tensors.v, map_KV_rows(config));
   if (config.tma_store) args.O_map = map(tensors.o, kOutputBoxRows);

@@ -98,12 +98,21 @@ constexpr int threads_per_block(const HopperForwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;
 }
 
-// Tiles of Q, K and V, a tile of O if it leaves by a bulk copy, two entries of the tile queue and
-// the barriers: full and empty for Q and for each stage of K and V, full for the queue's entries.
+// Columns of O that are in shared memory at a time, if it leaves by bulk copies.
+constexpr int staged_columns(const HopperForwardKernelConfig &cfg) {
+  constexpr int kMost = 128;
+  if (!cfg.tma_store) return 0;
+  return cfg.d_head < kMost ? cfg.d_head : kMost;
+}
+
+// Tiles of Q, K and V, columns of O, two entries of the tile queue and the barriers: full and empty
+// for the rows of Q of each warpgroup and for each stage of K and V, full for the queue's entries.
 constexpr int shared_memory_bytes(const HopperForwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kQueueBytes = 16, kBarrierBytes = 8;
-  const int rows = cfg.B_r * (cfg.tma_store ? 2 : 1) + cfg.B_c * 2 * cfg.n_stages;
-  return rows * cfg.d_head * kElementBytes + kQueueBytes + (4 + 4 * cfg.n_stages) * kBarrierBytes;
+  const int elements =
+      cfg.B_r * (cfg.d_head + staged_columns(cfg)) + cfg.B_c * 2 * cfg.n_stages * cfg.d_head;
+  const int n_barriers = 2 * cfg.n_warpgroups + 4 * cfg.n_stages + 2;
+  return elements * kElementBytes + kQueueBytes + n_barriers * kBarrierBytes;
 }
 
 // Global memory, zeroed, which a launch leaves zeroed: the queue's next tile, and how many blocks

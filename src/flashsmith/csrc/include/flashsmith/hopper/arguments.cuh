@@ -9,8 +9,8 @@ namespace flashsmith {
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
 // The maps have four dimensions: d_head, sequence, head, batch. Their boxes are `map_columns(cfg)`
-// columns wide, swizzled over that width, and B_r (Q), `map_KV_rows(cfg)` (K, V) or kOutputBoxRows
-// (O) rows high.
+// columns wide, swizzled over that width, and kQueryBoxRows (Q), `map_KV_rows(cfg)` (K, V) or
+// kOutputBoxRows (O) rows high.
 struct HopperForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   void *__restrict__ O;  // (batch, seq_len_q, n_heads, d_head)
@@ -38,6 +38,7 @@ constexpr int map_KV_rows(const HopperForwardKernelConfig &cfg) {
   return cfg.B_c / cfg.cluster_size;
 }
 
+constexpr int kQueryBoxRows = 64;   // of a warpgroup
 constexpr int kOutputBoxRows = 16;  // of a warp
 
 // Blocks of rows of Q: whole clusters of them, so that the last may lie beyond the sequence.

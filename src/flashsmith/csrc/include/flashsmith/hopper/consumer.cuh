@@ -115,7 +115,7 @@ class Consumer {
     skipped_ = n_skipped_blocks<Kernel>(args_, blocks, row);
     block_ = blocks - 1 - skipped_;
     masked_from_ = first_masked_block<Kernel>(args_, row);
-    ptx::mbarrier_wait_parity(Barriers<Kernel>::Q().full, Q_buffer_.parity);
+    ptx::mbarrier_wait_parity(Barriers<Kernel>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
     Q_.load(shared_ + Kernel::Q_offset + warpgroup_ * kWgmmaM * Kernel::row_bytes);
     if constexpr (Kernel::config.Q_in_registers) release_Q();
@@ -126,7 +126,7 @@ class Consumer {
     const Tile tile = tile_at<Kernel>(args_, place);
     const int row = tile.Q_block * Kernel::B_r + warpgroup_ * kWgmmaM + warp() * kWarpRows;
     const ptx::shared_address staging =
-        shared_ + Kernel::O_offset + (warpgroup_ * 4 + warp()) * kWarpRows * Kernel::d_head * 2;
+        shared_ + Kernel::O_offset + (warpgroup_ * 4 + warp()) * Kernel::warp_staging_bytes;
     store_tile<Kernel>(args_, O_, softmax, {row, tile.head, tile.batch}, staging);
   }
 
@@ -290,9 +290,8 @@ class Consumer {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::V(V_stage_.buffer).full, V_stage_.parity);
   }
   FLASHSMITH_DEVICE void release_Q() const {
-    // The producer of a block with one tile never asks for it again.
     if constexpr (Kernel::config.persistent) {
-      if (lane() == 0) ptx::mbarrier_arrive(Barriers<Kernel>::Q().empty);
+      if (lane() == 0) ptx::mbarrier_arrive(Barriers<Kernel>::Q(warpgroup_).empty);
     }
   }
   // A buffer of K or V, to the producers of all blocks of the cluster.

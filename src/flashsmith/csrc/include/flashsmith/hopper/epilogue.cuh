@@ -31,23 +31,24 @@ FLASHSMITH_DEVICE void pack_columns(uint32_t (&words)[4], const OAccumulator<Ker
   }
 }
 
-// A bulk copy each box, by one lane. `staging`: the warp's own part of O's tile, which the copies
-// of its last tile may still be reading.
+// The boxes from `first` to before `end`, by a bulk copy each that one lane issues. `staging`: the
+// warp's own memory, which copies of boxes before these may still be reading.
 template <typename Kernel>
-FLASHSMITH_DEVICE void store_by_copy(const HopperForwardKernelArgs &args,
-                                     const OAccumulator<Kernel> &O, const WarpRows &rows,
-                                     const float (&factor)[2], ptx::shared_address staging) {
+FLASHSMITH_DEVICE void store_boxes(const HopperForwardKernelArgs &args,
+                                   const OAccumulator<Kernel> &O, const WarpRows &rows,
+                                   const float (&factor)[2], ptx::shared_address staging, int first,
+                                   int end) {
   constexpr int kPairsPerBox = Kernel::box_columns / 16, kChunksPerRow = Kernel::row_bytes / 16;
   const int lane = ptx::recomputed(ptx::thread_index() % kWarpSize);
   const int row = lane % 16, permutation = row * Kernel::row_bytes / 128 % kChunksPerRow;
   if (lane == 0) ptx::tma_store_wait_group_read<0>();
   ptx::warp_sync();
 #pragma unroll
-  for (int pair = 0; pair < Kernel::d_head / 16; pair++) {
+  for (int pair = first * kPairsPerBox; pair < end * kPairsPerBox; pair++) {
     uint32_t words[4];
     pack_columns<Kernel>(words, O, pair, factor);
     const int chunk = pair % kPairsPerBox * 2 + lane / 16;
-    ptx::stmatrix_x4(staging + pair / kPairsPerBox * Kernel::warp_box_bytes +
+    ptx::stmatrix_x4(staging + (pair / kPairsPerBox - first) * Kernel::warp_box_bytes +
                          row * Kernel::row_bytes + (chunk ^ permutation) * 16,
                      words);
   }
@@ -55,11 +56,23 @@ FLASHSMITH_DEVICE void store_by_copy(const HopperForwardKernelArgs &args,
   ptx::warp_sync();
   if (lane != 0) return;
 #pragma unroll
-  for (int box = 0; box < Kernel::n_boxes; box++) {
-    ptx::tma_store(args.O_map, staging + box * Kernel::warp_box_bytes, box * Kernel::box_columns,
-                   rows.row, rows.head, rows.batch);
+  for (int box = first; box < end; box++) {
+    ptx::tma_store(args.O_map, staging + (box - first) * Kernel::warp_box_bytes,
+                   box * Kernel::box_columns, rows.row, rows.head, rows.batch);
   }
   ptx::tma_store_commit_group();
+}
+
+template <typename Kernel>
+FLASHSMITH_DEVICE void store_by_copy(const HopperForwardKernelArgs &args,
+                                     const OAccumulator<Kernel> &O, const WarpRows &rows,
+                                     const float (&factor)[2], ptx::shared_address staging) {
+  constexpr int kRound = Kernel::n_staged_boxes;
+#pragma unroll
+  for (int first = 0; first < Kernel::n_boxes; first += kRound) {
+    const int end = first + kRound < Kernel::n_boxes ? first + kRound : Kernel::n_boxes;
+    store_boxes<Kernel>(args, O, rows, factor, staging, first, end);
+  }
 }
 
 // Lane q of a quad gives word i to lane i, as its word q.

@@ -8,8 +8,8 @@
 namespace flashsmith {
 
 // The two barriers of a buffer. `full`: the producer has filled it, or the producers of the cluster
-// have. `empty`: every consumer warp has done with it; of K and V, in all blocks of the cluster,
-// because each producer fills its share of the buffer in all of them.
+// have. `empty`: every warp that reads it has done with it; of K and V, in all blocks of the
+// cluster, because each producer fills its share of the buffer in all of them.
 struct BufferBarriers {
   ptx::shared_address full, empty;
 };
@@ -31,10 +31,13 @@ constexpr int kQueueEntries = 2;
 
 template <typename Kernel>
 struct Barriers {
-  static FLASHSMITH_DEVICE BufferBarriers Q() { return pair(0); }
-  static FLASHSMITH_DEVICE BufferBarriers K(int stage) { return pair(1 + stage); }
+  // Of a warpgroup's rows.
+  static FLASHSMITH_DEVICE BufferBarriers Q(int warpgroup) { return pair(warpgroup); }
+  static FLASHSMITH_DEVICE BufferBarriers K(int stage) {
+    return pair(Kernel::n_warpgroups + stage);
+  }
   static FLASHSMITH_DEVICE BufferBarriers V(int stage) {
-    return pair(1 + Kernel::n_stages + stage);
+    return pair(Kernel::n_warpgroups + Kernel::n_stages + stage);
   }
 
   // An entry of the queue is full. That it is empty again needs no barrier: before the producer
@@ -45,8 +48,10 @@ struct Barriers {
   static FLASHSMITH_DEVICE void init() {
     for (int i = 0; i < kPairs; i++) {
       ptx::mbarrier_init(pair(i).full, 1);
-      const int n_blocks = i == 0 ? 1 : Kernel::cluster_size;
-      ptx::mbarrier_init(pair(i).empty, Kernel::n_consumer_warps * n_blocks);
+      const int n_warps = i < Kernel::n_warpgroups
+                              ? kWarpgroupSize / kWarpSize
+                              : Kernel::n_consumer_warps * Kernel::cluster_size;
+      ptx::mbarrier_init(pair(i).empty, n_warps);
     }
     if constexpr (Kernel::config.dynamic_queue) {
       for (int i = 0; i < kQueueEntries; i++) ptx::mbarrier_init(queue(i), 1);
@@ -55,7 +60,7 @@ struct Barriers {
   }
 
  private:
-  static constexpr int kPairs = 1 + 2 * Kernel::n_stages;
+  static constexpr int kPairs = Kernel::n_warpgroups + 2 * Kernel::n_stages;
   static_assert(Kernel::n_barriers == 2 * kPairs + kQueueEntries, "each barrier has its place");
 
   static FLASHSMITH_DEVICE ptx::shared_address at(int index) {

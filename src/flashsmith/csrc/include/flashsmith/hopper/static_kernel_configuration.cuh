@@ -9,7 +9,7 @@
 namespace flashsmith {
 
 // Rows of one wgmma, its step along K, and the rows a warp has of it.
-constexpr int kWgmmaM = 64, kWgmmaK = 16, kWarpRows = kOutputBoxRows;
+constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWarpRows = kOutputBoxRows;
 
 // Registers of a thread after setmaxnreg: what the block has at its launch, moved to the consumers.
 struct RegisterSplit {
@@ -78,6 +78,9 @@ struct StaticHopperForwardKernelConfig {
   static constexpr int Q_box_bytes = B_r * row_bytes, KV_box_bytes = B_c * row_bytes;
   static constexpr int Q_bytes = Q_box_bytes * n_boxes, KV_bytes = KV_box_bytes * n_boxes;
   static constexpr int warp_box_bytes = kWarpRows * row_bytes;
+  // O leaves in rounds of so many boxes.
+  static constexpr int n_staged_boxes = staged_columns(CFG) / box_columns;
+  static constexpr int warp_staging_bytes = n_staged_boxes * warp_box_bytes;
   // Each block of a cluster loads its share of the rows of K and V, for all of them.
   static constexpr int KV_share_rows = map_KV_rows(CFG);
   static constexpr int KV_share_bytes = KV_share_rows * row_bytes;
@@ -87,9 +90,9 @@ struct StaticHopperForwardKernelConfig {
   static constexpr int K_offset = Q_offset + Q_bytes;
   static constexpr int V_offset = K_offset + n_stages * KV_bytes;
   static constexpr int O_offset = V_offset + n_stages * KV_bytes;
-  static constexpr int queue_offset = O_offset + (CFG.tma_store ? Q_bytes : 0);
+  static constexpr int queue_offset = O_offset + n_consumer_warps * warp_staging_bytes;
   static constexpr int barriers_offset = queue_offset + 16;
-  static constexpr int n_barriers = 4 + 4 * n_stages;
+  static constexpr int n_barriers = 2 * n_warpgroups + 4 * n_stages + 2;
   static_assert(Q_bytes % 1024 == 0 && KV_bytes % 1024 == 0, "tiles are 1024-byte aligned");
   static_assert(barriers_offset + n_barriers * ptx::kMbarrierBytes == shared_memory_bytes(CFG),
                 "the host asks for as much shared memory as the kernel uses");
