@@ -35,6 +35,7 @@ FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarrie
 template <typename Kernel>
 FLASHSMITH_DEVICE void load_Q(int parity, const HopperForwardKernelArgs &args, const Tile &tile) {
   constexpr int kBytes = kWgmmaM * Kernel::row_bytes;
+#pragma unroll 1  // the thread has few registers
   for (int warpgroup = 0; warpgroup < Kernel::n_warpgroups; warpgroup++) {
     const BufferBarriers barriers = Barriers<Kernel>::Q(warpgroup);
     // A block with one tile loads them once.
