@@ -27,15 +27,15 @@ VARIED = [
         "(FP16, 64, 64, 64, 1): wgmma+stages_1",
         "(BF16, 64, 256, 64, 4): wgmma+stages_2+overlap+ping_pong+persistent+tiles+tma_store",
         "(BF16, 64, 192, 16, 3): wgmma+stages_8+overlap+persistent+queue+heads_1+tma_store",
-        "(FP16, 96, 64, 48, 1): wgmma+stages_2+q_regs+overlap+persistent+queue+lazy_8+tma_store",
+        "(FP16, 96, 64, 48, 1): wgmma+stages_2+q_regs_6+overlap+persistent+queue+lazy_8+tma_store",
         "(FP16, 128, 128, 96, 2): "
-        "wgmma+stages_3+overlap+ping_pong+persistent+queue+tiles+heads_4+lazy_4",
+        "wgmma+stages_3+q_regs_1+overlap+ping_pong+persistent+queue+tiles+heads_4+lazy_4",
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+lazy_8+fma_exp_4",
         "(FP16, 192, 128, 64, 2): wgmma+stages_2+persistent+heads_2+lazy_1+tma_store",
         "(BF16, 256, 128, 16, 2): wgmma+stages_8+persistent+fma_exp_16",
-        "(FP16, 96, 64, 48, 1): wgmma+stages_1+cluster_2",
-        "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs+overlap+ping_pong+persistent+tiles+heads_2"
-        "+cluster_2+lazy_8+stale+tma_store",
+        "(FP16, 96, 64, 48, 1): wgmma+stages_1+q_regs_5+cluster_2",
+        "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs_8+overlap+ping_pong+persistent+tiles"
+        "+heads_2+cluster_2+lazy_8+stale+tma_store",
     )
 ]
 CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED]))

@@ -31,7 +31,7 @@ from flashsmith.configs import ForwardKernelInstance, parse_kernel_name_into_con
 from flashsmith.runtime import Kernel, find_kernel, load_library
 
 QUEUE = parse_kernel_name_into_config(
-    "(FP16, 96, 64, 48, 1): wgmma+stages_2+q_regs+overlap+persistent+queue+lazy_8+tma_store"
+    "(FP16, 96, 64, 48, 1): wgmma+stages_2+q_regs_6+overlap+persistent+queue+lazy_8+tma_store"
 )
 PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
 Q_SHAPE = (2, 70, 4, 96)  # batch, seq_len_q, n_heads, d_head

@@ -335,10 +335,10 @@ def test_ragged_lengths_elsewhere_are_refused_with_advice() -> None:
         chosen(seq_len=1000, gpu=A100)
 
 
-def test_tiles_of_bf16_serve_fp16_without_its_exponents() -> None:
+def test_tiles_of_bf16_serve_fp16_which_has_fewer_exponents() -> None:
     write_user_table(make_entry([HOPPER_BF16]), gpu=H100)
     lent = chosen(gpu=H100).config
-    assert lent == replace(HOPPER_BF16, dtype=DType.FP16, stale_maximum=False)
+    assert lent == replace(HOPPER_BF16, dtype=DType.FP16, lazy_rescale_log2=4)
     assert not lent.problems()
 
 

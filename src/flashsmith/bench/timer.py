@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,12 +22,20 @@ class Timing:
 
 
 def time_interleaved(
-    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 30, warmup: int = 3
+    candidates: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = 30,
+    warmup: int = 3,
+    pause: float = 0.0,
 ) -> dict[str, Timing]:
     """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the card.
 
     Before each run L2 is overwritten. The time is between two events on the stream; the overwriting
     keeps the GPU busy meanwhile, so the host's launch cost is not in it.
+
+    Args:
+        pause: Seconds without work before each run, so that the runs before it do not slow it down
+            by the power that they drew.
     """
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     for _ in range(warmup):
@@ -39,6 +48,9 @@ def time_interleaved(
                 torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
                 for _ in range(2)
             )
+            if pause:
+                torch.cuda.synchronize()
+                time.sleep(pause)
             flush.zero_()
             start.record()
             run()

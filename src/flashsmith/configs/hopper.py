@@ -29,7 +29,8 @@ class HopperForwardKernelConfig(ForwardConfigBase):
     B_c: rows of K and V that a stage holds.
     n_warpgroups: consumer warpgroups.
     n_stages: blocks of K, and of V, that are in shared memory at a time.
-    Q_in_registers: Q is an operand from registers, else from shared memory.
+    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T take Q from registers, the
+        others from shared memory.
     overlap_softmax: Q K^T of the next block runs while the softmax of this one does.
     ping_pong: the consumer warpgroups take turns with the tensor cores.
     persistent: one block on each multiprocessor works on tile after tile.
@@ -57,7 +58,7 @@ class HopperForwardKernelConfig(ForwardConfigBase):
     B_c: int
     n_warpgroups: int
     n_stages: int
-    Q_in_registers: bool
+    Q_steps_in_registers: int
     overlap_softmax: bool
     ping_pong: bool
     persistent: bool
@@ -80,7 +81,7 @@ class HopperForwardKernelConfig(ForwardConfigBase):
     feature_table: ClassVar[tuple[Feature, ...]] = (
         Feature(WGMMA),
         number("stages", "n_stages"),
-        flag("q_regs", "Q_in_registers"),
+        number("q_regs", "Q_steps_in_registers", absent=0),
         flag("overlap", "overlap_softmax"),
         flag("ping_pong", "ping_pong"),
         flag("persistent", "persistent"),
@@ -94,7 +95,7 @@ class HopperForwardKernelConfig(ForwardConfigBase):
         flag("tma_store", "tma_store"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
-        ("heads_per_group", "lazy_rescale_log2", "fma_exponentials")
+        ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
     )
 
     def problems(self, gpu: str = "sm_90a") -> list[str]:

@@ -24,6 +24,7 @@ MAX_WGMMA_N = 256
 MAX_STAGES = 8
 MAX_CLUSTER = 2
 MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
+MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 
 SUPPORTED_D_HEADS = (64, 96, 128, 192, 256)
 # Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
@@ -59,6 +60,12 @@ def _tile_problems(config: HopperForwardKernelConfig) -> Iterator[str]:
             f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "
             f"{WGMMA_M} rows of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
         )
+    steps = config.d_head // WGMMA_K
+    if config.Q_steps_in_registers > steps:
+        yield (
+            f"Q_steps_in_registers is {config.Q_steps_in_registers}; with d_head {config.d_head} "
+            f"Q K^T has {steps}."
+        )
     if config.B_c % WGMMA_K != 0 or config.B_c > MAX_WGMMA_N:
         yield f"B_c is {config.B_c}; it must be a multiple of {WGMMA_K} up to {MAX_WGMMA_N}."
 
@@ -88,8 +95,15 @@ def _softmax_problems(config: HopperForwardKernelConfig) -> Iterator[str]:
         )
     if config.stale_maximum and config.lazy_rescale_log2 == 0:
         yield "stale_maximum needs room for growth, but lazy_rescale_log2 is 0."
-    if config.stale_maximum and config.dtype != DType.BF16:
-        yield "stale_maximum keeps P below 1 by up to 2^lazy, which needs the exponents of BF16."
+    if (
+        config.stale_maximum
+        and config.dtype == DType.FP16
+        and config.lazy_rescale_log2 > MAX_FP16_LEAD_LOG2
+    ):
+        yield (
+            f"lazy_rescale_log2 is {config.lazy_rescale_log2}; with stale_maximum P is smaller by "
+            f"2^that, and FP16 loses small weights beyond {MAX_FP16_LEAD_LOG2}."
+        )
     if config.stale_maximum and config.fma_exponentials > 0:
         yield (
             f"fma_exponentials is {config.fma_exponentials}; with stale_maximum there are no "
@@ -107,7 +121,7 @@ def _register_problems(config: HopperForwardKernelConfig) -> Iterator[str]:
         "S": config.B_c // 2,
         # Else S is in registers no longer when P, half as large, takes their place.
         "P": config.B_c // 4 if config.overlap_softmax else 0,
-        "Q": config.d_head // 4 if config.Q_in_registers else 0,
+        "Q": 4 * config.Q_steps_in_registers,
         "other": OTHER_REGISTERS,
     }
     needed = sum(registers.values())

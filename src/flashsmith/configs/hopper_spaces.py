@@ -10,22 +10,21 @@ from typing import NamedTuple
 from flashsmith.configs.dtype import DType
 from flashsmith.configs.gpu import get_gpu_architecture
 from flashsmith.configs.hopper import HopperForwardKernelConfig
-from flashsmith.configs.hopper_legality import WGMMA_M
+from flashsmith.configs.hopper_legality import MAX_FP16_LEAD_LOG2, MAX_LAZY_LOG2, WGMMA_M
 from flashsmith.configs.parse import parse_kernel_name_into_config
 
 # One idea a step, in this order.
 _PROGRESSION = (
     "wgmma+stages_2",
     "wgmma+stages_2+overlap",
-    "wgmma+stages_2+q_regs+overlap",
-    "wgmma+stages_2+q_regs+overlap+lazy_8",
-    "wgmma+stages_2+q_regs+overlap+persistent+lazy_8",
-    "wgmma+stages_2+q_regs+overlap+persistent+tiles+lazy_8",
-    "wgmma+stages_2+q_regs+overlap+persistent+tiles+lazy_8+tma_store",
-    "wgmma+stages_2+q_regs+overlap+persistent+tiles+lazy_8+stale+tma_store",
-    "wgmma+stages_2+q_regs+overlap+persistent+queue+tiles+heads_16+lazy_8+stale+tma_store",
+    "wgmma+stages_2+q_regs_8+overlap",
+    "wgmma+stages_2+q_regs_8+overlap+lazy_8",
+    "wgmma+stages_2+q_regs_8+overlap+lazy_8+stale",
+    "wgmma+stages_2+q_regs_8+overlap+persistent+tiles+lazy_8+stale",
+    "wgmma+stages_2+q_regs_8+overlap+persistent+tiles+lazy_8+stale+tma_store",
+    "wgmma+stages_2+q_regs_8+overlap+persistent+queue+tiles+heads_16+lazy_8+stale+tma_store",
 )
-_PROGRESSION_TILES = f"({DType.BF16}, 128, 128, 128, 2)"  # stale needs BF16's exponents
+_PROGRESSION_TILES = f"({DType.BF16}, 128, 128, 128, 2)"  # lazy_8 with stale needs BF16's exponents
 
 
 class HopperTiles(NamedTuple):
@@ -34,43 +33,47 @@ class HopperTiles(NamedTuple):
     n_warpgroups: int
     B_c: int
     n_stages: int
-    Q_in_registers: bool
+    Q_steps_in_registers: int
     ping_pong: bool
-    overlap: bool = True  # of the softmax, and of tiles
+    overlap_softmax: bool = True
+    overlap_tiles: bool = True  # where softmax overlaps
 
 
 # By d_head, those that were the fastest for some shape, or close (docs/kernels/hopper-forward.md).
 _TUNING_TILES = {
     64: (
-        HopperTiles(4, 64, 6, Q_in_registers=False, ping_pong=True),
-        HopperTiles(4, 64, 6, Q_in_registers=False, ping_pong=False),
-        HopperTiles(4, 64, 4, Q_in_registers=True, ping_pong=False, overlap=False),
-        HopperTiles(3, 128, 2, Q_in_registers=False, ping_pong=True),
+        HopperTiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
+        HopperTiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True, overlap_tiles=False),
+        HopperTiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=False),
+        HopperTiles(4, 64, 4, Q_steps_in_registers=4, ping_pong=False, overlap_softmax=False),
+        HopperTiles(3, 128, 2, Q_steps_in_registers=0, ping_pong=True),
     ),
     96: (
-        HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=False),
-        HopperTiles(3, 64, 3, Q_in_registers=False, ping_pong=True),
-        HopperTiles(3, 96, 2, Q_in_registers=False, ping_pong=True),
+        HopperTiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
+        HopperTiles(3, 64, 3, Q_steps_in_registers=0, ping_pong=True),
+        HopperTiles(3, 96, 2, Q_steps_in_registers=0, ping_pong=True),
+        HopperTiles(3, 96, 2, Q_steps_in_registers=0, ping_pong=True, overlap_tiles=False),
     ),
     128: (
-        HopperTiles(2, 64, 4, Q_in_registers=True, ping_pong=False),
-        HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=False),
-        HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=True),
-        HopperTiles(3, 64, 2, Q_in_registers=False, ping_pong=True),
-        HopperTiles(3, 80, 2, Q_in_registers=False, ping_pong=True),
+        HopperTiles(2, 64, 4, Q_steps_in_registers=8, ping_pong=False),
+        HopperTiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=False),
+        HopperTiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
+        HopperTiles(3, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
+        HopperTiles(3, 80, 2, Q_steps_in_registers=1, ping_pong=True),
     ),
     192: (
-        HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=False),
-        HopperTiles(2, 80, 2, Q_in_registers=False, ping_pong=False),
-        HopperTiles(2, 96, 2, Q_in_registers=False, ping_pong=False),
+        HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+        HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
+        HopperTiles(2, 80, 2, Q_steps_in_registers=4, ping_pong=False),
+        HopperTiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
     ),
     256: (
-        HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=False),
-        HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=True),
-        HopperTiles(2, 80, 2, Q_in_registers=False, ping_pong=False),
+        HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+        HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True),
+        HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
     ),
 }
-_HEADS_PER_GROUP = (0, 4, 16, 64)
+_HEADS_PER_GROUP = (0, 16, 32, 64)
 
 
 def make_hopper_config(
@@ -81,8 +84,9 @@ def make_hopper_config(
     heads_per_group: int,
     stale_maximum: bool,
 ) -> HopperForwardKernelConfig:
-    """With what helps every shape: persistent blocks with a queue, lazy rescaling, and bulk stores
-    where there is room for them."""
+    """With what helps every shape: persistent blocks with a queue, as lazy a rescale as the dtype
+    allows, and bulk stores where there is room for them."""
+    largest_lead = MAX_FP16_LEAD_LOG2 if dtype == DType.FP16 else MAX_LAZY_LOG2
     config = HopperForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,
@@ -90,15 +94,15 @@ def make_hopper_config(
         B_c=tiles.B_c,
         n_warpgroups=tiles.n_warpgroups,
         n_stages=tiles.n_stages,
-        Q_in_registers=tiles.Q_in_registers,
-        overlap_softmax=tiles.overlap,
+        Q_steps_in_registers=tiles.Q_steps_in_registers,
+        overlap_softmax=tiles.overlap_softmax,
         ping_pong=tiles.ping_pong,
         persistent=True,
         dynamic_queue=True,
-        overlap_tiles=tiles.overlap,
+        overlap_tiles=tiles.overlap_softmax and tiles.overlap_tiles,
         heads_per_group=heads_per_group,
         cluster_size=1,
-        lazy_rescale_log2=8,
+        lazy_rescale_log2=largest_lead if stale_maximum else MAX_LAZY_LOG2,
         stale_maximum=stale_maximum,
         fma_exponentials=0,
         tma_store=True,
@@ -133,5 +137,4 @@ def get_hopper_autotuning_kernel_configs(
         for tiles in _TUNING_TILES[d_head]
         for heads, stale in product(_HEADS_PER_GROUP, (False, True))
     }
-    # FP16 rules out stale_maximum.
-    return sorted(config for config in configs if not config.problems())
+    return sorted(configs)

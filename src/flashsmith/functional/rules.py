@@ -13,11 +13,11 @@ from flashsmith.configs import (
 
 # Of the sm90 family, by d_head: what serves middling lengths well.
 _HOPPER_TILES = {
-    64: HopperTiles(4, 64, 4, Q_in_registers=False, ping_pong=True),
-    96: HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=False),
-    128: HopperTiles(2, 128, 2, Q_in_registers=True, ping_pong=True),
-    192: HopperTiles(2, 96, 2, Q_in_registers=False, ping_pong=False),
-    256: HopperTiles(2, 64, 2, Q_in_registers=False, ping_pong=False),
+    64: HopperTiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
+    96: HopperTiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
+    128: HopperTiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
+    192: HopperTiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
+    256: HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
 }
 
 
@@ -78,11 +78,7 @@ def _hopper_rule(dtype: DType, d_head: int) -> HopperForwardKernelConfig:
         supported = ", ".join(map(str, _HOPPER_TILES))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
     return make_hopper_config(
-        dtype,
-        d_head,
-        _HOPPER_TILES[d_head],
-        heads_per_group=16,
-        stale_maximum=dtype == DType.BF16,
+        dtype, d_head, _HOPPER_TILES[d_head], heads_per_group=16, stale_maximum=True
     )
 
 

@@ -19,6 +19,7 @@ from flashsmith.configs import (
     ForwardVariant,
     HopperForwardKernelConfig,
 )
+from flashsmith.configs.hopper_legality import MAX_FP16_LEAD_LOG2
 from flashsmith.configs.legality import SUPPORTED_VALUES
 from flashsmith.errors import TuningError
 from flashsmith.functional.rules import fits, rule_config
@@ -146,10 +147,11 @@ def _is_for_sm80(d_head: int, seq_len: int, plain: bool) -> bool:
 
 
 def _for_dtype(config: ForwardKernelConfig, dtype: DType) -> ForwardKernelConfig:
-    """The same tiles for another 16-bit type. FP16 has no exponents for a stale maximum."""
-    if isinstance(config, HopperForwardKernelConfig):
-        stale_maximum = config.stale_maximum and dtype == DType.BF16
-        return replace(config, dtype=dtype, stale_maximum=stale_maximum)
+    """The same tiles for another 16-bit type; FP16 has less room for a stale maximum."""
+    if isinstance(config, HopperForwardKernelConfig) and config.stale_maximum:
+        lazy = config.lazy_rescale_log2
+        lazy = min(lazy, MAX_FP16_LEAD_LOG2) if dtype == DType.FP16 else lazy
+        return replace(config, dtype=dtype, lazy_rescale_log2=lazy)
     return replace(config, dtype=dtype)
 
 

@@ -20,8 +20,13 @@ Runs = Mapping[str, Callable[[], object]]
 Timer = Callable[[Runs, int], Mapping[str, Timing]]  # of functions, so many times each
 
 
+# Seconds. Without it dozens of good kernels in turn hold the card at its power limit, which levels
+# them: what differs by 3% at full clocks differs by 0.2% then, and noise decides.
+_PAUSE = 0.001
+
+
 def _time_on_gpu(runs: Runs, repeats: int) -> Mapping[str, Timing]:
-    return time_interleaved(runs, repeats=repeats, warmup=1)
+    return time_interleaved(runs, repeats=repeats, warmup=1, pause=_PAUSE)
 
 
 class KernelLab:

@@ -44,7 +44,7 @@ Row fields(const HopperForwardKernelConfig &c) {
           c.B_c,
           c.n_warpgroups,
           c.n_stages,
-          c.Q_in_registers,
+          c.Q_steps_in_registers,
           c.overlap_softmax,
           c.ping_pong,
           c.persistent,

@@ -35,16 +35,16 @@ struct FlashForwardKernelConfig {
 // Python class of this name; ordered, so that it can be the key of a map.
 struct HopperForwardKernelConfig {
   ScalarType dtype;
-  int d_head;             // 64, 96, 128, 192 or 256
-  int B_r;                // rows of Q a block works on at a time, 64 for each consumer warpgroup
-  int B_c;                // rows of K and V that a stage holds
-  int n_warpgroups;       // consumers; one more warpgroup loads
-  int n_stages;           // blocks of K, and of V, in shared memory
-  bool Q_in_registers;    // Q is an operand from registers, else from shared memory
-  bool overlap_softmax;   // Q K^T of the next block runs while the softmax of this one does
-  bool ping_pong;         // consumer warpgroups take turns with the tensor cores
-  bool persistent;        // one block a multiprocessor works on tile after tile
-  bool dynamic_queue;     // persistent: the next tile comes from a queue in global memory
+  int d_head;                // 64, 96, 128, 192 or 256
+  int B_r;                   // rows of Q a block works on at a time, 64 for each consumer warpgroup
+  int B_c;                   // rows of K and V that a stage holds
+  int n_warpgroups;          // consumers; one more warpgroup loads
+  int n_stages;              // blocks of K, and of V, in shared memory
+  int Q_steps_in_registers;  // of the d_head / 16 of Q K^T; the others read shared memory
+  bool overlap_softmax;      // Q K^T of the next block runs while the softmax of this one does
+  bool ping_pong;            // consumer warpgroups take turns with the tensor cores
+  bool persistent;           // one block a multiprocessor works on tile after tile
+  bool dynamic_queue;        // persistent: the next tile comes from a queue in global memory
   bool overlap_tiles;     // persistent: the next tile's first Q K^T runs with this one's last P V
   int heads_per_group;    // tiles go longest first inside groups of so many heads; 0: head by head
   int cluster_size;       // blocks that load K and V together, by multicast; 1: none

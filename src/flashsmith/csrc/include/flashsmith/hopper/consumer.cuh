@@ -118,7 +118,7 @@ class Consumer {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
     Q_.load(shared_ + Kernel::Q_offset + warpgroup_ * kWgmmaM * Kernel::row_bytes);
-    if constexpr (Kernel::config.Q_in_registers) release_Q();
+    if constexpr (Kernel::Q_in_registers) release_Q();
     skip_K();
   }
 
@@ -165,7 +165,7 @@ class Consumer {
   // `place`; then P.
   FLASHSMITH_DEVICE void cross_into_tile(int place) {
     const int done = place_;
-    if constexpr (Kernel::config.Q_in_registers) {
+    if constexpr (Kernel::Q_in_registers) {
       // Q has long been in shared memory. As in the loop the softmax runs under P V.
       open(place);
       issue_both();
@@ -238,7 +238,7 @@ class Consumer {
     ptx::pin_registers(S_);
     release(Barriers<Kernel>::K(K_stage_.buffer));
     K_stage_.advance();
-    if constexpr (!Kernel::config.Q_in_registers) {
+    if constexpr (!Kernel::Q_in_registers) {
       if (block_ == 0) release_Q();
     }
   }

@@ -17,47 +17,52 @@ using OAccumulator = float[Kernel::d_head / 2];
 template <typename Kernel>
 using POperand = uint32_t[Kernel::PV_steps][4];
 
-// The 64 rows of Q of a warpgroup as the operand of Q K^T, where `at` is its first row in shared
-// memory: in place, or in registers.
-template <typename Kernel, bool kInRegisters = Kernel::config.Q_in_registers>
-struct QOperand {
-  ptx::shared_address rows;
-
-  FLASHSMITH_DEVICE void load(ptx::shared_address at) { rows = at; }
-
-  FLASHSMITH_DEVICE void multiply(SAccumulator<Kernel> &S, int step, ptx::MatrixDescriptor K) {
-    constexpr int kStepsPerBox = Kernel::box_columns / kWgmmaK;
-    const ptx::MatrixDescriptor Q =
-        ptx::advance(ptx::k_major_descriptor(rows, Kernel::swizzle),
-                     step / kStepsPerBox * Kernel::Q_box_bytes + step % kStepsPerBox * kWgmmaK * 2);
-    ptx::wgmma_shared<typename Kernel::value_t, Kernel::B_c, ptx::Major::k, ptx::Major::k>(
-        S, Q, K, step > 0);
-  }
-};
-
+// The 64 rows of Q of a warpgroup as the operand of Q K^T: some steps from registers, evenly
+// spread, the others from shared memory.
 template <typename Kernel>
-struct QOperand<Kernel, true> {
-  uint32_t fragments[Kernel::QK_steps][4];
+class QOperand {
+  static constexpr int kSteps = Kernel::QK_steps, kInRegisters = Kernel::Q_register_steps;
+  static constexpr int kStepsPerBox = Kernel::box_columns / kWgmmaK;
 
-  FLASHSMITH_DEVICE void load(ptx::shared_address at) {
-    constexpr int kStepsPerBox = Kernel::box_columns / kWgmmaK;
+  ptx::shared_address rows_ = 0;
+  uint32_t fragments_[kInRegisters > 0 ? kInRegisters : 1][4];
+
+  // Of a step, where its fragment is, or would be.
+  static FLASHSMITH_DEVICE int fragment(int step) { return step * kInRegisters / kSteps; }
+  static FLASHSMITH_DEVICE bool is_in_registers(int step) {
+    return fragment(step + 1) > fragment(step);
+  }
+
+ public:
+  // `rows`: the first of them in shared memory.
+  FLASHSMITH_DEVICE void load(ptx::shared_address rows) {
     constexpr int kChunksPerRow = Kernel::row_bytes / 16;
     const int lane = ptx::thread_index() % kWarpSize;
     const int row = ptx::thread_index() % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
     // The swizzle permutes a row's chunks by the bits of the address above a line of 128 bytes.
     const int permutation = row * Kernel::row_bytes / 128 % kChunksPerRow;
+    rows_ = rows;
 #pragma unroll
-    for (int step = 0; step < Kernel::QK_steps; step++) {
+    for (int step = 0; step < kSteps; step++) {
+      if (!is_in_registers(step)) continue;
       const int chunk = step % kStepsPerBox * 2 + lane / 16;
-      ptx::ldmatrix_x4<false>(fragments[step], at + step / kStepsPerBox * Kernel::Q_box_bytes +
-                                                   row * Kernel::row_bytes +
-                                                   (chunk ^ permutation) * 16);
+      ptx::ldmatrix_x4<false>(fragments_[fragment(step)],
+                              rows + step / kStepsPerBox * Kernel::Q_box_bytes +
+                                  row * Kernel::row_bytes + (chunk ^ permutation) * 16);
     }
   }
 
   FLASHSMITH_DEVICE void multiply(SAccumulator<Kernel> &S, int step, ptx::MatrixDescriptor K) {
-    ptx::wgmma_registers<typename Kernel::value_t, Kernel::B_c, ptx::Major::k>(S, fragments[step],
-                                                                               K, step > 0);
+    using value_t = typename Kernel::value_t;
+    if (is_in_registers(step)) {
+      ptx::wgmma_registers<value_t, Kernel::B_c, ptx::Major::k>(S, fragments_[fragment(step)], K,
+                                                                step > 0);
+    } else {
+      const ptx::MatrixDescriptor Q = ptx::advance(
+          ptx::k_major_descriptor(rows_, Kernel::swizzle),
+          step / kStepsPerBox * Kernel::Q_box_bytes + step % kStepsPerBox * kWgmmaK * 2);
+      ptx::wgmma_shared<value_t, Kernel::B_c, ptx::Major::k, ptx::Major::k>(S, Q, K, step > 0);
+    }
   }
 };
 

@@ -66,7 +66,7 @@ template <typename Kernel>
 FLASHSMITH_DEVICE void produce(const HopperForwardKernelArgs &args) {
   // Its buffer is free as soon as the tile before has it in registers; else only after that tile's
   // last product, when one of K has been free for long.
-  constexpr bool kQFirst = Kernel::config.Q_in_registers;
+  constexpr bool kQFirst = Kernel::Q_in_registers;
   const ptx::shared_address shared = ptx::shared_memory();
   const int queries_per_key_head = args.n_heads / args.n_heads_kv;
   TileProducer<Kernel> tiles(args);

@@ -59,8 +59,9 @@ struct StaticHopperForwardKernelConfig {
   static_assert(CFG.lazy_rescale_log2 >= 0 && CFG.lazy_rescale_log2 <= 8,
                 "P stays within 2^8, far from overflow in fp16");
   static_assert(!CFG.stale_maximum ||
-                    (CFG.lazy_rescale_log2 > 0 && CFG.dtype == ScalarType::BFloat16),
-                "a stale maximum needs room for growth, and P below 1 the exponents of BF16");
+                    (CFG.lazy_rescale_log2 > 0 &&
+                     (CFG.lazy_rescale_log2 <= 4 || CFG.dtype == ScalarType::BFloat16)),
+                "a stale maximum needs room for growth, and a P below 2^-4 the exponents of BF16");
   static_assert(!CFG.stale_maximum || CFG.fma_exponentials == 0,
                 "a stale maximum leaves polynomials no registers: ptxas would serialise wgmma");
   static_assert(CFG.fma_exponentials >= 0 && CFG.fma_exponentials <= 16,
@@ -70,6 +71,10 @@ struct StaticHopperForwardKernelConfig {
   static constexpr RegisterSplit registers = register_split(n_warpgroups);
   static constexpr int n_consumer_warps = n_warpgroups * 4;
   static constexpr int QK_steps = d_head / kWgmmaK, PV_steps = B_c / kWgmmaK;
+  static constexpr int Q_register_steps = CFG.Q_steps_in_registers;
+  static constexpr bool Q_in_registers = Q_register_steps == QK_steps;
+  static_assert(Q_register_steps >= 0 && Q_register_steps <= QK_steps,
+                "up to all steps of Q K^T take Q from registers");
 
   // A tile in shared memory is as many boxes of a tensor map as d_head is wide.
   static constexpr ptx::Swizzle swizzle = map_swizzle(CFG);

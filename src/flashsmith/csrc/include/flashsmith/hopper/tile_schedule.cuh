@@ -150,7 +150,7 @@ class TileConsumer {
         ptx::shared_memory() + Kernel::queue_offset + entry_.buffer * sizeof(uint32_t)));
     // One lane will free Q's buffer, and with it the entry: all lanes must have read that. Where Q
     // stays in its buffer they meet at the turn before.
-    if constexpr (!Kernel::config.ping_pong || Kernel::config.Q_in_registers) ptx::warp_sync();
+    if constexpr (!Kernel::config.ping_pong || Kernel::Q_in_registers) ptx::warp_sync();
     entry_.advance();
     return place;
   }
