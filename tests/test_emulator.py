@@ -184,7 +184,15 @@ def test_scheduling(run: Run) -> None:
         assert "99 as lane mask" in fault
     for refusal, reason in zip(
         result["refused"],
-        ["threads is 48", "threads is 2048", "grid is (1, 0, 1)", "body is empty", "never ran"],
+        [
+            "threads is 48",
+            "threads is 2048",
+            "grid is (1, 0, 1)",
+            "cluster is 2, must be 1 to 8 and divide grid.x, 3",
+            "cluster is 9",
+            "body is empty",
+            "never ran",
+        ],
         strict=True,
     ):
         assert reason in refusal

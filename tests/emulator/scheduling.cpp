@@ -7,13 +7,14 @@ namespace cases {
 
 namespace {
 
-Launch of(Dim3 grid, unsigned threads, std::function<void()> body) {
+Launch of(Dim3 grid, unsigned threads, std::function<void()> body, unsigned cluster = 1) {
   return {.kernel = "scheduled",
           .grid = grid,
           .threads = threads,
           .shared_memory_bytes = 1024,
           .memory = {},
-          .body = std::move(body)};
+          .body = std::move(body),
+          .cluster = cluster};
 }
 
 // The order in which eight warps pass a barrier, twice.
@@ -78,10 +79,12 @@ void scheduling() {
   std::printf("], \"first_fault\": [\"%s\", \"%s\"]", fault_of(1).c_str(), fault_of(4).c_str());
   const auto nothing = [] {};
   const Site missing{"barrier_sync", "nowhere.cpp", 1, 1};
-  std::printf(", \"refused\": [\"%s\", \"%s\", \"%s\", \"%s\", \"%s\"]}\n",
+  std::printf(", \"refused\": [\"%s\", \"%s\", \"%s\", \"%s\", \"%s\", \"%s\", \"%s\"]}\n",
               refusal_of(of({}, 48, nothing), {}).c_str(),
               refusal_of(of({}, 2048, nothing), {}).c_str(),
               refusal_of(of({1, 0, 1}, 32, nothing), {}).c_str(),
+              refusal_of(of({3, 1, 1}, 32, nothing, 2), {}).c_str(),
+              refusal_of(of({9, 1, 1}, 32, nothing, 9), {}).c_str(),
               refusal_of(of({}, 32, nullptr), {}).c_str(),
               refusal_of(of({}, 32, nothing), {.dropped = missing}).c_str());
 }
