@@ -43,7 +43,6 @@ struct LoadBox {
   FLASHSMITH_DEVICE void operator()() const {
     const shared_address barrier = shared_memory(), box = shared_memory() + kTile;
     if (thread_index() == 0) {
-      tma_prefetch(map);
       mbarrier_init(barrier, 1);
       fence_mbarrier_init();
       mbarrier_arrive_expect_tx(barrier, words * 4);

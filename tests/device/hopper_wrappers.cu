@@ -68,7 +68,6 @@ __global__ void __launch_bounds__(384, 1)
   if (warp_index() / 4 == 0) {
     decrease_registers<24>();
     if (warp_index() == 0 && elect_one()) {
-      tma_prefetch(map);
       mbarrier_init(barrier, 2);
       fence_mbarrier_init();
       mbarrier_arrive_expect_tx(barrier, 1024);

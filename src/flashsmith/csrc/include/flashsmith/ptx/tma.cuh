@@ -143,13 +143,4 @@ FLASHSMITH_DEVICE void tma_store_wait_group_read(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// prefetch.tensormap: fetches the map ahead of its first use.
-FLASHSMITH_DEVICE void tma_prefetch(const TensorMap &map) {
-#ifdef FLASHSMITH_EMULATOR
-  static_cast<void>(map);
-#else
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-#endif
-}
-
 }  // namespace flashsmith::ptx
