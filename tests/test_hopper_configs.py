@@ -11,8 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from flashsmith.configs import (
     CAUSAL,
@@ -37,20 +35,6 @@ from hopper_kernels import CONFIGS as BUILT
 from hopper_kernels import PROGRESSION
 from test_configs import CSRC_INCLUDE
 
-# Wider than what is legal, so that no two fields always agree; any field that comes is drawn.
-_VALUES = {"DType": st.sampled_from(DType), "bool": st.booleans()}
-_MAY_BE_ZERO = HopperForwardKernelConfig.may_be_zero
-CONFIGS = st.builds(
-    HopperForwardKernelConfig,
-    **{
-        field.name: _VALUES.get(str(field.type), st.integers(field.name not in _MAY_BE_ZERO, 300))
-        for field in fields(HopperForwardKernelConfig)
-    },
-)
-INSTANCES = st.builds(
-    ForwardKernelInstance, CONFIGS, st.builds(ForwardVariant, causal=st.booleans())
-)
-
 WHOLE = parse_kernel_name_into_config(
     "(BF16, 128, 128, 128, 2): wgmma+stages_2+q_regs_8+overlap+ping_pong+persistent+queue+tiles"
     "+heads_4+cluster_2+lazy_8+stale+fma_exp_4+tma_store"
@@ -59,39 +43,6 @@ PLAIN = parse_kernel_name_into_config("(FP16, 64, 192, 80, 3): wgmma+stages_1")
 
 
 # ---- names
-
-
-@given(CONFIGS)
-def test_config_round_trips(cfg: HopperForwardKernelConfig) -> None:
-    assert parse_kernel_name_into_config(cfg.short_form()) == cfg
-    assert parse_kernel_name_into_config(cfg.short_form(include_d_head=False), cfg.d_head) == cfg
-    assert parse_kernel_name_into_config(f"| 3 | {cfg.short_form()} | 77.6% |") == cfg
-    assert parse_kernel_name_into_config(cfg.kernel_name()) == cfg
-    assert parse_kernel_name_into_config(cfg.kernel_name(with_types=True)) == cfg
-    assert parse_kernel_name_into_config(cfg.to_cpp_struct()) == cfg
-
-
-@given(INSTANCES)
-def test_instance_round_trips(instance: ForwardKernelInstance) -> None:
-    assert parse_kernel_name_into_instance(instance.name) == instance
-    assert parse_kernel_name_into_instance(instance.kernel_name()) == instance
-    assert parse_kernel_name_into_instance(instance.kernel_name(with_types=True)) == instance
-    assert instance.slug.isidentifier() and instance.slug.isascii()
-    assert instance.slug.endswith("_causal") is instance.variant.causal
-
-
-@given(
-    CONFIGS, CONFIGS, st.sampled_from([field.name for field in fields(HopperForwardKernelConfig)])
-)
-def test_one_changed_field_changes_every_name(
-    cfg: HopperForwardKernelConfig, other: HopperForwardKernelConfig, field: str
-) -> None:
-    assume(getattr(cfg, field) != getattr(other, field))
-    changed = replace(cfg, **{field: getattr(other, field)})
-    assert ForwardKernelInstance(cfg).slug != ForwardKernelInstance(changed).slug
-    assert cfg.short_form() != changed.short_form()
-    assert cfg.to_cpp_struct() != changed.to_cpp_struct()
-    assert cfg.kernel_name() != changed.kernel_name()
 
 
 def test_spellings_are_exact() -> None:

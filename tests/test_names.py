@@ -13,34 +13,33 @@ from flashsmith.configs import (
     FULL,
     DType,
     FlashForwardKernelConfig,
+    ForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
+    HopperForwardKernelConfig,
     get_kernel_progression_configs,
     get_kernels_to_build,
     parse_kernel_name_into_config,
     parse_kernel_name_into_instance,
 )
 
-SIZES = st.integers(1, 1024)
-TILES = st.integers(0, 64)
+_VALUES = {"DType": st.sampled_from(DType), "bool": st.booleans()}
 
-# Wider than what is legal, so that no two fields always agree.
-CONFIGS = st.builds(
-    FlashForwardKernelConfig,
-    dtype=st.sampled_from(DType),
-    d_head=SIZES,
-    B_r=SIZES,
-    B_c=SIZES,
-    n_warps=SIZES,
-    async_copy=st.booleans(),
-    eager_load_blocks=st.booleans(),
-    swizzled=st.booleans(),
-    Q_mma_load_K_tiles=TILES,
-    K_mma_load_K_tiles=TILES,
-    V_mma_load_K_tiles=TILES,
-    mma_double_buffer_loads=st.booleans(),
-    optimized_softmax=st.booleans(),
-)
+
+def _configs_of(family: type[ForwardKernelConfig]) -> st.SearchStrategy[ForwardKernelConfig]:
+    """Wider than what is legal, so that no two fields always agree."""
+    drawn = {
+        field.name: _VALUES.get(
+            str(field.type), st.integers(field.name not in family.may_be_zero, 300)
+        )
+        for field in fields(family)
+    }
+    return st.builds(family, **drawn)
+
+
+_FAMILIES = [_configs_of(FlashForwardKernelConfig), _configs_of(HopperForwardKernelConfig)]
+CONFIGS = st.one_of(_FAMILIES)
+PAIRS = st.one_of([st.tuples(configs, configs) for configs in _FAMILIES])
 INSTANCES = st.builds(
     ForwardKernelInstance, CONFIGS, st.builds(ForwardVariant, causal=st.booleans())
 )
@@ -54,7 +53,7 @@ PLAIN = FlashForwardKernelConfig(
 
 
 @given(CONFIGS)
-def test_config_round_trips(cfg: FlashForwardKernelConfig) -> None:
+def test_config_round_trips(cfg: ForwardKernelConfig) -> None:
     assert parse_kernel_name_into_config(cfg.short_form()) == cfg
     assert parse_kernel_name_into_config(cfg.short_form(include_d_head=False), cfg.d_head) == cfg
     assert parse_kernel_name_into_config(f"| 3 | {cfg.short_form()} | 77.6% |") == cfg
@@ -72,12 +71,12 @@ def test_instance_round_trips(instance: ForwardKernelInstance) -> None:
     assert parse_kernel_name_into_config(instance.name) == instance.config
 
 
-@given(
-    CONFIGS, CONFIGS, st.sampled_from([field.name for field in fields(FlashForwardKernelConfig)])
-)
+@given(PAIRS, st.data())
 def test_one_changed_field_changes_every_name(
-    cfg: FlashForwardKernelConfig, other: FlashForwardKernelConfig, field: str
+    pair: tuple[ForwardKernelConfig, ForwardKernelConfig], data: st.DataObject
 ) -> None:
+    cfg, other = pair
+    field = data.draw(st.sampled_from([field.name for field in fields(cfg)]))
     assume(getattr(cfg, field) != getattr(other, field))
     changed = replace(cfg, **{field: getattr(other, field)})
     a, b = ForwardKernelInstance(cfg), ForwardKernelInstance(changed)
