@@ -358,6 +358,20 @@ def test_run_on_a_file_writes_what_the_reference_says(qkv: Path, tmp_path: Path)
     assert kernel["tolerance"] == pytest.approx(comparison.tolerance, rel=0.5)
 
 
+def test_run_takes_shared_heads_and_other_lengths(tmp_path: Path) -> None:
+    path, output = tmp_path / "qkv.safetensors", tmp_path / "o.safetensors"
+    q = make_inputs(shape=(1, 50, 2, 64))["q"]
+    k, v = list(make_inputs(shape=(1, 70, 1, 64)).values())[1:]
+    save_file({"q": q, "k": k, "v": v}, path)
+    report = invoke_json("run", "--input", path, "--output", output, "--causal", "--device", "cpu")
+    assert (report["problem"]["seq_len_k"], report["problem"]["n_heads_kv"]) == (70, 1)
+    assert report["kernels"][0]["kernel"] == f"{select_config(q, True, k=k)} causal"
+    exact = reference_attention(q, k, v, causal=True)
+    low_precision = reference_attention(q, k, v, causal=True, compute=torch.float16)
+    assert compare(load_file(output)["o"], exact, low_precision).ok
+    assert "takes k and v shaped as q" in refused("run", "--input", path, "-k", PLAIN)
+
+
 def test_run_counts_what_each_kernel_did() -> None:
     report = invoke_json("run", *RANDOM_INPUT, "-k", PLAIN, "-k", FITTING)
     problem = report["problem"]
@@ -451,6 +465,26 @@ def test_times_become_rates_and_a_share_of_fa2(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
+    ("seq_len_k", "causal", "scores"),
+    [(80, False, 64 * 80), (80, True, 64 * 64 / 2 + 16 * 64), (48, True, 48 * 48 / 2)],
+)
+def test_rates_of_other_lengths_count_what_is_seen(
+    seq_len_k: int, causal: bool, scores: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        job, "time_interleaved", lambda runs: dict.fromkeys(runs, Timing(4.0, 1, 9))
+    )
+    q, (k, v) = torch.zeros(SHAPE).half(), torch.zeros(2, 1, seq_len_k, 1, 64).half()
+    instance = flashsmith.configs.ForwardKernelInstance(
+        select_config(q, k=k), flashsmith.ForwardVariant(causal)
+    )
+    result = job.Result("one", ok=True)
+    assert job.time_kernels([instance], job.Inputs(q, k, v), [result]) is None  # FA2 is left out
+    assert result.tflops == pytest.approx(4 * 2 * scores * 64 / 4e-3 / 1e12)
+    assert result.fa2_percent is None
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
         (("-k", PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
@@ -506,7 +540,12 @@ def _without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Ten
         (_without(make_inputs(), "k"), "has no tensor k; it has q, v"),
         (make_inputs(torch.float32), "q has dtype torch.float32; supported are float16"),
         (make_inputs() | {"v": make_inputs(torch.bfloat16)["v"]}, "v is torch.bfloat16"),
-        (make_inputs() | {"k": torch.zeros(1, 64, 1, 64).half()}, "k is torch.float16 (1, 64, 1"),
+        (
+            make_inputs() | {"k": torch.zeros(1, 64, 1, 64).half()},
+            "v has shape (1, 64, 2, 64), but k",
+        ),
+        (make_inputs() | {"k": torch.zeros(1, 64, 3, 64).half()}, "the heads of q a multiple of"),
+        (make_inputs() | {"k": torch.zeros(2, 64, 2, 64).half()}, "batch and d_head must be equal"),
         (make_inputs(shape=(64, 2, 64)), "q has shape (64, 2, 64); expected (batch, seq_len"),
         (make_inputs(shape=(0, 64, 2, 64)), "none of them 0"),
         (make_inputs(shape=(1, 64, 2, 80)), "d_head 80; supported are 64, 96, 128, 192, 256"),

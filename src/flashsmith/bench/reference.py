@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -76,14 +75,15 @@ def reference_by_head(
 ) -> torch.Tensor:
     """As ``reference_attention``, a head at a time: all scores at once may not fit in memory."""
     o = torch.empty(q.shape, dtype=compute, device=q.device)
-    for part in _heads(q.shape):
-        o[part] = reference_attention(q[part], k[part], v[part], causal=causal, compute=compute)
+    sharing = q.shape[2] // k.shape[2]
+    for batch, head in product(range(q.shape[0]), range(q.shape[2])):
+        part, shared = _head(batch, head), _head(batch, head // sharing)
+        o[part] = reference_attention(q[part], k[shared], v[shared], causal=causal, compute=compute)
     return o
 
 
-def _heads(shape: Sequence[int]) -> Iterator[tuple[slice, slice, slice]]:
-    for batch, head in product(range(shape[0]), range(shape[2])):
-        yield slice(batch, batch + 1), slice(None), slice(head, head + 1)
+def _head(batch: int, head: int) -> tuple[slice, slice, slice]:
+    return slice(batch, batch + 1), slice(None), slice(head, head + 1)
 
 
 @dataclass(frozen=True)

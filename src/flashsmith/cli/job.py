@@ -72,11 +72,19 @@ def _why_no_gpu() -> str:
     return ""
 
 
-def check_lengths(instances: Sequence[ForwardKernelInstance], seq_len: int) -> None:
-    """Raises ValueError that names a kernel whose blocks have to divide the sequence and do not."""
+def check_fit(
+    instances: Sequence[ForwardKernelInstance], seq_len: int, *, plain: bool = True
+) -> None:
+    """Raises ValueError that names a kernel whose blocks have to divide the sequence and do not, or
+    that takes k and v only as they are shaped if ``plain``: as q."""
     for instance in instances:
-        if fits(instance.config, seq_len):
+        if fits(instance.config, seq_len, plain=plain):
             continue
+        if not plain:
+            raise ValueError(
+                f"kernel {instance} takes k and v shaped as q, which they are not; choose one of "
+                "the sm90 family"
+            )
         for name in ("B_r", "B_c"):
             block = getattr(instance.config, name)
             if seq_len % block != 0:
@@ -128,8 +136,12 @@ def run_kernels(
 
 def time_kernels(
     instances: Sequence[ForwardKernelInstance], inputs: Inputs, results: Sequence[Result]
-) -> float:
-    """Adds times to the results that are right, in turn with FA2. Returns FA2's milliseconds."""
+) -> float | None:
+    """Adds times to the results that are right, in turn with FA2.
+
+    Returns:
+        FA2's milliseconds; None where k is not shaped as q: torch masks such scores otherwise.
+    """
     q, k, v = inputs
     causal = instances[0].variant.causal
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -138,16 +150,25 @@ def time_kernels(
         result.kernel: partial(forward, instance.config, q, k, v, o, causal=causal)
         for instance, result in correct
     }
-    times = time_interleaved({_FA2: PEERS[_FA2].make(*inputs, causal), **candidates})
-    fa2_ms = times[_FA2].median
-    batch, seq_len, n_heads, _ = q.shape
-    for instance, result in correct:
-        # A causal mask leaves half of the products.
-        flop = instance.config.attn_flop(batch, n_heads, seq_len) / (2 if causal else 1)
+    peers = {_FA2: PEERS[_FA2].make(*inputs, causal)} if inputs.plain else {}
+    times = time_interleaved({**peers, **candidates})
+    fa2_ms = times[_FA2].median if peers else None
+    for _, result in correct:
         result.ms = times[result.kernel].median
-        result.tflops = flop / result.ms / 1e9
-        result.fa2_percent = 100 * fa2_ms / result.ms
+        result.tflops = _flop(inputs, causal) / result.ms / 1e9
+        result.fa2_percent = None if fa2_ms is None else 100 * fa2_ms / result.ms
     return fa2_ms
+
+
+def _flop(inputs: Inputs, causal: bool) -> float:
+    """Of both matrix products; a causal mask leaves half of the square that ends at the corner."""
+    batch, seq_len_q, n_heads, d_head = inputs.q.shape
+    seq_len_k = inputs.k.shape[1]
+    scores: float = seq_len_q * seq_len_k
+    if causal:
+        shorter = min(seq_len_q, seq_len_k)
+        scores = shorter**2 / 2 + max(seq_len_k - seq_len_q, 0) * seq_len_q
+    return 4 * batch * n_heads * scores * d_head
 
 
 def _launch(instance: ForwardKernelInstance, inputs: Inputs, o: torch.Tensor) -> dict[str, int]:

@@ -101,7 +101,7 @@ def _make_plan(
 ) -> Plan:
     """The kernels of each problem; a problem has one dtype, as its tensors have."""
     from flashsmith.bench.grid import make_grid
-    from flashsmith.cli.job import check_lengths
+    from flashsmith.cli.job import check_fit
 
     variant = ForwardVariant(causal)
     plan: Plan = {}
@@ -115,7 +115,7 @@ def _make_plan(
                 [kind], [d_head], [variant.name], seq_lens, tokens=tokens, hidden=hidden
             )
             for problem in grid:
-                check_lengths(of_kind, problem.seq_len)
+                check_fit(of_kind, problem.seq_len)
                 plan[replace(problem, **given)] = of_kind
     return plan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,7 +79,8 @@ def run(
 ) -> None:
     """Run kernels, check each against a float64 reference, and time it (GPU) or count (emulator).
 
-    Input: tensors q, k and v, (batch, seq_len, n_heads, d_head), from a file, or random ones.
+    Input: tensors q, k and v, (batch, seq_len, n_heads, d_head), from a file, or random ones. In a
+    file k and v may have other lengths than q, and fewer heads, which heads of q then share.
 
     Kernels: by default KERNELS, else the progression (on compute capability 9.0 that of the sm90
     family); with a file, the one picked for its shape.
@@ -134,9 +136,9 @@ def _prepare(request: _Request, on_gpu: bool) -> tuple[Inputs, list[ForwardKerne
         inputs = tensors.random_inputs(shape, dtype, request.seed or 0)
     if not instances:
         device = torch.device("cuda" if on_gpu else "cpu")
-        config = select_config(inputs.q, request.variant.causal, device)
+        config = select_config(inputs.q, request.variant.causal, device, k=inputs.k)
         instances = [ForwardKernelInstance(config, request.variant)]
-    job.check_lengths(instances, inputs.q.shape[1])
+    job.check_fit(instances, inputs.k.shape[1], plain=inputs.plain)
     return inputs, instances
 
 
@@ -168,8 +170,10 @@ def _report(
     wrong = [result for result in results if not result.ok]
     written = request.output if not wrong else None
     batch, seq_len, n_heads, d_head = inputs.q.shape
+    seq_len_k, n_heads_kv = (None, None) if inputs.plain else inputs.k.shape[1:3]
     problem = {
         "batch": batch, "seq_len": seq_len, "n_heads": n_heads, "d_head": d_head,
+        "seq_len_k": seq_len_k, "n_heads_kv": n_heads_kv,
         "dtype": str(inputs.dtype), "causal": request.variant.causal,
         "input": request.input, "seed": None if request.input else request.seed or 0,
     }  # fmt: skip
@@ -186,15 +190,16 @@ def _report(
         )
     else:
         note(", ".join(f"{name} {value}" for name, value in problem.items() if value is not None))
-        _print_results(results, fa2_ms)
+        _print_results(results, _times if inputs.q.is_cuda else _counts)
+        if fa2_ms is not None:
+            note(f"FA2 (torch SDPA, flash backend): {fa2_ms:.4g} ms")
     for result in wrong:
         note(f"wrong: {result.kernel}: {result.worst}")
     if request.output is not None:
         note(f"o is in {written}" if written else f"{request.output} is not written")
 
 
-def _print_results(results: list[Result], fa2_ms: float | None) -> None:
-    measured = _times if fa2_ms is not None else _counts
+def _print_results(results: list[Result], measured: Callable[[Result], dict[str, Any]]) -> None:
     rows = [
         {
             "kernel": result.kernel,
@@ -206,8 +211,6 @@ def _print_results(results: list[Result], fa2_ms: float | None) -> None:
         for result in results
     ]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
-    if fa2_ms is not None:
-        note(f"FA2 (torch SDPA, flash backend): {fa2_ms:.4g} ms")
 
 
 def _times(result: Result) -> dict[str, Any]:

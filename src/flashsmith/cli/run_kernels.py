@@ -15,7 +15,7 @@ from flashsmith import settings
 from flashsmith.bench import PEERS, compare, first_available, reference_by_head
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import Peer
-from flashsmith.cli.job import check_lengths, choose_device, load_kernels
+from flashsmith.cli.job import check_fit, choose_device, load_kernels
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import KERNEL_SETS, build_progress, note, print_table
 from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant, is_kernel_name
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
             raise ValueError(f"{name} is {value}; expected at least 1")
     check_d_head(args.d_head)
     instances = _choose_kernels(args)
-    check_lengths(instances, args.seq_len)
+    check_fit(instances, args.seq_len)
     device, why = choose_device(args.device or "cuda")
     references = [PEERS["fa2"]] if args.ref else []
     if args.ref_v3:

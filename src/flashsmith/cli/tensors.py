@@ -15,7 +15,8 @@ _DTYPES = {dtype.to_torch_dtype(): dtype for dtype in DType}
 
 
 class Inputs(NamedTuple):
-    """q, k and v, each (batch, seq_len, n_heads, d_head), equal in shape and dtype."""
+    """q (batch, seq_len_q, n_heads, d_head), k and v (batch, seq_len_k, n_heads_kv, d_head), of one
+    dtype; neighbouring heads of q share one of theirs."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -28,6 +29,11 @@ class Inputs(NamedTuple):
     @property
     def d_head(self) -> int:
         return self.q.shape[3]
+
+    @property
+    def plain(self) -> bool:
+        """Whether k and v are shaped as q."""
+        return self.k.shape == self.q.shape
 
     def to(self, device: str) -> Inputs:
         return Inputs(*(tensor.to(device) for tensor in self))
@@ -79,14 +85,23 @@ def _check(path: Path, inputs: Inputs) -> None:
                 f"{where} has shape {tuple(tensor.shape)}; expected (batch, seq_len, n_heads, "
                 "d_head), none of them 0"
             )
-        if tensor.dtype != q.dtype or tensor.shape != q.shape:
-            raise ValueError(
-                f"{where} is {tensor.dtype} {tuple(tensor.shape)}, but q is {q.dtype} "
-                f"{tuple(q.shape)}; q, k and v must be equal in both"
-            )
+        if tensor.dtype != q.dtype:
+            raise ValueError(f"{where} is {tensor.dtype}, but q is {q.dtype}")
+    _check_shapes(path, inputs)
     if inputs.d_head not in SUPPORTED_D_HEADS:
         supported = ", ".join(map(str, SUPPORTED_D_HEADS))
         raise ValueError(f"--input {path}: q has d_head {inputs.d_head}; supported are {supported}")
+
+
+def _check_shapes(path: Path, inputs: Inputs) -> None:
+    q, k, v = (tuple(tensor.shape) for tensor in inputs)
+    if (k[0], k[3]) != (q[0], q[3]) or q[2] % k[2] != 0:
+        raise ValueError(
+            f"--input {path}: k has shape {k}, but q {q}; batch and d_head must be equal, and the "
+            "heads of q a multiple of those of k"
+        )
+    if v != k:
+        raise ValueError(f"--input {path}: v has shape {v}, but k {k}; they must be equal")
 
 
 def check_output(path: Path) -> None:
