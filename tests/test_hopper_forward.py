@@ -46,10 +46,10 @@ def lse_of(kernel: Kernel, qkv: Tensors) -> torch.Tensor:
 
 
 def assert_lse(lse: torch.Tensor, qkv: Tensors, instance: ForwardKernelInstance) -> None:
-    """FP32 sums of exact exponentials; those that are polynomials have 13 bits."""
+    """FP32 sums of exact exponentials; polynomials have a relative error of 7.5e-5."""
     assert isinstance(instance.config, HopperForwardKernelConfig)
     expected = reference_lse(*qkv[:2], causal=instance.variant.causal).float()
-    error = 2.0**-12 if instance.config.fma_exponentials else 3e-6
+    error = 8e-5 if instance.config.fma_exponentials else 3e-6
     torch.testing.assert_close(lse, expected, atol=error, rtol=1e-6)
 
 
@@ -78,6 +78,18 @@ def test_matches_the_reference(
     qkv = random_qkv(instance.config, seq_len_q, 1, heads, seq_len_k, heads_kv)
     assert_correct(run(kernel, qkv), qkv, instance)
     assert_lse(lse_of(kernel, qkv), qkv, instance)
+
+
+@EACH
+def test_rows_whose_first_masked_block_is_hidden(
+    instance: ForwardKernelInstance, emulated_hopper: Emulated
+) -> None:
+    """New queries behind a cache: the first row of a warpgroup sees a whole number of blocks."""
+    kernel, B_c = emulated_hopper(instance), instance.config.B_c
+    for seq_len_q, cached in ((2, B_c - 1), (8, 2 * B_c - 1), (64 + 2, 2 * B_c - 64 - 1)):
+        qkv = random_qkv(instance.config, seq_len_q, heads=1, seq_len_k=cached + seq_len_q)
+        assert_correct(run(kernel, qkv), qkv, instance)
+        assert_lse(lse_of(kernel, qkv), qkv, instance)
 
 
 @SOME

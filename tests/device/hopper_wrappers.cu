@@ -91,7 +91,9 @@ __global__ void __launch_bounds__(384, 1)
     store_shared_4(tile, load_shared_4(tile) + thread_load_shared_4(tile + 4));
     fence_proxy_async();
     thread_store_global_4(counter, 1);
-    thread_store_global_16(counter, load_shared_16(tile));
+    Chunk chunk;
+    load_shared_16(chunk, tile);
+    thread_store_global_16(counter, chunk);
     named_barrier_sync(2, 256);
     if (thread_index() == 128) {
       tma_store(map, tile, 0, 1);

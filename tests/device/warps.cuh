@@ -35,7 +35,7 @@ struct Fragments {
     warp_sync();
     stmatrix_x4(row, fragment);
     warp_sync();
-    chunk = load_shared_16(row);
+    load_shared_16(chunk, row);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       thread_store_global_4(&loaded[lane * 4 + i], fragment[i]);

@@ -68,7 +68,7 @@ void load_fragments(bool swizzled) {
 
 void multiply(int n) {
   float c[4] = {};
-  for (int i = 0; i < n; ++i) mma_m16n8k16(c, zeros, {0, 0}, MmaType::bf16);
+  for (int i = 0; i < n; ++i) mma_m16n8k16(c, zeros, zeros[0], zeros[1], MmaType::bf16);
 }
 
 void load_matrices(int n) {

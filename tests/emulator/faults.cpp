@@ -231,7 +231,7 @@ const Case kFaults[] = {
        float c[4] = {};
        const uint32_t b[2] = {};
        store(thread_index());
-       mma_m16n8k16(c, zeros, b, MmaType::f16);
+       mma_m16n8k16(c, zeros, b[0], b[1], MmaType::f16);
        shuffle_xor(c[0], 1);
        load(thread_index() ^ 1);
      }},

@@ -23,6 +23,7 @@ using HopperCases = std::vector<HopperCase>;
 
 // The kernels of each file; those named clean_* break no rule.
 HopperCases copy_cases();
+HopperCases load_cases();
 HopperCases wgmma_cases();
 HopperCases cluster_cases();
 
@@ -64,6 +65,11 @@ inline void start(int barriers, int count = 1) {
 inline void load(int to, int over) {
   mbarrier_arrive_expect_tx(barrier(over), kBoxBytes);
   tma_load(tile(to), input, barrier(over), 0, 0);
+}
+inline Chunk read_16(shared_address at) {
+  Chunk chunk;
+  load_shared_16(chunk, at);
+  return chunk;
 }
 inline void fill() {  // both tiles, by 128 threads
   store_shared_16(tile(0) + thread_index() * 16, {});

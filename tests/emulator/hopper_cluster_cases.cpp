@@ -39,7 +39,7 @@ HopperCases cluster_cases() {
                    start_cluster();
                    share();
                    mbarrier_wait_parity(barrier(0), 0);
-                   load_shared_16(slot(0));
+                   read_16(slot(0));
                    warp_sync();
                    if (warp() == 0 && lane() < 2) mbarrier_arrive_remote(barrier(1), lane());
                    mbarrier_wait_parity(barrier(1), 0);
@@ -91,7 +91,7 @@ HopperCases cluster_cases() {
                    start_cluster();
                    share();
                    if (cluster_rank() == 0) mbarrier_wait_parity(barrier(0), 0);
-                   load_shared_16(slot(0));
+                   read_16(slot(0));
                    cluster_sync();
                  }),
       of_cluster("multicast_before_init",
@@ -110,7 +110,7 @@ HopperCases cluster_cases() {
                    start_cluster();
                    share();
                    mbarrier_wait_parity(barrier(0), 0);
-                   load_shared_16(slot(0));
+                   read_16(slot(0));
                    barrier_sync();  // of each block, not of both
                    share();
                    mbarrier_wait_parity(barrier(0), 1);

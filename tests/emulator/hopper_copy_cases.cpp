@@ -72,21 +72,21 @@ HopperCases copy_cases() {
          start(1);
          if (thread_index() == 0) load(0, 0);
          barrier_sync();
-         load_shared_16(slot(0));
+         read_16(slot(0));
        }},
       {"load_waited_for_by_another_warp",
        [] {
          start(1);
          if (thread_index() == 0) load(0, 0);
          if (warp() == 0) mbarrier_wait_parity(barrier(0), 0);
-         if (warp() == 1) load_shared_16(slot(0));
+         if (warp() == 1) read_16(slot(0));
        }},
       {"load_waited_for_by_one_lane",
        [] {
          start(1);
          if (thread_index() == 0) load(0, 0);
          if (lane() == 0) mbarrier_wait_parity(barrier(0), 0);
-         load_shared_16(slot(0));
+         read_16(slot(0));
        }},
       {"load_of_another_barrier",
        [] {
@@ -94,7 +94,7 @@ HopperCases copy_cases() {
          if (thread_index() == 0) load(0, 0);
          if (thread_index() == 0) load(1, 1);
          mbarrier_wait_parity(barrier(1), 0);
-         load_shared_16(slot(0));
+         read_16(slot(0));
        }},
       {"load_never_waited_for",
        [] {
@@ -113,7 +113,7 @@ HopperCases copy_cases() {
          start(2);
          if (thread_index() == 0) load(0, 0);
          mbarrier_wait_parity(barrier(0), 0);
-         load_shared_16(slot(0));
+         read_16(slot(0));
          if (thread_index() == 0) load(0, 1);
        }},
       {"load_over_reads_of_a_lane_that_arrived",
@@ -122,7 +122,7 @@ HopperCases copy_cases() {
          if (thread_index() == 0) load(0, 0);
          if (warp() == 1) {
            mbarrier_wait_parity(barrier(0), 0);
-           load_shared_16(slot(0));
+           read_16(slot(0));
            if (lane() == 0) mbarrier_arrive(barrier(2));  // lacks a warp_sync before
          }
          if (thread_index() == 0) {
@@ -155,6 +155,19 @@ HopperCases copy_cases() {
        [] {
          start(1);
          if (thread_index() == 0) tma_load(tile(15), input, barrier(0), 0, 0);
+       }},
+      {"load_half_past_end",
+       [] {
+         start(1);
+         const shared_address end = shared_memory() + kSharedBytes;
+         if (thread_index() == 0) tma_load(end - 128, input, barrier(0), 0, 0);
+       }},
+      {"load_of_a_row_half_outside",
+       [] {
+         start(1);
+         TensorMap late = input;
+         late.base = tensors.input + kRows * kColumns - kColumns / 2;
+         if (thread_index() == 0) tma_load(tile(0), late, barrier(0), 0, 0);
        }},
       {"load_rank",
        [] {
@@ -270,7 +283,7 @@ HopperCases copy_cases() {
          if (thread_index() == 0) load(0, 0);
          if (lane() == 0) mbarrier_wait_parity(barrier(0), 0);
          warp_sync();
-         load_shared_16(slot(0));
+         read_16(slot(0));
        }},
       {"clean_stages",
        [] {  // the producer's lane goes its own way, and one lane releases what its warp has read
@@ -283,7 +296,9 @@ HopperCases copy_cases() {
          } else if (warp() == 1) {
            for (int i = 0; i < 6; ++i) {
              mbarrier_wait_parity(barrier(i % 2), i / 2 & 1);
-             load_shared_16(tile(i % 2) + lane() * 16);
+             Chunk chunk;
+             load_shared_16(chunk, tile(i % 2) + lane() * 16);
+             store_shared_16(tile(2) + lane() * 16, chunk);
              warp_sync();
              if (lane() == 0) mbarrier_arrive(barrier(2 + i % 2));
            }
@@ -297,7 +312,7 @@ HopperCases copy_cases() {
          if (warp() == 0) mbarrier_arrive(barrier(0));
          if (warp() == 1) {
            mbarrier_wait_parity(barrier(0), 0);
-           load_shared_16(tile(0) + (31 - lane()) * 16);
+           read_16(tile(0) + (31 - lane()) * 16);
          }
        }},
       {"clean_message",

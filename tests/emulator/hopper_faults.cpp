@@ -18,6 +18,7 @@ void hopper_faults(uint64_t seed) {
                         .cluster = test.cluster});
   };
   for (const HopperCase &test : copy_cases()) add(test);
+  for (const HopperCase &test : load_cases()) add(test);
   for (const HopperCase &test : wgmma_cases()) add(test);
   for (const HopperCase &test : cluster_cases()) add(test);
   print_faults(launches, seed);

@@ -199,7 +199,7 @@ HopperCases wgmma_cases() {
        [] {
          if (warp() == 0) store_shared_16(slot(0), {});
          if (warp() < 2) named_barrier_sync(1, 64);
-         if (warp() == 3) load_shared_16(tile(0));
+         if (warp() == 3) read_16(tile(0));
        }},
       {"named_arrival_orders_nothing_after",
        [] {
@@ -207,7 +207,7 @@ HopperCases wgmma_cases() {
          if (warp() == 0) named_barrier_sync(1, 64);
          if (warp() == 1) {
            named_barrier_arrive(1, 64);
-           load_shared_16(tile(0) + lane() * 16);
+           read_16(tile(0) + lane() * 16);
          }
        }},
       {"registers_exhausted",
@@ -241,7 +241,7 @@ HopperCases wgmma_cases() {
            load(0, 0);
          }
          mbarrier_wait_parity(barrier(0), 1);
-         load_shared_16(slot(0));
+         read_16(slot(0));
        }},
       {"clean_two_groups_in_flight",
        [] {

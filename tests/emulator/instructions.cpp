@@ -58,7 +58,7 @@ void multiply_on_warp(Tile &tile, MmaType type) {
       return tile.c[i < 2 ? group : group + 8][in_group * 2 + (i & 1)];
     };
     for (int i = 0; i < 4; ++i) c[i] = at(i);
-    mma_m16n8k16(c, a, b, type);
+    mma_m16n8k16(c, a, b[0], b[1], type);
     for (int i = 0; i < 4; ++i) at(i) = c[i];
   });
 }

@@ -50,8 +50,8 @@ void multiply_tiles(float (&sums)[kColumns / 8][4], char *a, char *b) {
     for (unsigned n = 0; n < kColumns / 16; ++n) {
       const unsigned column = n * 16 + lane % 8 + lane / 16 * 8;
       ldmatrix_x4(b_rmem, chunk_of(b, column, k * 2 + lane / 8 % 2), false);
-      mma_m16n8k16(sums[2 * n], a_rmem, {b_rmem[0], b_rmem[1]}, MmaType::f16);
-      mma_m16n8k16(sums[2 * n + 1], a_rmem, {b_rmem[2], b_rmem[3]}, MmaType::f16);
+      mma_m16n8k16(sums[2 * n], a_rmem, b_rmem[0], b_rmem[1], MmaType::f16);
+      mma_m16n8k16(sums[2 * n + 1], a_rmem, b_rmem[2], b_rmem[3], MmaType::f16);
     }
   }
 }

@@ -262,6 +262,7 @@ void tma_store_wait_group_read(int pending, Where where) {
 
 void wgmma(Wgmma instruction) {
   collective({Instruction::wgmma}, instruction, [](Block &block, Warp &warp, Wgmma **lanes) {
+    if (lanes[0]->a_registers) block.clocks.loads(warp.index).use(lanes[0]->a_registers);
     warpgroup_of(block, warp).issue(warp, lanes);
   });
 }

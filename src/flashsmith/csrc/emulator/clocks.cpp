@@ -25,9 +25,10 @@ bool exceeds(const uint32_t *clock, const uint32_t *other, unsigned size) {
 Clocks::Clocks(unsigned blocks, unsigned warps_per_block)
     : warps_(blocks * warps_per_block),
       groups_(blocks * (warps_per_block / kWarpsPerGroup)),
-      size_(4 * warps_ + groups_ + blocks * kMaxBarriers),
-      used_(4 * warps_ + groups_),
+      size_(fixed() + blocks * kMaxBarriers),
+      used_(fixed()),
       warps_state_(warps_),
+      loads_(warps_),
       seen_(size_t{warps_} * size_),
       lanes_(new uint32_t[size_t{warps_} * kLanes * size_]),
       counts_(size_) {}
@@ -39,10 +40,11 @@ void Clocks::start() {
   for (unsigned i = 0; i < used_; ++i) base = std::max(base, counts_[i]);
   restarted_ = base > kRestart;
   if (restarted_) base = 0;
-  used_ = 4 * warps_ + groups_;
+  used_ = fixed();
   std::fill(seen_.begin(), seen_.end(), base);
   std::fill(counts_.begin(), counts_.end(), base);
   std::fill(warps_state_.begin(), warps_state_.end(), Warp{base + 1, 0, 0, 0});
+  for (LoadsInFlight &loads : loads_) loads.start();
 }
 
 unsigned Clocks::add_barrier() {
@@ -115,6 +117,7 @@ void Clocks::release(unsigned warp, Published &published) {
     if (warps_state_[warp].ahead >> lane & 1) merge(published, lane_row(warp, lane));
   }
   published[warp] = published[collective(warp)] = ended;
+  published[loaded(warp)] = loads_[warp].arrived(ended);
 }
 
 void Clocks::acquire(unsigned warp, const Published &published) {
@@ -131,6 +134,7 @@ uint32_t Clocks::release(unsigned warp, unsigned lane, Published &published) {
   merge(published, seen(warp, lane));
   const uint32_t ended = end_epoch(warp);
   published[collective(warp)] = ended;
+  published[loaded(warp)] = loads_[warp].arrived(ended);
   uint32_t &unsynced = warps_state_[warp].unsynced;
   unsynced &= ~(1u << lane);
   if (unsynced == 0) published[warp] = ended;
@@ -154,6 +158,7 @@ bool Clocks::knows(unsigned warp, unsigned component, uint32_t epoch) {
 }
 
 void Clocks::fence(unsigned warp, unsigned lane) {
+  loads_[warp].fence(lane);
   Warp &state = warps_state_[warp];
   if (state.unfenced != 0) {
     state.unfenced &= ~(1u << lane);

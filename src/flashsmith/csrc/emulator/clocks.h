@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "emulator/loads.h"
+
 namespace flashsmith::emulator {
 
 // Warps are those of all blocks of a cluster. Each counts epochs; one ends when the warp, or a lane
@@ -16,6 +18,8 @@ namespace flashsmith::emulator {
 //   collective(w)  reads of warp w as a whole (ldmatrix). Any lane can release these.
 //   fenced(w)      generic writes of warp w that a proxy fence has made visible to bulk copies and
 //                  wgmma.
+//   loaded(w)      generic reads of warp w that have read for certain, see LoadsInFlight: only
+//                  these come before what bulk copies write.
 //   tensor(g)      reads of shared memory by wgmma of warpgroup g.
 //   store(w)       reads of shared memory by bulk stores that warp w has issued.
 //   barrier(i)     writes of shared memory by bulk copies that mbarrier i covers.
@@ -35,9 +39,9 @@ class Clocks {
 
   unsigned collective(unsigned warp) const { return warps_ + warp; }
   unsigned fenced(unsigned warp) const { return 2 * warps_ + warp; }
-  unsigned tensor(unsigned group) const { return 3 * warps_ + group; }
-  unsigned store(unsigned warp) const { return 3 * warps_ + groups_ + warp; }
-  unsigned barrier(unsigned index) const { return 4 * warps_ + groups_ + index; }
+  unsigned loaded(unsigned warp) const { return 3 * warps_ + warp; }
+  unsigned tensor(unsigned group) const { return 4 * warps_ + group; }
+  unsigned store(unsigned warp) const { return 4 * warps_ + groups_ + warp; }
   unsigned add_barrier();  // its component; throws a Problem if there are too many
 
   // [component]: the epoch up to which accesses are ordered before what the warp does now, or what
@@ -54,6 +58,10 @@ class Clocks {
     warps_state_[warp].unsynced |= lanes;
     warps_state_[warp].unfenced |= lanes;
   }
+
+  // The warp's loads from shared memory, and the last epoch whose loads have all read.
+  LoadsInFlight &loads(unsigned warp) { return loads_[warp]; }
+  uint32_t arrived(unsigned warp) const { return loads_[warp].arrived(now(warp)); }
 
   // A clock that travels with a synchronisation object: what arrivals publish and waiters learn.
   using Published = std::vector<uint32_t>;
@@ -95,9 +103,13 @@ class Clocks {
   void settle_all(unsigned warp);
   void join(unsigned warp);
 
+  // Components that are not of mbarriers.
+  unsigned fixed() const { return 5 * warps_ + groups_; }
+
   unsigned warps_, groups_, size_;
   unsigned used_;                      // components that this cluster has
   std::vector<Warp> warps_state_;      // [warp]
+  std::vector<LoadsInFlight> loads_;   // [warp]
   std::vector<uint32_t> seen_;         // [warp][component]
   std::unique_ptr<uint32_t[]> lanes_;  // [warp][lane][component], of the lanes that are ahead
   std::vector<uint32_t> counts_;       // [component]: epochs of what no warp counts

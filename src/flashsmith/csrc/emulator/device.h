@@ -66,7 +66,8 @@ void stmatrix_x4(void *row, const uint32_t (&fragment)[4]);
 // mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32, accumulating into `c`.
 // Products are exact; they are added to c in order of k, each sum rounded to fp32.
 enum class MmaType { f16, bf16 };
-void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], MmaType type);
+void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, const uint32_t &b1,
+                  MmaType type);
 
 // ---- arithmetic; any thread ----
 

@@ -45,6 +45,12 @@ void count_store(Block &block, const void *const (&addresses)[kLanes], unsigned 
   if (block.options.count) block.counters.global_store_sectors += global_sectors(addresses);
 }
 
+// A single register goes to plain arithmetic, which is not seen here: it counts as used at once.
+void issue_load(Block &block, const Warp &warp, const void *registers, unsigned bytes) {
+  if (bytes == sizeof(uint32_t)) return;
+  block.clocks.loads(warp.index).issue(registers, bytes, block.clocks.now(warp.index));
+}
+
 // Lets the copies of the oldest groups land until at most `pending` groups are left.
 void land_copies(Block &block, Warp &warp, size_t pending) {
   while (warp.group_sizes.size() > pending) {
@@ -138,6 +144,7 @@ void load_shared(void *registers, const void *shared, int bytes) {
                  offsets[i] = block.shared.offset(lanes[i]->from, size, i);
                }
                block.shared.read({warp.index, Instruction::load_shared}, offsets, size);
+               issue_load(block, warp, lanes[0]->to, size);
                for (unsigned i = 0; i < kLanes; ++i)
                  std::memcpy(lanes[i]->to, lanes[i]->from, size);
                count_shared(block, offsets, size);
@@ -154,6 +161,7 @@ void store_shared(void *shared, const void *registers, int bytes) {
                for (unsigned i = 0; i < kLanes; ++i) {
                  offsets[i] = block.shared.offset(lanes[i]->to, size, i);
                }
+               block.clocks.loads(warp.index).use(lanes[0]->from);
                block.shared.write({warp.index, Instruction::store_shared}, offsets, size);
                for (unsigned i = 0; i < kLanes; ++i)
                  std::memcpy(lanes[i]->to, lanes[i]->from, size);
@@ -183,6 +191,7 @@ void store_global(void *global, const void *registers, int bytes) {
   collective({Instruction::store_global, size}, arguments,
              [](Block &block, Warp &warp, MemoryArguments **lanes) {
                const unsigned size = warp.step.modifier();
+               block.clocks.loads(warp.index).use(lanes[0]->from);
                const void *addresses[kLanes];
                for (unsigned i = 0; i < kLanes; ++i) {
                  addresses[i] = lanes[i]->to;
@@ -205,6 +214,7 @@ void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed) {
                  rows[i] = static_cast<const uint16_t *>(lanes[i]->from);
                }
                block.shared.read({warp.index, Instruction::ldmatrix_x4, true}, offsets, kRowBytes);
+               issue_load(block, warp, lanes[0]->to, kMatrices * sizeof(uint32_t));
                // Lane i receives elements 2p, 2p + 1 of row g of each matrix, or of column g if
                // transposed.
                const bool transposed = warp.step.modifier() != 0;
@@ -238,6 +248,7 @@ void stmatrix_x4(void *row, const uint32_t (&fragment)[4]) {
                for (unsigned i = 0; i < kLanes; ++i) {
                  offsets[i] = block.shared.offset(lanes[i]->to, kRowBytes, i);
                }
+               block.clocks.loads(warp.index).use(lanes[0]->from);
                block.shared.write({warp.index, Instruction::stmatrix_x4, true}, offsets, kRowBytes);
                // Lane i gives elements 2p, 2p + 1 of row g of each matrix.
                for (unsigned i = 0; i < kLanes; ++i) {
@@ -252,10 +263,15 @@ void stmatrix_x4(void *row, const uint32_t (&fragment)[4]) {
              });
 }
 
-void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], MmaType type) {
-  MmaArguments arguments{c, a, b};
+void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, const uint32_t &b1,
+                  MmaType type) {
+  MmaArguments arguments{c, a, {&b0, &b1}};
   collective({Instruction::mma_m16n8k16, static_cast<uint32_t>(type)}, arguments,
              [](Block &block, Warp &warp, MmaArguments **lanes) {
+               LoadsInFlight &loads = block.clocks.loads(warp.index);
+               for (const uint32_t *operand : {lanes[0]->a, lanes[0]->b[0], lanes[0]->b[1]}) {
+                 loads.use(operand);
+               }
                multiply_m16n8k16(lanes, static_cast<MmaType>(warp.step.modifier()));
                Counters &counters = block.counters;
                ++counters.mma;

@@ -28,8 +28,8 @@ void multiply(MmaArguments *const *lanes, Decode decode) {
     a_pairs[p][g + 8] = registers.a[1];
     a_pairs[p + kPairs][g] = registers.a[2];
     a_pairs[p + kPairs][g + 8] = registers.a[3];
-    b_pairs[p][g] = registers.b[0];
-    b_pairs[p + kPairs][g] = registers.b[1];
+    b_pairs[p][g] = *registers.b[0];
+    b_pairs[p + kPairs][g] = *registers.b[1];
     std::memcpy(&c[g][2 * p], &registers.c[0], 2 * sizeof(float));
     std::memcpy(&c[g + 8][2 * p], &registers.c[2], 2 * sizeof(float));
   }

@@ -11,7 +11,7 @@ namespace flashsmith::emulator {
 struct MmaArguments {
   float *c;           // 4
   const uint32_t *a;  // 4
-  const uint32_t *b;  // 2
+  const uint32_t *b[2];
 };
 
 void multiply_m16n8k16(MmaArguments *const *lanes, MmaType type);  // of the 32 lanes

@@ -103,14 +103,16 @@ void SharedMemory::check_overwrite(const Party &party, size_t word) const {
   const uint32_t *read = &reads_[index_of_read(word, first_warp_)];
   for (unsigned i = 0; i < warps_; ++i, read += kWordsPerChunk) {
     const unsigned warp = first_warp_ + i;
-    if (read_epoch(*read) <= party.seen[warp]) continue;
-    if (warp == party.warp && is_own(party, read_lane(*read))) continue;
-    const bool matrix = read_kind(*read) == kLdmatrix;
+    const uint32_t epoch = read_epoch(*read);
+    const bool own = warp == party.warp, matrix = read_kind(*read) == kLdmatrix;
     // A lane may release what its warp has read as a whole; lanes of one warp need a warp_sync.
-    const bool released = matrix && read_epoch(*read) <= party.seen[clocks_.collective(warp)];
-    if (released && warp != party.warp) continue;
-    refuse_overwrite(party, word, matrix ? Instruction::ldmatrix_x4 : Instruction::load_shared,
-                     warp, read_lane(*read));
+    const bool released = matrix && !own && epoch <= party.seen[clocks_.collective(warp)];
+    const bool ordered =
+        epoch <= party.seen[warp] || released || (own && is_own(party, read_lane(*read)));
+    const Instruction earlier = matrix ? Instruction::ldmatrix_x4 : Instruction::load_shared;
+    if (!ordered) refuse_overwrite(party, word, earlier, warp, read_lane(*read));
+    const uint32_t arrived = own ? clocks_.arrived(warp) : party.seen[clocks_.loaded(warp)];
+    if (party.async && epoch > arrived) refuse_in_flight(party, word, earlier, warp);
   }
   for (const AsyncReads &reads : async_reads_) {
     if (reads.epochs[word] > party.seen[reads.component]) {
@@ -123,6 +125,14 @@ void SharedMemory::refuse_overwrite(const Party &party, size_t word, Instruction
                                     unsigned earlier_warp, unsigned earlier_lane) const {
   throw Problem{party.lane, "writes shared-memory offset " + std::to_string(word * kWordBytes) +
                                 after(party, earlier, earlier_warp, earlier_lane)};
+}
+
+void SharedMemory::refuse_in_flight(const Party &party, size_t word, Instruction load,
+                                    unsigned warp) const {
+  throw Problem{party.lane, "writes shared-memory offset " + std::to_string(word * kWordBytes) +
+                                " while " + name(load) + " of " + actor(warp, kWholeWarp) +
+                                " is in flight there: nothing has used its registers, and no "
+                                "fence_proxy_async of all lanes came, before the warp released it"};
 }
 
 std::string SharedMemory::actor(unsigned warp, unsigned lane) const {
@@ -168,7 +178,7 @@ void SharedMemory::read_words(const Access &access, const Offsets &offsets) {
       remember_read(party, word);
     }
   }
-  if (!access.whole_warp) clocks_.accessed(access.warp, ~0u);
+  clocks_.accessed(access.warp, ~0u);
 }
 
 void SharedMemory::read(const Access &access, const Offsets &offsets, unsigned bytes) {

@@ -139,6 +139,8 @@ class SharedMemory {
   [[noreturn]] void refuse(uintptr_t offset, size_t bytes, unsigned alignment, unsigned lane) const;
   [[noreturn]] void refuse_overwrite(const Party &party, size_t word, Instruction earlier,
                                      unsigned earlier_warp, unsigned earlier_lane) const;
+  [[noreturn]] void refuse_in_flight(const Party &party, size_t word, Instruction load,
+                                     unsigned warp) const;
   std::string after(const Party &party, Instruction earlier, unsigned earlier_warp,
                     unsigned earlier_lane) const;
 

@@ -37,8 +37,9 @@ FLASHSMITH_DEVICE void store_tile_to_O(typename Kernel::value_t *O, int64_t row_
 #pragma unroll
   for (int first = 0; first < Kernel::rows_per_warp; first += kRowsPerPass) {
     const int row = first + lane / T::kRowChunks, chunk = lane % T::kRowChunks;
-    ptx::store_global_16(O + row * row_stride + chunk * kChunkElements,
-                         ptx::load_shared_16(tile + T::offset(row, chunk)));
+    ptx::Chunk elements;
+    ptx::load_shared_16(elements, tile + T::offset(row, chunk));
+    ptx::store_global_16(O + row * row_stride + chunk * kChunkElements, elements);
   }
 }
 

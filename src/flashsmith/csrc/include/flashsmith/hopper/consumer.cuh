@@ -118,7 +118,6 @@ class Consumer {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
     Q_.load(shared_ + Kernel::Q_offset + warpgroup_ * kWgmmaM * Kernel::row_bytes);
-    if constexpr (Kernel::Q_in_registers) release_Q();
     skip_K();
   }
 
@@ -137,6 +136,7 @@ class Consumer {
     issue_scores();
     pass_turn(warpgroup_);
     finish_scores<0>();
+    release_loaded_Q();
     start_softmax();
     convert_P<Kernel>(P_, S_);
     O_started_ = false;
@@ -169,6 +169,7 @@ class Consumer {
       // Q has long been in shared memory. As in the loop the softmax runs under P V.
       open(place);
       issue_both();
+      release_loaded_Q();
       const Softmax<Kernel> softmax_of_done = softmax_;
       start_softmax();
       finish_values();
@@ -288,6 +289,11 @@ class Consumer {
   }
   FLASHSMITH_DEVICE void wait_V() const {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::V(V_stage_.buffer).full, V_stage_.parity);
+  }
+  // Where all of Q is in registers: after a tile's first product has used them. An arrival right
+  // after ldmatrix would overtake its reads, and the copy of the next tile's Q overwrite them.
+  FLASHSMITH_DEVICE void release_loaded_Q() const {
+    if constexpr (Kernel::Q_in_registers) release_Q();
   }
   FLASHSMITH_DEVICE void release_Q() const {
     if constexpr (Kernel::config.persistent) {

@@ -74,15 +74,17 @@ FLASHSMITH_DEVICE int n_skipped_blocks(const HopperForwardKernelArgs &args, int 
   return unseen < Kernel::n_stages - 1 ? unseen : Kernel::n_stages - 1;
 }
 
-// The first of the blocks that hold keys which some of the 64 rows from `row` on may not see.
+// The first of the blocks that the 64 rows from `row` on visit with a mask: those that hold keys
+// which some row may not see. If the first row sees nothing of the first such block, the one before
+// it is visited in the same way, because only a masked step knows that R may be -inf so far.
 template <typename Kernel>
 FLASHSMITH_DEVICE int first_masked_block(const HopperForwardKernelArgs &args, int row) {
   int keys = args.seq_len_k;
   if constexpr (Kernel::causal) {
     const int visible = row + 1 + causal_offset(args);
-    keys = visible < keys ? visible : keys;
+    if (visible < keys) return visible > 0 ? (visible - 1) / Kernel::B_c : 0;
   }
-  return keys > 0 ? keys / Kernel::B_c : 0;
+  return keys / Kernel::B_c;
 }
 
 // The places of a block's tiles, as its producer draws them. From a queue, all warps learn of them
@@ -148,9 +150,9 @@ class TileConsumer {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::queue(entry_.buffer), entry_.parity);
     const int place = static_cast<int>(ptx::load_shared_4(
         ptx::shared_memory() + Kernel::queue_offset + entry_.buffer * sizeof(uint32_t)));
-    // One lane will free Q's buffer, and with it the entry: all lanes must have read that. Where Q
-    // stays in its buffer they meet at the turn before.
-    if constexpr (!Kernel::config.ping_pong || Kernel::Q_in_registers) ptx::warp_sync();
+    // One lane will free Q's buffer, and with it the entry: all lanes must have read that. With
+    // ping-pong they meet at the turn before.
+    if constexpr (!Kernel::config.ping_pong) ptx::warp_sync();
     entry_.advance();
     return place;
   }

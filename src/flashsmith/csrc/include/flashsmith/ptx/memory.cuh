@@ -34,9 +34,9 @@ FLASHSMITH_DEVICE void store_global_16(void *destination, const Chunk &chunk) {
 #endif
 }
 
-// ld.shared.v4.b32
-FLASHSMITH_DEVICE Chunk load_shared_16(shared_address source) {
-  Chunk chunk;
+// ld.shared.v4.b32. The chunk is a reference, so that the emulator knows its registers again when
+// an instruction uses them.
+FLASHSMITH_DEVICE void load_shared_16(Chunk &chunk, shared_address source) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::load_shared(&chunk, pointer(source), sizeof(Chunk));
 #else
@@ -45,7 +45,6 @@ FLASHSMITH_DEVICE Chunk load_shared_16(shared_address source) {
                : "r"(source)
                : "memory");
 #endif
-  return chunk;
 }
 
 // st.shared.v4.b32

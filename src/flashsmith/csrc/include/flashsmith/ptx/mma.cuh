@@ -41,11 +41,10 @@ FLASHSMITH_DEVICE void stmatrix_x4(shared_address row, const uint32_t (&fragment
 
 // mma.m16n8k16.row.col with fp32 accumulators: c += a * b.
 template <typename value_t>
-FLASHSMITH_DEVICE void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                    uint32_t b1) {
+FLASHSMITH_DEVICE void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0,
+                                    const uint32_t &b1) {
 #ifdef FLASHSMITH_EMULATOR
-  const uint32_t b[2] = {b0, b1};
-  emulator::mma_m16n8k16(c, a, b,
+  emulator::mma_m16n8k16(c, a, b0, b1,
                          is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16);
 #else
   if constexpr (is_half<value_t>) {
