@@ -8,7 +8,8 @@
 //
 // What goes unnoticed: order in global memory; a wgmma_fence that is missing after registers were
 // written, if an earlier one has come since the last wgmma_wait_group; ordinary reads of registers
-// that wgmma overwrites; a wait for a phase two back, whose parity is the same.
+// that wgmma overwrites; a wait for a phase two back, whose parity is the same; a single word
+// loaded from shared memory that is used too late (plain arithmetic is not seen).
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ FLASHSMITH_DEVICE void fence_mbarrier_init(FLASHSMITH_CALL_SITE) {
 }
 
 // fence.proxy.async: what the thread has written to shared memory, or knows others to have written,
-// is visible to bulk copies and wgmma that come after.
+// is visible to bulk copies and wgmma that come after, and what it has loaded is read before they
+// overwrite it.
 FLASHSMITH_DEVICE void fence_proxy_async(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::fence_proxy_async(where);

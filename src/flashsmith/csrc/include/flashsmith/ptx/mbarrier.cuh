@@ -3,7 +3,9 @@
 //
 // All of these are instructions of single threads. An arrival releases what its thread has done and
 // what its warp has done as a whole (ldmatrix, wgmma it has waited for); for what other lanes have
-// loaded or stored themselves, it needs a warp_sync before.
+// loaded or stored themselves, it needs a warp_sync before. A load from shared memory that a bulk
+// copy may overwrite must have read before the arrival, which overtakes it else: an instruction has
+// used its registers, or all lanes have executed fence_proxy_async.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
@@ -32,7 +34,7 @@ FLASHSMITH_DEVICE void mbarrier_arrive(shared_address barrier FLASHSMITH_LAST_CA
 
 // mapa and mbarrier.arrive.shared::cluster: at the barrier at the same place in the shared memory
 // of the cluster's block of this rank, which may be this block's own. It says that loads from
-// shared memory are over, and they are when their registers have arrived: .release.cluster would
+// shared memory are over, and they are when their registers have been used: .release.cluster would
 // flush writes as well, with a MEMBAR.ALL.GPU each time (-25% in the forward kernel).
 FLASHSMITH_DEVICE void mbarrier_arrive_remote(shared_address barrier,
                                               int rank FLASHSMITH_LAST_CALL_SITE) {
