@@ -1,13 +1,14 @@
 # make run   set up, build what is needed, run the progression kernels, print a table
 # make test  set up, run the whole test suite (no GPU needed)
 # make gpu   on a machine with a GPU: check every kernel, then benchmark
+# make soak  run kernels on new problems without end, on the GPU or the emulator; Ctrl-C ends it
 # make docs  set up, build the documentation into build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test gpu docs lint clean
+.PHONY: run test gpu soak docs lint clean
 
 run: $(READY)
 	$(BIN)/flashsmith run $(ARGS)
@@ -20,6 +21,9 @@ gpu: $(READY)
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
 	$(BIN)/python benchmarks/hopper_forward.py --out build/gpu
 	$(BIN)/flashsmith bench --dtype bf16 --d-heads 64,128,256 --out build/gpu/bench
+
+soak: $(READY)
+	$(BIN)/flashsmith soak $(ARGS)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -5,10 +5,14 @@ from flashsmith.bench.grid import Problem, make_grid
 from flashsmith.bench.peers import PEERS, Peer, find_peers, first_available
 from flashsmith.bench.reference import (
     Comparison,
+    attention_with_rounded_weights,
     compare,
+    compare_lse,
+    lse_tolerance,
     reference_attention,
     reference_by_head,
     reference_lse,
+    score_error,
 )
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import Timing, time_interleaved
@@ -20,14 +24,18 @@ __all__ = [
     "Peer",
     "Problem",
     "Timing",
+    "attention_with_rounded_weights",
     "compare",
+    "compare_lse",
     "environment_stamp",
     "find_peers",
     "first_available",
+    "lse_tolerance",
     "make_grid",
     "measure_ceilings",
     "reference_attention",
     "reference_by_head",
     "reference_lse",
+    "score_error",
     "time_interleaved",
 ]

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from flashsmith import __version__, settings
-from flashsmith.cli import bench, build, cache, configs, doctor, profile, report, run, tune
+from flashsmith.cli import bench, build, cache, configs, doctor, profile, report, run, soak, tune
 from flashsmith.errors import FlashsmithError
 
 _FAILED = 1
@@ -66,6 +66,7 @@ for command in (
     run.run,
     bench.bench,
     tune.tune,
+    soak.soak,
     report.report,
     doctor.doctor,
 ):

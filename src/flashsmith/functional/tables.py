@@ -134,6 +134,11 @@ def shipped_table_path(gpu: str) -> Path:
     return _SHIPPED / f"{gpu_slug(gpu)}.json"
 
 
+def shipped_table_paths() -> list[Path]:
+    """All tables that come with the package."""
+    return sorted(_SHIPPED.glob("*.json"))
+
+
 def mismatches(stamp: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """Why results with ``stamp`` cannot stand for ``here``; only what ``here`` has is compared.
 

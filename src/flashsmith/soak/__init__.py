@@ -1,0 +1,40 @@
+"""Soaking kernels: many problems at the seams of their tiles and at random, and many reruns.
+
+A kernel enters a table of tuned configurations only if it passed. `flashsmith soak` runs it.
+"""
+
+from flashsmith.soak.case import SoakCase
+from flashsmith.soak.check import RERUNS, Verdict, check, takes
+from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.soak.kernels import load_all, rule_configs, table_configs, that_run_on
+from flashsmith.soak.load import CardLoad
+from flashsmith.soak.log import reproduce, write_csv
+from flashsmith.soak.prepared import PreparedCase, prepare
+from flashsmith.soak.session import Plan, Tally, soak
+from flashsmith.soak.values import Values
+
+__all__ = [
+    "EMULATOR",
+    "RERUNS",
+    "CardLoad",
+    "Extent",
+    "Plan",
+    "PreparedCase",
+    "SoakCase",
+    "Tally",
+    "Values",
+    "Verdict",
+    "check",
+    "gpu_extent",
+    "load_all",
+    "prepare",
+    "random_case",
+    "reproduce",
+    "rule_configs",
+    "seam_cases",
+    "soak",
+    "table_configs",
+    "takes",
+    "that_run_on",
+    "write_csv",
+]

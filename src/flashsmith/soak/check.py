@@ -1,0 +1,213 @@
+"""One kernel on one case: right, within its memory, and the same every time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from flashsmith.bench import Comparison, compare, compare_lse
+from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.errors import GpuLostError
+from flashsmith.functional import workspace_for
+from flashsmith.functional.api import kernel_for
+from flashsmith.functional.rules import fits
+from flashsmith.runtime import Kernel, emulation
+from flashsmith.soak.case import SoakCase
+from flashsmith.soak.load import CardLoad
+from flashsmith.soak.prepared import PreparedCase
+
+RERUNS = 12  # with and without other work for the card
+# Of the first run, then of the reruns: where NaN is right, it alone would hide what nobody wrote.
+_POISONS = (math.nan, 30_000.0)
+_REASON_LENGTH = 400
+# Twice the relative error of the polynomials that some configurations use for 2^x.
+_POLYNOMIAL_ERROR = 2.0**-12
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one kernel on one case."""
+
+    instance: ForwardKernelInstance
+    case: SoakCase
+    failure: str = ""  # what is wrong, in words; empty: nothing
+    refused: bool = False  # rightly, with its typed error
+    o_ratio: float = 0.0  # error of o / what is allowed
+    lse_ratio: float = 0.0
+    reruns: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.failure
+
+    @property
+    def sentence(self) -> str:
+        if self.refused:
+            return f"{self.instance} refuses {self.case}, as it should"
+        if self.failure:
+            return f"{self.instance} is wrong on {self.case}: {self.failure}"
+        return (
+            f"{self.instance} is right on {self.case}: {self.o_ratio:.2f} of the error allowed in "
+            f"o, {self.lse_ratio:.2f} in lse, {self.reruns} reruns bitwise equal"
+        )
+
+
+def takes(config: ForwardKernelConfig, case: SoakCase) -> bool:
+    """Whether the library has to run a case with this configuration; else it has to refuse it."""
+    no_keys = case.seq_len_q > 0 and case.seq_len_k == 0
+    return fits(config, case.seq_len_k, plain=case.plain) and not no_keys
+
+
+def check(
+    instance: ForwardKernelInstance,
+    prepared: PreparedCase,
+    *,
+    reruns: int = RERUNS,
+    load: CardLoad | None = None,
+) -> Verdict:
+    """Runs a kernel into poisoned memory, compares o and lse, and runs it again and again.
+
+    Args:
+        reruns: How often; on the emulator each with another order of warps.
+        load: If given, the reruns are done once more beside this.
+
+    Raises:
+        GpuLostError: The kernel broke the GPU's state for this process.
+        ToolchainError, BuildError, CacheError: There is no kernel.
+    """
+    kernel = kernel_for(instance.config, instance.variant.causal, prepared.placed.q.device)
+    launch = _Launch(kernel, prepared)
+    if not takes(instance.config, prepared.case):
+        return _check_refusal(instance, launch)
+    try:
+        return _check(instance, launch, reruns, load)
+    except (RuntimeError, ValueError, TypeError) as error:  # of the kernel, or of the GPU
+        reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
+        if prepared.placed.q.is_cuda and not _gpu_answers():
+            raise GpuLostError(instance.name, f"{prepared.case}: {reason}") from error
+        return Verdict(instance, prepared.case, reason)
+
+
+class _Launch(NamedTuple):
+    kernel: Kernel
+    prepared: PreparedCase
+
+    @property
+    def lse(self) -> torch.Tensor | None:
+        """None if the family gives none."""
+        gives_lse = fits(self.kernel.instance.config, self.prepared.case.seq_len_k, plain=False)
+        return self.prepared.placed.lse if gives_lse else None
+
+    def run(self, seed: int = 0) -> torch.Tensor | None:
+        """Launches; the workspace, if there is one."""
+        q, k, v, o = (getattr(self.prepared.placed, name) for name in "qkvo")
+        workspace = workspace_for(self.kernel.instance.config.workspace_bytes, q.device)
+        scale = self.prepared.case.scale
+        if q.is_cuda:
+            self.kernel(q, k, v, o, scale, lse=self.lse, workspace=workspace)
+        else:
+            with emulation(self.kernel, seed=seed, count=False):
+                self.kernel(q, k, v, o, scale, lse=self.lse, workspace=workspace)
+        return workspace
+
+
+def _check_refusal(instance: ForwardKernelInstance, launch: _Launch) -> Verdict:
+    case, placed = launch.prepared.case, launch.prepared.placed
+    placed.poison(_POISONS[0])
+    try:
+        launch.run()
+    except ValueError:
+        if placed.o.isnan().all() and placed.lse.isnan().all():
+            return Verdict(instance, case, refused=True)
+        return Verdict(instance, case, "it is refused, but o or lse was written before")
+    return Verdict(instance, case, "it should be refused with a ValueError, and is not")
+
+
+def _check(
+    instance: ForwardKernelInstance, launch: _Launch, reruns: int, load: CardLoad | None
+) -> Verdict:
+    case, placed = launch.prepared.case, launch.prepared.placed
+    placed.poison(_POISONS[0])
+    workspace = launch.run()
+    of_o, of_lse = _compare(launch)
+    failure = ""
+    for name, comparison in (("o", of_o), ("lse", of_lse)):
+        if not comparison.ok:
+            failure += (
+                f"{name} {comparison.worst}, error {comparison.error:.3g} where "
+                f"{comparison.tolerance:.3g} is allowed; "
+            )
+    if placed.n_overwritten():
+        failure += "memory around o or lse was written; "
+    if not failure and (reruns or load):
+        failure = _rerun(launch, reruns, load)
+    if workspace is not None and workspace.any():
+        failure += "the workspace was left dirty; "
+    if not all(
+        _same(a, b)
+        for a, b in zip(launch.prepared.inputs, (placed.q, placed.k, placed.v), strict=True)
+    ):
+        failure += "q, k or v was written; "
+    done = 0 if failure else reruns * (1 if load is None else 2)
+    return Verdict(instance, case, failure.rstrip("; "), False, _ratio(of_o), _ratio(of_lse), done)
+
+
+def _compare(launch: _Launch) -> tuple[Comparison, Comparison]:
+    """Of o and of lse; what does not exist is right."""
+    truth, placed = launch.prepared.truth, launch.prepared.placed
+    nothing = Comparison(0.0, 0.0, "")
+    if truth is None:
+        return nothing, nothing
+    of_o = compare(placed.o, truth.o, truth.low_precision, truth.allowance)
+    if launch.lse is None:
+        return of_o, nothing
+    polynomials = getattr(launch.kernel.instance.config, "fma_exponentials", 0)
+    tolerance = truth.lse_tolerance + (_POLYNOMIAL_ERROR if polynomials else 0)
+    return of_o, compare_lse(placed.lse, truth.lse, tolerance)
+
+
+def _rerun(launch: _Launch, reruns: int, load: CardLoad | None) -> str:
+    """What differed from the first run, in words."""
+    placed = launch.prepared.placed
+    first = placed.o.clone(), placed.lse.clone()
+    for beside in (None, load)[: 1 if load is None else 2]:
+        differing = torch.zeros((), dtype=torch.int64, device=placed.o.device)
+        for i in range(reruns):
+            if beside is not None:
+                beside.add()
+            placed.o.fill_(_POISONS[1])
+            placed.lse.fill_(_POISONS[1] if launch.lse is not None else _POISONS[0])
+            launch.run(seed=i + 1)
+            same_o = _bits(placed.o) == _bits(first[0])
+            same_lse = _bits(placed.lse) == _bits(first[1])
+            differing += ~(same_o.all() & same_lse.all())
+        if n := int(differing):
+            how = "" if beside is None else " beside another stream"
+            return f"{n} of {reruns} reruns{how} gave other bits than the first run"
+    return ""
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _ratio(comparison: Comparison) -> float:
+    if comparison.error == 0:
+        return 0.0
+    return comparison.error / comparison.tolerance if comparison.tolerance else math.inf
+
+
+def _gpu_answers() -> bool:
+    """False after an illegal address and the like: then nothing runs in this process any more."""
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""The kernels that are worth soaking: of tables, of the rule, and one library of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+import torch
+
+from flashsmith.build import Progress, build_library, find_library
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    DType,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+)
+from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
+from flashsmith.configs.legality import SUPPORTED_VALUES
+from flashsmith.functional import target_of
+from flashsmith.functional.rules import rule_config
+from flashsmith.functional.tables import (
+    Table,
+    shipped_table_path,
+    shipped_table_paths,
+    user_table_path,
+)
+from flashsmith.runtime import load_library
+
+_LENGTHS = (64, 128)  # by which the rule of the sm80 family chooses
+
+
+def rule_configs() -> list[ForwardKernelConfig]:
+    """What the rules of both families choose, for every dtype and d_head."""
+    hopper = [
+        rule_config(dtype, d_head, max(_LENGTHS), hopper=True)
+        for d_head, dtype in product(SUPPORTED_D_HEADS, DType)
+    ]
+    ampere = [
+        rule_config(dtype, d_head, seq_len)
+        for d_head, dtype, seq_len in product(SUPPORTED_VALUES["d_head"], DType, _LENGTHS)
+    ]
+    return [*hopper, *ampere]
+
+
+def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
+    """What the tables for a GPU may have ``attention`` take, each once, best of an entry first.
+
+    Whether a table was measured on the present kernels does not matter here.
+
+    Args:
+        gpu: Its name; None: every shipped table.
+
+    Raises:
+        TuningError: A table is damaged.
+        ValueError: There is no table for this GPU.
+    """
+    paths = shipped_table_paths()
+    if gpu is not None:
+        paths = [path for path in (user_table_path(gpu), shipped_table_path(gpu)) if path.exists()]
+    if not paths:
+        raise ValueError(f"there is no table for {gpu}; `flashsmith tune` makes one")
+    entries = [entry for path in paths for entry in Table.read(path).entries.values()]
+    return list(dict.fromkeys(row.config for entry in entries for row in entry.ranked))
+
+
+def that_run_on(configs: Iterable[ForwardKernelConfig], device: str) -> list[ForwardKernelConfig]:
+    """Those that can be built for ``device``, each once; the emulator runs all."""
+    (arch, *_) = target_of(torch.device(device)).archs or (None,)
+    unique = dict.fromkeys(configs)
+    return [cfg for cfg in unique if not cfg.problems(arch or cfg.minimum_gpu)]
+
+
+def load_all(
+    configs: Sequence[ForwardKernelConfig], device: str, progress: Progress | None = None
+) -> None:
+    """Has the full and the causal kernel of each configuration in one loaded library.
+
+    Raises:
+        ToolchainError, BuildError, CacheError: They could not be built.
+    """
+    instances = [ForwardKernelInstance(c, v) for c in configs for v in FORWARD_VARIANTS]
+    target = target_of(torch.device(device))
+    library = find_library(instances, target)
+    if library is None:
+        library = build_library(instances, target, progress=progress)
+    load_library(library, target)

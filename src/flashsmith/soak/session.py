@@ -1,0 +1,151 @@
+"""A soak: many kernels, many cases, and what came of it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+
+from flashsmith.configs import FORWARD_VARIANTS, ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.soak.case import SoakCase
+from flashsmith.soak.check import RERUNS, Verdict, check, takes
+from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.soak.load import CardLoad
+from flashsmith.soak.prepared import prepare
+
+RERUNS_ON_EMULATOR = 2  # a fault there does not take luck
+Work = tuple[SoakCase, Sequence[ForwardKernelConfig]]
+
+
+@dataclass
+class Tally:
+    """What came of one kernel."""
+
+    instance: ForwardKernelInstance
+    cases: int = 0  # refused ones included
+    reruns: int = 0
+    o_ratio: float = 0.0  # the largest error / what is allowed there
+    lse_ratio: float = 0.0
+    failures: list[Verdict] = field(default_factory=list)
+
+    def add(self, verdict: Verdict) -> None:
+        self.cases += 1
+        self.reruns += verdict.reruns
+        self.o_ratio = max(self.o_ratio, verdict.o_ratio)
+        self.lse_ratio = max(self.lse_ratio, verdict.lse_ratio)
+        if not verdict.ok:
+            self.failures.append(verdict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, and how thoroughly.
+
+    Attributes:
+        seams: Whether the cases at the seams of each kernel's tiles come first.
+        random_cases: How many more each group of kernels of one dtype and d_head gets; None: as
+            many as there is time for.
+        seconds: When to stop; None: when all cases are done.
+        reruns: Of every case; on a GPU so many more beside another stream.
+        seed: Of the random cases.
+    """
+
+    seams: bool = True
+    random_cases: int | None = 20
+    seconds: float | None = None
+    reruns: int = RERUNS
+    seed: int = 0
+
+
+def extent_of(device: str) -> Extent:
+    if device == "cpu":
+        return EMULATOR
+    return gpu_extent(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def soak(
+    configs: Sequence[ForwardKernelConfig],
+    plan: Plan,
+    device: str,
+    report: Callable[[Verdict], None] = lambda _: None,
+    tallies: dict[ForwardKernelInstance, Tally] | None = None,
+) -> dict[ForwardKernelInstance, Tally]:
+    """Runs the kernels of ``configs``, full and causal, on cases until the plan is done.
+
+    The tensors and the reference of a case are made once for all kernels that take it. Groups of
+    one dtype and d_head take turns, so that a limit on time cuts all of them alike.
+
+    Args:
+        configs: Legal for ``device``; their kernels are loaded, or built one by one.
+        report: Is told of every verdict.
+        tallies: Is filled; the same is returned. An interrupted caller has it as far as it went.
+
+    Raises:
+        GpuLostError: A kernel broke the GPU's state for this process.
+    """
+    tallies = {} if tallies is None else tallies
+    for cfg, variant in itertools.product(configs, FORWARD_VARIANTS):
+        tallies.setdefault(instance := ForwardKernelInstance(cfg, variant), Tally(instance))
+    load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
+    end = None if plan.seconds is None else time.monotonic() + plan.seconds
+    for case, kernels in in_turn([_work(group, plan, device) for group in groups_of(configs)]):
+        prepared = prepare(case, device)
+        for cfg in kernels:
+            if end is not None and time.monotonic() > end:
+                return tallies
+            instance = ForwardKernelInstance(cfg, case.variant)
+            verdict = check(instance, prepared, reruns=plan.reruns, load=load)
+            tallies[instance].add(verdict)
+            report(verdict)
+    return tallies
+
+
+def groups_of(configs: Sequence[ForwardKernelConfig]) -> list[list[ForwardKernelConfig]]:
+    """Configurations that can share cases: of one dtype and d_head."""
+    groups: dict[tuple[int, int], list[ForwardKernelConfig]] = {}
+    for cfg in configs:
+        groups.setdefault((cfg.dtype, cfg.d_head), []).append(cfg)
+    return list(groups.values())
+
+
+def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
+    """One of each until all are at their end."""
+    waiting = list(sources)
+    while waiting:
+        for source in list(waiting):
+            work = next(source, None)
+            if work is None:
+                waiting.remove(source)
+            else:
+                yield work
+
+
+def _work(configs: Sequence[ForwardKernelConfig], plan: Plan, device: str) -> Iterator[Work]:
+    """The cases of a group, each with the kernels that run it."""
+    extent = extent_of(device)
+    if plan.seams:
+        yield from _seams(configs, extent)
+    rng = Random(f"{plan.seed} {configs[0].dtype} {configs[0].d_head}")
+    rounds = itertools.count() if plan.random_cases is None else range(plan.random_cases)
+    for _ in rounds:
+        case = random_case(rng, rng.choice(configs), extent)
+        yield case, [cfg for cfg in configs if takes(cfg, case)]
+
+
+def _seams(configs: Sequence[ForwardKernelConfig], extent: Extent) -> Iterator[Work]:
+    """Kernels with the same tiles have the same seams."""
+    shared: dict[SoakCase, list[ForwardKernelConfig]] = {}
+    of_each = [
+        seam_cases(cfg, variant.causal, extent) for cfg in configs for variant in FORWARD_VARIANTS
+    ]
+    owners = [cfg for cfg in configs for _ in FORWARD_VARIANTS]
+    # The first of every kernel, then the second of every kernel: the most telling come first.
+    for cases in itertools.zip_longest(*of_each):
+        for cfg, case in zip(owners, cases, strict=True):
+            if case is not None:
+                shared.setdefault(case, []).append(cfg)
+    yield from shared.items()
