@@ -10,6 +10,7 @@
 #include "flashsmith/hopper/mask.cuh"
 #include "flashsmith/hopper/softmax.cuh"
 #include "flashsmith/hopper/tile_schedule.cuh"
+#include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
 
 namespace flashsmith {

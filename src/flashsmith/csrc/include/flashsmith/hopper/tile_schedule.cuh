@@ -74,17 +74,17 @@ FLASHSMITH_DEVICE int n_skipped_blocks(const HopperForwardKernelArgs &args, int 
   return unseen < Kernel::n_stages - 1 ? unseen : Kernel::n_stages - 1;
 }
 
-// The first of the blocks that the 64 rows from `row` on visit with a mask: those that hold keys
-// which some row may not see. If the first row sees nothing of the first such block, the one before
-// it is visited in the same way, because only a masked step knows that R may be -inf so far.
+// The first of the blocks that the 64 rows from `row` on visit with a mask: it holds the last key
+// that the first row sees, or keys beyond the sequence. Until a row has seen a key its R is -inf,
+// which only a masked step knows, so the block is among them even if all rows see all of it.
 template <typename Kernel>
 FLASHSMITH_DEVICE int first_masked_block(const HopperForwardKernelArgs &args, int row) {
   int keys = args.seq_len_k;
   if constexpr (Kernel::causal) {
-    const int visible = row + 1 + causal_offset(args);
-    if (visible < keys) return visible > 0 ? (visible - 1) / Kernel::B_c : 0;
+    const int last_visible = row + causal_offset(args);
+    keys = last_visible < keys ? last_visible : keys;
   }
-  return keys / Kernel::B_c;
+  return keys > 0 ? keys / Kernel::B_c : 0;
 }
 
 // The places of a block's tiles, as its producer draws them. From a queue, all warps learn of them
