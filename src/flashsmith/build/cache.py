@@ -212,7 +212,8 @@ class KernelCache:
         try:
             yield
         except OSError as error:
-            if error.errno in _FULL:
+            # An error of shutil has the texts of several, and no number of its own.
+            if error.errno in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
                 raise self.full_error() from error
             raise CacheError(
                 f"the kernel cache {self.root} cannot be written: {error}; set "
