@@ -81,8 +81,8 @@ def no_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(binaries))
     for name in ("FLASHSMITH_CXX", "FLASHSMITH_NVCC", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(toolchain, "_SYSTEM_CUDA", tmp_path / "no-cuda")
-    monkeypatch.setattr(toolchain, "_pypi_toolkits", lambda: [])
+    monkeypatch.setattr(toolchain, "SYSTEM_CUDA", tmp_path / "no-cuda")
+    monkeypatch.setattr(toolchain, "pypi_toolkits", lambda: [])
     return binaries
 
 
@@ -170,12 +170,12 @@ def test_nvcc_is_found_in_order(
     pypi, system, on_path, home, chosen = (tmp_path / f"toolkit{i}" for i in range(5))
 
     make_toolkit(pypi, libraries="lib")
-    monkeypatch.setattr(toolchain, "_pypi_toolkits", lambda: [pypi])
+    monkeypatch.setattr(toolchain, "pypi_toolkits", lambda: [pypi])
     assert find_cuda_toolkit().nvcc.found_by == "PyPI package nvidia-cuda-nvcc"
     assert find_cuda_toolkit().cudart_static == pypi / "lib/libcudart_static.a"
 
     make_toolkit(system)
-    monkeypatch.setattr(toolchain, "_SYSTEM_CUDA", system)
+    monkeypatch.setattr(toolchain, "SYSTEM_CUDA", system)
     assert find_cuda_toolkit().root == system
 
     script(
@@ -201,7 +201,7 @@ def test_pypi_toolkit_is_looked_for_in_the_nvidia_package(
     (tmp_path / "nvidia/cu13/bin").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "nvidia", raising=False)
-    assert tmp_path / "nvidia/cu13" in toolchain._pypi_toolkits()
+    assert tmp_path / "nvidia/cu13" in toolchain.pypi_toolkits()
 
 
 def test_no_nvcc_lists_what_was_tried(

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from flashsmith import settings
 from flashsmith.build import Target, build_library, find_cuda_toolkit, find_cxx
+from flashsmith.build.disassembler import find_cuobjdump
 from flashsmith.cli import app
 from flashsmith.configs import (
     CAUSAL,
@@ -37,7 +38,7 @@ from flashsmith.report.counts import count, load_emulated, mma_per_visit, n_visi
 from flashsmith.report.measured import BASELINE, best_run, best_sweep, find_results
 from flashsmith.report.model import Step
 from flashsmith.report.occupancy import compute_occupancy
-from flashsmith.report.sass import CLASSES, disassemble, find_cuobjdump, parse_sass
+from flashsmith.report.sass import CLASSES, parse_sass, read_machine_code
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "2026-11-21"
@@ -283,7 +284,7 @@ def test_sass_of_a_compiled_kernel() -> None:
     except ToolchainError as error:
         pytest.skip(str(error))
     library = build_library([SWIZZLED], Target.cuda("sm_90a"))
-    (code,) = disassemble(library, "sm_90a").values()
+    (code,) = read_machine_code(library, "sm_90a").values()
     assert code.loop
     assert code.loop.classes["tensor"] == mma_per_visit(SWIZZLED) // SWIZZLED.config.n_warps
     assert code.loop.classes["address"] < 0.15 * code.loop.total  # few are unknown
@@ -292,7 +293,7 @@ def test_sass_of_a_compiled_kernel() -> None:
 
 
 def test_cuobjdump_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("flashsmith.report.sass._tool_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr("flashsmith.build.disassembler._tool_folders", lambda: iter([tmp_path]))
     with pytest.raises(ToolchainError, match=r"pip install 'flashsmith\[report\]'"):
         find_cuobjdump()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flashsmith import codegen
-from flashsmith.build import spills
 from flashsmith.build.cache import Claims, KernelCache, Manifest
 from flashsmith.build.compile import (
     BUILD_LOG,
@@ -18,7 +18,7 @@ from flashsmith.build.compile import (
     default_jobs,
     mentions_full_disk,
 )
-from flashsmith.build.ptxas import KernelResources
+from flashsmith.build.refusal import refuse_bad_kernels
 from flashsmith.build.target import Target
 from flashsmith.build.toolchain import require_cxx20
 from flashsmith.build.units import (
@@ -62,6 +62,13 @@ class Library:
         """Instance slug -> its name, dynamic shared memory in bytes, and ptxas' figures by arch."""
         return dict(self.manifest["kernels"])
 
+    @property
+    def not_linted(self) -> dict[str, int]:
+        """Why machine code was not linted -> in how many kernels."""
+        return dict(
+            Counter(why for kernel in self.kernels.values() for why in kernel["not_linted"])
+        )
+
 
 def build_library(
     instances: Iterable[ForwardKernelInstance],
@@ -79,8 +86,8 @@ def build_library(
     force: compile everything again.
 
     Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
-    compiler failed, or a kernel spills), CacheError (foreign directory, full disk), ValueError (no
-    instances, or one that cannot be built).
+    compiler failed, a kernel spills, or its machine code breaks a rule), CacheError (foreign
+    directory, full disk), ValueError (no instances, or one that cannot be built).
     """
     wanted = sorted(set(instances))
     if jobs is not None and jobs < 1:
@@ -189,7 +196,7 @@ class _Build:
             self.cache.sweep(held=self.entry)
             with self.cache.staging(self.entry) as staging:
                 objects = self._compile(staging, jobs, progress, force)
-                self._refuse_bad_kernels(objects)
+                refuse_bad_kernels(self.units, objects)
                 return self._link(staging, objects)
 
     def _compile(
@@ -224,28 +231,6 @@ class _Build:
     def _read_objects(self, units: Sequence[TranslationUnit]) -> dict[str, Manifest]:
         found = ((unit.entry, self.cache.read(self.cache.objects / unit.entry)) for unit in units)
         return {entry: manifest for entry, manifest in found if manifest is not None}
-
-    def _refuse_bad_kernels(self, objects: dict[str, Manifest]) -> None:
-        """Raises BuildError for spills that are not allowed and for serialised instructions."""
-        problems = []
-        for unit in self.units:
-            if unit.instance is None:
-                continue
-            manifest = objects[unit.entry]
-            allowed = spills.allowed_spill_bytes(unit.instance.config)
-            problems += [
-                f"{unit.label} spills {kernel.spilled} bytes of registers on {kernel.arch} "
-                f"({allowed} allowed)"
-                for kernel in resources(manifest)
-                if kernel.spilled > allowed
-            ]
-            problems += [f"{unit.label}: {text}" for text in manifest["performance_warnings"]]
-        if problems:
-            raise BuildError(
-                "kernels that would be slow are not built into a library; change their "
-                "configuration, or allow the spill in flashsmith/build/spills.py:\n  "
-                + "\n  ".join(problems)
-            )
 
     def _link(self, staging: Path, objects: dict[str, Manifest]) -> Library:
         paths = [
@@ -289,6 +274,7 @@ class _Build:
                 "text_sha256": text_hash(unit.files[unit.source_file]),
                 "dynamic_shared_bytes": unit.instance.config.shared_memory_bytes,
                 "resources": objects[unit.entry]["kernels"],
+                "not_linted": objects[unit.entry]["lint"]["not_linted"],
             }
             for unit in self.units
             if unit.instance is not None
@@ -301,8 +287,3 @@ class _Build:
             "source_hash": self.source_hash,
             "kernels": kernels,
         }
-
-
-def resources(manifest: Manifest) -> list[KernelResources]:
-    """ptxas' figures in the manifest of an object, or of one kernel of a library."""
-    return [KernelResources(**kernel) for kernel in manifest["kernels"]]

@@ -31,7 +31,7 @@ INSTALL_CXX = (
     "install g++ 11 or newer (Debian: `apt install g++`), or point FLASHSMITH_CXX at a C++20 "
     "compiler"
 )
-_SYSTEM_CUDA = Path("/usr/local/cuda")
+SYSTEM_CUDA = Path("/usr/local/cuda")
 _PROBE_SECONDS = 60
 
 # What the sources need of C++20: a class type as a template parameter and operator<=>.
@@ -159,13 +159,13 @@ def _nvcc_candidates() -> Iterator[tuple[str, Path | None]]:
         yield "CUDA_HOME", home / "bin" / "nvcc"
     on_path = shutil.which("nvcc")
     yield "PATH", Path(on_path) if on_path else None
-    yield str(_SYSTEM_CUDA), _SYSTEM_CUDA / "bin" / "nvcc"
-    pypi: list[Path | None] = [root / "bin" / "nvcc" for root in _pypi_toolkits()]
+    yield str(SYSTEM_CUDA), SYSTEM_CUDA / "bin" / "nvcc"
+    pypi: list[Path | None] = [root / "bin" / "nvcc" for root in pypi_toolkits()]
     for path in pypi or [None]:
         yield "PyPI package nvidia-cuda-nvcc", path
 
 
-def _pypi_toolkits() -> list[Path]:
+def pypi_toolkits() -> list[Path]:
     """The CUDA trees of NVIDIA's wheels, newest first; they share the namespace ``nvidia``."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations if spec else None) or []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith import codegen
+from flashsmith.build.headers import Headers, hash_files
 from flashsmith.build.target import Target
 from flashsmith.build.toolchain import (
     Compiler,
@@ -25,7 +26,8 @@ from flashsmith.configs import (
     ForwardKernelInstance,
 )
 
-FORMAT = 1  # of cache entries; part of every key
+# Of cache entries and of what kernels are refused for; part of every key.
+FORMAT = 2
 REGISTRY_SOURCE = "registry.cpp"  # the one host file that reads the generated map
 
 # hidden: several libraries live in one process, and none may bind to another's symbols.
@@ -75,7 +77,9 @@ class TranslationUnit:
     files: dict[str, str]  # file name -> text; the first is compiled, the rest it includes
     command: tuple[str, ...]  # without source and output
     key: str
+    headers: Headers  # what it may include, as it is in ``key``
     instance: ForwardKernelInstance | None = None
+    archs: tuple[str, ...] = ()  # of the machine code in its object; none for the host's
 
     @property
     def entry(self) -> str:
@@ -99,7 +103,7 @@ def find_toolchain(target: Target) -> Toolchain:
 
 def source_hash(csrc: Path, target: Target) -> str:
     """Hash of every C++ file of the project that goes into a library for ``target``."""
-    return _hash_files(csrc, _files_of(csrc, target, only_headers=False))
+    return hash_files(csrc, _files_of(csrc, target, only_headers=False))
 
 
 def plan_units(
@@ -110,9 +114,9 @@ def plan_units(
     csrc: Path,
 ) -> list[TranslationUnit]:
     """The host's (and the emulator's) units first, which all libraries share, then the kernels'."""
-    headers = _files_of(csrc, target, only_headers=True)
-    hashes = {None: _hash_files(csrc, headers)} | {
-        kind: _hash_files(csrc, _without_other_families(headers, kind)) for kind in CONFIG_CLASSES
+    paths = _files_of(csrc, target, only_headers=True)
+    headers = {None: Headers.read(csrc, paths)} | {
+        kind: Headers.read(csrc, _without_other_families(paths, kind)) for kind in CONFIG_CLASSES
     }
 
     def unit(
@@ -124,10 +128,11 @@ def plan_units(
         instance: ForwardKernelInstance | None = None,
     ) -> TranslationUnit:
         # Paths are not in the key: the same text and compiler give the same object anywhere.
-        included = hashes[type(instance.config) if instance else None]
-        parts = [FORMAT, files, included, flags, toolchain.identity, target.name]
+        included = headers[type(instance.config) if instance else None]
+        parts = [FORMAT, files, included.hash, flags, toolchain.identity, target.name]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        return TranslationUnit(name, label, files, tuple(command), key, instance)
+        archs = _archs(instance.config, target) if instance and toolchain.cuda else ()
+        return TranslationUnit(name, label, files, tuple(command), key, included, instance, archs)
 
     units = []
     flags, command = _host_command(target, toolchain, csrc)
@@ -183,17 +188,25 @@ def _kernel_command(
     return flags, [*compilers, *flags, *includes]
 
 
-def _gencode(config: ForwardKernelConfig, target: Target) -> str:
+def _archs(config: ForwardKernelConfig, target: Target) -> tuple[str, ...]:
+    """The architectures of ``target`` that a kernel is compiled for."""
     if isinstance(config, FlashForwardKernelConfig):
-        # One front-end run and one PTX for all architectures: the family uses nothing newer.
-        return f"-gencode=arch=compute_80,code=[{','.join(target.archs)}]"
+        return target.archs
     needed = config.minimum_gpu
     if needed not in target.archs:
         raise ValueError(
             f"archs is {', '.join(target.archs)}, but config {config} runs on {needed} alone; "
             f"add {needed}"
         )
-    return f"-gencode=arch=compute_{needed[3:]},code={needed}"
+    return (needed,)
+
+
+def _gencode(config: ForwardKernelConfig, target: Target) -> str:
+    archs = _archs(config, target)
+    if isinstance(config, FlashForwardKernelConfig):
+        # One front-end run and one PTX for all architectures: the family uses nothing newer.
+        return f"-gencode=arch=compute_80,code=[{','.join(archs)}]"
+    return f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"
 
 
 def _host_command(
@@ -226,15 +239,6 @@ def _without_other_families(headers: Iterable[Path], kind: type[ForwardKernelCon
     """What a kernel of a family may include: no change of another's headers compiles it again."""
     others = {other.header_folder for other in CONFIG_CLASSES if other is not kind}
     return [path for path in headers if path.parent.name not in others]
-
-
-def _hash_files(root: Path, paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def text_hash(text: str) -> str:

@@ -68,11 +68,14 @@ def build(
                 "archs": chosen.archs,
                 "library": library.path,
                 "seconds": watch.seconds,
+                "not_linted": library.not_linted,
                 "kernels": rows,
             }
         )
         return
     print_built(rows)
+    for reason, count in library.not_linted.items():
+        note(f"the machine code of {count} kernels was not linted: {reason}; then build --force")
     note(f"{watch.seconds} s; the library is {library.path}")
 
 

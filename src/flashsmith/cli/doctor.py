@@ -19,11 +19,12 @@ from flashsmith.build import (
     find_tvm_ffi,
     list_libraries,
 )
+from flashsmith.build.disassembler import find_cuobjdump
 from flashsmith.build.toolchain import require_cxx20
 from flashsmith.cli.cache import folder_bytes
 from flashsmith.cli.gpus import Gpu, find_gpus
 from flashsmith.cli.tables import JsonOption, print_json, print_list
-from flashsmith.errors import FlashsmithError
+from flashsmith.errors import FlashsmithError, ToolchainError
 
 _INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
 _EMULATOR_NEEDS = ("C++ compiler", "ninja", "tvm-ffi", "torch", "cache")
@@ -129,8 +130,17 @@ def _check_tools() -> Iterator[Check]:
 
     yield _probe("nvcc", nvcc)
     yield _probe("C++ compiler", cxx)
+    yield _check_cuobjdump()
     yield _probe("ninja", lambda: str(find_ninja()))
     yield _probe("tvm-ffi", lambda: find_tvm_ffi().version)
+
+
+def _check_cuobjdump() -> Check:
+    try:
+        return Check("cuobjdump", True, f"{find_cuobjdump()}; builds lint their machine code")
+    except ToolchainError as error:
+        found = f"{error}; without it kernels are built all the same, but not linted"
+        return Check("cuobjdump", False, found)
 
 
 def _check_torch() -> Iterator[Check]:

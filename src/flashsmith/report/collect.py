@@ -16,7 +16,7 @@ from flashsmith.report.explain import explain, require_explained
 from flashsmith.report.measured import Profile, Results, Time, best_run, best_sweep
 from flashsmith.report.model import Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
-from flashsmith.report.sass import MachineCode, disassemble
+from flashsmith.report.sass import MachineCode, read_machine_code
 
 T = TypeVar("T")
 
@@ -62,7 +62,9 @@ class _Collector:
             "registers and machine code", lambda: self._cuda_library(instances)
         )
         if library := self.library:
-            self.code = self._try("machine code", lambda: disassemble(library, self.arch)) or {}
+            self.code = (
+                self._try("machine code", lambda: read_machine_code(library, self.arch)) or {}
+            )
         emulated = self._try("emulator counts", lambda: load_emulated(instances, self.progress))
         counts = {
             each: self._try(f"emulator counts of {each}", lambda each=each: count(each))  # type: ignore[misc]
