@@ -94,8 +94,8 @@ class _EdgeReader:
         base = instruction.base
         guarded = instruction.guard not in ("", "PT", "UPT")
         if base in _JUMPS:
-            conditional = guarded or instruction.opcode != base or "," in instruction.operands
-            return self._jump(instruction, falls_through=conditional or _has_condition(instruction))
+            own_condition = instruction.opcode != base or len(instruction.operands.split()) > 1
+            return self._jump(instruction, falls_through=guarded or own_condition)
         if base == "WARPSYNC" and instruction.target in self._inside:
             return self._jump(instruction, falls_through=True)
         if base in _INDIRECT:
@@ -121,8 +121,3 @@ class _EdgeReader:
 def _barrier(instruction: Instruction) -> str:
     found = _BARRIER.search(instruction.operands)
     return found[0] if found else ""
-
-
-def _has_condition(instruction: Instruction) -> bool:
-    """Whether something stands before the target."""
-    return len(instruction.operands.split()) > 1
