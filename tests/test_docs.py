@@ -174,7 +174,10 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
 # Need hardware or a broken machine: the text is looked for in the source.
 ELSEWHERE = {
     "The GPU is older than compute capability 8.0": "cli/job.py",
-    "A kernel spills registers": "build/library.py",
+    "A kernel spills registers": "build/refusal.py",
+    "A kernel lets shared memory be overwritten before it has read it": "build/lint.py",
+    "Machine code was not linted": "cli/build.py",
+    "A header changed during a build": "build/compile.py",
     "ncu was not found": "bench/ncu.py",
     "ncu may not read the counters": "bench/ncu.py",
     "The tuned table is not used": "functional/select.py",

@@ -301,7 +301,10 @@ def test_what_cannot_be_linted_is_said() -> None:
     bad = f"LDS R4, [R2] -> 0\n{ARRIVE}\nEXIT"
     unknown = lint_machine_code(listing(bad, "sm_130"))
     assert unknown == Lint(not_linted=("the encoding of sm_130 is not known",))
-    assert "no machine code" in lint_machine_code("Fatbin ptx code:").not_linted[0]
+    partly = lint_machine_code(listing(bad, "sm_90a"), ["sm_80", "sm_90a"])
+    assert partly.not_linted == ("cuobjdump showed no machine code for sm_80",)
+    assert len(partly.early_releases) == 1
+    assert lint_machine_code("Fatbin ptx code:", ["sm_90a"]).not_linted
     bare = "\tcode for sm_90a\n\t\tFunction : kernel\n        /*0000*/   LDS R4, [R2] ;\n"
     assert "did not print the encoding" in lint_machine_code(bare).not_linted[0]
 

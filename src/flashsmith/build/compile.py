@@ -179,7 +179,7 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     text, log = staged / _MACHINE_CODE, staged / _DISASSEMBLY_LOG
     failure = log.read_text(errors="replace").strip() if log.exists() else ""
     found = (
-        lint_machine_code(text.read_text(errors="replace"))
+        lint_machine_code(text.read_text(errors="replace"), unit.archs)
         if text.exists()
         else Lint(not_linted=(f"cuobjdump failed: {failure or 'it printed nothing'}",))
     )

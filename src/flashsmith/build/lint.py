@@ -20,7 +20,7 @@ What it cannot see: docs/architecture.md, "What the lint cannot see".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,8 @@ class EarlyRelease:
         if more := len(self.loads) - _SHOWN_LOADS:
             shown += f" and {more} more" if more > 0 else ""
         return (
-            f"{self.opcode} at {self.address:#06x} ({self.arch}) is issued while loads from shared "
-            f"memory may be in flight: {shown}"
+            f"{self.opcode} at {self.address:#06x} ({self.arch}) "
+            f"is issued while loads from shared memory may be in flight: {shown}"
         )
 
 
@@ -78,13 +78,15 @@ class Lint:
         return cls(tuple(found), tuple(manifest["not_linted"]))
 
 
-def lint_machine_code(text: str) -> Lint:
-    """Lints what ``cuobjdump -sass`` printed, all functions of all architectures."""
+def lint_machine_code(text: str, archs: Iterable[str] = ()) -> Lint:
+    """Lints what ``cuobjdump -sass`` printed, all functions of all architectures.
+
+    archs: those that must be there.
+    """
     found: list[EarlyRelease] = []
-    not_linted = set()
     functions = parse_machine_code(text)
-    if not functions:
-        not_linted.add("cuobjdump showed no machine code")
+    missing = sorted(set(archs) - {function.arch for function in functions})
+    not_linted = {f"cuobjdump showed no machine code for {arch}" for arch in missing}
     for function in functions:
         if reason := _why_not(function):
             not_linted.add(reason)
