@@ -75,6 +75,7 @@ class Consumer {
   FLASHSMITH_DEVICE void run_tile(int place) {
     open(place);
     skip_V();
+    load_Q();
     first_scores();
     if constexpr (Kernel::config.overlap_softmax) {
       for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
@@ -89,6 +90,7 @@ class Consumer {
   FLASHSMITH_DEVICE void run_overlapped_tiles(int place) {
     open(place);
     skip_V();
+    load_Q();
     first_scores();
     while (true) {
       for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
@@ -116,10 +118,15 @@ class Consumer {
     skipped_ = n_skipped_blocks<Kernel>(args_, blocks, row);
     block_ = blocks - 1 - skipped_;
     masked_from_ = first_masked_block<Kernel>(args_, row);
+    skip_K();
+  }
+
+  // Last before the first product, which uses it: the build refuses arrivals at a barrier, even at
+  // another buffer's, while ldmatrix is under way.
+  FLASHSMITH_DEVICE void load_Q() {
     ptx::mbarrier_wait_parity(Barriers<Kernel>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
     Q_.load(shared_ + Kernel::Q_offset + warpgroup_ * kWgmmaM * Kernel::row_bytes);
-    skip_K();
   }
 
   FLASHSMITH_DEVICE void store(int place, const Softmax<Kernel> &softmax) {
@@ -169,6 +176,7 @@ class Consumer {
     if constexpr (Kernel::Q_in_registers) {
       // Q has long been in shared memory. As in the loop the softmax runs under P V.
       open(place);
+      load_Q();
       issue_both();
       release_loaded_Q();
       const Softmax<Kernel> softmax_of_done = softmax_;
@@ -180,6 +188,7 @@ class Consumer {
       // The wait for Q is covered by P V, and O leaves under Q K^T.
       issue_values();
       open(place);
+      load_Q();
       issue_scores();
       pass_turn(warpgroup_);
       finish_values<1>();
