@@ -24,7 +24,7 @@ LEGAL_ON_A_GPU = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting in (settings.KERNELS, settings.FA3_SO, settings.BUILD):
+    for setting in (settings.KERNELS, settings.FA3_LIBRARY, settings.BUILD):
         monkeypatch.delenv(setting.name, raising=False)
 
 

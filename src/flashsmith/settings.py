@@ -142,11 +142,18 @@ TUNED = Setting(
     "where `flashsmith tune` keeps its tables, one file for each GPU name",
     _parse_path,
 )
-FA3_SO = Setting(
-    "FLASHSMITH_FA3_SO",
+FA3_LIBRARY = Setting(
+    "FLASHSMITH_FA3_LIBRARY",
     "path",
-    "the module flash_attn_interface, if it is installed",
-    "vLLM's library _vllm_fa3_C, for FlashAttention-3 as a peer in benchmarks",
+    "that of the package flash_attn_3 or xformers, if one is installed",
+    "the library _C.so with FlashAttention-3's operators, a peer in benchmarks",
+    _parse_path,
+)
+FA3_CUDART = Setting(
+    "FLASHSMITH_FA3_CUDART",
+    "path",
+    "that of torch",
+    "the CUDA runtime that FlashAttention-3's library links, where torch has another",
     _parse_path,
 )
 DEBUG = Setting(
@@ -170,6 +177,7 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     JOBS,
     BUILD,
     TUNED,
-    FA3_SO,
+    FA3_LIBRARY,
+    FA3_CUDART,
     DEBUG,
 )

@@ -15,7 +15,7 @@ from flashsmith.bench.reference import (
     score_error,
 )
 from flashsmith.bench.stamp import environment_stamp
-from flashsmith.bench.timer import Timing, time_interleaved
+from flashsmith.bench.timer import Timing, time_back_to_back, time_interleaved
 
 __all__ = [
     "PEERS",
@@ -37,5 +37,6 @@ __all__ = [
     "reference_by_head",
     "reference_lse",
     "score_error",
+    "time_back_to_back",
     "time_interleaved",
 ]

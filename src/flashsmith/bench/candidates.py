@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -42,16 +42,15 @@ class Checked:
 class Checker:
     """Runs candidates of one problem on the same input, and compares each with the reference.
 
-    The whole result has to be finite, the first head of the first sample and the last head of the
-    last sample have to be right: other heads are the same work at other addresses.
+    Every head of every sample is compared: a kernel may be wrong in one of them alone, at the seam
+    of two tiles, say. The reference costs as much memory as the scores of one head in float32.
     """
 
     def __init__(self, problem: Problem, device: str) -> None:
         self.problem = problem
         self.qkv = problem.make_qkv(device)
         self._o = torch.empty_like(self.qkv[0])
-        corners = [_corners(tensor) for tensor in self.qkv]
-        reference = partial(reference_by_head, *corners, causal=problem.variant.causal)
+        reference = partial(reference_by_head, *self.qkv, causal=problem.variant.causal)
         self._exact = reference(compute=torch.float32)
         self._low_precision = reference(compute=self._o.dtype)
 
@@ -66,7 +65,7 @@ class Checker:
         self._o.fill_(math.nan)  # what a kernel does not write is not the one before's
         try:
             run = self._make_run(candidate)
-            comparison = self._compare(run())
+            comparison = compare(run(), self._exact, self._low_precision)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
             if self._o.is_cuda and not _gpu_answers():
@@ -77,7 +76,7 @@ class Checker:
             return Checked(
                 candidate,
                 WRONG,
-                f"{error_size}; of the first and last head {comparison.worst}",
+                f"{error_size}; {comparison.worst}",
                 comparison=comparison,
             )
         return Checked(candidate, OK, run=run, comparison=comparison)
@@ -99,17 +98,6 @@ class Checker:
             return o
 
         return run
-
-    def _compare(self, o: torch.Tensor) -> Comparison:
-        comparison = compare(_corners(o), self._exact, self._low_precision)
-        if comparison.ok and not torch.isfinite(o).all():
-            return replace(comparison, error=math.inf, worst="a value elsewhere is not finite")
-        return comparison
-
-
-def _corners(tensor: torch.Tensor) -> torch.Tensor:
-    """(2, seq_len, 1, d_head): the first head of the first sample, the last of the last."""
-    return torch.stack([tensor[0, :, 0], tensor[-1, :, -1]]).unsqueeze(2)
 
 
 def _gpu_answers() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +13,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from flashsmith import settings
+from flashsmith.bench import fa3
 from flashsmith.errors import DeviceError
 
 Run = Callable[[], torch.Tensor]
 Make = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], Run]
 
-_FA3_MODULE = "flash_attn_interface"
 _FA4_MODULE = "flash_attn.cute.interface"
 
 
@@ -35,6 +35,7 @@ class Peer:
     title: str
     make: Make
     why_missing: Callable[[], str]  # "" where it can be used
+    build: Callable[[], str]  # which one is here; for the stamp of the results
 
     @property
     def is_available(self) -> bool:
@@ -84,47 +85,18 @@ def _make_flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
 
 
 def _make_fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
-    if settings.FA3_SO.get() is None:
-        return _flash_attn_func(_FA3_MODULE, q, k, v, causal)
-    return _make_fa3_of_vllm(q, k, v, causal)
-
-
-def _make_fa3_of_vllm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
-    """The operator in vLLM's wheel, which has the variable-length entry only."""
-    torch.ops.load_library(str(settings.FA3_SO.get()))  # type: ignore[no-untyped-call]
-    forward = torch.ops._vllm_fa3_C.fwd
-    batch, seq_len, n_heads, d_head = q.shape
-    packed = [tensor.reshape(-1, n_heads, d_head) for tensor in (q, k, v)]
-    offsets = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * seq_len
-    # By position, in the order of the operator's schema.
-    arguments: tuple[Any, ...] = (
-        *packed,
-        *(None, None, None, None),  # k_new, v_new, q_v, out
-        *(offsets, offsets, None),  # cu_seqlens of q, k, k_new
-        *(None, None, seq_len, seq_len),  # seqused of q, k; max_seqlen of q, k
-        *(None, None, None),  # page table, kv_batch_idx, leftpad_k
-        *(None, None, None),  # rotary cos, sin, seqlens
-        *(None, None, None),  # descale of q, k, v
-        *(d_head**-0.5, causal, -1, -1, 0.0, True),  # scale, causal, window, softcap, interleaved
-        *(None, 1, None, 0, None),  # scheduler metadata, splits, pack_gqa, SM margin, sinks
-        *(1, 0, None),  # context parallel world size, rank, total lengths
-    )
+    operators = fa3.load_operators()
+    softmax_scale = q.shape[-1] ** -0.5
 
     def run() -> torch.Tensor:
-        o: torch.Tensor = forward(*arguments)[0]
-        return o.view(q.shape)
+        o: torch.Tensor = operators.fwd(q, k, v, softmax_scale=softmax_scale, is_causal=causal)[0]
+        return o
 
     return run
 
 
 def _make_fa4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
-    return _flash_attn_func(_FA4_MODULE, q, k, v, causal)
-
-
-def _flash_attn_func(
-    module: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
-) -> Run:
-    function = importlib.import_module(module).flash_attn_func
+    function = importlib.import_module(_FA4_MODULE).flash_attn_func
 
     def run() -> torch.Tensor:
         result = function(q, k, v, causal=causal)
@@ -151,15 +123,7 @@ def _why_no_cudnn() -> str:
 
 
 def _why_no_fa3() -> str:
-    library = settings.FA3_SO.get()
-    if library is not None and not library.is_file():
-        return f"there is no file {settings.FA3_SO.name}={library}"
-    if library is None and not _has_module(_FA3_MODULE):
-        return (
-            f"the module {_FA3_MODULE} is not installed; install FlashAttention-3, or set "
-            f"{settings.FA3_SO.name} to vLLM's _vllm_fa3_C library"
-        )
-    return _why_no_gpu()
+    return fa3.why_missing() or _why_no_gpu()
 
 
 def _why_no_fa4() -> str:
@@ -175,16 +139,31 @@ def _has_module(name: str) -> bool:
         return False
 
 
+def _torch_build() -> str:
+    return f"torch {torch.__version__}"
+
+
+def _cudnn_build() -> str:
+    return f"cuDNN {torch.backends.cudnn.version()}"  # type: ignore[no-untyped-call]
+
+
+def _fa4_build() -> str:
+    try:
+        return f"flash-attn-4 {importlib.metadata.version('flash-attn-4')}"
+    except importlib.metadata.PackageNotFoundError:
+        return "flash-attn-4, version not recorded"
+
+
+_FA2 = _sdpa(SDPBackend.FLASH_ATTENTION)
+_CUDNN = _sdpa(SDPBackend.CUDNN_ATTENTION)
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(
-            "fa2", "FlashAttention-2 (torch SDPA)", _sdpa(SDPBackend.FLASH_ATTENTION), _why_no_fa2
-        ),
-        Peer("cudnn", "cuDNN (torch SDPA)", _sdpa(SDPBackend.CUDNN_ATTENTION), _why_no_cudnn),
-        Peer("fa3", "FlashAttention-3", _make_fa3, _why_no_fa3),
-        Peer("fa4", "FlashAttention-4", _make_fa4, _why_no_fa4),
-        Peer("flex", "FlexAttention (torch.compile)", _make_flex, _why_no_gpu),
+        Peer("fa2", "FlashAttention-2 (torch SDPA)", _FA2, _why_no_fa2, _torch_build),
+        Peer("cudnn", "cuDNN (torch SDPA)", _CUDNN, _why_no_cudnn, _cudnn_build),
+        Peer("fa3", "FlashAttention-3", _make_fa3, _why_no_fa3, fa3.build),
+        Peer("fa4", "FlashAttention-4", _make_fa4, _why_no_fa4, _fa4_build),
+        Peer("flex", "FlexAttention (torch.compile)", _make_flex, _why_no_gpu, _torch_build),
     )
 }
 

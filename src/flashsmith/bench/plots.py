@@ -13,9 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from flashsmith.bench.ceilings import Ceilings
+from flashsmith.bench.panels import OURS, panels, series, title_of
 from flashsmith.bench.peers import PEERS
-from flashsmith.bench.results import OK, CountRow, TimeRow
-from flashsmith.bench.summary import OURS, bank_conflicts, panels, series, title_of
+from flashsmith.bench.results import OK, CountRow, TimeRow, with_regime
+from flashsmith.bench.summary import REGIME_TITLES, bank_conflicts
 
 # Okabe and Ito's colours, apart for colour-blind readers too; ours is the strongest.
 _COLORS = {
@@ -45,13 +46,19 @@ _LABELLED_BARS = 48  # with more in a panel the numbers would touch
 def plot_times(
     rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: str, folder: Path
 ) -> list[Path]:
-    """Bars of TFLOP/s by sequence length, and the roofline. Returns the files written."""
+    """Bars of TFLOP/s by sequence length, and the roofline. Returns the files written.
+
+    Args:
+        rows: Of one regime.
+    """
     if not any(row.status == OK for row in rows):
         return []
+    regime = rows[0].regime
+    where = f"{gpu}, {REGIME_TITLES[regime]}"
     with rc_context(_STYLE):
         return [
-            *_save(_bars(rows, ceilings, gpu), folder / "tflops"),
-            *_save(_roofline(rows, ceilings, gpu), folder / "roofline"),
+            *_save(_bars(rows, ceilings, where), folder / with_regime("tflops", regime)),
+            *_save(_roofline(rows, ceilings, where), folder / with_regime("roofline", regime)),
         ]
 
 
@@ -64,7 +71,7 @@ def plot_counts(rows: Sequence[CountRow], folder: Path) -> list[Path]:
         return _save(_wavefronts(counted), folder / "wavefronts")
 
 
-def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: str) -> Figure:
+def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str) -> Figure:
     found = panels(rows)
     names = series(rows)
     columns = min(2, len(found))
@@ -112,7 +119,7 @@ def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: str) -
         ax.set_visible(i < len(found))
         ax.set_ylabel("TFLOP/s" if i % columns == 0 else "")
         ax.set_xlabel("sequence length" if i + columns >= len(found) else "")
-    figure.suptitle(f"Forward attention on {gpu}", fontweight="bold", fontsize=13)
+    figure.suptitle(f"Forward attention on {where}", fontweight="bold", fontsize=13)
     handles = [
         Line2D([], [], marker="s", linestyle="", color=_color(n), markersize=9) for n in names
     ]
@@ -121,7 +128,7 @@ def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: str) -
     return figure
 
 
-def _roofline(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: str) -> Figure:
+def _roofline(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str) -> Figure:
     """One panel a dtype and d_head; filled markers are full attention, hollow ones causal."""
     found = panels(rows)
     names = series(rows)
@@ -159,7 +166,7 @@ def _roofline(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: st
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.set_xlabel("FLOP for each byte of DRAM traffic (Q, K, V, O moved once)")
     axes[0].set_ylabel("TFLOP/s")
-    figure.suptitle(f"Roofline of forward attention on {gpu}", fontweight="bold", fontsize=13)
+    figure.suptitle(f"Roofline of forward attention on {where}", fontweight="bold", fontsize=13)
     handles = [
         *(Line2D([], [], marker="s", linestyle="", color=_color(n), markersize=9) for n in names),
         Line2D([], [], marker="o", color=_CEILING),

@@ -18,8 +18,20 @@ WRONG = "wrong"  # the result differs from the reference; not timed
 FAILED = "failed"  # raised; not timed
 MISSING = "missing"  # is not installed here
 
+IN_TURN = "in-turn"
+BACK_TO_BACK = "back-to-back"
+REGIMES = (IN_TURN, BACK_TO_BACK)  # bench/timer.py says what they are
+
 KERNEL = "kernel"
 PEER = "peer"
+
+
+def with_regime(stem: str, regime: str) -> str:
+    """A file's name for the results of a regime."""
+    return stem if regime == IN_TURN else f"{stem}_{regime.replace('-', '_')}"
+
+
+_ADDED = "added"  # marks a column that older files lack; its default is what they had
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class TimeRow(Row):
     power_w: float | None = None
     error: float | None = None  # largest difference from the reference
     tolerance: float | None = None
+    regime: str = field(default=IN_TURN, metadata={_ADDED: True})
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,8 @@ def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
 def read_csv(kind: type[R], path: Path) -> list[R]:
     """The rows of a file; a last line that was cut off is left out.
 
+    A file from before a column was added is read too, and gets the column's default.
+
     Raises:
         ValueError: The columns are not those of ``kind``, or a value is none of its column.
     """
@@ -114,17 +129,22 @@ def read_csv(kind: type[R], path: Path) -> list[R]:
     whole = text[: text.rfind("\n") + 1]
     reader = csv.reader(io.StringIO(whole))
     header = next(reader, columns_of(kind))
-    if header != columns_of(kind):
+    if header not in (columns_of(kind), _first_columns_of(kind)):
         raise ValueError(f"{path} has columns {', '.join(header)}; it was not written by this")
-    types = [str(column.type) for column in fields(kind)]
+    types = [str(column.type) for column in fields(kind) if column.name in header]
     rows = []
     for cells in reader:
         try:
             values = [_PARSERS[t](cell) for t, cell in zip(types, cells, strict=True)]
         except ValueError as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
-        rows.append(kind(**dict(zip(columns_of(kind), values, strict=True))))
+        rows.append(kind(**dict(zip(header, values, strict=True))))
     return rows
+
+
+def _first_columns_of(kind: type[Row]) -> list[str]:
+    """The columns of a file that was written before any was added."""
+    return [column.name for column in fields(kind) if _ADDED not in column.metadata]
 
 
 def _cell(value: object) -> str:
@@ -136,11 +156,16 @@ def _cell(value: object) -> str:
 
 
 class ResultFile(Generic[R]):
-    """The rows of one benchmark, on disk as soon as they are appended."""
+    """The rows of one benchmark, on disk as soon as they are appended.
 
-    def __init__(self, kind: type[R], path: Path) -> None:
+    Args:
+        shared: The columns that have one value in all rows, with that value.
+    """
+
+    def __init__(self, kind: type[R], path: Path, **shared: str) -> None:
         self.kind = kind
         self.path = path
+        self.shared = shared
         self.rows: list[R] = read_csv(kind, path) if path.exists() else []
         self._write_all()  # without a line that was cut off
 

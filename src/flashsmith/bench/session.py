@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,19 @@ class Session:
     def open(
         cls,
         folder: Path,
-        environment: Mapping[str, str],
+        environment: Mapping[str, Any],
         arguments: Mapping[str, Any],
         *,
-        results: str,
+        results: Sequence[str],
         stamp: str = ENVIRONMENT,
         force: bool = False,
     ) -> Session:
         """Begins in a folder, or goes on in one that the same benchmark began.
 
         Args:
-            environment: An environment_stamp().
+            environment: An environment_stamp(), with the peers' builds.
             arguments: What was asked; as JSON can say it.
-            results: The file in the folder that holds the rows.
+            results: The files in the folder that hold rows.
             stamp: The file that says where they come from.
             force: Forget what is there.
 
@@ -48,14 +48,16 @@ class Session:
         """
         document = {**environment, _ARGUMENTS: dict(arguments)}
         path = folder / stamp
-        rows = folder / results
+        rows = [folder / name for name in results]
         if force:
-            rows.unlink(missing_ok=True)
-        if rows.exists():
+            for each in rows:
+                each.unlink(missing_ok=True)
+        has_rows = any(each.exists() for each in rows)
+        if has_rows:
             document |= {_CEILINGS: cls._check(path, document).get(_CEILINGS, {})}
         folder.mkdir(parents=True, exist_ok=True)
         session = cls(path, document)
-        if not (rows.exists() and path.exists()):  # the stamp of when it began
+        if not (has_rows and path.exists()):  # the stamp of when it began
             session._write()
         return session
 

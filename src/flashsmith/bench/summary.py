@@ -1,50 +1,40 @@
-"""Rows of a benchmark, arranged for reading: as Markdown, and for the plots."""
+"""What a benchmark measured, as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from flashsmith.bench.grid import Problem
-from flashsmith.bench.results import KERNEL, OK, CountRow, Row, TimeRow
+from flashsmith.bench.markdown import table
+from flashsmith.bench.panels import OURS, panels, series, title_of
+from flashsmith.bench.peers import PEERS
+from flashsmith.bench.ratios import ratio_sentence, ratio_table
+from flashsmith.bench.results import (
+    BACK_TO_BACK,
+    IN_TURN,
+    OK,
+    CountRow,
+    Row,
+    TimeRow,
+)
 
-OURS = "flashsmith"  # the best of our kernels
-Panel = tuple[str, int, str]  # dtype, d_head, mask
-
-
-def panels(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, dict[str, TimeRow]]]:
-    """Of each (dtype, d_head, mask) and sequence length, the timed rows by peer and OURS."""
-    found: dict[Panel, dict[int, dict[str, TimeRow]]] = {}
-    for row in rows:
-        if row.status != OK or row.ms is None:
-            continue
-        by_length = found.setdefault((row.dtype, row.d_head, row.mask), {})
-        candidates = by_length.setdefault(row.seq_len, {})
-        name = OURS if row.kind == KERNEL else row.kernel
-        best = candidates.get(name)
-        if best is None or best.ms is None or row.ms < best.ms:
-            candidates[name] = row
-    return found
-
-
-def series(rows: Sequence[TimeRow]) -> list[str]:
-    """The names in ``panels``: the peers in the order of their rows, then OURS."""
-    names = dict.fromkeys(row.kernel for row in rows if row.kind != KERNEL and row.status == OK)
-    has_ours = any(row.kind == KERNEL and row.status == OK for row in rows)
-    return [*names, *([OURS] if has_ours else [])]
-
-
-def title_of(panel: Panel) -> str:
-    dtype, d_head, mask = panel
-    return f"{dtype}, d_head {d_head}, {mask}"
+REGIME_TITLES = {IN_TURN: "in turn, L2 flushed", BACK_TO_BACK: "back to back"}
 
 
 def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -> str:
-    """TFLOP/s by shape and candidate, our best kernel of each shape, and what did not run."""
-    parts = ["# Forward attention", _conditions(environment)]
+    """TFLOP/s by shape and candidate, our best kernel of each shape, and what did not run.
+
+    Args:
+        rows: Of one regime, at least one.
+    """
+    regime = REGIME_TITLES[rows[0].regime]
+    parts = [f"# Forward attention, {regime}", _conditions(environment)]
+    if ratios := ratio_table(rows):
+        parts += ["## Ratio to the best peer", ratios, ratio_sentence(rows)]
     names = series(rows)
     for panel, by_length in panels(rows).items():
         body = [[length, *_rates(found, names)] for length, found in sorted(by_length.items())]
-        parts += [f"## {title_of(panel)}, TFLOP/s", _table(["seq_len", *names], body)]
+        parts += [f"## {title_of(panel)}, TFLOP/s", table(["seq_len", *names], body)]
         best = [
             [
                 length,
@@ -63,7 +53,7 @@ def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -
                 *("seq_len", "best kernel", "ms (20% to 80%)", "TFLOP/s"),
                 *("of ceiling", "of best peer", "SM MHz"),
             ]
-            parts.append(_table(headers, best))
+            parts.append(table(headers, best))
     return "\n\n".join([*parts, *_not_run(rows)]) + "\n"
 
 
@@ -87,7 +77,7 @@ def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object])
             ]
             for row in counted
         ]
-        parts += [f"## {problem}", _table(headers, body)]
+        parts += [f"## {problem}", table(headers, body)]
     return "\n\n".join([*parts, *_not_run(rows)]) + "\n"
 
 
@@ -112,6 +102,10 @@ def _rates(found: Mapping[str, TimeRow], names: Iterable[str]) -> list[str]:
 def _conditions(environment: Mapping[str, object]) -> str:
     plain = [f"{k} {v}" for k, v in environment.items() if isinstance(v, str)]
     lines = [f"Measured with: {', '.join(plain)}."]
+    builds = environment.get("peers")
+    if isinstance(builds, Mapping) and builds:
+        peers = (f"{PEERS[name].title}: {build}" for name, build in builds.items())
+        lines.append(f"Peers: {'; '.join(peers)}.")
     ceilings = environment.get("ceilings")
     if isinstance(ceilings, Mapping):
         lines += [
@@ -128,14 +122,8 @@ def _not_run(rows: Sequence[Row]) -> list[str]:
     ]
     if not body:
         return []
-    return ["## Without a number", _table(["candidate", "shape", "status", "reason"], body)]
+    return ["## Without a number", table(["candidate", "shape", "status", "reason"], body)]
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    cells = [["-" if c is None else str(c).replace("|", "\\|") for c in row] for row in rows]
-    lines = [headers, ["---"] * len(headers), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

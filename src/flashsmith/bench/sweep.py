@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from flashsmith.bench.candidates import Candidate, Checked, Checker, name_of
+from flashsmith.bench.candidates import Candidate, Checked, Checker, Run, name_of
 from flashsmith.bench.ceilings import Ceilings
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.monitor import Sample
@@ -27,7 +28,7 @@ from flashsmith.errors import GpuLostError
 from flashsmith.runtime import Emulation
 
 Measure = Callable[[Problem, Sequence[Candidate]], list[R]]
-Timer = Callable[[Mapping[str, Callable[[], object]]], Mapping[str, Timing]]
+Timer = Callable[[Mapping[str, Run]], Mapping[str, Timing]]
 
 
 def sweep(
@@ -60,7 +61,7 @@ def sweep(
             rows = measure(problem, list(by_name.values()))
         except GpuLostError as error:
             culprit = Checked(by_name[error.culprit], FAILED, str(error))
-            results.append([make_row(results.kind, problem, culprit)])
+            results.append([make_row(results.kind, problem, culprit, **results.shared)])
             raise
         results.append(rows)
     progress(len(plan), len(plan), "")
@@ -87,12 +88,18 @@ def make_row(kind: type[R], problem: Problem, checked: Checked, **numbers: Any) 
 
 @dataclass(frozen=True)
 class MeasureTimes:
-    """Times what is right, in turn with the others of its problem."""
+    """Times what is right, together with the others of its problem.
+
+    A timer is given the candidates in the order of the last time, rotated by one: none is always
+    the first after the checks, or always follows the same other.
+    """
 
     ceilings: Mapping[str, Ceilings]  # by dtype
+    regime: str
     timer: Timer
     sample: Callable[[float], Sample]  # of the GPU, since a time.monotonic()
     device: str
+    _turns: Iterator[int] = field(default_factory=itertools.count)
 
     def __call__(self, problem: Problem, candidates: Sequence[Candidate]) -> list[TimeRow]:
         checker = Checker(problem, self.device)
@@ -100,11 +107,11 @@ class MeasureTimes:
         runs = {name_of(c.candidate): c.run for c in checked if c.run is not None}
         start = time.monotonic()
         try:
-            times = self.timer(runs) if runs else {}
+            times = self.timer(self._rotated(runs)) if runs else {}
         except Exception as error:
             reason = f"while it was timed with others: {type(error).__name__}: {error}"
             failed = [Checked(c.candidate, FAILED, reason) if c.run else c for c in checked]
-            return [make_row(TimeRow, problem, c) for c in failed]
+            return [make_row(TimeRow, problem, c, regime=self.regime) for c in failed]
         sample = self.sample(start)
         peers = [
             times[name_of(c.candidate)] for c in checked if c.run and isinstance(c.candidate, Peer)
@@ -116,8 +123,13 @@ class MeasureTimes:
             if c.run is not None:
                 timing = times[name_of(c.candidate)]
                 numbers = self._numbers(problem, timing, best_peer_ms) | sample._asdict()
-            rows.append(make_row(TimeRow, problem, c, **numbers))
+            rows.append(make_row(TimeRow, problem, c, regime=self.regime, **numbers))
         return rows
+
+    def _rotated(self, runs: Mapping[str, Run]) -> dict[str, Run]:
+        names = list(runs)
+        first = next(self._turns) % len(names)
+        return {name: runs[name] for name in names[first:] + names[:first]}
 
     def _numbers(
         self, problem: Problem, timing: Timing, best_peer_ms: float | None

@@ -1,15 +1,31 @@
-"""Timing on the GPU by events."""
+"""Timing on the GPU by events, in two regimes: in turn with a flushed L2, and back to back.
+
+In turn is fair to short runs: every candidate meets the same clocks and an L2 without its data.
+Back to back is what a loop of training sees: one kernel again and again, the card as warm, the
+clocks as low and L2 as full as this kernel makes them.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
+Run = Callable[[], object]
+
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
+
+_LEAST_LAUNCHES = 5  # back to back, however long one takes
+_LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
+_PACE_LAUNCHES = 5
+_PACE_HEAD_START_MS = 2.0
+_HEAD_START_MARGIN = 1.2
+_CYCLES_PER_MS = 2_000_000  # at 2 GHz; a lower clock makes a head start longer, which is safe
 
 
 @dataclass(frozen=True)
@@ -22,7 +38,7 @@ class Timing:
 
 
 def time_interleaved(
-    candidates: Mapping[str, Callable[[], object]],
+    candidates: Mapping[str, Run],
     *,
     repeats: int = 30,
     warmup: int = 3,
@@ -44,23 +60,95 @@ def time_interleaved(
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in candidates}
     for _ in range(repeats):
         for name, run in candidates.items():
-            start, stop = (
-                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                for _ in range(2)
-            )
             if pause:
                 torch.cuda.synchronize()
                 time.sleep(pause)
             flush.zero_()
-            start.record()
+            start = _record()
             run()
-            stop.record()
-            events[name].append((start, stop))
+            events[name].append((start, _record()))
     torch.cuda.synchronize()
     return {
         name: _timing([start.elapsed_time(stop) for start, stop in pairs])
         for name, pairs in events.items()
     }
+
+
+def time_back_to_back(
+    candidates: Mapping[str, Run],
+    *,
+    milliseconds: float = 80.0,
+    warmup_ms: float = 30.0,
+    settle: float = 0.1,
+) -> dict[str, Timing]:
+    """Times one candidate after the other, each alone and repeated without a pause, L2 as it is.
+
+    A time is from the end of one launch to the end of the next. The host stays ahead of the GPU, so
+    its launch cost is not in it.
+
+    Args:
+        milliseconds: How long the GPU works on each candidate while it is timed.
+        warmup_ms: How long it works on it before, so that clocks and L2 are those of this kernel.
+        settle: Seconds without work before each candidate, so that all begin at a like temperature.
+    """
+    timings = {}
+    for name, run in candidates.items():
+        torch.cuda.synchronize()
+        time.sleep(settle)
+        timings[name] = _timing(_steady_times(run, milliseconds, warmup_ms))
+    return timings
+
+
+def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float]:
+    """The milliseconds of each launch."""
+    gpu_ms, host_ms = _pace(run)
+    # While the GPU is kept waiting at first, the host gets ahead by what it would fall behind.
+    head_start_ms = max(0.0, _HEAD_START_MARGIN * host_ms - gpu_ms)
+
+    def launch(total_ms: float) -> list[list[torch.cuda.Event]]:
+        left = max(_LEAST_LAUNCHES, math.ceil(total_ms / gpu_ms))
+        queued = []
+        while left > 0:
+            count = min(left, _LAUNCHES_AT_ONCE)
+            queued.append(_launch(run, count, count * head_start_ms))
+            left -= count
+        return queued
+
+    launch(warmup_ms)
+    queued = launch(milliseconds)
+    torch.cuda.synchronize()
+    return [ms for events in queued for ms in _between(events)]
+
+
+def _pace(run: Run) -> tuple[float, float]:
+    """Milliseconds of one launch: on the GPU, and of the host until it is queued."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    events = _launch(run, _PACE_LAUNCHES, _PACE_HEAD_START_MS)
+    host_ms = 1e3 * (time.perf_counter() - begin) / _PACE_LAUNCHES
+    torch.cuda.synchronize()
+    return max(statistics.median(_between(events)), 1e-3), host_ms
+
+
+def _launch(run: Run, count: int, head_start_ms: float) -> list[torch.cuda.Event]:
+    """Queues launches; returns an event before the first and one after each."""
+    if head_start_ms > 0:  # by a kernel that touches neither L2 nor DRAM
+        torch.cuda._sleep(int(head_start_ms * _CYCLES_PER_MS))  # type: ignore[no-untyped-call]
+    events = [_record()]
+    for _ in range(count):
+        run()
+        events.append(_record())
+    return events
+
+
+def _record() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _between(events: list[torch.cuda.Event]) -> list[float]:
+    return [before.elapsed_time(after) for before, after in pairwise(events)]
 
 
 def _timing(times: list[float]) -> Timing:

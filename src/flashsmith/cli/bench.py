@@ -37,7 +37,17 @@ def bench(
     ] = None,
     tokens: TokensOption = None,
     hidden: HiddenOption = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each candidate.")] = 30,
+    regime: Annotated[
+        str,
+        typer.Option(
+            help="in-turn: candidates one after the other, L2 flushed before each run; "
+            "back-to-back: each alone, repeated without a pause; or both."
+        ),
+    ] = "in-turn",
+    repeats: Annotated[int, typer.Option(min=1, help="In turn: runs of each candidate.")] = 30,
+    milliseconds: Annotated[
+        float, typer.Option(min=1, help="Back to back: how long each candidate is timed.")
+    ] = 80.0,
     out: Annotated[
         Path, typer.Option(help="The folder of the results; one that was begun is gone on with.")
     ] = _DEFAULT_OUT,
@@ -54,9 +64,9 @@ def bench(
 ) -> None:
     """Time kernels and peers side by side over a grid of shapes; write CSV, Markdown and plots.
 
-    Each candidate is checked against a reference first; what is right is timed by events, in turn
-    with the others of its shape, L2 flushed before each run, and compared with the card's own
-    matrix product and copy, measured in the same run.
+    Each candidate is checked against a reference first; what is right is timed by events, and
+    compared with the best peer of the same run, and with the card's own matrix product and copy,
+    measured in the same run. The regimes' results are in files of their own.
 
     An interrupted benchmark goes on where it was, by the same command. Exit code 1 if a kernel
     failed or was wrong; the others are measured all the same.
@@ -72,7 +82,9 @@ def bench(
         seq_lens=seq_lens,
         tokens=tokens,
         hidden=hidden,
+        regime=regime,
         repeats=repeats,
+        milliseconds=milliseconds,
         counts=emulator_counts,
     )
     bench_job.run(request, out, force=force, as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -10,21 +9,26 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch
-import typer
 
 from flashsmith import bench
-from flashsmith.bench import summary
 from flashsmith.bench.candidates import Candidate
 from flashsmith.bench.grid import Problem, make_grid
 from flashsmith.bench.monitor import GpuMonitor
 from flashsmith.bench.peers import PEERS, Peer, find_peers
-from flashsmith.bench.results import KERNEL, OK, CountRow, ResultFile, Row, TimeRow
+from flashsmith.bench.results import (
+    BACK_TO_BACK,
+    REGIMES,
+    CountRow,
+    ResultFile,
+    Row,
+    TimeRow,
+)
 from flashsmith.bench.session import ENVIRONMENT, Session
-from flashsmith.bench.sweep import MeasureTimes, measure_counts, sweep
+from flashsmith.bench.sweep import MeasureTimes, Timer, measure_counts, sweep
+from flashsmith.cli import bench_output
+from flashsmith.cli.bench_output import COUNTS_CSV, times_csv
 from flashsmith.cli.job import choose_device, load_kernels
 from flashsmith.cli.selection import (
     check_d_head,
@@ -32,7 +36,7 @@ from flashsmith.cli.selection import (
     select_instances,
     split_words,
 )
-from flashsmith.cli.tables import build_progress, note, print_json, print_table
+from flashsmith.cli.tables import build_progress, note
 from flashsmith.configs import (
     FULL,
     DType,
@@ -47,7 +51,7 @@ from flashsmith.functional import select_config
 Plan = dict[Problem, list[Candidate]]
 
 _DEFAULT = "default"  # the kernel word for what attention() takes
-_BAD_KERNEL = 1  # exit code
+_BOTH = "both"  # regimes
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ class Request:
     seq_lens: str | None
     tokens: int | None
     hidden: int | None
+    regime: str
     repeats: int
+    milliseconds: float
     counts: bool
 
     def grid(self) -> list[Problem]:
@@ -79,6 +85,20 @@ class Request:
             tokens=self.tokens or tokens,
             hidden=self.hidden or hidden,
         )
+
+    def chosen_regimes(self) -> list[str]:
+        regimes = [*REGIMES] if self.regime == _BOTH else split_words(self.regime)
+        if unknown := set(regimes) - {*REGIMES}:
+            raise ValueError(
+                f"--regime is {self.regime!r}; {unknown.pop()!r} is not known, choose "
+                f"{', '.join(REGIMES)} or {_BOTH}"
+            )
+        return regimes
+
+    def timer(self, regime: str) -> Timer:
+        if regime == BACK_TO_BACK:
+            return partial(bench.time_back_to_back, milliseconds=self.milliseconds)
+        return partial(bench.time_interleaved, repeats=self.repeats)
 
     def chosen_peers(self) -> list[Peer]:
         if self.counts:
@@ -100,42 +120,54 @@ _GPU_GRID = ("512,1024,2048,4096,8192,16384", 16384, 2048)
 
 def run(request: Request, out: Path, *, force: bool, as_json: bool) -> None:
     problems = request.grid()
+    regimes = request.chosen_regimes()
     device = _choose_device(request.counts)
     peers = request.chosen_peers()
     plan = make_plan(problems, request.kernels, peers, device)
-    arguments = asdict(request) | {"peers": [peer.name for peer in peers]}
-    name = "counts" if request.counts else "forward"
+    builds = {peer.name: peer.build() for peer in peers if peer.is_available}
     session = Session.open(
         out,
-        bench.environment_stamp(device),
-        arguments,
-        results=f"{name}.csv",
+        bench.environment_stamp(device) | {"peers": builds},
+        asdict(request) | {"peers": [peer.name for peer in peers]},
+        results=[COUNTS_CSV] if request.counts else [times_csv(regime) for regime in REGIMES],
         stamp="counts.json" if request.counts else ENVIRONMENT,
         force=force,
     )
-    plots = _find_plots()
+    if force and not request.counts:
+        bench_output.remove_reports(out)
+    plots = bench_output.find_plots()
     _load(plan, device)
     rows: Sequence[Row]
     if request.counts:
-        counts = ResultFile(CountRow, out / f"{name}.csv")
-        _sweep(out, lambda progress: sweep(plan, measure_counts, counts, progress))
-        markdown = summary.counts_markdown(counts.rows, session.document)
-        files = plots.plot_counts(counts.rows, out) if plots else []
-        rows = counts.rows
+        rows = _count(plan, out)
+        files = bench_output.write_counts(rows, session, out, plots)
     else:
-        times = ResultFile(TimeRow, out / f"{name}.csv")
         _measure_ceilings(session, plan)
-        timer = partial(bench.time_interleaved, repeats=request.repeats)
-        with GpuMonitor() as monitor:
-            measure = MeasureTimes(session.ceilings, timer, monitor.since, device)
-            _sweep(out, lambda progress: sweep(plan, measure, times, progress))
-        markdown = summary.times_markdown(times.rows, session.document)
-        gpu = str(session.document["gpu"])
-        files = plots.plot_times(times.rows, session.ceilings, gpu, out) if plots else []
-        rows = times.rows
-    (out / f"{name}.md").write_text(markdown)
-    files = [out / f"{name}.csv", out / f"{name}.md", session.path, *files]
-    _report(session, rows, files, as_json)
+        timed = {regime: _time(request, regime, plan, session, device) for regime in regimes}
+        files = [session.path]
+        for rows in timed.values():
+            files += bench_output.write_times(rows, session, out, plots)
+        rows = [row for rows in timed.values() for row in rows]
+    bench_output.report(session, rows, files, as_json)
+
+
+def _count(plan: Plan, out: Path) -> list[CountRow]:
+    counts = ResultFile(CountRow, out / COUNTS_CSV)
+    _sweep(out, lambda progress: sweep(plan, measure_counts, counts, progress))
+    return counts.rows
+
+
+def _time(
+    request: Request, regime: str, plan: Plan, session: Session, device: str
+) -> list[TimeRow]:
+    out = session.path.parent
+    times = ResultFile(TimeRow, out / times_csv(regime), regime=regime)
+    with GpuMonitor() as monitor:
+        measure = MeasureTimes(
+            session.ceilings, regime, request.timer(regime), monitor.since, device
+        )
+        _sweep(out, lambda progress: sweep(plan, measure, times, progress))
+    return times.rows
 
 
 def make_plan(
@@ -230,63 +262,3 @@ def _sweep(out: Path, run_sweep: Callable[[Callable[[int, int, str], None]], Non
         # --force has done its work; a second time it would forget the rows.
         arguments = [word for word in sys.orig_argv[1:] if word != "--force"]
         os.execv(sys.executable, [sys.executable, *arguments])
-
-
-def _find_plots() -> ModuleType | None:
-    if importlib.util.find_spec("matplotlib") is None:
-        note(
-            "no plots: matplotlib is not installed (`pip install 'flashsmith[bench]'`); the same "
-            "command draws them afterwards"
-        )
-        return None
-    from flashsmith.bench import plots
-
-    return plots
-
-
-def _report(session: Session, rows: Sequence[Row], files: Sequence[Path], as_json: bool) -> None:
-    if as_json:
-        document = {
-            "environment": session.document,
-            "rows": [asdict(row) for row in rows],
-            "files": files,
-        }
-        print_json(document)
-    else:
-        _print(rows)
-        note("\n".join(str(path) for path in files))
-    bad = [row for row in rows if row.status != OK]
-    for row in bad:
-        note(f"{row.status}: {row.kernel} at {row.problem}: {row.reason}")
-    if any(row.kind == KERNEL for row in bad):
-        raise typer.Exit(_BAD_KERNEL)
-
-
-def _print(rows: Sequence[Row]) -> None:
-    table: list[dict[str, Any]] = []
-    times = [row for row in rows if isinstance(row, TimeRow)]
-    for panel, by_length in summary.panels(times).items():
-        for seq_len, found in sorted(by_length.items()):
-            best = found.get(summary.OURS)
-            table.append(
-                dict(zip(("dtype", "d_head", "mask"), panel, strict=True))
-                | {"seq_len": seq_len}
-                | {name: _rate(found.get(name)) for name in summary.series(times)}
-                | {"of ceiling": best and best.share_of_ceiling}
-                | {"of best peer": best and best.ratio_to_best_peer}
-                | {"best kernel": best and best.kernel}
-            )
-    for row in rows:
-        if isinstance(row, CountRow) and row.status == OK:
-            table.append(
-                {"kernel": row.kernel, "mask": row.mask, "seq_len": row.seq_len}
-                | {"mma": row.mma, "ldmatrix": row.ldmatrix, "cp.async": row.cp_async}
-                | {"smem wavefronts": row.shared_wavefronts}
-                | {"bank conflicts": summary.bank_conflicts(row)}
-            )
-    if table:
-        print_table(list(table[0]), [list(line.values()) for line in table])
-
-
-def _rate(row: TimeRow | None) -> float | None:
-    return None if row is None else row.tflops

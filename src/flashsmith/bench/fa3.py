@@ -1,0 +1,100 @@
+"""FlashAttention-3's operators: the upstream C++ build, found and loaded.
+
+The library registers ``torch.ops.flash_attn_3``. The packages flash_attn_3 (upstream) and xformers
+have it as their module ``flash_attn_3._C``; it can also be a file that was taken from one of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashsmith import settings
+from flashsmith.errors import DeviceError
+
+_MODULES = ("flash_attn_3._C", "xformers.flash_attn_3._C")
+_HASH_LENGTH = 16
+_CHUNK_BYTES = 16 << 20  # the library has hundreds of MB
+
+_loaded: set[Path] = set()  # by this module
+
+
+def why_missing() -> str:
+    """In words; "" if the operators are here, or can be loaded."""
+    if _are_registered():
+        return ""
+    for setting in (settings.FA3_LIBRARY, settings.FA3_CUDART):
+        path = setting.get()
+        if path is not None and not path.is_file():
+            return f"there is no file {setting.name}={path}"
+    if _find_library() is None:
+        return (
+            "neither flash_attn_3 nor xformers is installed; install one of them, or set "
+            f"{settings.FA3_LIBRARY.name} to the library flash_attn_3/_C.so of either"
+        )
+    return ""
+
+
+def load_operators() -> Any:
+    """``torch.ops.flash_attn_3``, loaded if nothing registered it before.
+
+    Its fwd takes q, k and v as (batch, seq_len, n_heads, d_head) and returns o and three others.
+
+    Raises:
+        OSError: The library cannot be loaded.
+        DeviceError: There is none, or it is none of FlashAttention-3.
+    """
+    if not _are_registered():
+        if (library := _find_library()) is None:
+            raise DeviceError(why_missing())
+        _load(library)
+        if not _are_registered():
+            raise DeviceError(f"{library} registers no operator torch.ops.flash_attn_3.fwd")
+    return torch.ops.flash_attn_3
+
+
+def build() -> str:
+    """Which build it is: the end of the library's path, and the beginning of its SHA-256."""
+    library = _find_library()
+    if library is None or (_are_registered() and library not in _loaded):
+        return "registered by something else in this process"
+    return f"{library.parent.name}/{library.name} sha256 {_hash(library)}"
+
+
+def _are_registered() -> bool:
+    return hasattr(torch.ops.flash_attn_3, "fwd")
+
+
+def _find_library() -> Path | None:
+    if (chosen := settings.FA3_LIBRARY.get()) is not None:
+        return chosen
+    for name in _MODULES:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ImportError:  # the package is not installed
+            continue
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin)
+    return None
+
+
+def _load(library: Path) -> None:
+    if (runtime := settings.FA3_CUDART.get()) is not None:
+        ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    _loaded.add(library)
+
+
+@cache
+def _hash(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()[:_HASH_LENGTH]
