@@ -162,6 +162,7 @@ def test_back_to_back_has_no_gap_once_the_candidate_is_warm(gpu: FakeGpu) -> Non
     runs = [(begin, end) for begin, end, what in gpu.work if what == "run a"]
     steady = runs[timer._PACE_LAUNCHES :]
     assert len(steady) == 60 + 160
+    assert gpu.log[-3:] == ["run a", "event", "synchronize"]  # the last one is timed too
     gaps = [begin - end for (_, end), (begin, _) in pairwise(steady)]
     assert max(gaps) == pytest.approx(0)
 
