@@ -162,6 +162,7 @@ def test_another_regime_is_no_continuation(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "forward.csv").exists()
     message = invoke(*command, "--regime", "in-turn", code=2).stderr
     assert "regime was back-to-back and is in-turn" in message
+    (tmp_path / "tflops_back_to_back.svg").touch()
     invoke(*command, "--regime", "in-turn", "--force")
     assert [*tmp_path.glob("*_back_to_back.*")] == []
 

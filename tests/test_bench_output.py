@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
-from bench_helpers import CEILINGS, H200, PLAIN, SMALL, svg_texts, time_row
+from bench_helpers import CEILINGS, FITTING, H200, PLAIN, SMALL, svg_texts, time_row
 from flashsmith.bench import Problem, plots, summary
-from flashsmith.bench.results import FAILED, KERNEL, TimeRow
+from flashsmith.bench.ratios import ratio_sentence, ratio_table
+from flashsmith.bench.results import FAILED, KERNEL, TimeRow, read_csv
 from flashsmith.configs import DType
 
 
@@ -49,6 +51,48 @@ def test_markdown_has_every_shape_and_the_best_kernel_of_each() -> None:
     assert f"| `{PLAIN}` | {SMALL} | failed | a \\| b |" in text
 
 
+def test_ratios_by_shape_and_in_one_number() -> None:
+    rows = read_csv(TimeRow, H200 / "hopper-bf16" / "forward.csv")
+    lines = ratio_table(rows).splitlines()
+    assert lines[0] == (
+        "| ratio to the best peer | 512 | 1024 | 2048 | 4096 | 8192 | 16384 | geometric mean |"
+    )
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        f"| d {d_head}, {mask}" for d_head in (64, 128, 256) for mask in ("causal", "full")
+    ]
+    of_ours = [row.ratio_to_best_peer for row in rows if row.kind == KERNEL]
+    logs = [math.log(ratio) for ratio in of_ours if ratio is not None]
+    mean, least = math.exp(sum(logs) / len(logs)), math.exp(min(logs))
+    sentence = ratio_sentence(rows)
+    assert f"Geometric mean of 36 shapes: **{mean:.3f}**; least: {least:.3f} (BF16" in sentence
+    assert sentence.endswith("0 below 1.")
+
+
+def test_ratios_below_one_are_counted_and_gaps_are_dashes() -> None:
+    long = replace(SMALL, seq_len=128)
+    other = replace(SMALL, mask="causal")
+    rows = [
+        *(time_row("fa2", 1.0, problem) for problem in (SMALL, long, other)),
+        time_row(FITTING, 1.25, ratio_to_best_peer=0.8),
+        time_row(PLAIN, 1.5, ratio_to_best_peer=0.67),  # not our best
+        time_row(FITTING, 0.5, long, ratio_to_best_peer=2.0),
+        time_row(FITTING, 1.0, other, ratio_to_best_peer=1.0),
+        time_row("fa3", None, status=FAILED),
+    ]
+    assert ratio_table(rows).splitlines()[2:] == [
+        "| d 64, causal | 1.00 | - | **1.000** |",
+        "| d 64, full | 0.80 | 2.00 | **1.265** |",
+    ]
+    assert ratio_sentence(rows).endswith(f"least: 0.800 ({SMALL}); 1 below 1.")
+    both = [*rows, time_row(FITTING, 1.0, replace(SMALL, dtype=DType.BF16), ratio_to_best_peer=1.5)]
+    assert "| BF16, d 64, full | 1.50 |" in ratio_table(both)
+
+
+def test_no_table_without_a_peer() -> None:
+    assert ratio_table([time_row(FITTING, 1.0)]) == ""
+    assert "Ratio" not in summary.times_markdown([time_row(FITTING, 1.0)], {"gpu": "GPU"})
+
+
 def test_plots_show_rates_peers_and_ceilings(tmp_path: Path) -> None:
     rows = recorded_rows()
     files = plots.plot_times(rows, CEILINGS, "NVIDIA H200", tmp_path)
@@ -61,7 +105,7 @@ def test_plots_show_rates_peers_and_ceilings(tmp_path: Path) -> None:
         assert png.startswith(b"\x89PNG")
         assert len(png) > 20_000
         texts = svg_texts(tmp_path / f"{name}.svg")
-        assert "NVIDIA H200" in texts
+        assert "NVIDIA H200, in turn, L2 flushed" in texts
         assert "FlashAttention-2 (torch SDPA)" in texts
         assert f"flashsmith (best of {n_kernels} kernels)" in texts
     bars = svg_texts(tmp_path / "tflops.svg").splitlines()

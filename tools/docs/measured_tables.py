@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Writes the tables of measured numbers in README and docs anew, from the CSV files they name.
+
+    python tools/docs/measured_tables.py                      # from the files that are named
+    python tools/docs/measured_tables.py --results benchmarks/results/h200/2026-01-01/forward
+    python tools/docs/measured_tables.py --check              # changes nothing, only compares
+
+A table stands between two marks, of which the first says what it is and from which rows:
+
+    <!-- measured: ratios benchmarks/results/h200/2026-01-01/forward/forward.csv -->
+    <!-- end measured -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
+from flashsmith.bench.results import TimeRow, read_csv
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "kernels" / "hopper-forward.md")
+KINDS: dict[str, Callable[[Sequence[TimeRow]], str]] = {
+    "ratios": ratio_table,
+    "rates": rate_table,
+    "summary": ratio_sentence,
+}
+_BLOCK = re.compile(
+    r"<!-- measured: (?P<kind>\S+) (?P<path>\S+) -->\n.*?<!-- end measured -->", re.DOTALL
+)
+
+
+def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
+    """The text with each marked table as its CSV file has it.
+
+    Args:
+        root: What the paths in the marks are relative to.
+        results: A folder below ``root`` to take the files of the same name from instead.
+
+    Raises:
+        ValueError: A mark names no kind of table, a file that is not there, or one without ratios.
+    """
+
+    def write(found: re.Match[str]) -> str:
+        kind, path = found["kind"], Path(found["path"])
+        if kind not in KINDS:
+            raise ValueError(f"table {kind!r} is not known; supported: {', '.join(KINDS)}")
+        if results is not None:
+            path = results / path.name
+        if not (root / path).is_file():
+            raise ValueError(f"table {kind} is to be made from {path}, which is no file")
+        rows = read_csv(TimeRow, root / path)
+        if not ratio_table(rows):
+            raise ValueError(f"{path} has no row with a ratio to a peer")
+        return f"<!-- measured: {kind} {path} -->\n\n{KINDS[kind](rows)}\n\n<!-- end measured -->"
+
+    return _BLOCK.sub(write, text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write the tables of measured numbers anew.")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="take the files from here")
+    parser.add_argument("--check", action="store_true", help="change nothing, fail on a difference")
+    args = parser.parse_args(arguments)
+    results = args.results and args.results.resolve().relative_to(ROOT)
+    old = {page: page.read_text() for page in PAGES}
+    new = {page: rewrite(text, results=results) for page, text in old.items()}
+    changed = [page for page in PAGES if new[page] != old[page]]
+    for page in changed:
+        print(f"{page.relative_to(ROOT)} {'differs from its CSV' if args.check else 'written'}")
+        if not args.check:
+            page.write_text(new[page])
+    return 1 if args.check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
