@@ -338,7 +338,7 @@ def _log_peer(log: list[str], name: str, factor: float) -> Peer:
 
         return run
 
-    return Peer(name, name, make, lambda: "")
+    return Peer(name, name, make, lambda: "", lambda: "1.0")
 
 
 def test_the_target_checks_before_and_launches_what_is_right(

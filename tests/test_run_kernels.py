@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_ref_v3_is_the_one_that_is_here(
     _, err = run(capsys, *args, code=2)
     assert "no fa3 or fa4 here (fa3: " in err
     fa4 = PEERS["fa4"]
-    stand_in = type(fa4)("fa4", fa4.title, PEERS["fa2"].make, lambda: "")
+    stand_in = replace(fa4, make=PEERS["fa2"].make, why_missing=lambda: "")
     monkeypatch.setitem(PEERS, "fa4", stand_in)
     rows, _ = run(capsys, *args)
     assert [row["kernel"] for row in rows] == ["fa4", FITTING]
