@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from flashsmith.bench import Timing, time_back_to_back, time_interleaved, timer
 
@@ -199,3 +202,31 @@ def test_back_to_back_median_is_of_single_launches(gpu: FakeGpu) -> None:
     times: Callable[[], None] = gpu.launch("a", [1.0, 1.0, 1.0, 5.0] * 100)
     timing = time_back_to_back({"a": times}, milliseconds=80, warmup_ms=30)["a"]
     assert timing == Timing(*[pytest.approx(t) for t in (1.0, 1.0, 5.0)])
+
+
+# On a GPU, with work of a known length: a kernel that waits for so many cycles.
+
+SLEEP_MS = 1.0
+TIMERS = [time_interleaved, time_back_to_back]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("measure", TIMERS)
+def test_a_known_wait_is_measured(measure: Callable[..., dict[str, Timing]]) -> None:
+    cycles = int(SLEEP_MS * timer._CYCLES_PER_MS)
+    runs = {f"{n}": partial(torch.cuda._sleep, n * cycles) for n in (1, 3)}
+    times = measure(runs)
+    # At 2 GHz a wait has its length; at half the clock it takes twice as long.
+    assert 0.9 * SLEEP_MS < times["1"].median < 2.2 * SLEEP_MS
+    assert times["3"].median / times["1"].median == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.gpu
+def test_a_slow_host_is_not_measured_on_a_gpu() -> None:
+    """The host needs 300 us for a launch of 50 us."""
+
+    def run() -> None:
+        time.sleep(0.0003)
+        torch.cuda._sleep(timer._CYCLES_PER_MS // 20)
+
+    assert time_back_to_back({"a": run}, milliseconds=10, warmup_ms=5)["a"].median < 0.15
