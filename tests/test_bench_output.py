@@ -10,7 +10,15 @@ from pathlib import Path
 from bench_helpers import CEILINGS, FITTING, H200, PLAIN, SMALL, svg_texts, time_row
 from flashsmith.bench import Problem, plots, summary
 from flashsmith.bench.ratios import ratio_sentence, ratio_table
-from flashsmith.bench.results import FAILED, KERNEL, TimeRow, read_csv, to_csv
+from flashsmith.bench.results import (
+    BACK_TO_BACK,
+    FAILED,
+    IN_TURN,
+    KERNEL,
+    TimeRow,
+    read_csv,
+    to_csv,
+)
 from flashsmith.configs import DType, parse_kernel_name_into_instance
 from flashsmith.report.measured import best_run, best_sweep, read_results
 
@@ -97,10 +105,15 @@ def test_no_table_without_a_peer() -> None:
 def test_a_report_of_both_regimes_shows_the_times_in_turn(tmp_path: Path) -> None:
     """The better rates that a warm L2 gives are not mixed with the others."""
     (tmp_path / "environment.json").write_text('{"gpu": "NVIDIA H200"}')
-    for name, ms in (("forward", 2.0), ("forward_back_to_back", 1.0)):
-        rows = [time_row("fa2", ms), time_row(FITTING, ms)]
+    for name, ms, regime in (
+        ("forward", 2.0, IN_TURN),
+        ("forward_back_to_back", 1.0, BACK_TO_BACK),  # with more peers, so it would be preferred
+    ):
+        peers = ["fa2", "fa3", "cudnn"] if regime == BACK_TO_BACK else ["fa2"]
+        rows = [time_row(name, ms, regime=regime) for name in (*peers, FITTING)]
         (tmp_path / f"{name}.csv").write_text(to_csv(TimeRow, rows))
     results = read_results(tmp_path)
+    assert {time.ms for time in results.times} == {2.0}
     ours = parse_kernel_name_into_instance(FITTING, SMALL.d_head)
     kind = (str(SMALL.dtype), SMALL.d_head, SMALL.mask)
     for chosen in (best_run(results.times, [ours]), best_sweep(results.times, kind, [ours])):

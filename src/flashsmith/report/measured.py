@@ -22,6 +22,7 @@ _ENVIRONMENT = "environment.json"
 _SHAPE_COLUMNS = {"kernel", "dtype", "d_head", "mask", "batch", "heads", "seq_len"}
 _TIME_COLUMNS = _SHAPE_COLUMNS | {"ms", "tflops"}
 _PROFILE_COLUMNS = _SHAPE_COLUMNS | {"duration_us", "cycles"}
+_REGIME, _IN_TURN = "regime", "in-turn"
 _STALL = "stall_"
 _PEER_TITLES = {
     "fa2": "FlashAttention-2",
@@ -226,13 +227,20 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
-    """The rows of a file that has the columns, and in each of these a value; of no other file."""
+    """The rows of a file that has the columns, and in each of these a value; of no other file.
+
+    Of the regimes of `flashsmith bench` only the first, in turn: times of two are not compared.
+    """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         if not set(reader.fieldnames or ()) >= columns:
             return []
         try:
-            return [parse(row) for row in reader if all(row[name] for name in columns)]
+            return [
+                parse(row)
+                for row in reader
+                if all(row[name] for name in columns) and row.get(_REGIME, _IN_TURN) == _IN_TURN
+            ]
         except ValueError as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
