@@ -143,7 +143,7 @@ def busy_ms(gpu: FakeGpu, name: str) -> float:
 
 def test_back_to_back_runs_each_alone_for_as_long_as_asked(gpu: FakeGpu) -> None:
     runs = {"a": gpu.launch("a", 0.5), "b": gpu.launch("b", 2.0)}
-    times = time_back_to_back(runs, milliseconds=80, warmup_ms=30, settle=0.1)
+    times = time_back_to_back(runs, milliseconds=80, warmup_ms=30, rounds=1)
     assert {name: timing.median for name, timing in times.items()} == {
         "a": pytest.approx(0.5),
         "b": pytest.approx(2.0),
@@ -152,16 +152,35 @@ def test_back_to_back_runs_each_alone_for_as_long_as_asked(gpu: FakeGpu) -> None
     assert max(gpu.index("run a")) < min(gpu.index("run b"))
     for name in runs:
         assert 110 <= busy_ms(gpu, name) <= 130  # and a few to find out how long one takes
-    pauses = gpu.index("pause 0.1")
-    assert len(pauses) == 2
-    assert pauses[0] < min(gpu.index("run a"))
-    assert max(gpu.index("run a")) < pauses[1] < min(gpu.index("run b"))
-    for pause in pauses:
-        assert gpu.log[pause - 1] == "synchronize"
+
+
+def test_back_to_back_rounds_begin_with_another_candidate_and_nobody_rests(gpu: FakeGpu) -> None:
+    """The median is over all rounds: here each run of a candidate takes longer by a bit."""
+    order: list[str] = []
+    worked: dict[str, float] = {"a": 0.0, "b": 0.0}
+
+    def candidate(name: str) -> Callable[[], None]:
+        def run() -> None:
+            if not order or order[-1] != name:
+                order.append(name)
+            worked[name] += 1.0
+            gpu.queue(f"run {name}", 1.0 + worked[name] / 1000)
+
+        return run
+
+    times = time_back_to_back(
+        {name: candidate(name) for name in worked}, milliseconds=60, warmup_ms=20, rounds=3
+    )
+    assert order == ["a", "b", "a", "b"]  # the second round begins with b, the third with a
+    assert not any(what.startswith("pause") for what in gpu.log)
+    for name, timing in times.items():  # half of all rounds lies before the middle of the second
+        assert timing.median == pytest.approx(1.0 + worked[name] / 2000, rel=0.02)
 
 
 def test_back_to_back_has_no_gap_once_the_candidate_is_warm(gpu: FakeGpu) -> None:
-    time_back_to_back({"a": gpu.launch("a", 0.5, host_ms=0.02)}, milliseconds=80, warmup_ms=30)
+    time_back_to_back(
+        {"a": gpu.launch("a", 0.5, host_ms=0.02)}, milliseconds=80, warmup_ms=30, rounds=1
+    )
     runs = [(begin, end) for begin, end, what in gpu.work if what == "run a"]
     steady = runs[timer._PACE_LAUNCHES :]
     assert len(steady) == 60 + 160
@@ -180,7 +199,7 @@ def test_back_to_back_measures_what_is_steady_and_not_the_warm_up(gpu: FakeGpu) 
         worked += gpu_ms
         gpu.queue("run a", gpu_ms)
 
-    timing = time_back_to_back({"a": run}, milliseconds=80, warmup_ms=30)["a"]
+    timing = time_back_to_back({"a": run}, milliseconds=80, warmup_ms=30, rounds=2)["a"]
     assert timing == Timing(*[pytest.approx(1.25)] * 3)
 
 
@@ -192,7 +211,9 @@ def test_back_to_back_leaves_the_hosts_cost_out(gpu: FakeGpu, host_ms: float) ->
 
 
 def test_back_to_back_times_a_long_one_a_few_times(gpu: FakeGpu) -> None:
-    timing = time_back_to_back({"a": gpu.launch("a", 60.0)}, milliseconds=80, warmup_ms=30)["a"]
+    timing = time_back_to_back(
+        {"a": gpu.launch("a", 60.0)}, milliseconds=80, warmup_ms=30, rounds=1
+    )["a"]
     assert timing.median == pytest.approx(60.0)
     assert gpu.log.count("run a") == timer._PACE_LAUNCHES + 2 * timer._LEAST_LAUNCHES
 
@@ -200,7 +221,7 @@ def test_back_to_back_times_a_long_one_a_few_times(gpu: FakeGpu) -> None:
 def test_back_to_back_median_is_of_single_launches(gpu: FakeGpu) -> None:
     """One slow launch in four moves the mean, and not the median."""
     times: Callable[[], None] = gpu.launch("a", [1.0, 1.0, 1.0, 5.0] * 100)
-    timing = time_back_to_back({"a": times}, milliseconds=80, warmup_ms=30)["a"]
+    timing = time_back_to_back({"a": times}, milliseconds=80, warmup_ms=30, rounds=1)["a"]
     assert timing == Timing(*[pytest.approx(t) for t in (1.0, 1.0, 5.0)])
 
 
