@@ -108,7 +108,7 @@ FAULTS = {
     "multicast_to_no_block": r"no block of rank 2: the cluster has 2",
     "multicast_not_waited_for": rf"load_shared<16>: reads .* {UNORDERED}",
     "multicast_before_init": rf"(no mbarrier_init has run|{RACE} mbarrier_init|no fence_mbarrier)",
-    "multicast_over_reads": rf"tma_load: writes .* ({RACE} (load_shared|tma_load)|load_shared {READS})",
+    "multicast_over_reads": rf"tma_load: writes .* ({RACE} (load_sh|tma_load)|load_shared {READS})",
 }  # fmt: skip
 
 
