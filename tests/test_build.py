@@ -333,6 +333,13 @@ def test_sm90_kernel_without_its_architecture_is_refused() -> None:
         planned(Target.cuda("sm_80", "sm_90"))
 
 
+def test_machine_code_is_linted_where_an_mbarrier_may_be() -> None:
+    units = planned(Target.cuda("sm_80", "sm_90a"))
+    linted = {name: unit.linted_archs for name, unit in units.items() if unit.linted_archs}
+    assert linted == {HOPPER.slug: ("sm_90a",)}
+    assert not any(unit.linted_archs for unit in planned(EMULATOR, cuda=False).values())
+
+
 def test_a_family_is_not_compiled_again_for_another_ones_header(tmp_path: Path) -> None:
     csrc = tmp_path / "csrc"
     shutil.copytree(PACKAGE_SOURCES.csrc, csrc)

@@ -10,15 +10,18 @@ import pytest
 import build_helpers as tiny
 from build_helpers import EMULATOR, INSTANCES
 from flashsmith.build import KernelCache, Library, SourceTree, build_library
-from flashsmith.build.headers import Headers
+from flashsmith.build.headers import Headers, with_included
+from flashsmith.build.lint import may_release
+from flashsmith.build.units import find_toolchain, plan_units
 from flashsmith.errors import BuildError
 
 HEADER = "include/flashsmith/tiny.cuh"
 
 
 def write_during_compile(kernels: str, commands: str) -> str:
-    """Shell for tiny.make_compiler: what somebody does while these files are compiled."""
-    return f'case "$*" in *{kernels}*) {commands};; esac'
+    """Shell for tiny.make_compiler: what somebody does while these files are compiled, and those
+    that were compiled before are in the cache."""
+    return f'case "$*" in *{kernels}*) sleep 2; {commands};; esac'
 
 
 def build(csrc: Path) -> Library:
@@ -58,15 +61,16 @@ def test_an_object_of_a_header_that_changed_is_not_kept(
     assert tiny.sum_of_kernels(build(csrc)) == (7 if is_restored else 8)
 
 
-def test_headers_of_others_may_change(
-    csrc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_of_another_family_may_change(csrc: Path) -> None:
     other = csrc / "include/flashsmith/hopper/other.cuh"  # INSTANCES are of the sm80 family
     other.parent.mkdir()
     other.write_text("// before\n")
-    writes = write_during_compile(INSTANCES[0].slug, f"echo // after > {other}")
-    use_compiler(tmp_path, monkeypatch, writes)
-    assert tiny.sum_of_kernels(build(csrc)) == 7
+    generated = tiny.generate(INSTANCES[:1])
+    units = plan_units(INSTANCES[:1], generated, EMULATOR, find_toolchain(EMULATOR), csrc)
+    other.write_text("// after\n")
+    changed = {unit.name: unit.headers.changed() for unit in units}
+    assert changed.pop(INSTANCES[0].slug) == []
+    assert set(map(tuple, changed.values())) == {(other,)}  # the host may include all
 
 
 def test_every_way_to_change_is_seen(tmp_path: Path) -> None:
@@ -85,3 +89,21 @@ def test_every_way_to_change_is_seen(tmp_path: Path) -> None:
     touched.touch()  # nobody can tell it from one that was written and restored
     assert headers.changed() == [written, replaced, removed, touched]
     assert Headers.read(tmp_path, paths[:3]).hash != Headers.read(tmp_path, [paths[0]]).hash
+
+
+# ---- what a kernel's text includes ----
+
+
+def test_included_headers_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/one.cuh").write_text('#pragma once\n#include "a/two.cuh"\n')
+    (tmp_path / "a/two.cuh").write_text('  #  include "a/one.cuh"\nmbarrier\n')
+    (tmp_path / "a/three.cuh").write_text("not included\n")
+    text = '#include <cstdint>\n#include "a/one.cuh"\n#include "not/there.cuh"\n'
+    texts = list(with_included(text, tmp_path))
+    assert texts[0] == text
+    assert sorted(texts[1:]) == sorted(
+        (tmp_path / name).read_text() for name in ("a/one.cuh", "a/two.cuh")
+    )
+    assert may_release(texts)
+    assert not may_release(texts[:2])

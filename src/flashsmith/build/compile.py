@@ -142,7 +142,7 @@ def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> 
 
 def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
     """cuobjdump if there is machine code to read, and why there is none."""
-    if not any(unit.archs for unit in units):
+    if not any(unit.linted_archs for unit in units):
         return None, ""
     try:
         return find_cuobjdump(), ""
@@ -151,7 +151,7 @@ def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
 
 
 def _disassemble_command(unit: TranslationUnit, disassembler: Path | None) -> str:
-    if disassembler is None or not unit.archs:
+    if disassembler is None or not unit.linted_archs:
         return ":"
     assignment = f"PATH={shlex.quote(search_path(disassembler))}"
     tool = f"{assignment} {shlex.quote(str(disassembler))}".replace("$", "$$")
@@ -172,14 +172,14 @@ def _require_unchanged(unit: TranslationUnit) -> None:
 def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     """What the lint says of the machine code in ``staged``, which goes: it is 20 times the size of
     the object."""
-    if not unit.archs:
+    if not unit.linted_archs:
         return Lint()
     if why_none:
         return Lint(not_linted=(why_none,))
     text, log = staged / _MACHINE_CODE, staged / _DISASSEMBLY_LOG
     failure = log.read_text(errors="replace").strip() if log.exists() else ""
     found = (
-        lint_machine_code(text.read_text(errors="replace"), unit.archs)
+        lint_machine_code(text.read_text(errors="replace"), unit.linted_archs)
         if text.exists()
         else Lint(not_linted=(f"cuobjdump failed: {failure or 'it printed nothing'}",))
     )

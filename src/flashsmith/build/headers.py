@@ -1,13 +1,15 @@
-"""The headers that a compiler may read, and whether they changed after they were hashed."""
+"""The headers that a compiler may read: which, and whether they changed after they were hashed."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _Stamp = tuple[int, int, int]
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,19 @@ class Headers:
     def changed(self) -> list[Path]:
         """The files that were written, replaced or removed since."""
         return [path for path, stamp in self.stamps if _stamp(path) != stamp]
+
+
+def with_included(text: str, include: Path) -> Iterator[str]:
+    """``text`` and the texts of all headers under ``include`` that it includes, at any depth."""
+    waiting, seen = [text], set()
+    while waiting:
+        current = waiting.pop()
+        yield current
+        for name in _INCLUDE.findall(current):
+            path = include / name
+            if name not in seen and path.is_file():
+                seen.add(name)
+                waiting.append(path.read_text())
 
 
 def hash_files(root: Path, paths: Iterable[Path]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith import codegen
-from flashsmith.build.headers import Headers, hash_files
+from flashsmith.build.headers import Headers, hash_files, with_included
+from flashsmith.build.lint import may_release
 from flashsmith.build.target import Target
 from flashsmith.build.toolchain import (
     Compiler,
@@ -79,7 +80,7 @@ class TranslationUnit:
     key: str
     headers: Headers  # what it may include, as it is in ``key``
     instance: ForwardKernelInstance | None = None
-    archs: tuple[str, ...] = ()  # of the machine code in its object; none for the host's
+    linted_archs: tuple[str, ...] = ()  # whose machine code has something to lint
 
     @property
     def entry(self) -> str:
@@ -131,8 +132,12 @@ def plan_units(
         included = headers[type(instance.config) if instance else None]
         parts = [FORMAT, files, included.hash, flags, toolchain.identity, target.name]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        archs = _archs(instance.config, target) if instance and toolchain.cuda else ()
-        return TranslationUnit(name, label, files, tuple(command), key, included, instance, archs)
+        linted_archs: tuple[str, ...] = ()
+        if instance and toolchain.cuda and may_release(_texts(files, csrc)):
+            linted_archs = _archs(instance.config, target)
+        return TranslationUnit(
+            name, label, files, tuple(command), key, included, instance, linted_archs
+        )
 
     units = []
     flags, command = _host_command(target, toolchain, csrc)
@@ -239,6 +244,11 @@ def _without_other_families(headers: Iterable[Path], kind: type[ForwardKernelCon
     """What a kernel of a family may include: no change of another's headers compiles it again."""
     others = {other.header_folder for other in CONFIG_CLASSES if other is not kind}
     return [path for path in headers if path.parent.name not in others]
+
+
+def _texts(files: Mapping[str, str], csrc: Path) -> Iterator[str]:
+    for text in files.values():
+        yield from with_included(text, csrc / "include")
 
 
 def text_hash(text: str) -> str:
