@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import build_helpers as tiny
+from flashsmith import codegen
 from flashsmith.build import (
     KernelCache,
     Library,
@@ -22,9 +23,14 @@ from flashsmith.build import (
     find_cuda_toolkit,
 )
 from flashsmith.build.disassembler import find_cuobjdump
-from flashsmith.build.lint import lint_machine_code
+from flashsmith.build.lint import Lint, lint_machine_code
+from flashsmith.build.units import PACKAGE_SOURCES, find_toolchain, plan_units
 from flashsmith.cli import app
-from flashsmith.configs import ForwardKernelInstance, get_hopper_kernel_progression_configs
+from flashsmith.configs import (
+    ForwardKernelInstance,
+    get_hopper_kernel_progression_configs,
+    parse_kernel_name_into_instance,
+)
 from flashsmith.errors import BuildError, ToolchainError
 from listings import DATA
 
@@ -120,6 +126,32 @@ def test_an_arrival_after_the_load_has_arrived_is_built(
     assert manifest["lint"] == {"early_releases": [], "not_linted": []}
     # A listing is as long as twenty objects; none is kept.
     assert not [path for path in KernelCache().root.rglob("*") if "sass" in path.name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # All of Q in registers, released by an arrival; some of it, beside blocks that pass by.
+        "(BF16, 128, 128, 128, 2): wgmma+stages_2+q_regs_8+overlap+persistent+queue+tiles+lazy_8"
+        "+stale+tma_store",
+        "(FP16, 192, 128, 64, 2): wgmma+stages_2+q_regs_4+overlap+ping_pong+persistent+queue"
+        "+lazy_8+tma_store causal",
+    ],
+)
+def test_kernels_with_Q_in_registers_pass(
+    nvcc: Path, cuobjdump: Path, tmp_path: Path, name: str
+) -> None:
+    instance = parse_kernel_name_into_instance(name)
+    generated = codegen.generate([instance])
+    toolchain = find_toolchain(SM_90A)
+    units = plan_units([instance], generated, SM_90A, toolchain, PACKAGE_SOURCES.csrc)
+    (unit,) = (unit for unit in units if unit.instance)
+    source = tmp_path / unit.source_file
+    source.write_text(unit.files[unit.source_file])
+    subprocess.run([*unit.command, "-c", source, "-o", tmp_path / "kernel.o"], check=True)
+    text = disassembler.disassemble(tmp_path / "kernel.o", "sm_90a")
+    assert lint_machine_code(text, unit.linted_archs) == Lint()
+    assert "LDSM" in text
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_100a", "sm_103a", "sm_110a", "sm_120a"])
