@@ -17,9 +17,8 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-import flashsmith
 from flashsmith.bench import Problem, Timing
-from flashsmith.build import Target
+from flashsmith.build import Target, kernel_source_stamp
 from flashsmith.cli import app, tune_job
 from flashsmith.configs import (
     DType,
@@ -38,7 +37,7 @@ from flashsmith.tuning import KernelLab, journal_path, lab, make_plan, tuning_se
 from flashsmith.tuning.search import survivors
 
 A100 = "NVIDIA A100-SXM4-80GB"
-STAMP = {"gpu": A100, "driver_version": "580.159.04", "flashsmith": flashsmith.__version__}
+STAMP = {"gpu": A100, "driver_version": "580.159.04", **kernel_source_stamp()}
 SPACE = get_autotuning_kernel_configs([DType.FP16])
 PROBLEM = Problem(DType.FP16, 128, "full", 4, 16, 4096)
 PROBLEMS = [replace(PROBLEM, seq_len=seq_len) for seq_len in (1024, 4096)]
@@ -64,9 +63,12 @@ class FakeLab:
     """Times are the true ones with noise that repeats average away; counts what it is asked."""
 
     def __init__(
-        self, wrong: Mapping[FlashForwardKernelConfig, str] | None = None, die_at: int = -1
+        self,
+        wrong: Mapping[FlashForwardKernelConfig, str] | None = None,
+        die_at: int = -1,
+        unsound: Mapping[FlashForwardKernelConfig, str] | None = None,
     ) -> None:
-        self.wrong, self.die_at = wrong or {}, die_at
+        self.wrong, self.die_at, self.unsound = wrong or {}, die_at, unsound or {}
         self.launches: dict[FlashForwardKernelConfig, int] = {}
         self.asked: list[tuple[Problem, str, int]] = []
 
@@ -94,6 +96,12 @@ class FakeLab:
             ms = milliseconds(problem, cfg) + (0.3 if i % 2 else -0.3) / repeats**0.5
             times[cfg] = Timing(ms, ms - 0.01, ms + 0.01)
         return times
+
+    def soak(
+        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig]
+    ) -> dict[FlashForwardKernelConfig, str]:
+        self._ask(problem, "soak", len(configs))
+        return {cfg: why for cfg, why in self.unsound.items() if cfg in configs}
 
 
 def tune(out: Path, fake: Any, problems: Sequence[Problem] = (PROBLEM,), **options: Any) -> Table:
@@ -152,7 +160,7 @@ def test_nothing_is_written_when_every_kernel_is_wrong(tmp_path: Path) -> None:
     assert not (tmp_path / "t.json").exists()
 
 
-@pytest.mark.parametrize("die_at", range(8))
+@pytest.mark.parametrize("die_at", range(9))
 def test_interrupted_run_resumes_without_measuring_again(tmp_path: Path, die_at: int) -> None:
     whole = FakeLab()
     expected = tune(tmp_path / "whole.json", whole, PROBLEMS)
@@ -180,7 +188,7 @@ def test_journal_survives_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None
     path.write_bytes(whole[:10])  # in the stamp: as if there were none
     again = FakeLab()
     tune(out, again)
-    assert len(again.asked) == 4
+    assert len(again.asked) == 5
 
 
 def test_killed_process_leaves_a_journal_that_the_next_goes_on_with(tmp_path: Path) -> None:
@@ -200,7 +208,7 @@ def test_killed_process_leaves_a_journal_that_the_next_goes_on_with(tmp_path: Pa
     rest = FakeLab()
     table = tune(out, rest)
     assert kernels_of(table)[0] == BEST
-    assert len(rest.asked) == 2
+    assert len(rest.asked) == 3
 
 
 def test_other_options_do_not_take_over_old_measurements(tmp_path: Path) -> None:
@@ -209,7 +217,7 @@ def test_other_options_do_not_take_over_old_measurements(tmp_path: Path) -> None
         tune(out, FakeLab(die_at=3))
     fake = FakeLab()
     tune(out, fake, repeats=100)
-    assert [what for _, what, _ in fake.asked] == ["time"] * 3
+    assert [what for _, what, _ in fake.asked] == ["time"] * 3 + ["soak"]
 
 
 def test_kernel_that_takes_the_gpu_with_it_is_left_out_by_the_next_process(
@@ -237,7 +245,10 @@ def test_kernel_that_takes_the_gpu_with_it_is_left_out_by_the_next_process(
             "GPU: NVIDIA A100-SXM4-80GB there, NVIDIA H100 80GB HBM3 here",
         ),
         ({"driver_version": "590.1"}, "driver (major version): 580.159.04 there, 590.1 here"),
-        ({"flashsmith": "9.9"}, f"flashsmith: {flashsmith.__version__} there, 9.9 here"),
+        (
+            {"kernels_sm80": "0123"},
+            f"kernels of sm_80: {STAMP['kernels_sm80']} there, 0123 here",
+        ),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
@@ -257,7 +268,7 @@ def test_what_is_from_elsewhere_is_refused(
     assert {path: path.read_bytes() for path in tmp_path.glob("t.json*")} == kept
     fake = FakeLab()
     table = tune(out, fake, stamp=STAMP | change, fresh=True)
-    assert len(fake.asked) == 4
+    assert len(fake.asked) == 5
     assert table.stamp == STAMP | change
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 import flashsmith
-from flashsmith.build import PACKAGE_SOURCES, source_hash
+from flashsmith.build import PACKAGE_SOURCES, kernel_source_stamp, source_hash
 from flashsmith.functional import target_of
 
 _GPU_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit")
@@ -31,6 +31,7 @@ def environment_stamp(device: str = "cuda") -> dict[str, str]:
         "date": datetime.date.today().isoformat(),
         "flashsmith": flashsmith.__version__,
         "sources": source_hash(PACKAGE_SOURCES.csrc, target_of(torch.device(device)))[:16],
+        **kernel_source_stamp(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

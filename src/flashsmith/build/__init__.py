@@ -2,6 +2,7 @@
 
 from flashsmith.build.cache import KernelCache
 from flashsmith.build.compile import Progress, default_jobs
+from flashsmith.build.kernel_sources import kernel_source_hash, kernel_source_stamp, stamp_field
 from flashsmith.build.library import (
     Library,
     build_library,
@@ -42,6 +43,9 @@ __all__ = [
     "find_library",
     "find_ninja",
     "find_tvm_ffi",
+    "kernel_source_hash",
+    "kernel_source_stamp",
     "list_libraries",
     "source_hash",
+    "stamp_field",
 ]

@@ -35,7 +35,7 @@ REGISTRY_SOURCE = "registry.cpp"  # the one host file that reads the generated m
 _HOST_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden")
 # No contraction: the emulator rounds where the kernel says so.
 _EMULATOR_FLAGS = ("-DFLASHSMITH_EMULATOR", "-ffp-contract=off")
-_NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v", "-Xcompiler=-fPIC,-fvisibility=hidden")
+NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v", "-Xcompiler=-fPIC,-fvisibility=hidden")
 # -z defs: a missing symbol is an error here, not when the library is loaded. exclude-libs: the
 # static CUDA runtime must not bind to the one that torch has loaded. No rpath: tvm_ffi is in the
 # process already when the library is loaded, on whatever machine that is.
@@ -188,7 +188,7 @@ def _kernel_command(
         flags = [*_HOST_FLAGS, *_EMULATOR_FLAGS, "-x", "c++"]
         paths = [*includes, f"-I{csrc}", f"-ffile-prefix-map={csrc}/="]
         return flags, [str(toolchain.cxx.path), *flags, *paths]
-    flags = [*_NVCC_FLAGS, _gencode(config, target)]
+    flags = [*NVCC_FLAGS, _gencode(config, target)]
     compilers = [str(toolchain.cuda.nvcc.path), f"-ccbin={toolchain.cxx.path}"]
     return flags, [*compilers, *flags, *includes]
 

@@ -17,8 +17,8 @@ from flashsmith.cli.tables import build_progress, note, print_json, print_table
 from flashsmith.configs import DType, ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.soak import (
     RERUNS,
-    Plan,
     SoakCase,
+    SoakPlan,
     Tally,
     Verdict,
     check,
@@ -120,7 +120,7 @@ def _run_many(
 ) -> None:
     seed = random.randrange(1 << 31) if request.seed is None else request.seed
     note(f"{len(configs)} kernels, each full and causal; --seed {seed}")
-    plan = Plan(request.seams, request.cases, request.seconds, reruns, seed)
+    plan = SoakPlan(request.seams, request.cases, request.seconds, reruns, seed)
     soak(configs, plan, device, _Reporter(tallies), tallies)
 
 

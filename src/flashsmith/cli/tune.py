@@ -72,11 +72,12 @@ def tune(
 
     Candidates are built together, each is checked against a reference, and what is right is timed
     in three rounds: all of them a few times, the fastest third more often, and of those again the
-    fastest third. `attention` then takes the winner for all lengths of its bucket: up to 512,
-    1024, and so on to 16384 and beyond.
+    fastest third. What is left is soaked (`flashsmith soak`): only kernels that are right wherever
+    their tiles meet enter the table. `attention` then takes the winner for all lengths of its
+    bucket: up to 512, 1024, and so on to 16384 and beyond.
 
-    An interrupted run goes on where it was, by the same command. A table of another GPU, driver or
-    version is refused.
+    An interrupted run goes on where it was, by the same command. A table of another GPU or driver,
+    or of other kernel sources, is refused.
     """
     from flashsmith.cli import tune_job  # it loads torch
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-import flashsmith
 from flashsmith.configs import (
     HOPPER_COMPUTE_CAPABILITY,
     DType,
@@ -159,21 +158,18 @@ def _for_dtype(config: ForwardKernelConfig, dtype: DType) -> ForwardKernelConfig
 def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
     """The tables for a GPU, best first, and what was refused or is not there.
 
-    A user's table that is damaged or from elsewhere is also warned of. Read once a process:
-    ``forget_tables`` has them read again.
+    A table that is damaged, from elsewhere or of other kernels is also warned of. Read once a
+    process: ``forget_tables`` has them read again.
     """
     sources, refused = [], []
-    places = (
-        ("your table", user_table_path(gpu), {"gpu": gpu, "flashsmith": flashsmith.__version__}),
-        ("shipped table", shipped_table_path(gpu), {"gpu": gpu}),
-    )
-    for title, path, here in places:
+    places = (("your table", user_table_path(gpu)), ("shipped table", shipped_table_path(gpu)))
+    for title, path in places:
         if not path.exists():
             refused.append(f"{title}: there is none ({path})")
             continue
         try:
             table = Table.read(path)
-            if differing := mismatches(table.stamp, here):
+            if differing := mismatches(table.stamp, table.requirements(gpu)):
                 raise TuningError(f"the tuned table {path} is not for here: {'; '.join(differing)}")
             sources.append(Source(title, path, table))
         except TuningError as error:

@@ -14,7 +14,9 @@ from typing import Any
 import platformdirs
 
 from flashsmith import settings
+from flashsmith.build import kernel_source_hash, stamp_field
 from flashsmith.configs import (
+    CONFIG_CLASSES,
     DType,
     ForwardKernelConfig,
     ForwardVariant,
@@ -40,12 +42,17 @@ def gpu_slug(gpu: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
 
 
-_Normalized = Callable[[str], str]
-_COMPARED: tuple[tuple[str, str, _Normalized], ...] = (
-    ("gpu", "GPU", gpu_slug),
-    ("driver_version", "driver (major version)", lambda version: version.split(".")[0]),
-    ("flashsmith", "flashsmith", str),
-)
+# How a field of a stamp is called in messages, and what of it is compared. Of an interrupted run of
+# the tuner all of them are; of a table that is to be used, those of ``Table.requirements``.
+_TITLES: Mapping[str, str] = {
+    "gpu": "GPU",
+    "driver_version": "driver (major version)",
+    **{stamp_field(kind): f"kernels of {kind.minimum_gpu}" for kind in CONFIG_CLASSES},
+}
+_COMPARED_PART: Mapping[str, Callable[[str], str]] = {
+    "gpu": gpu_slug,
+    "driver_version": lambda version: version.split(".")[0],
+}
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,15 @@ class Table:
 
     stamp: Mapping[str, str]
     entries: Mapping[Key, Entry]
+
+    def requirements(self, gpu: str) -> dict[str, str]:
+        """What the stamp has to say for the table to be used now, on the GPU of this name.
+
+        Tables hold times of kernels, and that they were right in the soak: of other sources of the
+        families that are in it, neither is known.
+        """
+        families = {type(row.config) for entry in self.entries.values() for row in entry.ranked}
+        return {"gpu": gpu} | {stamp_field(kind): kernel_source_hash(kind) for kind in families}
 
     @classmethod
     def of(cls, stamp: Mapping[str, str], entries: Iterable[Entry]) -> Table:
@@ -142,13 +158,19 @@ def shipped_table_paths() -> list[Path]:
 def mismatches(stamp: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """Why results with ``stamp`` cannot stand for ``here``; only what ``here`` has is compared.
 
-    The GPU's name, the driver's major version and flashsmith's version must agree.
+    The GPU's name, the driver's major version and the sources of the kernels must agree. What a
+    stamp has not recorded agrees with nothing.
     """
     return [
         f"{title}: {stamp.get(name, 'not recorded')} there, {here[name]} here"
-        for name, title, normalized in _COMPARED
-        if name in here and normalized(stamp.get(name, "")) != normalized(here[name])
+        for name, title in _TITLES.items()
+        if name in here and not _agree(name, stamp.get(name), here[name])
     ]
+
+
+def _agree(name: str, there: str | None, here: str) -> bool:
+    part = _COMPARED_PART.get(name, str)
+    return there is not None and part(there) == part(here)
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

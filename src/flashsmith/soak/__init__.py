@@ -10,7 +10,7 @@ from flashsmith.soak.kernels import load_all, rule_configs, table_configs, that_
 from flashsmith.soak.load import CardLoad
 from flashsmith.soak.log import reproduce, write_csv
 from flashsmith.soak.prepared import PreparedCase, prepare
-from flashsmith.soak.session import Plan, Tally, soak
+from flashsmith.soak.session import SoakPlan, Tally, soak
 from flashsmith.soak.values import Values
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "RERUNS",
     "CardLoad",
     "Extent",
-    "Plan",
     "PreparedCase",
     "SoakCase",
+    "SoakPlan",
     "Tally",
     "Values",
     "Verdict",

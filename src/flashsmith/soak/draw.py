@@ -9,7 +9,7 @@ from random import Random
 
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.soak.case import SoakCase
-from flashsmith.soak.check import takes
+from flashsmith.soak.check import has_polynomials, takes
 from flashsmith.soak.layout import LAYOUTS
 from flashsmith.soak.values import PATTERNS, Values
 
@@ -141,7 +141,10 @@ def _patterns(config: ForwardKernelConfig) -> Iterator[SoakCase]:
 
 
 def all_values(config: ForwardKernelConfig) -> list[Values]:
-    """Every pattern, those with blocks at the configuration's, and steps about its lazy bound."""
+    """Every pattern, those with blocks at the configuration's, and steps about its lazy bound.
+
+    A polynomial in place of an exponential makes a number of NaN: such kernels get no scores of it.
+    """
     bound = getattr(config, "lazy_rescale_log2", 0) or 8
     moving = [
         Values(name, config.B_c, round(bound * step, 4))
@@ -149,7 +152,8 @@ def all_values(config: ForwardKernelConfig) -> list[Values]:
         for step in _STEPS
     ]
     still = [Values(name, config.B_c) for name in PATTERNS if name not in ("rise", "fall")]
-    return [*moving, *still]
+    drawn = [*moving, *still]
+    return [v for v in drawn if not (v.make_scores_nan and has_polynomials(config))]
 
 
 def random_case(rng: Random, config: ForwardKernelConfig, extent: Extent) -> SoakCase:

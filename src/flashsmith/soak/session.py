@@ -10,7 +10,12 @@ from random import Random
 
 import torch
 
-from flashsmith.configs import FORWARD_VARIANTS, ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+    ForwardVariant,
+)
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
@@ -42,7 +47,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SoakPlan:
     """How long, and how thoroughly.
 
     Attributes:
@@ -52,6 +57,7 @@ class Plan:
         seconds: When to stop; None: when all cases are done.
         reruns: Of every case; on a GPU so many more beside another stream.
         seed: Of the random cases.
+        variants: Of every kernel.
     """
 
     seams: bool = True
@@ -59,6 +65,7 @@ class Plan:
     seconds: float | None = None
     reruns: int = RERUNS
     seed: int = 0
+    variants: Sequence[ForwardVariant] = FORWARD_VARIANTS
 
 
 def extent_of(device: str) -> Extent:
@@ -69,12 +76,12 @@ def extent_of(device: str) -> Extent:
 
 def soak(
     configs: Sequence[ForwardKernelConfig],
-    plan: Plan,
+    plan: SoakPlan,
     device: str,
     report: Callable[[Verdict], None] = lambda _: None,
     tallies: dict[ForwardKernelInstance, Tally] | None = None,
 ) -> dict[ForwardKernelInstance, Tally]:
-    """Runs the kernels of ``configs``, full and causal, on cases until the plan is done.
+    """Runs the kernels of ``configs`` on cases until the plan is done.
 
     The tensors and the reference of a case are made once for all kernels that take it. Groups of
     one dtype and d_head take turns, so that a limit on time cuts all of them alike.
@@ -88,7 +95,7 @@ def soak(
         GpuLostError: A kernel broke the GPU's state for this process.
     """
     tallies = {} if tallies is None else tallies
-    for cfg, variant in itertools.product(configs, FORWARD_VARIANTS):
+    for cfg, variant in itertools.product(configs, plan.variants):
         tallies.setdefault(instance := ForwardKernelInstance(cfg, variant), Tally(instance))
     load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
@@ -124,25 +131,26 @@ def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
                 yield work
 
 
-def _work(configs: Sequence[ForwardKernelConfig], plan: Plan, device: str) -> Iterator[Work]:
+def _work(configs: Sequence[ForwardKernelConfig], plan: SoakPlan, device: str) -> Iterator[Work]:
     """The cases of a group, each with the kernels that run it."""
     extent = extent_of(device)
     if plan.seams:
-        yield from _seams(configs, extent)
+        yield from _seams(configs, plan.variants, extent)
     rng = Random(f"{plan.seed} {configs[0].dtype} {configs[0].d_head}")
     rounds = itertools.count() if plan.random_cases is None else range(plan.random_cases)
     for _ in rounds:
         case = random_case(rng, rng.choice(configs), extent)
-        yield case, [cfg for cfg in configs if takes(cfg, case)]
+        if case.variant in plan.variants:
+            yield case, [cfg for cfg in configs if takes(cfg, case)]
 
 
-def _seams(configs: Sequence[ForwardKernelConfig], extent: Extent) -> Iterator[Work]:
+def _seams(
+    configs: Sequence[ForwardKernelConfig], variants: Sequence[ForwardVariant], extent: Extent
+) -> Iterator[Work]:
     """Kernels with the same tiles have the same seams."""
     shared: dict[SoakCase, list[ForwardKernelConfig]] = {}
-    of_each = [
-        seam_cases(cfg, variant.causal, extent) for cfg in configs for variant in FORWARD_VARIANTS
-    ]
-    owners = [cfg for cfg in configs for _ in FORWARD_VARIANTS]
+    of_each = [seam_cases(cfg, variant.causal, extent) for cfg in configs for variant in variants]
+    owners = [cfg for cfg in configs for _ in variants]
     # The first of every kernel, then the second of every kernel: the most telling come first.
     for cases in itertools.zip_longest(*of_each):
         for cfg, case in zip(owners, cases, strict=True):

@@ -51,6 +51,10 @@ class Values:
         """Whether causal kernels and references differ in the queries that this reaches."""
         return self.pattern in ("nan_v", "inf_v")
 
+    @property
+    def make_scores_nan(self) -> bool:
+        return self.pattern in ("nan_q", "nan_k", "inf_q", "inf_k")
+
 
 @dataclass(frozen=True)
 class Field:

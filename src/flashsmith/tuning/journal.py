@@ -25,7 +25,7 @@ class Journal:
         """Opens or begins the journal.
 
         Raises:
-            TuningError: It is of another GPU, driver or version, or it is no journal.
+            TuningError: It is of another GPU, driver or kernel sources, or it is no journal.
         """
         self.path = path
         self._answers: dict[str, Any] = {}

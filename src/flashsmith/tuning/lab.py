@@ -14,6 +14,8 @@ from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.errors import BuildError, TuningError
 from flashsmith.functional import target_of
 from flashsmith.runtime import load_library
+from flashsmith.soak import RERUNS, SoakPlan, soak
+from flashsmith.soak.session import RERUNS_ON_EMULATOR
 from flashsmith.tuning.search import Plan
 
 Runs = Mapping[str, Callable[[], object]]
@@ -79,6 +81,19 @@ class KernelLab:
         self._prepare(problem, configs)
         times = self._timer({str(cfg): self._runs[cfg] for cfg in configs}, repeats)
         return {cfg: times[str(cfg)] for cfg in configs}
+
+    def soak(
+        self, problem: Problem, configs: Sequence[ForwardKernelConfig]
+    ) -> dict[ForwardKernelConfig, str]:
+        """On the cases at the seams of each kernel's tiles, none of them random, with reruns."""
+        reruns = RERUNS if self._target.kind == "cuda" else RERUNS_ON_EMULATOR
+        plan = SoakPlan(random_cases=0, reruns=reruns, variants=[problem.variant])
+        tallies = soak(configs, plan, self._device)
+        return {
+            tally.instance.config: f"{tally.failures[0].case}: {tally.failures[0].failure}"
+            for tally in tallies.values()
+            if tally.failures
+        }
 
     def _prepare(self, problem: Problem, configs: Sequence[ForwardKernelConfig]) -> None:
         """After an interruption they were checked by an earlier process: once more is cheap."""

@@ -8,7 +8,12 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from flashsmith.bench import Problem, Timing
-from flashsmith.configs import ForwardKernelConfig, is_hopper_arch, parse_kernel_name_into_config
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+    is_hopper_arch,
+    parse_kernel_name_into_config,
+)
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.functional.rules import fits, rule_config
 from flashsmith.functional.tables import Entry, Key, Measured, length_bucket
@@ -24,7 +29,7 @@ _KEEP = 1 / 3  # of the configurations, from round to round
 
 
 class Lab(Protocol):
-    """Where kernels run. Both methods take configurations of one problem."""
+    """Where kernels run. All methods take configurations of one problem."""
 
     def check(self, problem: Problem, configs: Sequence[Config]) -> dict[Config, str]:
         """Runs each once; those that are wrong or failed, and why.
@@ -36,6 +41,12 @@ class Lab(Protocol):
         self, problem: Problem, configs: Sequence[Config], repeats: int
     ) -> Mapping[Config, Timing]:
         """Times them in turn, ``repeats`` times each."""
+
+    def soak(self, problem: Problem, configs: Sequence[Config]) -> dict[Config, str]:
+        """Runs kernels of the problem's mask where their tiles meet, whatever its lengths.
+
+        Those that were wrong anywhere, and where. Raises GpuLostError as ``check``.
+        """
 
 
 def make_plan(
@@ -85,7 +96,7 @@ def search(
         GpuLostError: A kernel took the GPU with it. The journal remembers which, so a new process
             goes on without it.
     """
-    steps_each = 1 + len(_ROUNDS)
+    steps_each = 2 + len(_ROUNDS)
     entries = []
     for i, (problem, configs) in enumerate(plan.items()):
 
@@ -109,8 +120,7 @@ def _search_one(
     excluded = _check(problem, configs, lab, journal)
     left = [cfg for cfg in configs if cfg not in excluded]
     if not left:
-        reasons = "; ".join(f"{cfg}: {why}" for cfg, why in list(excluded.items())[:3])
-        raise TuningError(f"no kernel can be tuned for {problem}: {reasons}")
+        raise _nothing_left(problem, excluded)
     rule = configs[-1]
     times: dict[Config, Timing] = {}
     for step, share in enumerate(_ROUNDS, 1):
@@ -119,7 +129,17 @@ def _search_one(
         launches = max(1, round(share * repeats))
         say(step, f"timing {len(left)} kernels, {launches} times")
         times = _time(problem, left, launches, lab, journal)
-    return _entry(problem, configs, excluded, times)
+    say(1 + len(_ROUNDS), f"soaking {len(times)} kernels")
+    unsound = _soak(problem, _rank(times), lab, journal)
+    times = {cfg: timing for cfg, timing in times.items() if cfg not in unsound}
+    if not times:
+        raise _nothing_left(problem, unsound)
+    return _entry(problem, configs, {**excluded, **unsound}, times)
+
+
+def _nothing_left(problem: Problem, excluded: Mapping[Config, str]) -> TuningError:
+    reasons = "; ".join(f"{cfg}: {why}" for cfg, why in list(excluded.items())[:3])
+    return TuningError(f"no kernel can be tuned for {problem}: {reasons}")
 
 
 def survivors(times: Mapping[Config, Timing], rule: Config) -> list[Config]:
@@ -167,6 +187,29 @@ def _time(
         known = {cfg.short_form(): asdict(times[cfg]) for cfg in configs}
         journal.add(known, **question)
     return {parse_kernel_name_into_config(name): Timing(**t) for name, t in known.items()}
+
+
+def _soak(
+    problem: Problem, configs: Sequence[Config], lab: Lab, journal: Journal
+) -> dict[Config, str]:
+    """Those that may not enter a table, and why. Each is soaked once for all entries of a mask."""
+
+    def question(cfg: Config) -> dict[str, Any]:
+        return {"soak": cfg.short_form(), "mask": problem.mask}
+
+    unknown = [cfg for cfg in configs if journal.recall(**question(cfg)) is None]
+    if unknown:
+        try:
+            found = lab.soak(problem, unknown)
+        except GpuLostError as error:
+            for cfg in unknown:
+                if error.culprit == ForwardKernelInstance(cfg, problem.variant).name:
+                    journal.add(f"soak: {error}", **question(cfg))
+            raise
+        for cfg in unknown:
+            journal.add(f"soak: {found[cfg]}" if cfg in found else "", **question(cfg))
+    answers = {cfg: journal.recall(**question(cfg)) for cfg in configs}
+    return {cfg: why for cfg, why in answers.items() if why}
 
 
 def _entry(

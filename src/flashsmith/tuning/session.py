@@ -33,7 +33,7 @@ def tuning_session(
 
     Raises:
         TuningError: Another process tunes for this file; what is there is damaged, or of another
-            GPU, driver major version or flashsmith version.
+            GPU, driver major version or kernel sources.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out.with_name(f".{out.name}.lock"))
