@@ -167,7 +167,7 @@ def test_length_bucket_is_the_power_of_two_above(seq_len: int, bucket: int) -> N
 @pytest.mark.parametrize(
     ("gpu", "stamp", "reason"),
     [
-        (H200, {"kernels_sm90": "0123"}, "kernels of sm_90a: 0123 there"),
+        (H200, {"kernels_sm80": "0123"}, "kernels of sm_80: 0123 there"),
         (H200, {"gpu": "NVIDIA H100"}, "GPU: NVIDIA H100 there, NVIDIA H200 here"),
     ],
 )

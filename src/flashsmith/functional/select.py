@@ -174,7 +174,10 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
             sources.append(Source(title, path, table))
         except TuningError as error:
             refused.append(f"{title}: {error}")
-            warnings.warn(f"{error}; `flashsmith tune --fresh` replaces it", stacklevel=2)
+            remedy = "`flashsmith tune --fresh` replaces it"
+            if path != user_table_path(gpu):
+                remedy = "`flashsmith tune` makes one of your own"
+            warnings.warn(f"{error}; {remedy}", stacklevel=2)
     return tuple(sources), tuple(refused)
 
 

@@ -83,8 +83,9 @@ def soak(
 ) -> dict[ForwardKernelInstance, Tally]:
     """Runs the kernels of ``configs`` on cases until the plan is done.
 
-    The tensors and the reference of a case are made once for all kernels that take it. Groups of
-    one dtype and d_head take turns, so that a limit on time cuts all of them alike.
+    The tensors and the reference of a case are made once for all kernels that take it. The cases at
+    the seams of tiles come before the random ones, and groups of one dtype and d_head take turns,
+    so that a limit on time cuts all of them alike.
 
     Args:
         configs: Legal for ``device``; their kernels are loaded, or built one by one.
@@ -99,7 +100,7 @@ def soak(
         tallies.setdefault(instance := ForwardKernelInstance(cfg, variant), Tally(instance))
     load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
-    for case, kernels in in_turn([_work(group, plan, device) for group in groups_of(configs)]):
+    for case, kernels in _work(groups_of(configs), plan, extent_of(device)):
         prepared = prepare(case, device)
         for cfg in kernels:
             if end is not None and time.monotonic() > end:
@@ -131,11 +132,19 @@ def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
                 yield work
 
 
-def _work(configs: Sequence[ForwardKernelConfig], plan: SoakPlan, device: str) -> Iterator[Work]:
-    """The cases of a group, each with the kernels that run it."""
-    extent = extent_of(device)
+def _work(
+    groups: Sequence[Sequence[ForwardKernelConfig]], plan: SoakPlan, extent: Extent
+) -> Iterator[Work]:
+    """Cases, each with the kernels that run it."""
     if plan.seams:
-        yield from _seams(configs, plan.variants, extent)
+        yield from in_turn([_seams(group, plan.variants, extent) for group in groups])
+    yield from in_turn([_random(group, plan, extent) for group in groups])
+
+
+def _random(
+    configs: Sequence[ForwardKernelConfig], plan: SoakPlan, extent: Extent
+) -> Iterator[Work]:
+    """Cases for kernels of one dtype and d_head, whichever they were drawn for."""
     rng = Random(f"{plan.seed} {configs[0].dtype} {configs[0].d_head}")
     rounds = itertools.count() if plan.random_cases is None else range(plan.random_cases)
     for _ in rounds:

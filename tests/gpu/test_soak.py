@@ -1,0 +1,110 @@
+"""The soak on the card: every kernel of the shipped tables, the progressions and the rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashsmith.bench import environment_stamp
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+    get_hopper_kernel_progression_configs,
+    get_kernel_progression_configs,
+)
+from flashsmith.soak import (
+    RERUNS,
+    CardLoad,
+    SoakCase,
+    SoakPlan,
+    Tally,
+    check,
+    load_all,
+    prepare,
+    reproduce,
+    rule_configs,
+    soak,
+    table_configs,
+    that_run_on,
+    write_csv,
+)
+
+pytestmark = pytest.mark.gpu
+
+SECONDS = 150  # for all kernels; building comes on top
+RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
+LOG = Path(__file__).parents[2] / "build" / "gpu" / "soak.csv"
+# Problems on which kernels once gave other rows in each run: one block of keys a tile, many tiles
+# for each thread block; batch 4, 18 heads over 3.
+ONCE_WRONG = [(500, 500, True), (2000, 64, False), (2000, 128, False), (2000, 300, True)]
+
+
+@pytest.fixture(scope="module")
+def configs(_gpu: None) -> list[ForwardKernelConfig]:
+    chosen = [
+        *table_configs(),
+        *rule_configs(),
+        *get_kernel_progression_configs(),
+        *get_hopper_kernel_progression_configs(),
+    ]
+    here = that_run_on(chosen, "cuda")
+    load_all(here, "cuda")  # in one library: compilers run side by side
+    return here
+
+
+@pytest.fixture(scope="module")
+def tallies(configs: list[ForwardKernelConfig]) -> Iterator[dict[ForwardKernelInstance, Tally]]:
+    """What came of the soak; the log is kept, also of one that failed."""
+    found: dict[ForwardKernelInstance, Tally] = {}
+    started = time.monotonic()
+    try:
+        soak(configs, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda", tallies=found)
+    finally:
+        LOG.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(LOG, found.values(), environment_stamp())
+        cases = [tally.cases for tally in found.values()]
+        print(
+            f"{len(found)} kernels, {min(cases, default=0)} to {max(cases, default=0)} problems "
+            f"each, {sum(tally.reruns for tally in found.values())} reruns in "
+            f"{time.monotonic() - started:.0f} s: {LOG}"
+        )
+    yield found
+
+
+def test_every_kernel_is_right_everywhere(
+    configs: list[ForwardKernelConfig], tallies: dict[ForwardKernelInstance, Tally]
+) -> None:
+    assert set(tallies) == {ForwardKernelInstance(c, v) for c in configs for v in FORWARD_VARIANTS}
+    wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
+    lines = [
+        f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
+    ]
+    assert not wrong, f"{len(wrong)} failures, the first:\n" + "\n".join(lines)
+
+
+def test_no_kernel_was_left_out_for_lack_of_time(
+    tallies: dict[ForwardKernelInstance, Tally],
+) -> None:
+    """What a kernel that takes few problems gets; other kernels get more."""
+    assert min(tally.cases for tally in tallies.values()) >= 10
+
+
+@pytest.mark.parametrize(("seq_len_q", "seq_len_k", "causal"), ONCE_WRONG)
+def test_problems_that_were_once_wrong(
+    seq_len_q: int, seq_len_k: int, causal: bool, configs: list[ForwardKernelConfig]
+) -> None:
+    load = CardLoad()
+    for dtype in {cfg.dtype for cfg in configs}:
+        case = SoakCase(dtype, 128, 4, 18, 3, seq_len_q, seq_len_k, causal)
+        prepared = prepare(case, "cuda")
+        for cfg in configs:
+            if (cfg.dtype, cfg.d_head) == (dtype, 128):
+                instance = ForwardKernelInstance(cfg, case.variant)
+                verdict = check(instance, prepared, reruns=RERUNS, load=load)
+                assert verdict.ok, verdict.sentence
+    torch.cuda.synchronize()
