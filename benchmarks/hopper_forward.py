@@ -100,7 +100,12 @@ def measure(mask: str, cublas_tflops: float, repeats: int) -> list[Row]:
         tflops = problem.tflops(timing.median)
         row: Row = {
             "kernel": name,
+            "dtype": str(problem.dtype),
+            "d_head": problem.d_head,
             "mask": mask,
+            "batch": problem.batch,
+            "heads": problem.heads,
+            "seq_len": problem.seq_len,
             "ms": f"{timing.median:.5f}",
             "ms_p20": f"{timing.low:.5f}",
             "ms_p80": f"{timing.high:.5f}",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.configs import ForwardKernelConfig
-from flashsmith.configs.family import ELEMENT_BYTES
-
 BANKS = 32
 BANK_BYTES = 4
 PHASE_ROWS = 8  # ldmatrix reads one 8x8 matrix a phase, a 16-byte chunk of each of eight rows
 CHUNK_BYTES = 16
+_LINE_BYTES = BANKS * BANK_BYTES
 
 
 @dataclass(frozen=True)
@@ -26,16 +24,18 @@ class BankMap:
         return 1 + max(cell for row in self.rows for cell in row if cell is not None)
 
 
-def bank_map(config: ForwardKernelConfig, *, swizzled: bool, chunk: int = 0) -> BankMap:
+def bank_map(row_bytes: int, *, swizzled: bool, chunk: int = 0) -> BankMap:
     """The phase that reads 16-byte chunk ``chunk`` of rows 0 to 7 of a tile.
 
-    A bank gives one word a wavefront: rows that want different words of a bank queue up.
+    A bank gives one word a wavefront: rows that want different words of a bank queue up. The
+    swizzle permutes the chunks of a row by the number of the 128-byte line that the row begins in.
     """
-    row_bytes = config.d_head * ELEMENT_BYTES
+    rows_per_line = max(1, _LINE_BYTES // row_bytes)
+    permuted = min(PHASE_ROWS, row_bytes // CHUNK_BYTES)  # chunks that the swizzle permutes
     in_line: dict[int, int] = {}
     rows = []
     for row in range(PHASE_ROWS):
-        column = chunk ^ (row % PHASE_ROWS) if swizzled else chunk
+        column = chunk ^ (row // rows_per_line % permuted) if swizzled else chunk
         first = (row * row_bytes + column * CHUNK_BYTES) // BANK_BYTES
         words = range(first, first + CHUNK_BYTES // BANK_BYTES)
         cells: list[int | None] = [None] * BANKS

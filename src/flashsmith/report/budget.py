@@ -10,16 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashsmith.configs import ForwardKernelInstance, get_gpu_architecture
-from flashsmith.configs.gpu import WARP_SIZE
-from flashsmith.report.counts import Counts, n_blocks, n_visits
-from flashsmith.report.measured import Shape
+from flashsmith.report.families import family_of
+from flashsmith.report.family import (
+    EX2_PER_CYCLE,
+    L2_BYTES_PER_CYCLE,
+    SHARED_BYTES_PER_CYCLE,
+    Counts,
+    Launch,
+    fma_per_visit,
+    loaded_bytes,
+)
 from flashsmith.report.occupancy import SCHEDULERS_PER_SM
-from flashsmith.report.sass import Mix
+from flashsmith.report.results import Shape
+from flashsmith.report.sass import MachineCode
 
-# CUDA programming guide, "Throughput of Native Arithmetic Instructions": results of ex2 a cycle.
-_EX2_PER_CYCLE = 16
 # Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and multiprocessor: NVIDIA's
-# A100 and H100 whitepapers. mma.sync, which these kernels use, stays below it on sm_90.
+# A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
 _TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
 
 _SM_COUNT = {
@@ -28,13 +34,6 @@ _SM_COUNT = {
     "H100 PCIe": 114,
     "H100 80GB HBM3": 132,
     "H200": 132,
-}
-
-UNITS = {
-    "shared memory": "one wavefront of up to 128 bytes a cycle",
-    "tensor cores": "at the rated speed; mma.sync stays below it on sm_90",
-    "issue slots": f"{SCHEDULERS_PER_SM} instructions of a warp a cycle",
-    "exponentials": f"{_EX2_PER_CYCLE} a cycle",
 }
 
 
@@ -70,35 +69,28 @@ def busy_ms(
     shape: Shape,
     machine: Machine,
     counts: Counts | None,
-    loop: Mix | None,
+    code: MachineCode | None,
 ) -> dict[str, float]:
-    """Milliseconds that each of UNITS is busy, of those that can be told."""
-    heads = shape.batch * shape.heads
-    visits = heads * n_visits(instance, shape.seq_len)
-    blocks = heads * n_blocks(instance, shape.seq_len)
+    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS."""
+    config, family = instance.config, family_of(instance.config)
+    work = family.work(instance, shape.seq_len, shape.seq_len) * (shape.batch * shape.heads)
     cycles: dict[str, float] = {}
-    if counts is not None:
-        name = "shared_wavefronts"
-        cycles["shared memory"] = visits * counts.per_visit[name] + blocks * counts.per_block[name]
+    launch = Launch(counts, work, family.per_load) if counts else None
+    if launch:
+        cycles["shared memory"] = family.shared_bytes(config, launch) / SHARED_BYTES_PER_CYCLE
     if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
-        cycles["tensor cores"] = visits * _fma_per_visit(instance) / fma_per_cycle
-    if loop is not None:
-        warp_visits = visits * (instance.config.threads_per_block // WARP_SIZE)
-        cycles["issue slots"] = warp_visits * loop.total / SCHEDULERS_PER_SM
-        cycles["exponentials"] = warp_visits * loop.ex2 * WARP_SIZE / _EX2_PER_CYCLE
+        cycles["tensor cores"] = work.visits * fma_per_visit(config) / fma_per_cycle
+    if code and code.shortest:
+        instructions = work.visits * family.compute_warps(config) * code.shortest
+        cycles["issue slots"] = instructions / SCHEDULERS_PER_SM
+    cycles["exponentials"] = work.visits * family.exponentials_per_visit(config) / EX2_PER_CYCLE
+    if launch:
+        cycles["L2 cache"] = machine.sm_count * loaded_bytes(launch) / L2_BYTES_PER_CYCLE
     return {unit: machine.ms(n) for unit, n in cycles.items()}
 
 
 def bank_conflicts(instance: ForwardKernelInstance, shape: Shape, counts: Counts) -> float:
     """Wavefronts beyond those without conflicts, of a whole launch."""
-    heads = shape.batch * shape.heads
-    visits = heads * n_visits(instance, shape.seq_len)
-    blocks = heads * n_blocks(instance, shape.seq_len)
-    return visits * counts.conflicts + blocks * (
-        counts.per_block["shared_wavefronts"] - counts.per_block["shared_wavefronts_ideal"]
-    )
-
-
-def _fma_per_visit(instance: ForwardKernelInstance) -> int:
-    cfg = instance.config
-    return 2 * cfg.B_r * cfg.B_c * cfg.d_head
+    launch = family_of(instance.config).launch(instance, counts, shape.seq_len)
+    conflicts = launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]
+    return shape.batch * shape.heads * conflicts

@@ -7,15 +7,16 @@ from typing import Any, TypeVar
 
 from flashsmith import settings
 from flashsmith.build import Library, Progress, Target, build_library, find_library
-from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs import ForwardKernelInstance, require_buildable
 from flashsmith.errors import FlashsmithError
-from flashsmith.report.banks import bank_map
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
-from flashsmith.report.counts import Counts, count, load_emulated
-from flashsmith.report.explain import explain, require_explained
-from flashsmith.report.measured import Profile, Results, Time, best_run, best_sweep
+from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
+from flashsmith.report.counts import count, load_emulated
+from flashsmith.report.families import family_of
+from flashsmith.report.family import Counts
 from flashsmith.report.model import Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
+from flashsmith.report.results import Profile, Results, Time
 from flashsmith.report.sass import MachineCode, read_machine_code
 
 T = TypeVar("T")
@@ -37,12 +38,12 @@ def make_report(
         seq_len: The measured length at which kernels are compared; default: see best_run.
 
     Raises:
-        ValueError: There are no kernels, or one is not of the sm80 family; ``arch`` is not known.
+        ValueError: There are no kernels, or one cannot be built for ``arch``, or that is not known.
     """
     if not instances:
         raise ValueError("no kernels were chosen")
     for instance in instances:
-        require_explained(instance.config)
+        require_buildable(instance.config, arch)
     compute_occupancy(arch, 1, 1, 0)  # refuses an unknown architecture before anything is built
     return _Collector(results, arch, progress, seq_len).report(list(dict.fromkeys(instances)))
 
@@ -74,8 +75,8 @@ class _Collector:
         groups: dict[Any, list[ForwardKernelInstance]] = {}
         for each in instances:
             kind = (str(each.config.dtype), each.config.d_head, each.variant.name)
-            groups.setdefault(kind, []).append(each)
-        found = [self._group(kind, members, counts) for kind, members in groups.items()]
+            groups.setdefault((each.config.family, kind), []).append(each)
+        found = [self._group(kind, members, counts) for (_, kind), members in groups.items()]
         if not any(group.run for group in found):
             self.missing["times"] = self._why_no_times()
         elif not self.results.environment.get("ceilings"):
@@ -129,9 +130,16 @@ class _Collector:
             for number, each in enumerate(instances, 1)
         ]
         config = instances[0].config
-        maps = [bank_map(config, swizzled=swizzled) for swizzled in (False, True)]
         sweep = best_sweep(self.results.times, kind, instances)
-        return Group(kernels, run, sweep, profiles, maps)
+        return Group(
+            kernels,
+            run,
+            best_at(self.results.times, run[0].shape) if run else None,
+            sweep,
+            faster_families(self.results.times, sweep),
+            profiles,
+            list(family_of(config).bank_maps(config)),
+        )
 
     def _kernel(
         self,
@@ -149,14 +157,23 @@ class _Collector:
             clock = time.sm_clock_mhz or (profile and profile.clock_mhz)
             machine = find_machine(self.results.gpu, self.arch, clock or self.results.sm_clock_mhz)
             if machine:
-                busy = busy_ms(instance, time.shape, machine, counts, code.loop if code else None)
+                busy = busy_ms(instance, time.shape, machine, counts, code)
         if profile and counts:
             conflicts = bank_conflicts(instance, profile.shape, counts)
-        facts = explain(require_explained(instance.config))
+        family = family_of(instance.config)
         return KernelReport(
-            number, instance, facts, self._resources(instance), counts, code,
-            time, busy, profile, conflicts,
-        )  # fmt: skip
+            number,
+            instance,
+            family.explain(instance.config),
+            family.shared_memory(instance.config),
+            self._resources(instance),
+            counts,
+            code,
+            time,
+            busy,
+            profile,
+            conflicts,
+        )
 
     def _function(self, instance: ForwardKernelInstance) -> str:
         return str(self._ptxas(instance).get("function", ""))
@@ -172,10 +189,13 @@ class _Collector:
         figures = self._ptxas(instance)
         if not figures:
             return None
-        shared = instance.config.shared_memory_bytes + int(figures["shared"])
-        threads = instance.config.threads_per_block
-        occupancy = compute_occupancy(self.arch, int(figures["registers"]), threads, shared)
+        config, registers = instance.config, int(figures["registers"])
+        shared = config.shared_memory_bytes + int(figures["shared"])
         return Resources(
-            int(figures["registers"]), int(figures["spill_stores"]), int(figures["spill_loads"]),
-            shared, occupancy,
-        )  # fmt: skip
+            registers,
+            int(figures["spill_stores"]),
+            int(figures["spill_loads"]),
+            shared,
+            family_of(config).roles(config, registers),
+            compute_occupancy(self.arch, registers, config.threads_per_block, shared),
+        )

@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from flashsmith import settings
 from flashsmith.build import Progress, Target, build_library, find_library
 from flashsmith.configs import ForwardKernelInstance
-from flashsmith.configs.legality import MMA_K, MMA_M
+from flashsmith.functional.workspace import workspace_for
+from flashsmith.report.families import family_of
+from flashsmith.report.family import Counts, Sample
 from flashsmith.runtime import Kernel, emulation, find_kernel, load_library
 
-_MMA_N = 8
-SEQ_LENS = (256, 512)  # multiples of every B_r and B_c
-_AVERAGED = ("longest_ldmatrix_run", "longest_mma_run")  # largest of all, not sums
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The emulator's counters (csrc/emulator/launch.h) of one head, split.
-
-    whole: at a sequence of ``SEQ_LENS[0]``.
-    per_visit: what one more visit of a thread block to a block of K and V costs.
-    per_block: what a thread block costs beside its visits: loading Q, storing O.
-    """
-
-    whole: dict[str, int]
-    per_visit: dict[str, float]
-    per_block: dict[str, float]
-
-    @property
-    def wavefronts(self) -> float:
-        return self.per_visit["shared_wavefronts"]
-
-    @property
-    def conflicts(self) -> float:
-        """Wavefronts of a visit that are there because of bank conflicts."""
-        return self.wavefronts - self.per_visit["shared_wavefronts_ideal"]
-
-
-def n_blocks(instance: ForwardKernelInstance, seq_len: int) -> int:
-    """Thread blocks of one head."""
-    return seq_len // instance.config.B_r
-
-
-def n_visits(instance: ForwardKernelInstance, seq_len: int) -> int:
-    """Visits to a block of K and V by all thread blocks of one head."""
-    B_r, B_c = instance.config.B_r, instance.config.B_c
-    blocks = n_blocks(instance, seq_len)
-    if not instance.variant.causal:
-        return blocks * (seq_len // B_c)
-    # Up to the last block of keys that the last row of the block of Q sees.
-    return sum(-(-(block + 1) * B_r // B_c) for block in range(blocks))
-
-
-def mma_per_visit(instance: ForwardKernelInstance) -> int:
-    cfg = instance.config
-    return 2 * cfg.B_r * cfg.B_c * cfg.d_head // (MMA_M * _MMA_N * MMA_K)
+_LARGEST = ("longest_ldmatrix_run", "longest_mma_run")  # largest of all, not sums
 
 
 def load_emulated(instances: Sequence[ForwardKernelInstance], progress: Progress) -> list[Kernel]:
@@ -77,30 +33,37 @@ def load_emulated(instances: Sequence[ForwardKernelInstance], progress: Progress
 
 
 def count(instance: ForwardKernelInstance) -> Counts:
-    """Runs the kernel at two lengths, and splits what it counts into blocks and visits.
+    """Runs the kernel on its family's two samples, and splits what it counts into tiles and visits.
 
     Raises:
         EmulatorFault: The kernel broke a rule.
         FlashsmithError: It is in no library and cannot be built.
     """
-    short, long = (_count_at(instance, seq_len) for seq_len in SEQ_LENS)
-    (b1, v1), (b2, v2) = ((n_blocks(instance, s), n_visits(instance, s)) for s in SEQ_LENS)
-    determinant = b1 * v2 - b2 * v1
-    per_visit, per_block = {}, {}
-    for name in short.keys() - set(_AVERAGED):
-        per_visit[name] = (b1 * long[name] - b2 * short[name]) / determinant
-        per_block[name] = (v2 * short[name] - v1 * long[name]) / determinant
-    return Counts(short, per_visit, per_block)
+    family = family_of(instance.config)
+    samples = family.samples(instance)
+    short, long = (count_launch(instance, sample) for sample in samples)
+    a, b = (sample.work for sample in samples)
+    per_visit, per_tile = {}, {}
+    for name in short.keys() - set(_LARGEST):
+        n_a, n_b = (a.loads, b.loads) if name in family.per_load else (a.visits, b.visits)
+        determinant = a.tiles * n_b - b.tiles * n_a
+        per_visit[name] = (a.tiles * long[name] - b.tiles * short[name]) / determinant
+        per_tile[name] = (n_b * short[name] - n_a * long[name]) / determinant
+    return Counts(samples[0], short, per_visit, per_tile)
 
 
-def _count_at(instance: ForwardKernelInstance, seq_len: int) -> dict[str, int]:
+def count_launch(instance: ForwardKernelInstance, sample: Sample) -> dict[str, int]:
+    """The emulator's counters for one launch on random tensors."""
     cfg = instance.config
     generator = torch.Generator().manual_seed(0)
-    shape = (1, seq_len, 1, cfg.d_head)
-    q, k, v = (
-        torch.randn(shape, generator=generator).to(cfg.dtype.to_torch_dtype()) for _ in "qkv"
-    )
+
+    def random(seq_len: int) -> torch.Tensor:
+        shape = (1, seq_len, 1, cfg.d_head)
+        return torch.randn(shape, generator=generator).to(cfg.dtype.to_torch_dtype())
+
+    q, k, v = (random(n) for n in (sample.seq_len_q, sample.seq_len_k, sample.seq_len_k))
     kernel = find_kernel(instance, Target.emulator())
+    workspace = workspace_for(cfg.workspace_bytes, q.device)
     with emulation(kernel) as emulator:
-        kernel(q, k, v, torch.empty_like(q), cfg.d_head**-0.5)
+        kernel(q, k, v, torch.empty_like(q), cfg.d_head**-0.5, workspace=workspace)
         return emulator.counters()

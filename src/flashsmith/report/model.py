@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from typing import Any
+
 from flashsmith.configs import ForwardKernelInstance
-from flashsmith.configs.gpu import WARP_SIZE
 from flashsmith.report.banks import BankMap
-from flashsmith.report.counts import Counts, mma_per_visit
-from flashsmith.report.explain import Fact, changed_fields
-from flashsmith.report.measured import BASELINE, Profile, Results, Shape, Time
+from flashsmith.report.explain import changed_fields
+from flashsmith.report.families import family_of
+from flashsmith.report.family import (
+    SHARED_BYTES_PER_CYCLE,
+    Counts,
+    Fact,
+    Family,
+    Region,
+    Role,
+)
 from flashsmith.report.occupancy import Occupancy
+from flashsmith.report.results import BASELINE, Profile, Results, Shape, Time
 from flashsmith.report.sass import MachineCode
 
 _LEAST_CHANGE = 0.005  # less is not told
@@ -24,6 +33,7 @@ class Resources:
     spill_stores: int
     spill_loads: int
     shared_bytes: int  # of a block, static and dynamic
+    roles: list[Role]
     occupancy: Occupancy
 
 
@@ -34,6 +44,7 @@ class KernelReport:
     number: int  # in its group, from 1
     instance: ForwardKernelInstance
     facts: list[Fact]
+    regions: list[Region]  # of shared memory
     resources: Resources | None
     counts: Counts | None
     code: MachineCode | None
@@ -59,38 +70,42 @@ class KernelReport:
     def busiest(self) -> str | None:
         return max(self.busy_ms, key=self.busy_ms.__getitem__, default=None)
 
-    def quantities(self, per_mma: bool) -> dict[str, float]:
+    @property
+    def family(self) -> Family[Any]:
+        return family_of(self.instance.config)
+
+    @property
+    def shared_cycles(self) -> float | None:
+        """For which a visit keeps shared memory busy."""
+        if self.counts is None:
+            return None
+        visit = self.family.visit(self.counts)
+        return self.family.shared_bytes(self.instance.config, visit) / SHARED_BYTES_PER_CYCLE
+
+    def quantities(self, per_work: bool) -> dict[str, float]:
         """What a change of the configuration may change, by its name in the tables.
 
-        per_mma: For 1000 mma in place of a visit, whose work depends on the tile.
+        per_work: For the family's unit of work in place of a visit, whose work depends on the tile.
         """
         found: dict[str, float] = {}
-        unit = "for 1000 mma" if per_mma else "a visit"
-        mma = mma_per_visit(self.instance)
-        scale = 1000 / mma if per_mma else 1.0
+        config = self.instance.config
+        unit = f"for {self.family.unit_of_work}" if per_work else "a visit"
+        scale = 1 / self.family.n_units_of_work(config) if per_work else 1.0
         if self.counts:
-            visit = self.counts.per_visit
-            found |= {
-                f"shared-memory wavefronts {unit}": scale * visit["shared_wavefronts"],
-                "of these bank conflicts": scale * self.counts.conflicts,
-                f"ldmatrix {unit}": scale * visit["ldmatrix"],
-                f"shuffles {unit}": scale * visit["shuffles"],
-                f"barriers {unit}": scale * visit["barriers"],
-                f"cp.async {unit}": scale * visit["cp_async"],
-                "mma with copies in flight, %": 100
-                * self.counts.whole["cp_async_in_flight_mma"]
-                / self.counts.whole["mma"],
-            }
-        if self.code and self.code.loop:
-            warps = self.instance.config.threads_per_block // WARP_SIZE if per_mma else 1
-            name = "instructions for 1000 mma" if per_mma else "instructions in the main loop"
+            visit, tile = self.counts.per_visit, self.counts.per_tile
+            found |= self.family.quantities(visit, tile, unit, scale)
+        if self.code and self.code.loop and self.code.shortest:
+            warps = self.family.compute_warps(config) if per_work else 1
+            name = f"instructions {unit}" if per_work else "instructions in the main loop"
             found[name] = scale * warps * self.code.loop.total
+            found[f"{name}, at least"] = scale * warps * self.code.shortest
         if self.resources:
             found |= {
                 "registers a thread": self.resources.registers,
                 "bytes spilled a thread": self.resources.spill_stores,
                 "blocks a multiprocessor": self.resources.occupancy.blocks,
             }
+        found["bytes of shared memory a block"] = config.shared_memory_bytes
         return found
 
 
@@ -115,8 +130,9 @@ class Step:
     def quantities(self) -> list[tuple[str, float, float]]:
         """(name, before, after) of what differs noticeably."""
         a, b = self.before, self.after
-        per_mma = mma_per_visit(a.instance) != mma_per_visit(b.instance)
-        before, after = a.quantities(per_mma), b.quantities(per_mma)
+        units = (x.family.n_units_of_work(x.instance.config) for x in (a, b))
+        per_work = len(set(units)) > 1
+        before, after = a.quantities(per_work), b.quantities(per_work)
         return [
             (name, value, after[name])
             for name, value in before.items()
@@ -157,18 +173,27 @@ class Step:
 
 @dataclass(frozen=True)
 class Group:
-    """Kernels that compute the same: one dtype, head dimension and mask."""
+    """Kernels of one family that compute the same: one dtype, head dimension and mask."""
 
     kernels: list[KernelReport]
     run: list[Time]  # of one run at one shape, peers too
+    best: Time | None  # flashsmith's fastest kernel at this shape, of any family and run
     sweep: list[Time]  # of one run over lengths, peers too; maybe of another dtype
+    faster_families: list[Time]  # see comparison.py
     profiles: list[Profile]  # of one run at one shape, peers too
     bank_maps: list[BankMap]
 
     @property
     def title(self) -> str:
         first = self.kernels[0].instance
-        return f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention"
+        return (
+            f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention, "
+            f"{self.family.name} family"
+        )
+
+    @property
+    def family(self) -> Family[Any]:
+        return self.kernels[0].family
 
     @property
     def shape(self) -> Shape | None:
@@ -196,6 +221,20 @@ class Group:
         measured = [kernel for kernel in self.kernels if kernel.time]
         return min(measured, key=lambda kernel: kernel.time.ms if kernel.time else 0, default=None)
 
+    @property
+    def faster(self) -> Time | None:
+        """``best``, if it is faster than every kernel here."""
+        mine = self.fastest.time if self.fastest else None
+        if self.best is None or mine is None or self.best.ms >= mine.ms:
+            return None
+        return self.best
+
+    @property
+    def speedup_of_faster(self) -> float:
+        """How many times as fast as the kernels here ``faster`` is."""
+        assert self.faster and self.fastest and self.fastest.time
+        return self.fastest.time.ms / self.faster.ms
+
     def of_baseline(self, time: Time) -> float | None:
         """The baseline's time over this one's."""
         return self.baseline.ms / time.ms if self.baseline else None
@@ -207,3 +246,8 @@ class Report:
     arch: str
     results: Results
     missing: dict[str, str] = field(default_factory=dict)  # part of the page -> why it is absent
+
+    @property
+    def families(self) -> list[str]:
+        """Their names, each once."""
+        return list(dict.fromkeys(group.family.name for group in self.groups))

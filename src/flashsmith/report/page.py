@@ -9,9 +9,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import flashsmith
-from flashsmith.report import charts
+from flashsmith.report import charts, lines
 from flashsmith.report.model import Report
 from flashsmith.report.sass import CLASSES
+from flashsmith.runtime.counters import COUNTERS
 
 _TEMPLATES = files("flashsmith.report") / "templates"
 
@@ -50,6 +51,8 @@ def render(report: Report) -> str:
     return environment.get_template("report.html.j2").render(
         report=report,
         charts=charts,
+        lines=lines,
+        counters=COUNTERS,
         classes=CLASSES,
         stalls=_STALLS,
         style=Markup(_read("report.css")),
@@ -68,7 +71,8 @@ def _name(kernel: str) -> Markup:
 
 def _ticks(text: str) -> Markup:
     """`x` as code."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(text)))
+    # A str, since re.sub would have an escaped Markup escape its parts once more.
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _number(value: float) -> str:

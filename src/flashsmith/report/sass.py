@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from flashsmith.build import Library
 from flashsmith.build.disassembler import disassemble
 from flashsmith.build.machine_code import Instruction, parse_machine_code
+from flashsmith.report.loops import main_loop
 
 # In the order of the charts.
 CLASSES = {
     "tensor": "matrix products on the tensor cores",
     "shared loads": "ldmatrix and loads from shared memory",
     "shared stores": "stores to shared memory",
-    "async copies": "global to shared memory, past the registers",
+    "async copies": "between global and shared memory, past the registers",
     "global": "loads and stores of global memory",
     "exp": "special functions: the exponentials of the softmax",
     "fp32": "multiply, add, maximum, compare and select in FP32",
@@ -30,8 +31,8 @@ _OPCODES = {
     "tensor": "HMMA HGMMA",
     "shared loads": "LDSM LDS",
     "shared stores": "STS STSM",
-    "async copies": "LDGSTS LDGDEPBAR",
-    "global": "LDG STG LD ST",
+    "async copies": "LDGSTS LDGDEPBAR UTMALDG UTMASTG UTMACMDFLUSH UTMAPF UBLKCP",
+    "global": "LDG STG LD ST ATOMG RED",
     "exp": "MUFU",
     "fp32": "FADD FMUL FFMA FMNMX FMNMX3 FSETP FSEL FSET FCHK",
     "convert": "F2FP F2F F2I I2F I2FP HADD2 HMUL2",
@@ -40,7 +41,8 @@ _OPCODES = {
     "moves": "MOV UMOV CS2R R2UR S2R S2UR PRMT UPRMT SEL USEL HFMA2 MOVM R2P P2R",
     "spills": "LDL STL",
     "control": "BRA EXIT CALL RET BSSY BSYNC BAR DEPBAR WARPSYNC NOP YIELD MEMBAR ERRBAR "
-    "NANOSLEEP BRX BREAK WARPGROUP ACQBULK",
+    "NANOSLEEP BRX BREAK WARPGROUP ACQBULK SYNCS ARRIVES FENCE USETMAXREG ELECT UCGABAR_ARV "
+    "UCGABAR_WAIT CCTL",
 }
 _CLASS_OF = {opcode: name for name, text in _OPCODES.items() for opcode in text.split()}
 
@@ -56,10 +58,6 @@ class Mix:
     def total(self) -> int:
         return sum(self.classes.values())
 
-    @property
-    def ex2(self) -> int:
-        return self.opcodes.get("MUFU.EX2", 0)
-
 
 @dataclass(frozen=True)
 class MachineCode:
@@ -68,6 +66,7 @@ class MachineCode:
 
     whole: Mix
     loop: Mix | None
+    shortest: int | None = None  # instructions of a warp in the loop, on the shortest way through
 
 
 def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
@@ -86,32 +85,6 @@ def parse_sass(text: str) -> dict[str, MachineCode]:
     }
 
 
-def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
-    """The loop over blocks of K and V: from the target of a backward branch to the branch.
-
-    Of loops with equally many matrix products the shortest: a causal kernel has one that masks,
-    too. Empty if no loop has any.
-    """
-    loops = [
-        [each for each in code if target <= each.address <= branch.address]
-        for branch in code
-        if branch.base == "BRA"
-        and (target := branch.target) is not None
-        and target < branch.address
-    ]
-    with_products = [loop for loop in loops if _n_tensor(loop)]
-    innermost = [
-        loop
-        for loop in with_products
-        if not any(_contains(loop, other) for other in with_products if other is not loop)
-    ]
-    return max(innermost, key=lambda loop: (_n_tensor(loop), -len(loop)), default=[])
-
-
-def _contains(outer: Sequence[Instruction], inner: Sequence[Instruction]) -> bool:
-    return outer[0].address <= inner[0].address and inner[-1].address < outer[-1].address
-
-
 def _class_of(instruction: Instruction) -> str:
     """One of CLASSES."""
     if instruction.opcode.startswith("IMAD.MOV"):
@@ -119,13 +92,11 @@ def _class_of(instruction: Instruction) -> str:
     return _CLASS_OF.get(instruction.base, "address")
 
 
-def _n_tensor(code: Sequence[Instruction]) -> int:
-    return sum(_class_of(each) == "tensor" for each in code)
-
-
 def _machine_code(code: Sequence[Instruction]) -> MachineCode:
-    loop = main_loop(code)
-    return MachineCode(_mix(code), _mix(loop) if loop else None)
+    loop = main_loop(code, lambda each: _class_of(each) == "tensor")
+    if loop is None:
+        return MachineCode(_mix(code), None)
+    return MachineCode(_mix(code), _mix(loop.instructions), loop.shortest)
 
 
 def _mix(code: Sequence[Instruction]) -> Mix:

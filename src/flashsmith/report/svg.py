@@ -62,6 +62,13 @@ class Svg:
             f'font-size="{size}">{escape(text)}</text>'
         )
 
+    def vertical_text(self, x: float, y: float, text: str, css: str = "") -> None:
+        """Centred on the point, read from below."""
+        self._parts.append(
+            f'<text transform="translate({x:.1f} {y:.1f}) rotate(-90)" class="{css}" '
+            f'text-anchor="middle" font-size="{FONT}">{escape(text)}</text>'
+        )
+
     def markup(self) -> Markup:
         title, description = map(escape, self._head)
         return Markup(

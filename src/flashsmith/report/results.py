@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,20 @@ from flashsmith.configs import (
     parse_kernel_name_into_instance,
 )
 
-RESULTS_FOLDER = Path("benchmarks") / "results"
+# Where results are looked for: those of the working directory, those of the checkout that this is
+# installed from, those that a wheel brings (pyproject.toml puts them there).
+_PACKAGE = Path(__file__).parents[1]
+RESULTS_FOLDERS = (
+    Path("benchmarks") / "results",
+    _PACKAGE.parents[1] / "benchmarks" / "results",
+    _PACKAGE / "results",
+)
 _ENVIRONMENT = "environment.json"
 _SHAPE_COLUMNS = {"kernel", "dtype", "d_head", "mask", "batch", "heads", "seq_len"}
 _TIME_COLUMNS = _SHAPE_COLUMNS | {"ms", "tflops"}
 _PROFILE_COLUMNS = _SHAPE_COLUMNS | {"duration_us", "cycles"}
 _REGIME, _IN_TURN = "regime", "in-turn"
+_REGISTER_COLUMNS = {"kernel", "arch", "registers", "spill_stores", "spill_loads", "shared"}
 _STALL = "stall_"
 _PEER_TITLES = {
     "fa2": "FlashAttention-2",
@@ -35,8 +42,6 @@ BASELINE = _PEER_TITLES["fa2"]
 
 
 T = TypeVar("T")
-M = TypeVar("M", "Time", "Profile")
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -110,6 +115,8 @@ class Results:
     times: tuple[Time, ...] = ()
     profiles: tuple[Profile, ...] = ()
     registers: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    # Of each session, by its folder in this one: dtype -> rates.
+    ceilings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def gpu(self) -> str:
@@ -121,23 +128,29 @@ class Results:
         words = str(self.environment.get("clocks.sm", "")).split()
         return float(words[0]) if words and words[0].replace(".", "", 1).isdigit() else None
 
-    def ceiling(self, dtype: str) -> dict[str, float] | None:
-        """matmul_tflops and copy_gb_per_s, where the same session measured them."""
-        found = self.environment.get("ceilings", {}).get(dtype)
+    def ceiling(self, dtype: str, run: str) -> dict[str, float] | None:
+        """matmul_tflops and copy_gb_per_s: those that the run's own session measured, else those of
+        the folder."""
+        own = self.ceilings.get(str(Path(run).parent), {})
+        found = own.get(dtype) or self.environment.get("ceilings", {}).get(dtype)
         return {k: float(v) for k, v in found.items() if k != "dtype"} if found else None
 
 
-def find_results(gpu: str | None = None, root: Path = RESULTS_FOLDER) -> Path | None:
-    """The newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is given."""
-    stamps = sorted(root.glob(f"*/*/{_ENVIRONMENT}"), key=lambda path: path.parent.name)
-    for stamp in reversed(stamps):
-        if gpu is None or _same_gpu(gpu, str(_read_json(stamp).get("gpu", ""))):
-            return stamp.parent
+def find_results(
+    gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS
+) -> Path | None:
+    """The newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is given; of
+    the first root that has one."""
+    for root in roots:
+        stamps = sorted(root.glob(f"*/*/{_ENVIRONMENT}"), key=lambda path: path.parent.name)
+        for stamp in reversed(stamps):
+            if gpu is None or _same_gpu(gpu, str(_read_json(stamp).get("gpu", ""))):
+                return stamp.parent
     return None
 
 
 def read_results(folder: Path, gpu: str | None = None) -> Results:
-    """Every CSV file under the folder that has times, and resources.csv if it is there.
+    """Every CSV file under the folder that has times, profiles or ptxas' figures.
 
     Raises:
         ValueError: It is no folder, has no times, or is of another GPU than ``gpu``.
@@ -146,69 +159,28 @@ def read_results(folder: Path, gpu: str | None = None) -> Results:
         raise ValueError(f"--results is {folder}, which is no folder; `flashsmith bench` makes one")
     stamps = sorted(folder.rglob(_ENVIRONMENT), key=lambda path: len(path.parts))
     environment: dict[str, Any] = {}
+    ceilings: dict[str, dict[str, Any]] = {}
     for stamp in reversed(stamps):  # that of the folder itself comes last, and counts most
-        environment |= _read_json(stamp)
+        document = _read_json(stamp)
+        environment |= document
+        ceilings[str(stamp.parent.relative_to(folder))] = document.get("ceilings", {})
     found = str(environment.get("gpu", "unknown"))
     if gpu is not None and not _same_gpu(gpu, found):
         raise ValueError(f"--gpu is {gpu!r}, but the results in {folder} are of {found!r}")
     times: list[Time] = []
     profiles: list[Profile] = []
+    registers: dict[tuple[str, str], dict[str, int]] = {}
     for path in sorted(folder.rglob("*.csv")):
         run = str(path.relative_to(folder))
         times += _read(path, _TIME_COLUMNS, partial(_time, run=run))
         profiles += _read(path, _PROFILE_COLUMNS, partial(_profile, run=run))
+        registers |= dict(_read(path, _REGISTER_COLUMNS, _registers))
     if not times:
         raise ValueError(
             f"--results is {folder}, where no CSV file has the columns "
             f"{', '.join(sorted(_TIME_COLUMNS))}; `flashsmith bench` writes such"
         )
-    registers = _read_registers(folder / "resources.csv")
-    return Results(folder, environment, tuple(times), tuple(profiles), registers)
-
-
-def best_run(
-    times: Sequence[M], instances: Iterable[ForwardKernelInstance], seq_len: int | None = None
-) -> list[M]:
-    """The times (or profiles) of one run at one shape: of those with most of ``instances``, the
-    longest sequence. Nothing if no run has any of them.
-
-    seq_len: Only at this length.
-    """
-    wanted = set(instances)
-    have = Counter(
-        (time.run, time.shape)
-        for time in times
-        if time.candidate in wanted and seq_len in (None, time.shape.seq_len)
-    )
-    if not have:
-        return []
-    run, shape = max(have, key=lambda key: (have[key], key[1].seq_len))
-    return [time for time in times if (time.run, time.shape) == (run, shape)]
-
-
-def best_sweep(
-    times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[ForwardKernelInstance]
-) -> list[Time]:
-    """The times of one run over lengths, for (dtype, d_head, mask): of those that measured the
-    family of ``instances``, if there are any, the run with most peers, then with most lengths, then
-    with most of ``instances``. Rather one of another dtype than one without peers: FP16 and BF16
-    differ little."""
-    wanted = set(instances)
-    families = {instance.config.family for instance in wanted}
-    runs: dict[tuple[str, str], list[Time]] = {}
-    for time in times:
-        if time.shape.kind[1:] == kind[1:]:
-            runs.setdefault((time.run, time.shape.dtype), []).append(time)
-
-    def worth(run: list[Time]) -> tuple[bool, int, int, bool, int]:
-        candidates = {time.candidate for time in run}
-        ours = {each for each in candidates if isinstance(each, ForwardKernelInstance)}
-        same_family = bool(families & {each.config.family for each in ours})
-        same_dtype = run[0].shape.dtype == kind[0]
-        lengths = {time.shape for time in run}
-        return same_family, len(candidates - ours), len(lengths), same_dtype, len(ours & wanted)
-
-    return max(runs.values(), key=worth, default=[])
+    return Results(folder, environment, tuple(times), tuple(profiles), registers, ceilings)
 
 
 def _same_gpu(a: str, b: str) -> bool:
@@ -281,12 +253,7 @@ def _candidate(row: dict[str, str]) -> ForwardKernelInstance | str:
     return ForwardKernelInstance(config, ForwardVariant.from_name(row["mask"]))
 
 
-def _read_registers(path: Path) -> dict[tuple[str, str], dict[str, int]]:
-    """(kernel's name, architecture) -> ptxas' figures, as benchmarks write them."""
-    if not path.is_file():
-        return {}
-    with path.open(newline="") as file:
-        return {
-            (row.pop("kernel"), row.pop("arch")): {name: int(n) for name, n in row.items()}
-            for row in csv.DictReader(file)
-        }
+def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:
+    """(kernel's name, architecture), and ptxas' figures as benchmarks write them."""
+    figures = {name: int(n) for name, n in row.items() if name not in ("kernel", "arch")}
+    return (row["kernel"], row["arch"]), figures

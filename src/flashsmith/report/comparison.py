@@ -1,0 +1,98 @@
+"""Which of the measured times belong beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from flashsmith.configs import ForwardKernelInstance
+from flashsmith.report.results import Profile, Shape, Time
+
+M = TypeVar("M", Time, Profile)
+
+
+def best_run(
+    times: Sequence[M], instances: Iterable[ForwardKernelInstance], seq_len: int | None = None
+) -> list[M]:
+    """The times (or profiles) of one run at one shape: of those with most of ``instances``, the
+    longest sequence. Nothing if no run has any of them.
+
+    seq_len: Only at this length.
+    """
+    wanted = set(instances)
+    have = Counter(
+        (time.run, time.shape)
+        for time in times
+        if time.candidate in wanted and seq_len in (None, time.shape.seq_len)
+    )
+    if not have:
+        return []
+    run, shape = max(have, key=lambda key: (have[key], key[1].seq_len))
+    return [time for time in times if (time.run, time.shape) == (run, shape)]
+
+
+def best_sweep(
+    times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[ForwardKernelInstance]
+) -> list[Time]:
+    """The times of one run over lengths, for (dtype, d_head, mask): of those that measured the
+    family of ``instances``, if there are any, the run with most peers, then with most lengths, then
+    with most of ``instances``. Rather one of another dtype than one without peers: FP16 and BF16
+    differ little."""
+    wanted = set(instances)
+    families = {instance.config.family for instance in wanted}
+    runs: dict[tuple[str, str], list[Time]] = {}
+    for time in times:
+        if time.shape.kind[1:] == kind[1:]:
+            runs.setdefault((time.run, time.shape.dtype), []).append(time)
+
+    def worth(run: list[Time]) -> tuple[bool, int, int, bool, int]:
+        candidates = {time.candidate for time in run}
+        ours = {each for each in candidates if isinstance(each, ForwardKernelInstance)}
+        same_family = bool(families & {each.config.family for each in ours})
+        same_dtype = run[0].shape.dtype == kind[0]
+        lengths = {time.shape for time in run}
+        return same_family, len(candidates - ours), len(lengths), same_dtype, len(ours & wanted)
+
+    return max(runs.values(), key=worth, default=[])
+
+
+def faster_families(times: Iterable[Time], sweep: Sequence[Time]) -> list[Time]:
+    """The fastest flashsmith kernel of any run at each shape of ``sweep``, of families that the
+    sweep has no kernel of; nothing if none of them is faster than the sweep's own."""
+    best = _fastest(time for time in sweep if _family(time) is not None)
+    swept = {_family(time) for time in sweep}
+    shapes = {time.shape for time in sweep}
+    others = _fastest(
+        time for time in times if time.shape in shapes and _family(time) not in {None, *swept}
+    )
+    if not any(shape not in best or time.ms < best[shape].ms for shape, time in others.items()):
+        return []
+    return sorted(others.values(), key=lambda time: time.shape.seq_len)
+
+
+def _family(time: Time) -> int | None:
+    """Its number; None of a peer."""
+    return None if isinstance(time.candidate, str) else time.candidate.config.family
+
+
+def _fastest(times: Iterable[Time]) -> dict[Shape, Time]:
+    best: dict[Shape, Time] = {}
+    for time in times:
+        if time.shape not in best or time.ms < best[time.shape].ms:
+            best[time.shape] = time
+    return best
+
+
+def best_at(times: Iterable[Time], shape: Shape) -> Time | None:
+    """The fastest flashsmith kernel of any family and run at this shape; of this dtype if one was
+    measured, else of another."""
+    found = [
+        time
+        for time in times
+        if isinstance(time.candidate, ForwardKernelInstance)
+        and replace(time.shape, dtype=shape.dtype) == shape
+    ]
+    same = [time for time in found if time.shape.dtype == shape.dtype]
+    return min(same or found, key=lambda time: time.ms, default=None)

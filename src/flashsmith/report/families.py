@@ -1,0 +1,23 @@
+"""The families that the report knows, by the class of their configurations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashsmith.configs import (
+    FlashForwardKernelConfig,
+    ForwardKernelConfig,
+    HopperForwardKernelConfig,
+)
+from flashsmith.report.family import Family
+from flashsmith.report.sm80 import Sm80
+from flashsmith.report.sm90 import Sm90
+
+FAMILIES: dict[type[ForwardKernelConfig], Family[Any]] = {
+    FlashForwardKernelConfig: Sm80(),
+    HopperForwardKernelConfig: Sm90(),
+}
+
+
+def family_of(config: ForwardKernelConfig) -> Family[Any]:
+    return FAMILIES[type(config)]

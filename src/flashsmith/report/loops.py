@@ -1,0 +1,121 @@
+"""The loop of a kernel's machine code that holds its matrix products.
+
+Loops are those of the control flow, not ranges of addresses: ptxas lays waits for barriers out of
+line, and the branches back from there enclose half of the kernel.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from flashsmith.build.control_flow import Block, find_blocks
+from flashsmith.build.machine_code import Instruction
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One natural loop.
+
+    instructions: All that can run before it begins anew, in the order of addresses.
+    shortest: How many a warp executes at least, each time around.
+    """
+
+    instructions: list[Instruction]
+    shortest: int
+
+
+def main_loop(
+    code: Sequence[Instruction], is_product: Callable[[Instruction], bool]
+) -> Loop | None:
+    """The innermost loop with most matrix products; None if no loop has any.
+
+    Of loops with equally many the shortest: a causal kernel has one that masks, too.
+    """
+    blocks = find_blocks(code)
+    bodies = _natural_loops(blocks)
+
+    def n_products(body: frozenset[int]) -> int:
+        return sum(is_product(code[i]) for b in body for i in blocks[b].indices)
+
+    with_products = {header: body for header, body in bodies.items() if n_products(body)}
+    innermost = {
+        header: body
+        for header, body in with_products.items()
+        if not any(other < body for other in with_products.values())
+    }
+    loops = [_loop(code, blocks, header, body) for header, body in innermost.items()]
+    return max(
+        loops,
+        key=lambda loop: (sum(map(is_product, loop.instructions)), -len(loop.instructions)),
+        default=None,
+    )
+
+
+def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
+    """Header -> body: of each branch to a block that all ways to the branch lead through."""
+    predecessors: list[list[int]] = [[] for _ in blocks]
+    for b, block in enumerate(blocks):
+        for successor in block.successors:
+            predecessors[successor].append(b)
+    dominators = _dominators(predecessors)
+    bodies: dict[int, frozenset[int]] = {}
+    for b, block in enumerate(blocks):
+        for header in block.successors:
+            if header in dominators[b]:
+                body = _body(header, b, predecessors)
+                bodies[header] = bodies.get(header, frozenset()) | body
+    return bodies
+
+
+def _dominators(predecessors: Sequence[Sequence[int]]) -> list[set[int]]:
+    """For each block those that all ways to it lead through; block 0 is the entry."""
+    everything = set(range(len(predecessors)))
+    dominators = [{0} if b == 0 else everything for b in range(len(predecessors))]
+    changed = True
+    while changed:
+        changed = False
+        for b in range(1, len(predecessors)):
+            ways = [dominators[p] for p in predecessors[b]]
+            found = (set.intersection(*ways) if ways else set()) | {b}
+            if found != dominators[b]:
+                dominators[b], changed = found, True
+    return dominators
+
+
+def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> frozenset[int]:
+    body, waiting = {header, latch}, [latch] if latch != header else []
+    while waiting:
+        for p in predecessors[waiting.pop()]:
+            if p not in body:
+                body.add(p)
+                waiting.append(p)
+    return frozenset(body)
+
+
+def _loop(
+    code: Sequence[Instruction], blocks: Sequence[Block], header: int, body: frozenset[int]
+) -> Loop:
+    members = [code[i] for b in sorted(body) for i in blocks[b].indices]
+    return Loop(members, _shortest_round(blocks, header, body))
+
+
+def _shortest_round(blocks: Sequence[Block], header: int, body: frozenset[int]) -> int:
+    """Instructions on the shortest way from the header back to it (Dijkstra's algorithm)."""
+    waiting = [(len(blocks[header].indices), header)]
+    seen: set[int] = set()
+    while waiting:
+        length, b = heapq.heappop(waiting)
+        if b in seen:
+            continue
+        seen.add(b)
+        for successor in _within(blocks[b], body):
+            if successor == header:
+                return length
+            heapq.heappush(waiting, (length + len(blocks[successor].indices), successor))
+    raise AssertionError("a natural loop has a way back to its header")
+
+
+def _within(block: Block, body: frozenset[int]) -> Iterator[int]:
+    return (successor for successor in block.successors if successor in body)

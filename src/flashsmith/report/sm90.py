@@ -1,0 +1,169 @@
+"""The sm90 family: wgmma and TMA in blocks whose warpgroups load or compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flashsmith.configs import ForwardKernelInstance, HopperForwardKernelConfig
+from flashsmith.configs.family import ELEMENT_BYTES
+from flashsmith.configs.gpu import WARP_SIZE
+from flashsmith.configs.hopper import WARPGROUP_SIZE
+from flashsmith.configs.hopper_legality import CONSUMER_REGISTERS, WGMMA_K, WGMMA_M
+from flashsmith.report.banks import BankMap, bank_map
+from flashsmith.report.family import (
+    SHARED_BYTES_PER_CYCLE,
+    Fact,
+    Family,
+    Launch,
+    Region,
+    Role,
+    Sample,
+    Work,
+    fma_per_visit,
+)
+from flashsmith.report.sm90_facts import explain
+
+# Of the loading warpgroup's threads after setmaxnreg, by the number of consumer warpgroups; with
+# one of these no register moves. csrc/include/flashsmith/hopper/static_kernel_configuration.cuh.
+PRODUCER_REGISTERS = {2: 24, 3: 32, 4: 32}
+_WARPS = WARPGROUP_SIZE // WARP_SIZE
+_QUEUE_BYTES, _BARRIER_BYTES = 16, 8
+_WIDEST_BOX = 64  # columns of a tensor map's box: 128 bytes, the widest swizzle
+
+
+class Sm90(Family[HopperForwardKernelConfig]):
+    name = "sm90"
+    copies = "TMA"
+    unit_of_work = "10^6 multiply-adds"
+    reader = "ldmatrix, or wgmma of an operand's core matrix,"
+    per_load = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits"))
+
+    def explain(self, config: HopperForwardKernelConfig) -> list[Fact]:
+        return explain(config)
+
+    def shared_memory(self, config: HopperForwardKernelConfig) -> list[Region]:
+        row = config.d_head * ELEMENT_BYTES
+        stages = f"{config.n_stages} stages of {config.B_c} rows"
+        barriers = 2 * config.n_warpgroups + 4 * config.n_stages + 2
+        before_O = (config.B_r + 2 * config.n_stages * config.B_c) * row
+        staged = config.shared_memory_bytes - before_O - _QUEUE_BYTES - barriers * _BARRIER_BYTES
+        regions = [
+            Region("Q", config.B_r * row, "the tile's rows of Q, 64 of each warpgroup"),
+            Region("K", config.n_stages * config.B_c * row, stages),
+            Region("V", config.n_stages * config.B_c * row, stages),
+            Region("O staging", staged, "columns of O on their way to a bulk copy"),
+            Region("queue", _QUEUE_BYTES, "two entries: the tiles that the block works on next"),
+            Region(
+                "barriers",
+                barriers * _BARRIER_BYTES,
+                f"{barriers} mbarriers: full and empty, for Q of each warpgroup and for each stage "
+                "of K and of V; two of the queue",
+            ),
+        ]
+        return [region for region in regions if region.bytes]
+
+    def roles(self, config: HopperForwardKernelConfig, registers: int) -> list[Role]:
+        n = config.n_warpgroups
+        holds = {
+            "O": config.d_head // 2,
+            "S": config.B_c // 2,
+            "P": config.B_c // 4 if config.overlap_softmax else 0,
+            "Q": 4 * config.Q_steps_in_registers,
+        }
+        moved = n in PRODUCER_REGISTERS  # setmaxnreg
+        return [
+            Role("loads", _WARPS, PRODUCER_REGISTERS[n] if moved else registers, {}),
+            Role(
+                "compute",
+                n * _WARPS,
+                CONSUMER_REGISTERS[n] if moved else registers,
+                {name: count for name, count in holds.items() if count},
+            ),
+        ]
+
+    def samples(self, instance: ForwardKernelInstance) -> tuple[Sample, Sample]:
+        """One cluster's tiles, with two more blocks of K and V in the second: blocks that no mask
+        touches, since the last rows see the last keys."""
+        config = _config(instance)
+        rows = config.B_r * config.cluster_size
+        keys = _round_up(rows, config.B_c) + config.B_c
+        short, long = (
+            Sample(rows, n, self.work(instance, rows, n)) for n in (keys, keys + 2 * config.B_c)
+        )
+        return short, long
+
+    def work(self, instance: ForwardKernelInstance, seq_len_q: int, seq_len_k: int) -> Work:
+        """As tile_schedule.cuh has it."""
+        config = _config(instance)
+        cluster_rows = config.B_r * config.cluster_size
+        clusters = -(-seq_len_q // cluster_rows)
+        tiles = clusters * config.cluster_size
+        if not instance.variant.causal:
+            visits = tiles * -(-seq_len_k // config.B_c)
+            return Work(tiles, visits, visits)
+
+        def n_blocks(row_end: int) -> int:
+            visible = min(row_end + seq_len_k - seq_len_q, seq_len_k)
+            return max(1, -(-visible // config.B_c))
+
+        loads, visited = 0, 0
+        for first in range(0, tiles * config.B_r, WGMMA_M):  # the rows of each warpgroup
+            blocks = n_blocks((first // cluster_rows + 1) * cluster_rows)
+            unseen = blocks - n_blocks(first + WGMMA_M)
+            visited += blocks - min(unseen, config.n_stages - 1)
+            loads += blocks
+        return Work(tiles, visited / config.n_warpgroups, loads / config.n_warpgroups)
+
+    def shared_bytes(self, config: HopperForwardKernelConfig, launch: Launch) -> float:
+        """Operands that wgmma reads, what TMA writes and reads, and the warps' own accesses. A
+        multicast lands in each block of the cluster."""
+        return (
+            launch["wgmma_shared_bytes"]
+            + config.cluster_size * launch.visits("tma_load_bytes")
+            + launch.beside("tma_load_bytes")
+            + launch["tma_store_bytes"]
+            + SHARED_BYTES_PER_CYCLE * launch["shared_wavefronts"]
+        )
+
+    def exponentials_per_visit(self, config: HopperForwardKernelConfig) -> float:
+        return config.B_r * config.B_c * (16 - config.fma_exponentials) / 16
+
+    def compute_warps(self, config: HopperForwardKernelConfig) -> int:
+        return config.n_warpgroups * _WARPS
+
+    def n_units_of_work(self, config: HopperForwardKernelConfig) -> float:
+        return fma_per_visit(config) / 1e6
+
+    def bank_maps(self, config: HopperForwardKernelConfig) -> Sequence[BankMap]:
+        columns = _WIDEST_BOX if config.d_head % _WIDEST_BOX == 0 else _WIDEST_BOX // 2
+        row_bytes = columns * ELEMENT_BYTES
+        return [bank_map(row_bytes, swizzled=swizzled) for swizzled in (False, True)]
+
+    def quantities(
+        self, visit: Mapping[str, float], tile: Mapping[str, float], unit: str, scale: float
+    ) -> dict[str, float]:
+        return {
+            f"bytes that wgmma reads of shared memory {unit}": scale * visit["wgmma_shared_bytes"],
+            f"bytes that TMA loads {unit}": scale * visit["tma_load_bytes"],
+            f"threads that wait at mbarriers {unit}": scale * visit["mbarrier_waits"],
+            f"turns passed at named barriers {unit}": scale * visit["named_barriers"],
+            f"shuffles {unit}": scale * visit["shuffles"],
+            "ldmatrix for Q a tile": tile["ldmatrix"],
+            "shared-memory wavefronts of warps a tile": tile["shared_wavefronts"],
+            "bytes of O stored by TMA a tile": tile["tma_store_bytes"],
+            "bytes of O stored by warps a tile": tile["global_store_bytes"],
+        }
+
+
+def wgmma_per_visit(config: HopperForwardKernelConfig) -> int:
+    """Of a tile's warpgroups: the steps of Q K^T, and those of P V."""
+    return config.n_warpgroups * (config.d_head // WGMMA_K + config.B_c // WGMMA_K)
+
+
+def _config(instance: ForwardKernelInstance) -> HopperForwardKernelConfig:
+    assert isinstance(instance.config, HopperForwardKernelConfig)
+    return instance.config
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
