@@ -76,8 +76,11 @@ def sustained(run: Callable[[], object], problem: bench.Problem) -> Row:
         elapsed = time.monotonic() - start
         sample = monitor.since(start + SUSTAINED_SECONDS / 2)
     tflops = problem.tflops(1e3 * elapsed / runs)
-    row: Row = {"sustained_tflops": f"{tflops:.1f}", "sm_clock_mhz": sample.sm_clock_mhz}
-    row["power_w"] = sample.power_w
+    row: Row = {
+        "sustained_tflops": f"{tflops:.1f}",
+        "sustained_sm_clock_mhz": sample.sm_clock_mhz,
+        "sustained_power_w": sample.power_w,
+    }
     if sample.power_w is not None:
         row["joules_per_tflop"] = f"{sample.power_w / tflops:.3f}"
     return row

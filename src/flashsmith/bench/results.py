@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from flashsmith.bench.grid import Problem
 from flashsmith.configs import DType
+from flashsmith.runtime.counters import COUNTERS
 
 OK = "ok"
 WRONG = "wrong"  # the result differs from the reference; not timed
@@ -80,11 +81,17 @@ class TimeRow(Row):
 
 @dataclass(frozen=True)
 class CountRow(Row):
-    """What the emulator counted; instructions are a warp's (csrc/emulator/launch.h)."""
+    """What the emulator counted (runtime/counters.py)."""
 
     mma: int | None = None
     ldmatrix: int | None = None
     cp_async: int | None = None
+    wgmma: int | None = None
+    wgmma_shared_bytes: int | None = None
+    tma_load_bytes: int | None = None
+    tma_store_bytes: int | None = None
+    mbarrier_waits: int | None = None
+    named_barriers: int | None = None
     barriers: int | None = None
     shared_wavefronts: int | None = None
     shared_wavefronts_ideal: int | None = None  # without bank conflicts
@@ -92,6 +99,10 @@ class CountRow(Row):
     global_store_sectors: int | None = None
     error: float | None = None
     tolerance: float | None = None
+
+    @property
+    def counts(self) -> dict[str, int | None]:
+        return {name: getattr(self, name) for name in COUNTERS if hasattr(self, name)}
 
 
 R = TypeVar("R", bound=Row)

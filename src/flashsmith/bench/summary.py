@@ -17,6 +17,7 @@ from flashsmith.bench.results import (
     Row,
     TimeRow,
 )
+from flashsmith.runtime.counters import explain_headings, table_of, with_conflicts
 
 REGIME_TITLES = {IN_TURN: "in turn, L2 flushed", BACK_TO_BACK: "back to back"}
 
@@ -64,28 +65,17 @@ def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object])
     for row in rows:
         if row.status == OK:
             by_problem.setdefault(row.problem, []).append(row)
-    headers = [
-        *("kernel", "mma", "ldmatrix", "cp.async", "barriers"),
-        *("smem wavefronts", "bank conflicts", "sectors read", "sectors written"),
-    ]
     for problem, counted in by_problem.items():
-        body = [
-            [
-                *(f"`{row.kernel}`", row.mma, row.ldmatrix, row.cp_async, row.barriers),
-                *(row.shared_wavefronts, bank_conflicts(row)),
-                *(row.global_load_sectors, row.global_store_sectors),
-            ]
-            for row in counted
-        ]
-        parts += [f"## {problem}", table(headers, body)]
+        headings, cells = table_of([row.counts for row in counted])
+        body = [[f"`{row.kernel}`", *found] for row, found in zip(counted, cells, strict=True)]
+        parts += [f"## {problem}", table(["kernel", *headings], body)]
+        parts.append(f"{explain_headings(headings)}.")
     return "\n\n".join([*parts, *_not_run(rows)]) + "\n"
 
 
 def bank_conflicts(row: CountRow) -> int | None:
     """Wavefronts beyond those without conflicts."""
-    if row.shared_wavefronts is None or row.shared_wavefronts_ideal is None:
-        return None
-    return row.shared_wavefronts - row.shared_wavefronts_ideal
+    return with_conflicts(row.counts).get("bank_conflicts")
 
 
 def _rates(found: Mapping[str, TimeRow], names: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from flashsmith.bench.results import (
 )
 from flashsmith.bench.session import Session
 from flashsmith.cli.tables import note, print_json, print_table
+from flashsmith.runtime.counters import explain_headings, table_of
 
 COUNTS_CSV = "counts.csv"
 _BAD_KERNEL = 1  # exit code
@@ -122,16 +123,14 @@ def _print_times(rows: Sequence[TimeRow]) -> None:
 
 
 def _print_counts(rows: Sequence[CountRow]) -> None:
-    _print_lines(
-        [
-            {"kernel": row.kernel, "mask": row.mask, "seq_len": row.seq_len}
-            | {"mma": row.mma, "ldmatrix": row.ldmatrix, "cp.async": row.cp_async}
-            | {"smem wavefronts": row.shared_wavefronts}
-            | {"bank conflicts": summary.bank_conflicts(row)}
-            for row in rows
-            if row.status == OK
-        ]
-    )
+    counted = [row for row in rows if row.status == OK]
+    if not counted:
+        return
+    headings, cells = table_of([row.counts for row in counted])
+    names = [[row.kernel, row.mask, row.seq_len] for row in counted]
+    lines = [[*name, *found] for name, found in zip(names, cells, strict=True)]
+    print_table(["kernel", "mask", "seq_len", *headings], lines)
+    note(f"counted: {explain_headings(headings)}")
 
 
 def _print_lines(table: Sequence[dict[str, Any]]) -> None:

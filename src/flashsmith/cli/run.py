@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +22,7 @@ from flashsmith.cli.tables import (
     print_table,
 )
 from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
+from flashsmith.runtime.counters import explain_headings, table_of
 
 if TYPE_CHECKING:
     from flashsmith.cli.job import Result
@@ -190,7 +190,7 @@ def _report(
         )
     else:
         note(", ".join(f"{name} {value}" for name, value in problem.items() if value is not None))
-        _print_results(results, _times if inputs.q.is_cuda else _counts)
+        _print_results(results, inputs.q.is_cuda)
         if fa2_ms is not None:
             note(f"FA2 (torch SDPA, flash backend): {fa2_ms:.4g} ms")
     for result in wrong:
@@ -199,35 +199,24 @@ def _report(
         note(f"o is in {written}" if written else f"{request.output} is not written")
 
 
-def _print_results(results: list[Result], measured: Callable[[Result], dict[str, Any]]) -> None:
+def _print_results(results: list[Result], on_gpu: bool) -> None:
     rows = [
         {
             "kernel": result.kernel,
             "error": result.error,
             "tolerance": result.tolerance,
             "": Text("ok", "green") if result.ok else Text("WRONG", "bold red"),
-            **measured(result),
+            **(_times(result) if on_gpu else {}),
         }
         for result in results
     ]
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    # Of the whole launch; a GPU counts nothing.
+    headings, counts = table_of([result.counts for result in results])
+    cells = [[*row.values(), *found] for row, found in zip(rows, counts, strict=True)]
+    print_table([*rows[0], *headings], cells)
+    if headings:
+        note(f"counted: {explain_headings(headings)}")
 
 
 def _times(result: Result) -> dict[str, Any]:
     return {"ms": result.ms, "TFLOP/s": result.tflops, "% of FA2": result.fa2_percent}
-
-
-def _counts(result: Result) -> dict[str, Any]:
-    """Of the whole launch; instructions are a warp's, the ideal has no bank conflict."""
-    counts = result.counts
-    wavefronts, ideal = counts.get("shared_wavefronts"), counts.get("shared_wavefronts_ideal")
-    loads, stores = counts.get("global_load_sectors"), counts.get("global_store_sectors")
-    return {
-        "mma": counts.get("mma"),
-        "ldmatrix": counts.get("ldmatrix"),
-        "cp.async": counts.get("cp_async"),
-        "barriers": counts.get("barriers"),
-        "smem ideal": ideal,
-        "smem conflicts": None if wavefronts is None or ideal is None else wavefronts - ideal,
-        "sectors": None if loads is None or stores is None else loads + stores,
-    }

@@ -33,12 +33,13 @@ from flashsmith.configs import (
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.functional import target_of
 from flashsmith.functional.tables import Entry, user_table_path
+from flashsmith.runtime.counters import explain_headings, table_of
 from flashsmith.tuning import KernelLab, journal_path, make_plan, tuning_session
+from flashsmith.tuning.ranking import RANKED_BY, counting_arch, memory_work
 from flashsmith.tuning.search import REPEATS
 
 _GPU_GRID = ("512,1024,2048,4096,8192,16384", 16384, 2048)
 _COUNTS_GRID = ("256", 256, 128)
-_COUNTS_ARCH = "sm_80"
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def explain(request: Request, gpu: str | None, as_json: bool) -> None:
 
 def count(request: Request, as_json: bool) -> None:
     problems = request.problems()
-    plan = make_plan(problems, request.configs(problems, _COUNTS_ARCH), _COUNTS_ARCH)
+    configs = request.configs(problems, counting_arch([]))
+    plan = make_plan(problems, configs, counting_arch(configs))
     instances = [
         ForwardKernelInstance(cfg, problem.variant) for problem in plan for cfg in plan[problem]
     ]
@@ -171,33 +173,14 @@ def count(request: Request, as_json: bool) -> None:
     with build_progress() as progress:
         for done, (problem, configs) in enumerate(plan.items()):
             progress(done, len(plan), str(problem))
-            rows += sorted(measure_counts(problem, configs), key=_work)
+            counted = measure_counts(problem, configs)
+            rows += sorted(counted, key=lambda row: (row.status != OK, *memory_work(row.counts)))
     if as_json:
         print_json({"measured": "emulator counts, no times", "rows": [asdict(row) for row in rows]})
     else:
-        print_table(*_count_table(rows))
-    note(
-        "ranked by shared-memory wavefronts, then memory sectors, then ldmatrix: counts, not "
-        "times. What registers, occupancy and overlap cost is not in them; no table is written."
-    )
-
-
-def _work(row: CountRow) -> tuple[int, ...]:
-    """What the memory system has to do; the tensor cores' work is the same for all."""
-    return (
-        row.status != OK,
-        row.shared_wavefronts or 0,
-        (row.global_load_sectors or 0) + (row.global_store_sectors or 0),
-        row.ldmatrix or 0,
-    )
-
-
-def _count_table(rows: Iterable[CountRow]) -> tuple[list[str], list[list[object]]]:
-    headers = ["kernel", "mask", "seq_len", "", "smem wavefronts", "sectors", "ldmatrix", "mma"]
-    table: list[list[object]] = []
-    for row in rows:
-        loads, stores = row.global_load_sectors, row.global_store_sectors
-        sectors = None if loads is None or stores is None else loads + stores
-        counts = [row.shared_wavefronts, sectors, row.ldmatrix, row.mma]
-        table.append([row.kernel, row.mask, row.seq_len, row.status, *counts])
-    return headers, table
+        headings, cells = table_of([row.counts for row in rows])
+        names = [[row.kernel, row.mask, row.seq_len, row.status] for row in rows]
+        lines = [[*name, *found] for name, found in zip(names, cells, strict=True)]
+        print_table(["kernel", "mask", "seq_len", "", *headings], lines)
+        note(f"counted: {explain_headings(headings)}")
+    note(RANKED_BY)

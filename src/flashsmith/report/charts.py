@@ -93,7 +93,7 @@ def busy_bars(kernels: Sequence[KernelReport]) -> Markup:
             label = f"{unit} {100 * share:.0f}%"
             weight = "strong" if unit == kernel.busiest else ""
             x = left + share * scale + 5
-            if x <= whole + 2 and x + text_width(label, 11) >= whole - 2:
+            if x <= whole + 2 and x + 1.1 * text_width(label, 11) >= whole - 4:  # bold is wider
                 x = whole + 5  # beside the line of the measured time, not across it
             svg.text(x, y + bar - 3, label, weight, size=11)
     return svg.markup()
@@ -175,9 +175,14 @@ def mix_bars(kernels: Sequence[KernelReport]) -> Markup:
     return svg.markup()
 
 
-def mix_legend() -> list[tuple[str, str, str]]:
+def mix_legend(kernels: Sequence[KernelReport]) -> list[tuple[str, str, str]]:
     """(style class, name, meaning) of the classes in ``mix_bars``."""
-    return [(f"mix-{i}", name, meaning) for i, (name, meaning) in enumerate(CLASSES.items())]
+    loops = [kernel.code.loop for kernel in kernels if kernel.code and kernel.code.loop]
+    return [
+        (f"mix-{i}", name, meaning)
+        for i, (name, meaning) in enumerate(CLASSES.items())
+        if any(loop.classes[name] for loop in loops)
+    ]
 
 
 def unit_legend(kernels: Sequence[KernelReport]) -> list[tuple[str, str, str]]:

@@ -153,9 +153,11 @@ class _Collector:
         time = next((each for each in run if each.candidate == instance), None)
         profile = next((each for each in profiles if each.candidate == instance), None)
         busy, conflicts = {}, None
+        clock: float | None = None
         if time is not None:
             clock = time.sm_clock_mhz or (profile and profile.clock_mhz)
-            machine = find_machine(self.results.gpu, self.arch, clock or self.results.sm_clock_mhz)
+            clock = clock or self.results.sm_clock_mhz
+            machine = find_machine(self.results.gpu, self.arch, clock)
             if machine:
                 busy = busy_ms(instance, time.shape, machine, counts, code)
         if profile and counts:
@@ -171,6 +173,7 @@ class _Collector:
             code,
             time,
             busy,
+            clock,
             profile,
             conflicts,
         )

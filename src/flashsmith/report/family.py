@@ -16,7 +16,7 @@ C = TypeVar("C", bound=ForwardConfigBase)
 # A unit of a multiprocessor, and what it does in a cycle. In the order of the charts.
 UNITS = {
     "shared memory": "128 bytes a cycle: a wavefront of a warp, or what wgmma and TMA move",
-    "tensor cores": "at the rated speed; mma.sync stays below it on sm_90",
+    "tensor cores": "at the rated speed, which mma.sync does not reach on sm_90",
     "issue slots": "4 instructions of a warp a cycle; counted on the shortest way through the loop",
     "exponentials": "16 a cycle",
     "L2 cache": "5120 bytes a cycle to all multiprocessors together",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from flashsmith.report.charts import WIDTH
-from flashsmith.report.family import Family
 from flashsmith.report.families import FAMILIES
+from flashsmith.report.family import Family
 from flashsmith.report.model import Group
 from flashsmith.report.results import Time
 from flashsmith.report.svg import Svg
@@ -79,9 +79,7 @@ def sweep_lines(group: Group) -> Markup:
     for i, (name, points) in enumerate(series.items()):
         css = _css(name, i, group)
         times = [points[n] for n in sorted(points)]
-        placed = [
-            (xs[t.shape.seq_len], bottom - t.tflops / most * (bottom - top)) for t in times
-        ]
+        placed = [(xs[t.shape.seq_len], bottom - t.tflops / most * (bottom - top)) for t in times]
         svg.line(placed, f"{css} series")
         for (x, y), time in zip(placed, times, strict=True):
             svg.dot(x, y, 4, css, f"{time.name}: {time.tflops:.1f} TFLOP/s")
@@ -151,7 +149,9 @@ def roofline(group: Group, ceiling: dict[str, float]) -> Markup:
     corner = plane.place(ridge, matmul)
     svg.line([plane.place(start, start * copy / 1e3), corner], "roof")
     svg.line([corner, plane.place(plane.high_x, matmul)], "rate")
-    svg.text(plane.left + 4, corner[1] - 6, f"cuBLAS, 8192\N{SUPERSCRIPT THREE}: {matmul:.0f}", "quiet")
+    svg.text(
+        plane.left + 4, corner[1] - 6, f"cuBLAS, 8192\N{SUPERSCRIPT THREE}: {matmul:.0f}", "quiet"
+    )
     ends = []
     for i, (name, found) in enumerate(series.items()):
         css = _css(name, i, group)

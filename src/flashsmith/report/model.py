@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
 from typing import Any
 
 from flashsmith.configs import ForwardKernelInstance
@@ -50,6 +49,7 @@ class KernelReport:
     code: MachineCode | None
     time: Time | None
     busy_ms: dict[str, float]
+    clock_mhz: float | None  # for which busy_ms holds
     profile: Profile | None
     profiled_conflicts: float | None  # as the emulator counts them for the profile's shape
 
@@ -65,6 +65,11 @@ class KernelReport:
     def busy_share(self) -> dict[str, float]:
         """Of the measured time."""
         return {unit: ms / self.time.ms for unit, ms in self.busy_ms.items()} if self.time else {}
+
+    @property
+    def busy_cycles(self) -> dict[str, float]:
+        """In thousands, all multiprocessors at once: comparable where clocks differ."""
+        return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
 
     @property
     def busiest(self) -> str | None:
@@ -158,16 +163,16 @@ class Step:
         if not (a.busiest and b.busiest and a.busiest in b.busy_ms):
             return ""
         unit = a.busiest
-        change = b.busy_ms[unit] / a.busy_ms[unit] - 1
+        change = b.busy_cycles[unit] / a.busy_cycles[unit] - 1
         work = f"{abs(change):.0%} {'less' if change < 0 else 'more'} work"
         if abs(change) < _LEAST_CHANGE:
             work = "the same work"
         text = (
-            f"{unit.capitalize()} was busy for at least {a.busy_share[unit]:.0%} of the time; it "
-            f"now has {work}, and is busy for {b.busy_share[unit]:.0%}."
+            f"The busiest unit, {unit}, was busy for at least {a.busy_share[unit]:.0%} of the "
+            f"time; it now has {work}, and is busy for {b.busy_share[unit]:.0%}."
         )
         if b.busiest != unit:
-            text += f" The busiest is now {b.busiest}, with {b.busy_share[b.busiest]:.0%}."
+            text += f" The busiest unit is now {b.busiest}, with {b.busy_share[b.busiest]:.0%}."
         return text
 
 
@@ -206,6 +211,11 @@ class Group:
     @property
     def peers(self) -> list[Time]:
         return [time for time in self.run if isinstance(time.candidate, str)]
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the machine code of any kernel was read."""
+        return any(kernel.code and kernel.code.loop for kernel in self.kernels)
 
     @property
     def steps(self) -> list[Step]:

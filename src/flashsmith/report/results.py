@@ -43,6 +43,7 @@ BASELINE = _PEER_TITLES["fa2"]
 
 T = TypeVar("T")
 
+
 @dataclass(frozen=True)
 class Shape:
     """(batch, seq_len, heads, d_head) tensors, and the mask."""
@@ -136,9 +137,7 @@ class Results:
         return {k: float(v) for k, v in found.items() if k != "dtype"} if found else None
 
 
-def find_results(
-    gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS
-) -> Path | None:
+def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS) -> Path | None:
     """The newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is given; of
     the first root that has one."""
     for root in roots:

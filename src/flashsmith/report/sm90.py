@@ -150,8 +150,8 @@ class Sm90(Family[HopperForwardKernelConfig]):
             f"shuffles {unit}": scale * visit["shuffles"],
             "ldmatrix for Q a tile": tile["ldmatrix"],
             "shared-memory wavefronts of warps a tile": tile["shared_wavefronts"],
-            "bytes of O stored by TMA a tile": tile["tma_store_bytes"],
-            "bytes of O stored by warps a tile": tile["global_store_bytes"],
+            "bytes that TMA stores a tile": tile["tma_store_bytes"],
+            "bytes that warps store to global memory a tile": tile["global_store_bytes"],
         }
 
 

@@ -42,9 +42,13 @@ COUNTERS = {
     ),
     "bank_conflicts": Counter("bank conflicts", "smem wavefronts beyond the ideal"),
     "global_load_bytes": Counter("load B", "bytes that warps load from global memory"),
-    "global_load_sectors": Counter("sectors read", "32-byte sectors of these loads"),
+    "global_load_sectors": Counter(
+        "sectors read", "32-byte sectors that warps load from global memory"
+    ),
     "global_store_bytes": Counter("store B", "bytes that warps store to global memory"),
-    "global_store_sectors": Counter("sectors written", "32-byte sectors of these stores"),
+    "global_store_sectors": Counter(
+        "sectors written", "32-byte sectors that warps store to global memory"
+    ),
 }
 # What a table of several kernels has room for.
 IN_TABLES = (

@@ -1,0 +1,34 @@
+"""Kernels in the order of what the emulator counts, for machines without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flashsmith.configs import ForwardKernelConfig, is_hopper_arch
+
+RANKED_BY = (
+    "ranked by bytes of shared memory (a warp's wavefront is 128, beside what wgmma and TMA move), "
+    "then bytes of global memory, then ldmatrix and waits at mbarriers: counts, not times. What "
+    "registers, occupancy and overlap cost is not in them; no table is written."
+)
+_WAVEFRONT_BYTES = 128
+_SECTOR_BYTES = 32
+
+
+def counting_arch(configs: Iterable[ForwardKernelConfig]) -> str:
+    """The plainest architecture that has all kernels."""
+    archs = {config.minimum_gpu for config in configs}
+    return next((arch for arch in archs if is_hopper_arch(arch)), "sm_80")
+
+
+def memory_work(counts: Mapping[str, int | None]) -> tuple[int, ...]:
+    """What the memory system has to do; the tensor cores' work is the same for all. Smaller is
+    better, the first number counts most."""
+
+    def n(name: str) -> int:
+        return counts.get(name) or 0
+
+    copied = n("tma_load_bytes") + n("tma_store_bytes")
+    shared = n("shared_wavefronts") * _WAVEFRONT_BYTES + n("wgmma_shared_bytes") + copied
+    sectors = n("global_load_sectors") + n("global_store_sectors")
+    return shared, sectors * _SECTOR_BYTES + copied, n("ldmatrix") + n("mbarrier_waits")
