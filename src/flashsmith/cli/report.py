@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
-from flashsmith.cli.tables import DHeadOption, DtypeOption, build_progress, note
+from flashsmith.cli.tables import (
+    DHeadOption,
+    DtypeOption,
+    JsonOption,
+    build_progress,
+    note,
+    print_json,
+)
 from flashsmith.configs import ForwardVariant
 
 _DEFAULT_KERNELS = "prog"
@@ -19,8 +26,8 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="KEY|NAME",
-            help="Sets (prog, progall, all, tune, B_r,B_c) or short forms, of the sm80 family. "
-            "Default: prog.",
+            help="Sets (prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune) or short "
+            "forms. Default: prog.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(
@@ -29,8 +36,8 @@ def report(
     results: Annotated[
         Path | None,
         typer.Option(
-            help="A folder of measured times, as bench writes it. "
-            "Default: the newest in benchmarks/results."
+            help="A folder of measured times, as bench writes it. Default: the newest in "
+            "benchmarks/results, else of those that flashsmith brings."
         ),
     ] = None,
     arch: Annotated[
@@ -48,12 +55,14 @@ def report(
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
     causal: Annotated[bool, typer.Option("--causal", help="Mask what lies ahead.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a page that explains kernels: one file of HTML that needs no network.
 
-    Configuration, registers and occupancy, machine code, emulator counts and bank conflicts, the
-    least time that each unit needs, measured times beside peers, and what each kernel changes
-    against the one before it. Needs no GPU: kernels are compiled and emulated, times are read.
+    Configuration, shared memory, registers and occupancy, machine code, emulator counts and bank
+    conflicts, the least time that each unit needs, measured times beside peers, and what each
+    kernel changes against the one before it. Needs no GPU: kernels are compiled and emulated, times
+    are read. With --json the same facts are printed, and no page is written.
 
     What cannot be found out (no nvcc, no cuobjdump, no results) is named on the page.
     """
@@ -63,7 +72,7 @@ def report(
         parse_dtype(dtype),
         check_d_head(d_head),
     )
-    from flashsmith.report import Results, find_results, make_report, read_results, render
+    from flashsmith.report import Results, document_of, find_results, make_report, read_results
 
     folder = results or find_results(gpu)
     measured = read_results(folder, gpu) if folder else Results()
@@ -73,6 +82,11 @@ def report(
         document = make_report(chosen, measured, arch, progress, seq_len)
     for part, why in document.missing.items():
         note(f"without {part}: {why}")
+    if as_json:
+        print_json(document_of(document))
+        return
+    from flashsmith.report.page import render
+
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(render(document))
     typer.echo(out)

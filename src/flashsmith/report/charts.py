@@ -1,4 +1,4 @@
-"""The bar charts of the page, as SVG. Each says in words what it shows; the page has the numbers."""
+"""The bar charts of the page, as SVG. Each says in words what it shows; tables have the numbers."""
 
 from __future__ import annotations
 

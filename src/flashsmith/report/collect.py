@@ -155,8 +155,8 @@ class _Collector:
         busy, conflicts = {}, None
         clock: float | None = None
         if time is not None:
-            clock = time.sm_clock_mhz or (profile and profile.clock_mhz)
-            clock = clock or self.results.sm_clock_mhz
+            profiled = profile.clock_mhz if profile else None
+            clock = time.sm_clock_mhz or profiled or self.results.sm_clock_mhz
             machine = find_machine(self.results.gpu, self.arch, clock)
             if machine:
                 busy = busy_ms(instance, time.shape, machine, counts, code)

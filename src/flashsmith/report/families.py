@@ -10,6 +10,7 @@ from flashsmith.configs import (
     HopperForwardKernelConfig,
 )
 from flashsmith.report.family import Family
+from flashsmith.report.results import Time
 from flashsmith.report.sm80 import Sm80
 from flashsmith.report.sm90 import Sm90
 
@@ -21,3 +22,8 @@ FAMILIES: dict[type[ForwardKernelConfig], Family[Any]] = {
 
 def family_of(config: ForwardKernelConfig) -> Family[Any]:
     return FAMILIES[type(config)]
+
+
+def family_of_time(time: Time) -> Family[Any] | None:
+    """None of a peer."""
+    return None if isinstance(time.candidate, str) else family_of(time.candidate.config)

@@ -8,36 +8,12 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from flashsmith.report.charts import WIDTH
-from flashsmith.report.families import FAMILIES
-from flashsmith.report.family import Family
 from flashsmith.report.model import Group
 from flashsmith.report.results import Time
 from flashsmith.report.svg import Svg
 
 _LEFT, _RIGHT = 62, WIDTH - 250  # the names of the series stand to the right
 _LEAST_GAP = 13  # px between the numbers of kernels
-
-
-def family_of_time(time: Time) -> Family[object] | None:
-    """None of a peer."""
-    return None if isinstance(time.candidate, str) else FAMILIES[type(time.candidate.config)]
-
-
-def sweep_series(group: Group) -> dict[str, dict[int, Time]]:
-    """By name and length: the peers, flashsmith's best of the run by family, and its best of other
-    families in other runs where these are faster."""
-    peers: dict[str, dict[int, Time]] = {}
-    ours: dict[str, dict[int, Time]] = {}
-    for time in [*group.sweep, *group.faster_families]:
-        length, family = time.shape.seq_len, family_of_time(time)
-        if family is None:
-            peers.setdefault(time.name, {})[length] = time
-            continue
-        elsewhere = "" if time.run == group.sweep[0].run else ", another run"
-        best = ours.setdefault(f"flashsmith {family.name}, best{elsewhere}", {})
-        if length not in best or time.ms < best[length].ms:
-            best[length] = time
-    return peers | ours
 
 
 def _css(name: str, i: int, group: Group) -> str:
@@ -49,7 +25,7 @@ def _css(name: str, i: int, group: Group) -> str:
 
 def sweep_lines(group: Group) -> Markup:
     """TFLOP/s by sequence length."""
-    series = sweep_series(group)
+    series = group.series
     lengths = sorted({length for points in series.values() for length in points})
     rates = [time.tflops for points in series.values() for time in points.values()]
     left, top, right, bottom = _LEFT, 14, _RIGHT, 290
@@ -129,7 +105,7 @@ def roofline(group: Group, ceiling: dict[str, float]) -> Markup:
     product that were measured with them."""
     matmul, copy = ceiling["matmul_tflops"], ceiling["copy_gb_per_s"]
     ridge = matmul * 1e3 / copy
-    series = sweep_series(group)
+    series = group.series
     own = [(kernel.number, kernel.time) for kernel in group.kernels if kernel.time]
     times = [time for found in series.values() for time in found.values()]
     times += [time for _, time in own]

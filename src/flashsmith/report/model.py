@@ -8,7 +8,7 @@ from typing import Any
 from flashsmith.configs import ForwardKernelInstance
 from flashsmith.report.banks import BankMap
 from flashsmith.report.explain import changed_fields
-from flashsmith.report.families import family_of
+from flashsmith.report.families import family_of, family_of_time
 from flashsmith.report.family import (
     SHARED_BYTES_PER_CYCLE,
     Counts,
@@ -211,6 +211,23 @@ class Group:
     @property
     def peers(self) -> list[Time]:
         return [time for time in self.run if isinstance(time.candidate, str)]
+
+    @property
+    def series(self) -> dict[str, dict[int, Time]]:
+        """By name and length: the sweep's peers, flashsmith's best of the run by family, and its
+        best of other families in other runs where these are faster."""
+        peers: dict[str, dict[int, Time]] = {}
+        ours: dict[str, dict[int, Time]] = {}
+        for time in [*self.sweep, *self.faster_families]:
+            length, family = time.shape.seq_len, family_of_time(time)
+            if family is None:
+                peers.setdefault(time.name, {})[length] = time
+                continue
+            elsewhere = "" if time.run == self.sweep[0].run else ", another run"
+            best = ours.setdefault(f"flashsmith {family.name}, best{elsewhere}", {})
+            if length not in best or time.ms < best[length].ms:
+                best[length] = time
+        return peers | ours
 
     @property
     def has_loops(self) -> bool:

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 import flashsmith
 from flashsmith.report import charts, lines
+from flashsmith.report.families import family_of
 from flashsmith.report.model import Report
 from flashsmith.report.sass import CLASSES
 from flashsmith.runtime.counters import COUNTERS
@@ -47,6 +48,7 @@ def render(report: Report) -> str:
         "millions": _millions,
         "name": _name,
         "ticks": _ticks,
+        "family": lambda config: family_of(config).name,
     }
     return environment.get_template("report.html.j2").render(
         report=report,
