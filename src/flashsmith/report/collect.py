@@ -134,7 +134,7 @@ class _Collector:
         return Group(
             kernels,
             run,
-            best_at(self.results.times, run[0].shape) if run else None,
+            best_at(self.results.times, run[0].shape, config.family) if run else [],
             sweep,
             faster_families(self.results.times, sweep),
             profiles,

@@ -85,14 +85,22 @@ def _fastest(times: Iterable[Time]) -> dict[Shape, Time]:
     return best
 
 
-def best_at(times: Iterable[Time], shape: Shape) -> Time | None:
-    """The fastest flashsmith kernel of any family and run at this shape; of this dtype if one was
-    measured, else of another."""
+def best_at(times: Iterable[Time], shape: Shape, family: int) -> list[Time]:
+    """Of all runs at this shape flashsmith's fastest kernel of its dtype; and, if that is of
+    ``family`` and one of another family and perhaps another dtype is faster, the fastest of those.
+    """
     found = [
         time
         for time in times
-        if isinstance(time.candidate, ForwardKernelInstance)
-        and replace(time.shape, dtype=shape.dtype) == shape
+        if _family(time) is not None and replace(time.shape, dtype=shape.dtype) == shape
     ]
-    same = [time for time in found if time.shape.dtype == shape.dtype]
-    return min(same or found, key=lambda time: time.ms, default=None)
+    best = _least(time for time in found if time.shape.dtype == shape.dtype)
+    if best and _family(best[0]) != family:
+        return best
+    other = _least(time for time in found if _family(time) != family)
+    return [*best, *(time for time in other if not best or time.ms < best[0].ms)]
+
+
+def _least(times: Iterable[Time]) -> list[Time]:
+    """The fastest, if there is any."""
+    return sorted(times, key=lambda time: time.ms)[:1]

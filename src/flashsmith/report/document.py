@@ -39,7 +39,7 @@ def _group(report: Report, group: Group) -> Document:
         "mask": first.variant.name,
         "kernels": [_kernel(kernel, group) for kernel in group.kernels],
         "peers": [_time(time) | {"of_fa2": group.of_baseline(time)} for time in group.peers],
-        "faster": _time(group.faster) if group.faster else None,
+        "faster": [_time(time) | {"times_as_fast": ratio} for time, ratio in group.faster],
         "steps": [_step(step) for step in group.steps],
         "profiled_peers": [
             _profile(each) for each in group.profiles if isinstance(each.candidate, str)

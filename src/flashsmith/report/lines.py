@@ -12,7 +12,8 @@ from flashsmith.report.model import Group
 from flashsmith.report.results import Time
 from flashsmith.report.svg import Svg
 
-_LEFT, _RIGHT = 62, WIDTH - 250  # the names of the series stand to the right
+_LEFT = 62
+_NAMES = 250  # of the series, to the right; below where there is no room
 _LEAST_GAP = 13  # px between the numbers of kernels
 
 
@@ -23,17 +24,26 @@ def _css(name: str, i: int, group: Group) -> str:
     return "ours" if f" {group.family.name}," in name else "other-family"
 
 
-def sweep_lines(group: Group) -> Markup:
+def _right_of(width: int) -> int:
+    return width - _NAMES if width == WIDTH else width - 10
+
+
+def _height(bottom: float, n_series: int, width: int) -> float:
+    """With the axis' names, and those of the series where they stand below."""
+    return bottom + 40 + (0 if width == WIDTH else 16 * n_series + 4)
+
+
+def sweep_lines(group: Group, width: int = WIDTH) -> Markup:
     """TFLOP/s by sequence length."""
     series = group.series
     lengths = sorted({length for points in series.values() for length in points})
     rates = [time.tflops for points in series.values() for time in points.values()]
-    left, top, right, bottom = _LEFT, 14, _RIGHT, 290
+    left, top, right, bottom = _LEFT, 14, _right_of(width), 290
     step = _nice_step(max(rates))
     most = math.ceil(max(rates) / step) * step
     svg = Svg(
-        WIDTH,
-        bottom + 40,
+        width,
+        _height(bottom, len(series), width),
         f"TFLOP/s by sequence length, {group.title}",
         "; ".join(
             f"{name}: {min(t.tflops for t in points.values()):.0f} to "
@@ -60,16 +70,17 @@ def sweep_lines(group: Group) -> Markup:
         for (x, y), time in zip(placed, times, strict=True):
             svg.dot(x, y, 4, css, f"{time.name}: {time.tflops:.1f} TFLOP/s")
         ends.append((placed[-1][1], name, css))
-    _label_ends(svg, right - 8, ends)
+    _label_ends(svg, width, bottom, ends)
     return svg.markup()
 
 
 class _Plane:
     """Both axes logarithmic: FLOP a byte across, TFLOP/s up."""
 
-    left, top, right, bottom = _LEFT, 10, _RIGHT, 330
+    left, top, bottom = _LEFT, 10, 330
 
-    def __init__(self, times: Sequence[Time], matmul: float, ridge: float) -> None:
+    def __init__(self, width: int, times: Sequence[Time], matmul: float, ridge: float) -> None:
+        self.right = _right_of(width)
         xs = [time.shape.flop_per_byte for time in times]
         ys = [time.tflops for time in times]
         self.low_x, self.high_x = min([ridge / 4, *xs]) / 1.3, max([ridge * 4, *xs]) * 1.3
@@ -100,7 +111,7 @@ class _Plane:
         svg.vertical_text(14, (self.top + self.bottom) / 2, "TFLOP/s", "quiet")
 
 
-def roofline(group: Group, ceiling: dict[str, float]) -> Markup:
+def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Markup:
     """TFLOP/s over FLOP per byte of DRAM traffic, with the rates of a copy and of a large matrix
     product that were measured with them."""
     matmul, copy = ceiling["matmul_tflops"], ceiling["copy_gb_per_s"]
@@ -109,12 +120,12 @@ def roofline(group: Group, ceiling: dict[str, float]) -> Markup:
     own = [(kernel.number, kernel.time) for kernel in group.kernels if kernel.time]
     times = [time for found in series.values() for time in found.values()]
     times += [time for _, time in own]
-    plane = _Plane(times, matmul, ridge)
+    plane = _Plane(width, times, matmul, ridge)
     rates = f"cuBLAS {matmul:.0f} TFLOP/s, copy {copy:.0f} GB/s"
     at_right = all(time.shape.flop_per_byte > ridge for time in times)
     svg = Svg(
-        WIDTH,
-        plane.bottom + 40,
+        width,
+        _height(plane.bottom, len(series), width),
         f"Roofline, {group.title}",
         f"{rates}; all points lie right of the ridge at {ridge:.0f} FLOP a byte"
         if at_right
@@ -136,7 +147,7 @@ def roofline(group: Group, ceiling: dict[str, float]) -> Markup:
             svg.dot(x, y, 4, css, f"{time.name}, {time.shape.seq_len}: {time.tflops:.1f} TFLOP/s")
         ends.append((y, name, css))
     _number_kernels(svg, plane, own)
-    _label_ends(svg, plane.right - 8, ends)
+    _label_ends(svg, width, plane.bottom, ends)
     return svg.markup()
 
 
@@ -152,11 +163,15 @@ def _number_kernels(svg: Svg, plane: _Plane, own: Sequence[tuple[int, Time]]) ->
         svg.text(x - 25, at + 4, str(number), "strong", anchor="end", size=11)
 
 
-def _label_ends(svg: Svg, x: float, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names beside the last points, moved apart where they would touch."""
-    at = -math.inf
-    for y, name, css in sorted(ends):
+def _label_ends(
+    svg: Svg, width: int, bottom: float, ends: Sequence[tuple[float, str, str]]
+) -> None:
+    """Names beside the last points, moved apart where they would touch; or below the axis."""
+    at, x = -math.inf, _right_of(width) - 8.0
+    for i, (y, name, css) in enumerate(sorted(ends)):
         at = max(at + 15, y + 4)
+        if width < WIDTH:
+            at, x = bottom + 56 + 16 * i, _LEFT - 20.0
         svg.dot(x + 20, at - 4, 4, css, name)
         svg.text(x + 30, at, name, size=11)
 

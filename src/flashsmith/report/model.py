@@ -182,7 +182,7 @@ class Group:
 
     kernels: list[KernelReport]
     run: list[Time]  # of one run at one shape, peers too
-    best: Time | None  # flashsmith's fastest kernel at this shape, of any family and run
+    best: list[Time]  # flashsmith's fastest kernels at this shape, see comparison.py
     sweep: list[Time]  # of one run over lengths, peers too; maybe of another dtype
     faster_families: list[Time]  # see comparison.py
     profiles: list[Profile]  # of one run at one shape, peers too
@@ -249,18 +249,12 @@ class Group:
         return min(measured, key=lambda kernel: kernel.time.ms if kernel.time else 0, default=None)
 
     @property
-    def faster(self) -> Time | None:
-        """``best``, if it is faster than every kernel here."""
+    def faster(self) -> list[tuple[Time, float]]:
+        """Of ``best`` what is faster than every kernel here, and how many times as fast it is."""
         mine = self.fastest.time if self.fastest else None
-        if self.best is None or mine is None or self.best.ms >= mine.ms:
-            return None
-        return self.best
-
-    @property
-    def speedup_of_faster(self) -> float:
-        """How many times as fast as the kernels here ``faster`` is."""
-        assert self.faster and self.fastest and self.fastest.time
-        return self.fastest.time.ms / self.faster.ms
+        if mine is None:
+            return []
+        return [(time, mine.ms / time.ms) for time in self.best if time.ms < mine.ms]
 
     def of_baseline(self, time: Time) -> float | None:
         """The baseline's time over this one's."""

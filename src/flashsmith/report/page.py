@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -54,11 +55,19 @@ def render(report: Report) -> str:
         report=report,
         charts=charts,
         lines=lines,
+        drawn=_drawn,
         counters=COUNTERS,
         classes=CLASSES,
         stalls=_STALLS,
         style=Markup(_read("report.css")),
         version=flashsmith.__version__,
+    )
+
+
+def _drawn(chart: Callable[..., Markup], *args: object) -> Markup:
+    """For a screen and for a phone; the style sheet shows one of them."""
+    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(
+        chart(*args), chart(*args, width=charts.NARROW)
     )
 
 
