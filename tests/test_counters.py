@@ -90,7 +90,7 @@ def test_bench_counts_both_families(tmp_path: Path) -> None:
     assert "wgmma: matrix products of a warpgroup" in markdown
     header, row, *_ = (tmp_path / "counts.csv").read_text().splitlines()
     assert header == ",".join(field.name for field in fields(CountRow))
-    # Full attention at 128, one tile with one visit: 8 steps of Q K^T and 8 of P V by two warpgroups.
+    # Full attention at 128 is one visit: 8 steps of Q K^T and 8 of P V by two warpgroups.
     wgmma = header.split(",").index("wgmma")
     assert re.sub(r'".*?"', "", row).split(",")[wgmma] == "32"
 

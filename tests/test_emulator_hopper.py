@@ -169,7 +169,8 @@ def test_dropped_synchronisation_is_noticed(pipeline: dict[str, Any]) -> None:
 
 @needs_cxx
 def test_counts(pipeline: dict[str, Any]) -> None:
-    tiles, steps, groups = 3, 2, 2
+    tiles, steps, groups, blocks, warps = 3, 2, 2, 2, 8
+    draws = tiles + blocks  # each block draws once more, to find that there is no tile
     products = tiles * steps * groups * 4  # of 64 x 64 x 16
     expected = {
         "wgmma": products,
@@ -179,6 +180,8 @@ def test_counts(pipeline: dict[str, Any]) -> None:
         "tma_load_bytes": tiles * steps * (128 + 64) * 64 * 2,
         "tma_stores": tiles * groups,
         "tma_store_bytes": tiles * groups * 64 * 64 * 2,
+        # Of the producer at each tile and step, of a lane of each consumer warp likewise.
+        "mbarrier_arrivals": draws * (1 + warps) + tiles * steps * (1 + warps),
         "named_barriers": tiles * groups * 2,
     }
     assert {name: pipeline[name] for name in expected} == expected

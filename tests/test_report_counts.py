@@ -98,6 +98,8 @@ def test_counts_of_an_sm90_visit() -> None:
         assert counts.per_tile["wgmma"] == 0
         # Consumers at two full barriers, the producer at two empty ones.
         assert counts.per_visit["mbarrier_waits"] == 2 * 256 + 2
+        # The producer at two full barriers, a lane of each of eight warps at two empty ones.
+        assert counts.per_visit["mbarrier_arrivals"] == 2 + 2 * 8
         assert str(counts.of) == "one head, 128 rows of Q, 256 of K and V"
     # Each warpgroup reads K and V; and its 64 rows of Q where they are not in registers.
     assert plain.per_visit["wgmma_shared_bytes"] == 2 * (2 * block + block // 2)

@@ -78,6 +78,7 @@ void hopper_pipeline() {
                                                       {"tma_stores", c.tma_stores},
                                                       {"tma_store_bytes", c.tma_store_bytes},
                                                       {"mbarrier_waits", c.mbarrier_waits},
+                                                      {"mbarrier_arrivals", c.mbarrier_arrivals},
                                                       {"named_barriers", c.named_barriers}};
   std::printf("{");
   for (const auto &[name, count] : counts) {

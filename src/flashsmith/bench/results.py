@@ -91,6 +91,7 @@ class CountRow(Row):
     tma_load_bytes: int | None = None
     tma_store_bytes: int | None = None
     mbarrier_waits: int | None = None
+    mbarrier_arrivals: int | None = None
     named_barriers: int | None = None
     barriers: int | None = None
     shared_wavefronts: int | None = None

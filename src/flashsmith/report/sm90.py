@@ -36,7 +36,7 @@ class Sm90(Family[HopperForwardKernelConfig]):
     copies = "TMA"
     unit_of_work = "10^6 multiply-adds"
     reader = "ldmatrix, or wgmma of an operand's core matrix,"
-    per_load = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits"))
+    per_load = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits", "mbarrier_arrivals"))
 
     def explain(self, config: HopperForwardKernelConfig) -> list[Fact]:
         return explain(config)
@@ -146,6 +146,7 @@ class Sm90(Family[HopperForwardKernelConfig]):
             f"bytes that wgmma reads of shared memory {unit}": scale * visit["wgmma_shared_bytes"],
             f"bytes that TMA loads {unit}": scale * visit["tma_load_bytes"],
             f"threads that wait at mbarriers {unit}": scale * visit["mbarrier_waits"],
+            f"threads that arrive at mbarriers {unit}": scale * visit["mbarrier_arrivals"],
             f"turns passed at named barriers {unit}": scale * visit["named_barriers"],
             f"shuffles {unit}": scale * visit["shuffles"],
             "ldmatrix for Q a tile": tile["ldmatrix"],

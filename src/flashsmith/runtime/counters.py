@@ -31,6 +31,7 @@ COUNTERS = {
     "tma_stores": Counter("TMA stores", "bulk copies from shared memory"),
     "tma_store_bytes": Counter("TMA store B", "bytes of the bulk copies from shared memory"),
     "mbarrier_waits": Counter("mbarrier waits", "threads that wait for a phase of an mbarrier"),
+    "mbarrier_arrivals": Counter("mbarrier arrivals", "threads that arrive at an mbarrier"),
     "named_barriers": Counter("named barriers", "completed barriers of some warps of a block"),
     "barriers": Counter("barriers", "completed barriers of a whole block"),
     "shuffles": Counter("shuffles", "exchanges between the lanes of a warp"),
@@ -53,7 +54,7 @@ COUNTERS = {
 # What a table of several kernels has room for.
 IN_TABLES = (
     "mma", "ldmatrix", "cp_async", "wgmma", "wgmma_shared_bytes", "tma_load_bytes",
-    "tma_store_bytes", "mbarrier_waits", "named_barriers", "barriers", "shared_wavefronts",
+    "tma_store_bytes", "mbarrier_waits", "mbarrier_arrivals", "named_barriers", "barriers", "shared_wavefronts",
     "bank_conflicts", "global_load_sectors", "global_store_sectors",
 )  # fmt: skip
 

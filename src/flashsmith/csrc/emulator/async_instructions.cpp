@@ -155,6 +155,7 @@ void mbarrier_init(void *barrier, int count, Where where) {
 
 void mbarrier_arrive(void *barrier, Where where) {
   site_alone({Instruction::mbarrier_arrive, 0, where}, [&](Block &block, Thread &thread) {
+    ++block.counters.mbarrier_arrivals;
     block.mbarriers.arrive(thread, offset_of_barrier(block, thread, barrier), 0);
   });
 }
@@ -162,6 +163,7 @@ void mbarrier_arrive(void *barrier, Where where) {
 void mbarrier_arrive_remote(void *barrier, int rank, Where where) {
   site_alone({Instruction::mbarrier_arrive_remote, 0, where}, [&](Block &block, Thread &thread) {
     const uint32_t offset = offset_of_barrier(block, thread, barrier);
+    ++block.counters.mbarrier_arrivals;
     block.cluster.peer(thread, rank).mbarriers.arrive(thread, offset, 0);
   });
 }
@@ -170,6 +172,7 @@ void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where) {
   const Step step{Instruction::mbarrier_arrive_expect_tx, 0, where};
   site_alone(step, [&](Block &block, Thread &thread) {
     constexpr int kMostBytes = (1 << 20) - 1;
+    ++block.counters.mbarrier_arrivals;
     block.mbarriers.arrive(thread, offset_of_barrier(block, thread, barrier),
                            checked(step.instruction(), bytes, 0, kMostBytes, "bytes"));
   });

@@ -126,6 +126,7 @@ void Counters::add(const Counters &other) {
   tma_stores += other.tma_stores;
   tma_store_bytes += other.tma_store_bytes;
   mbarrier_waits += other.mbarrier_waits;
+  mbarrier_arrivals += other.mbarrier_arrivals;
   named_barriers += other.named_barriers;
 }
 

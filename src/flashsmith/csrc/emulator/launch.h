@@ -65,8 +65,9 @@ struct Counters {
   uint64_t wgmma_shared_bytes = 0;             // that they read of shared memory
   uint64_t tma_loads = 0, tma_load_bytes = 0;  // bytes of the boxes
   uint64_t tma_stores = 0, tma_store_bytes = 0;
-  uint64_t mbarrier_waits = 0;  // threads that waited for a phase
-  uint64_t named_barriers = 0;  // completed, but for number 0
+  uint64_t mbarrier_waits = 0;     // threads that waited for a phase
+  uint64_t mbarrier_arrivals = 0;  // threads that arrived, at any block's
+  uint64_t named_barriers = 0;     // completed, but for number 0
 
   void add(const Counters &other);  // sums; the larger of the longest runs
 };

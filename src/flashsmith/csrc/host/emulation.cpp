@@ -63,6 +63,7 @@ Map<String, int64_t> emulator_counters() {
   FLASHSMITH_COUNTER(tma_stores);
   FLASHSMITH_COUNTER(tma_store_bytes);
   FLASHSMITH_COUNTER(mbarrier_waits);
+  FLASHSMITH_COUNTER(mbarrier_arrivals);
   FLASHSMITH_COUNTER(named_barriers);
 #undef FLASHSMITH_COUNTER
   return counters;
