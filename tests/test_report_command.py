@@ -29,7 +29,7 @@ from report_helpers import (
 
 
 def test_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect._Collector, "_cuda_library", lambda *_: None)
+    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
     out = tmp_path / "deep" / "page.html"
     arguments = ["report", PLAIN.name, SWIZZLED.name, "--results", str(RESULTS), "--out", str(out)]
     result = CliRunner().invoke(app, arguments)
@@ -56,7 +56,7 @@ def test_command_refuses(arguments: list[str], message: str) -> None:
 
 def test_json_has_the_facts_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(collect._Collector, "_cuda_library", lambda *_: None)
+    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
     arguments = ["report", PLAIN_SM90.name, LAST_SM90.name, "--results", str(RESULTS), "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output

@@ -8,19 +8,26 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flashsmith.configs import FlashForwardKernelConfig, HopperForwardKernelConfig
-from flashsmith.report import Report, Results, collect, make_report
+from flashsmith.configs import (
+    FlashForwardKernelConfig,
+    ForwardKernelInstance,
+    HopperForwardKernelConfig,
+)
+from flashsmith.errors import BuildError
+from flashsmith.report import Report, Results, collect, make_report, read_results
 from flashsmith.report.charts import NARROW, WIDTH, busy_bars
 from flashsmith.report.lines import roofline, sweep_lines
 from flashsmith.report.page import render
-from flashsmith.report.sass import CLASSES
+from flashsmith.report.sass import CLASSES, parse_sass
 from flashsmith.report.svg import text_width
 from flashsmith.runtime.counters import COUNTERS
 from report_helpers import (
@@ -28,6 +35,7 @@ from report_helpers import (
     PLAIN,
     PLAIN_SM90,
     RESULTS,
+    SASS,
     SWIZZLED,
     Page,
     no_progress,
@@ -55,13 +63,41 @@ def test_missing_tools_are_named(page: str) -> None:
 
 
 def test_without_results(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect._Collector, "_cuda_library", lambda *_: None)
+    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
     bare = make_report([SWIZZLED], Results(), "sm_90a", no_progress)
     assert "flashsmith bench" in bare.missing["times"]
     text = text_of(render(bare))
     assert "1 280" in text.replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert "Bank conflicts" in text
     assert "Step by step" not in text
+
+
+def test_a_kernel_that_the_build_refuses_takes_nothing_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that spills: it is named, and the others have their registers and machine code."""
+    function = "kernel"
+    figures = {"arch": "sm_90a", "registers": 96, "spill_stores": 0, "spill_loads": 0, "shared": 0}
+    library = SimpleNamespace(
+        path=Path("one"),
+        kernels={SWIZZLED.slug: {"resources": [figures | {"function": function}]}},
+    )
+
+    def build(_: object, instances: Sequence[ForwardKernelInstance]) -> SimpleNamespace:
+        if PLAIN in instances:
+            raise BuildError("(FP16, ...) spills 88 bytes")
+        return library
+
+    monkeypatch.setattr(collect._Collector, "_cuda_library", build)
+    monkeypatch.setattr(collect, "read_machine_code", lambda *_: parse_sass(SASS))
+    report = make_report([PLAIN, SWIZZLED], read_results(RESULTS), "sm_90a", no_progress)
+    refused, built = report.groups[0].kernels
+    assert "spills 88 bytes" in report.missing[f"registers and machine code of {PLAIN}"]
+    assert refused.resources is None  # those in the results are of another text
+    assert refused.code is None
+    assert built.resources
+    assert built.resources.registers == 96
+    assert built.code == parse_sass(SASS)[function]
 
 
 def test_texts_of_the_first_box_are_escaped_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from flashsmith import settings
 from flashsmith.build import Library, Progress, Target, build_library, find_library
 from flashsmith.configs import ForwardKernelInstance, require_buildable
-from flashsmith.errors import FlashsmithError
+from flashsmith.errors import BuildError, FlashsmithError
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
 from flashsmith.report.counts import count, load_emulated
@@ -55,17 +55,16 @@ class _Collector:
         self.results, self.arch, self.progress = results, arch, progress
         self.seq_len = seq_len
         self.missing: dict[str, str] = {}
-        self.library: Library | None = None
+        self.libraries: dict[ForwardKernelInstance, Library] = {}
+        self.refused: set[ForwardKernelInstance] = set()  # by the build
         self.code: dict[str, MachineCode] = {}
 
     def report(self, instances: Sequence[ForwardKernelInstance]) -> Report:
-        self.library = self._try(
-            "registers and machine code", lambda: self._cuda_library(instances)
-        )
-        if library := self.library:
-            self.code = (
-                self._try("machine code", lambda: read_machine_code(library, self.arch)) or {}
-            )
+        self.libraries = self._cuda_libraries(instances)
+        self.refused = set(instances) - set(self.libraries) if self.libraries else set()
+        for library in {each.path: each for each in self.libraries.values()}.values():
+            code = self._try("machine code", lambda each=library: read_machine_code(each, self.arch))  # type: ignore[misc]
+            self.code |= code or {}
         emulated = self._try("emulator counts", lambda: load_emulated(instances, self.progress))
         counts = {
             each: self._try(f"emulator counts of {each}", lambda each=each: count(each))  # type: ignore[misc]
@@ -92,6 +91,22 @@ class _Collector:
         except (FlashsmithError, OSError) as error:
             self.missing[part] = str(error)
             return None
+
+    def _cuda_libraries(
+        self, instances: Sequence[ForwardKernelInstance]
+    ) -> dict[ForwardKernelInstance, Library]:
+        """One with all kernels; where the build refuses a kernel, one for each of the others."""
+        part = "registers and machine code"
+        try:
+            return dict.fromkeys(instances, self._cuda_library(instances))
+        except BuildError as error:
+            if len(instances) == 1:
+                self.missing[f"{part} of {instances[0]}"] = str(error)
+                return {}
+        except (FlashsmithError, OSError) as error:
+            self.missing[part] = str(error)
+            return {}
+        return {each: lib for one in instances for each, lib in self._cuda_libraries([one]).items()}
 
     def _cuda_library(self, instances: Sequence[ForwardKernelInstance]) -> Library:
         target = Target.cuda(self.arch)
@@ -182,10 +197,13 @@ class _Collector:
         return str(self._ptxas(instance).get("function", ""))
 
     def _ptxas(self, instance: ForwardKernelInstance) -> dict[str, Any]:
-        """ptxas' figures: of the library, else as the results have them."""
-        if self.library is not None:
-            listed = self.library.kernels[instance.slug]["resources"]
+        """ptxas' figures: of the library, else as the results have them; none of a kernel that the
+        build refuses, which is not the one that was measured."""
+        if library := self.libraries.get(instance):
+            listed = library.kernels[instance.slug]["resources"]
             return next((each for each in listed if each["arch"] == self.arch), {})
+        if instance in self.refused:
+            return {}
         return dict(self.results.registers.get((instance.name, self.arch), {}))
 
     def _resources(self, instance: ForwardKernelInstance) -> Resources | None:

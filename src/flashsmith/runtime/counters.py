@@ -54,8 +54,8 @@ COUNTERS = {
 # What a table of several kernels has room for.
 IN_TABLES = (
     "mma", "ldmatrix", "cp_async", "wgmma", "wgmma_shared_bytes", "tma_load_bytes",
-    "tma_store_bytes", "mbarrier_waits", "mbarrier_arrivals", "named_barriers", "barriers", "shared_wavefronts",
-    "bank_conflicts", "global_load_sectors", "global_store_sectors",
+    "tma_store_bytes", "mbarrier_waits", "mbarrier_arrivals", "named_barriers", "barriers",
+    "shared_wavefronts", "bank_conflicts", "global_load_sectors", "global_store_sectors",
 )  # fmt: skip
 
 Counts = Mapping[str, "int | None"]
