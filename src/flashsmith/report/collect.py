@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from flashsmith import settings
@@ -63,7 +64,7 @@ class _Collector:
         self.libraries = self._cuda_libraries(instances)
         self.refused = set(instances) - set(self.libraries) if self.libraries else set()
         for library in {each.path: each for each in self.libraries.values()}.values():
-            code = self._try("machine code", lambda each=library: read_machine_code(each, self.arch))  # type: ignore[misc]
+            code = self._try("machine code", partial(read_machine_code, library, self.arch))
             self.code |= code or {}
         emulated = self._try("emulator counts", lambda: load_emulated(instances, self.progress))
         counts = {
