@@ -2,13 +2,15 @@
 # make test  set up, run the whole test suite (no GPU needed)
 # make gpu   on a machine with a GPU: check every kernel, then benchmark
 # make soak  run kernels on new problems without end, on the GPU or the emulator; Ctrl-C ends it
+# make mutants  set up, put small faults into copies of the project, and print those that no test
+#               notices; ARGS='--count 40 --jobs 2' (docs/mutants.md)
 # make docs  set up, build the documentation into build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test gpu soak docs lint clean
+.PHONY: run test gpu soak mutants docs lint clean
 
 run: $(READY)
 	$(BIN)/flashsmith run $(ARGS)
@@ -24,6 +26,10 @@ gpu: $(READY)
 
 soak: $(READY)
 	$(BIN)/flashsmith soak $(ARGS)
+
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(BIN)/python -m tools.mutants $(ARGS)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -72,23 +72,38 @@ INSTANCES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def emulated() -> Callable[[ForwardKernelInstance], Kernel]:
-    """Returns the emulated kernel of an instance; those of INSTANCES are built at once, before."""
-    combinations = [
-        ForwardKernelInstance(c, variant) for c in SYNCHRONISATION for variant in (FULL, CAUSAL)
-    ]
+COMBINATIONS = [
+    ForwardKernelInstance(c, variant) for c in SYNCHRONISATION for variant in (FULL, CAUSAL)
+]
+
+
+def _find_built(
+    instances: Sequence[ForwardKernelInstance], session: pytest.Session
+) -> Callable[[ForwardKernelInstance], Kernel]:
+    """Builds at once what the session's tests have as a parameter; the rest when it is found."""
+    asked = {
+        value
+        for item in session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        for value in item.callspec.params.values()
+        if isinstance(value, ForwardKernelInstance)
+    }
     target = Target.emulator()
-    load_library(build_library([*INSTANCES, *combinations], target))
+    if wanted := [instance for instance in instances if instance in asked]:
+        load_library(build_library(wanted, target))
     return lambda instance: find_kernel(instance, target)
 
 
 @pytest.fixture(scope="session")
-def emulated_hopper() -> Callable[[ForwardKernelInstance], Kernel]:
+def emulated(request: pytest.FixtureRequest) -> Callable[[ForwardKernelInstance], Kernel]:
+    """Returns the emulated kernel of an instance of the sm80 family."""
+    return _find_built([*INSTANCES, *COMBINATIONS], request.session)
+
+
+@pytest.fixture(scope="session")
+def emulated_hopper(request: pytest.FixtureRequest) -> Callable[[ForwardKernelInstance], Kernel]:
     """As ``emulated``, for the sm90 family: a library of its own, so that each is built alone."""
-    target = Target.emulator()
-    load_library(build_library(HOPPER_INSTANCES, target))
-    return lambda instance: find_kernel(instance, target)
+    return _find_built(HOPPER_INSTANCES, request.session)
 
 
 @pytest.fixture(autouse=True)

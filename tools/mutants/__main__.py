@@ -1,0 +1,89 @@
+"""The command line: ``python -m tools.mutants --help``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.mutants.areas import AREAS, BY_NAME
+from tools.mutants.mutant import change_between
+from tools.mutants.results import Table, equivalents, summary
+from tools.mutants.sample import Queue, mutants_of, sample
+from tools.mutants.sandbox import Workshop
+from tools.mutants.schedule import Schedule
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_SURVIVED = 1  # exit status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    areas = [BY_NAME[name] for name in options.areas] if options.areas else list(AREAS)
+    if options.only:
+        places = [[m] for area in areas for m in mutants_of(area, ROOT) if m.id in options.only]
+    else:
+        places = sample(ROOT, options.count, options.seed, areas)
+        places = places[options.shard[0] - 1 :: options.shard[1]]
+    if options.list:
+        _print_list(places)
+        return 0
+    options.store.mkdir(parents=True, exist_ok=True)
+    table = Table(options.out)
+    if options.only:
+        table.results.clear()
+    workshop = Workshop(ROOT, options.store.resolve())
+    Schedule(workshop, table).run(places, options.jobs, options.minutes)
+    ids = {m.id for queue in places for m in queue}
+    results = [r for r in table.results.values() if r.id in ids]
+    reasons = equivalents()
+    print(summary(results, reasons))
+    missing = len(places) - sum(r.status != "not-compiled" for r in results)
+    if missing:
+        print(f"not run: {missing} of {len(places)}; the same command goes on with them")
+    return _SURVIVED if any(r.status == "survived" and r.id not in reasons for r in results) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tools.mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=200, help="mutants in the sample")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--areas", type=_areas, help="some of: " + ", ".join(BY_NAME))
+    parser.add_argument("--shard", type=_shard, default=(1, 1), help="i/n: every n-th, from i on")
+    parser.add_argument("--only", action="append", metavar="ID", help="this mutant; repeatable")
+    parser.add_argument("--list", action="store_true", help="print the mutants and run none")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--minutes", type=float, help="stop after so long, and keep the results")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/mutants/results.csv",
+                        help="results; mutants that are in it are not run again")  # fmt: skip
+    parser.add_argument("--store", type=Path, default=ROOT / "build/mutants/store",
+                        help="folder of compiled objects and of times without a mutant")  # fmt: skip
+    return parser
+
+
+def _areas(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in BY_NAME]:
+        raise argparse.ArgumentTypeError(f"no areas: {', '.join(unknown)}")
+    return names
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text} is not i/n with 1 <= i <= n")
+    return int(match[1]), int(match[2])
+
+
+def _print_list(places: Sequence[Queue]) -> None:
+    for queue in places:
+        mutant = queue[0]
+        text = (ROOT / mutant.file).read_text()
+        change = change_between(text, mutant.mutate(text))
+        print(f"{mutant.id} {mutant.area} {mutant.file}:{mutant.line} {mutant.operator}")
+        print(f"    - {change.before}\n    + {change.after}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""Which mutants a seed and a count choose: the same on every machine.
+
+Each area has its share. Within an area the operators take turns, so that a rare one is not lost
+among the many places of a common one; within an operator the order is the seed's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from tools.mutants import cxx_operators, python_operators
+from tools.mutants.areas import AREAS, Area
+from tools.mutants.mutant import Mutant, mutant_id
+
+# The mutants that may take a place of the sample: the first, then its substitutes.
+Queue = list[Mutant]
+
+
+def mutants_of(area: Area, root: Path) -> list[Mutant]:
+    """Every mutant of an area, by file and place."""
+    return list(chain.from_iterable(_mutants_in(area.name, p, root) for p in area.files(root)))
+
+
+def sample(root: Path, count: int, seed: int, areas: Sequence[Area] = AREAS) -> list[Queue]:
+    """``count`` places, each with its mutant and what comes instead if that does not compile."""
+    places = []
+    for area, quota in zip(areas, quotas([a.share for a in areas], count), strict=True):
+        order = _in_turns(mutants_of(area, root), random.Random(f"{seed}:{area.name}"))
+        places += [order[place::quota] for place in range(min(quota, len(order)))]
+    return places
+
+
+def quotas(shares: Sequence[int], count: int) -> list[int]:
+    """Whole numbers in proportion to ``shares`` that sum up to ``count``."""
+    exact = [share * count / sum(shares) for share in shares]
+    result = [int(x) for x in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (result[i] - exact[i], i))
+    for i in by_remainder[: count - sum(result)]:
+        result[i] += 1
+    return result
+
+
+def _in_turns(mutants: list[Mutant], generator: random.Random) -> list[Mutant]:
+    by_operator: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        by_operator[mutant.operator].append(mutant)
+    for group in by_operator.values():
+        generator.shuffle(group)
+    names = sorted(by_operator)
+    generator.shuffle(names)
+    rounds = zip_longest(*(by_operator[name] for name in names))
+    return [mutant for mutant in chain.from_iterable(rounds) if mutant is not None]
+
+
+def _mutants_in(area: str, path: Path, root: Path) -> list[Mutant]:
+    text, file = path.read_text(), path.relative_to(root).as_posix()
+    lines = text.split("\n")
+    before: Counter[tuple[str, str]] = Counter()
+    mutants = []
+
+    def add(line: int, operator: str, mutate: partial[str]) -> None:
+        code = lines[line - 1].strip()
+        nth = before[operator, code]
+        before[operator, code] += 1
+        name = mutant_id(file, operator, code, nth)
+        mutants.append(Mutant(area, file, line, operator, code, name, mutate))
+
+    if path.suffix == ".py":
+        for place in python_operators.places(text):
+            add(place.line, place.kind, partial(python_operators.mutate, place=place))
+    else:
+        for edit in cxx_operators.edits(text):
+            line = text.count("\n", 0, edit.start) + 1
+            add(line, edit.operator, partial(cxx_operators.apply, edit=edit))
+    return mutants

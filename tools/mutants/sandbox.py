@@ -1,0 +1,156 @@
+"""A copy of the project in which one mutant meets its tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from tools.mutants.areas import Stage
+from tools.mutants.compiler import write_script
+
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "results")
+_PASSED, _FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit statuses
+_ADDRESS_SPACE = 64 << 30  # bytes; a mutant that allocates without end must not take the machine
+_FILE_BYTES = 4 << 30
+_POLL_SECONDS = 0.2
+_COMPILER_FAILED = re.compile(r"BuildError|CalledProcessError: Command .* '-c'")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a stage's tests."""
+
+    status: str  # passed, failed, timeout, not-compiled, stopped, no-tests
+    seconds: float
+    failed: tuple[str, ...]  # the tests, by pytest's names
+    output: str
+
+
+@dataclass
+class Workshop:
+    """What sandboxes are made of. ``root``: the project; ``store``: kept objects."""
+
+    root: Path
+    store: Path
+    stop: Event = field(default_factory=Event)
+
+    @contextmanager
+    def sandbox(self, file: str | None = None, text: str = "") -> Iterator[Sandbox]:
+        """A new copy, in which ``file`` has another ``text``."""
+        with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
+            copy = Path(folder).resolve() / "project"
+            copy_tree(self.root, copy)
+            if file is not None:
+                (copy / file).write_text(text)
+            yield Sandbox(copy, self.store, self.stop)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    copy: Path
+    store: Path
+    stop: Event
+
+    def run(
+        self, stage: Stage, limit: float, record: bool = False, deselected: Sequence[str] = ()
+    ) -> Run:
+        """The tests of ``stage``, up to the first failure, or all of them with ``record``, which
+        also keeps the objects that they compile. ``limit`` in seconds."""
+        arguments = stage.arguments(self.copy)
+        if not arguments:
+            return Run("no-tests", 0.0, (), "")
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-m", "not gpu", "-p", "no:cacheprovider",
+            f"--basetemp={self.copy.parent / 'pytest'}", "--tb=short", "-rfE",
+            *([] if record else ["-x"]), *(f"--deselect={name}" for name in deselected), *arguments,
+        ]  # fmt: skip
+        start = time.monotonic()
+        status, output = self._call(command, limit, self._environment(record))
+        return self._judge(status, output, time.monotonic() - start)
+
+    def _judge(self, status: int | str, output: str, seconds: float) -> Run:
+        failed = tuple(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M))
+        if isinstance(status, str):
+            return Run(status, seconds, failed, output)
+        if status == _FAILED and _COMPILER_FAILED.search(output):
+            return Run("not-compiled", seconds, failed, output)
+        word = {_PASSED: "passed", _NO_TESTS: "no-tests"}.get(status, "failed")
+        return Run(word, seconds, failed or (("collection",) if word == "failed" else ()), output)
+
+    def _environment(self, record: bool) -> dict[str, str]:
+        scratch = self.copy.parent
+        compiler = scratch / "c++"
+        if not compiler.exists():
+            real = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+            if real is None:
+                raise SystemExit("no C++ compiler: g++, c++ or clang++ must be on PATH")
+            write_script(compiler, real, self.store, self.copy)
+        (scratch / "tmp").mkdir(exist_ok=True)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLASHSMITH_", "PYTEST"))}
+        paths = [str(self.copy / "src"), str(self.copy), os.environ.get("PYTHONPATH", "")]
+        return kept | {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "FLASHSMITH_CACHE_DIR": str(scratch / "cache"),
+            "FLASHSMITH_CXX": str(compiler),
+            "FLASHSMITH_JOBS": "1",
+            "CXX": str(compiler),
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(scratch / "tmp"),
+            "MUTANTS_RECORD": "1" if record else "",
+        }
+
+    def _call(
+        self, command: list[str], limit: float, environment: dict[str, str]
+    ) -> tuple[int | str, str]:
+        """Exit status, or why there is none; and what was printed."""
+        with tempfile.TemporaryFile("w+", errors="replace") as log:
+            process = subprocess.Popen(
+                command, cwd=self.copy, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_limit_resources,
+            )  # fmt: skip
+            try:
+                status = self._wait(process, time.monotonic() + limit)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            log.seek(0)
+            return status, log.read()
+
+    def _wait(self, process: subprocess.Popen[bytes], end: float) -> int | str:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_POLL_SECONDS)
+            if self.stop.is_set():
+                return "stopped"
+            if time.monotonic() > end:
+                return "timeout"
+
+
+def copy_tree(root: Path, copy: Path) -> None:
+    """What the tests need: not the repository, what was built, or results of benchmarks."""
+    copy.mkdir()
+    for path in sorted(root.iterdir()):
+        if path.name.startswith(".") or path.name in ("build", "dist", "profiles"):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, copy / path.name, ignore=_LEFT_OUT)
+        else:
+            shutil.copyfile(path, copy / path.name)
+
+
+def _limit_resources() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))

@@ -1,0 +1,177 @@
+"""Several sandboxes at a time, until the time is over."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutants.areas import BY_NAME, Stage
+from tools.mutants.mutant import Mutant, change_between
+from tools.mutants.results import Result, Table
+from tools.mutants.sample import Queue
+from tools.mutants.sandbox import Sandbox, Workshop
+
+_MOST_SUBSTITUTES = 8
+_BASELINE_SECONDS = 3600.0
+_FACTOR, _SLACK_SECONDS = 5.0, 60.0  # of the time limit, over the time without a mutant
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A stage without a mutant: its time, and the tests that fail on this machine all the same."""
+
+    seconds: float
+    failing: tuple[str, ...]
+    empty: bool
+
+    @property
+    def limit(self) -> float:
+        return _FACTOR * self.seconds + _SLACK_SECONDS
+
+
+class Baselines:
+    """Each stage's, run when first asked for, which fills the store of objects; kept on disk."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._tree = _hash_of_tree(workshop.root)
+        self._locks: dict[Stage, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = threading.Lock()
+
+    def of(self, stage: Stage) -> Baseline | None:
+        """None if the run was stopped. Raises RuntimeError if nothing of the stage passes."""
+        with self._guard:
+            lock = self._locks[stage]
+        with lock:
+            path = self._workshop.store / f"baseline-{self._key(stage)}.json"
+            if not path.exists():
+                baseline = self._run(stage)
+                if baseline is None:
+                    return None
+                path.write_text(json.dumps(baseline.__dict__))
+            known = json.loads(path.read_text())
+            return Baseline(known["seconds"], tuple(known["failing"]), known["empty"])
+
+    def _run(self, stage: Stage) -> Baseline | None:
+        with self._workshop.sandbox() as sandbox:
+            run = sandbox.run(stage, _BASELINE_SECONDS, record=True)
+        if run.status == "stopped":
+            return None
+        if run.failed:
+            print(f"without a mutant, on this machine, {stage.files} fails:", file=sys.stderr)
+            print("\n".join(run.failed), file=sys.stderr)
+        if run.status not in ("passed", "failed", "no-tests") or "collection" in run.failed:
+            raise RuntimeError(f"{stage} without a mutant: {run.status}\n{run.output[-5000:]}")
+        return Baseline(run.seconds, run.failed, run.status == "no-tests")
+
+    def _key(self, stage: Stage) -> str:
+        return hashlib.sha256(f"{self._tree}{stage}".encode()).hexdigest()[:16]
+
+
+class Schedule:
+    def __init__(self, workshop: Workshop, table: Table) -> None:
+        self._workshop = workshop
+        self._table = table
+        self._baselines = Baselines(workshop)
+
+    def run(self, places: Sequence[Queue], jobs: int, minutes: float | None) -> None:
+        """Fills the table; returns early, with what is done, after ``minutes`` or on Ctrl-C."""
+        timer = threading.Timer((minutes or 0) * 60, self._workshop.stop.set)
+        if minutes is not None:
+            timer.start()
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                try:
+                    for _ in pool.map(self._fill, _across_areas(places)):
+                        pass
+                except BaseException:
+                    self._workshop.stop.set()
+                    raise
+        finally:
+            timer.cancel()
+
+    def _fill(self, queue: Queue) -> None:
+        """Runs the first mutant of the queue that compiles, unless the table has it."""
+        for mutant in queue[:_MOST_SUBSTITUTES]:
+            known = self._table.results.get(mutant.id)
+            if known is None:
+                if self._workshop.stop.is_set():
+                    return
+                known = self.judge(mutant)
+                if known is None:
+                    return
+                self._table.add(known)
+                print(f"{known.status:<12} {known.seconds:6.1f} s  {known}", flush=True)
+            if known.status != "not-compiled":
+                return
+
+    def judge(self, mutant: Mutant) -> Result | None:
+        """None if the run was stopped."""
+        text = (self._workshop.root / mutant.file).read_text()
+        mutated = mutant.mutate(text)
+        start = time.monotonic()
+        if not mutant.is_cxx and not _parses(mutated):
+            status, killer = "not-compiled", ""
+        else:
+            with self._workshop.sandbox(mutant.file, mutated) as sandbox:
+                status, killer = self._meet_tests(mutant, sandbox)
+        if status == "stopped":
+            return None
+        change = change_between(text, mutated)
+        seconds = round(time.monotonic() - start, 1)
+        return Result(mutant.id, mutant.area, mutant.file, mutant.line, mutant.operator,
+                      change.before, change.after, status, seconds, killer)  # fmt: skip
+
+    def _meet_tests(self, mutant: Mutant, sandbox: Sandbox) -> tuple[str, str]:
+        """The status, and the test that failed first."""
+        for stage in BY_NAME[mutant.area].stages:
+            baseline = self._baselines.of(stage)
+            if baseline is None:
+                return "stopped", ""
+            if baseline.empty:
+                continue
+            run = sandbox.run(stage, baseline.limit, deselected=baseline.failing)
+            if run.status == "not-compiled" and not mutant.is_cxx:
+                return "killed", run.failed[0]
+            if run.status in ("stopped", "not-compiled", "timeout"):
+                return run.status, run.failed[0] if run.failed else str(stage.files[0])
+            if run.status == "failed":
+                return "killed", run.failed[0]
+        return "survived", ""
+
+
+def _across_areas(places: Sequence[Queue]) -> list[Queue]:
+    """Areas in turn: the slow ones do not all come at the end, nor all ask for one baseline."""
+    seen: dict[str, int] = defaultdict(int)
+    keyed = []
+    for queue in places:
+        area = queue[0].area
+        keyed.append((seen[area], queue))
+        seen[area] += 1
+    total = {area: count for area, count in seen.items()}
+    return [queue for _, queue in sorted(keyed, key=lambda k: k[0] / total[k[1][0].area])]
+
+
+def _parses(text: str) -> bool:
+    try:
+        compile(text, "<mutant>", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _hash_of_tree(root: Path) -> str:
+    digest = hashlib.sha256()
+    for folder in ("src", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
