@@ -30,9 +30,11 @@ def random_qkv(
     return q, k, v
 
 
-def run(kernel: Kernel, qkv: Tensors, scale: float | None = None) -> torch.Tensor:
-    """The kernel's result, into memory that was NaN."""
-    o = torch.full_like(qkv[0], torch.nan)
+def run(
+    kernel: Kernel, qkv: Tensors, scale: float | None = None, o: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The kernel's result, into ``o`` or memory that was NaN."""
+    o = torch.full_like(qkv[0], torch.nan) if o is None else o
     config = kernel.instance.config
     workspace = workspace_for(config.workspace_bytes, o.device)
     kernel(*qkv, o, config.d_head**-0.5 if scale is None else scale, workspace=workspace)
