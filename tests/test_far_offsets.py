@@ -1,0 +1,90 @@
+"""Elements that lie further apart than 32 bits can count, in every dimension and in one tile.
+
+The memory is reserved but never touched, apart from the pages that hold elements.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from conftest import BASE
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+    get_kernel_progression_configs,
+)
+from flashsmith.runtime import Kernel
+from hopper_kernels import LAST, PROGRESSION, VARIED
+from problems import TORCH_DTYPES, Tensors, run
+
+Emulated = Callable[[ForwardKernelInstance], Kernel]
+
+ELEMENT_BYTES = 2
+MAP_NORESERVE = 0x4000  # of Linux: no memory is set aside
+INT = 1 << 31
+SM80 = {
+    "sm80": BASE,
+    "sm80, Q in registers": get_kernel_progression_configs(False)[-1],
+    "sm80, synchronous": get_kernel_progression_configs(False)[0],
+}
+HOPPER = {
+    "hopper, bulk stores": LAST,
+    "hopper, stores from registers": PROGRESSION[0],
+    "hopper, cluster": VARIED[9],
+    "hopper, narrow": VARIED[3],
+}
+
+
+def untouched(elements: int, dtype: torch.dtype) -> torch.Tensor:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, elements * ELEMENT_BYTES, flags=flags), dtype=dtype)
+
+
+def far_tensors(cfg: ForwardKernelConfig, shape: list[int], dim: int, far: int) -> Tensors:
+    """q, k, v and o in one memory, each in the gaps of the others: stride ``far`` along ``dim``."""
+    strides, step = [0, 0, 0, 1], shape[3]
+    for i in (2, 1, 0):
+        if i != dim:
+            strides[i], step = step, step * shape[i]
+    strides[dim] = far
+    memory = untouched((shape[dim] - 1) * far + 4 * step, TORCH_DTYPES[cfg.dtype])
+    tensors = [memory[i * step :].as_strided(shape, strides) for i in range(4)]
+    for t in tensors[:3]:
+        t.copy_(torch.randn(shape))
+    return tuple(tensors)
+
+
+def assert_far_as_near(kernel: Kernel, shape: list[int], dim: int, far: int) -> None:
+    q, k, v, o = far_tensors(kernel.instance.config, shape, dim, far)
+    near = q.contiguous(), k.contiguous(), v.contiguous()
+    assert torch.equal(run(kernel, (q, k, v), o=o), run(kernel, near))
+
+
+@pytest.fixture
+def kernel(cfg: ForwardKernelConfig, emulated: Emulated, emulated_hopper: Emulated) -> Kernel:
+    build = emulated if cfg in SM80.values() else emulated_hopper
+    return build(ForwardKernelInstance(cfg))
+
+
+EACH = pytest.mark.parametrize("cfg", [*SM80.values(), *HOPPER.values()], ids=[*SM80, *HOPPER])
+
+
+@pytest.mark.parametrize("far", [INT // 8, INT // 32 + 8, INT + 8], ids=["8", "32", "1"])
+@EACH
+def test_rows_of_one_tile(cfg: ForwardKernelConfig, far: int, kernel: Kernel) -> None:
+    """The product of a row and its stride passes 2^31: within the rows of a warp, within those of a
+    tile, from a tile to the next, from a block of keys to the one before."""
+    assert_far_as_near(kernel, [1, 256, 1, cfg.d_head], 1, far)
+
+
+@pytest.mark.parametrize("far", [INT // 2, INT + 8], ids=["2", "1"])
+@pytest.mark.parametrize("dim", [0, 2], ids=["batch", "head"])
+@EACH
+def test_batches_and_heads(cfg: ForwardKernelConfig, dim: int, far: int, kernel: Kernel) -> None:
+    shape = [1, 128, 1, cfg.d_head]
+    shape[dim] = 3
+    assert_far_as_near(kernel, shape, dim, far)
