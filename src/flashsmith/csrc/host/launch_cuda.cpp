@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "host/arguments.h"
+#include "host/capability.h"
 #include "host/launch.h"
 
 namespace flashsmith {
@@ -67,17 +68,18 @@ class Timer {
   }
 };
 
-void check_capability(const FlashForwardKernelConfig &, int device, int major, int minor) {
-  if (major < 8) {
-    TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
-                               << minor << "; the kernels need 8.0 or newer (Ampere)";
-  }
+const char *needed_gpu(const FlashForwardKernelConfig &) {
+  return "the kernels need 8.0 or newer (Ampere)";
+}
+const char *needed_gpu(const HopperForwardKernelConfig &) {
+  return "the sm90 family runs on 9.0 alone (Hopper)";
 }
 
-void check_capability(const HopperForwardKernelConfig &, int device, int major, int minor) {
-  if (major != 9 || minor != 0) {
+template <typename Config>
+void check_capability(const Config &config, int device, int major, int minor) {
+  if (!runs_on(config, major, minor)) {
     TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
-                               << minor << "; the sm90 family runs on 9.0 alone (Hopper)";
+                               << minor << "; " << needed_gpu(config);
   }
 }
 

@@ -1,0 +1,43 @@
+"""Answers of the host side about GPUs that are not here, by a program that asks it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator_program import CXX, FLAGS
+
+SOURCE = Path(__file__).parent / "host/values.cpp"
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    program = tmp_path_factory.mktemp("host") / "values"
+    subprocess.run([str(CXX), *FLAGS, str(SOURCE), "-o", str(program)], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_grid_is_whole_clusters(values: dict[str, Any]) -> None:
+    """On 1 to 9 multiprocessors, for 6 tiles: a launch of part of a cluster would be refused."""
+    assert values["one tile a block"] == [6] * 9
+    assert values["clusters of 2, one tile a block"] == [6] * 9
+    assert values["persistent"] == [1, 2, 3, 4, 5, 6, 6, 6, 6]
+    assert values["clusters of 2"] == [0, 2, 2, 4, 4, 6, 6, 6, 6]
+
+
+def test_blocks_of_queries_are_whole_clusters(values: dict[str, Any]) -> None:
+    """For 1, 127, 128, 129, 256 and 257 rows."""
+    assert values["Q blocks"] == [1, 1, 1, 2, 2, 3]
+    assert values["Q blocks in clusters of 2"] == [2, 2, 2, 4, 4, 6]
+
+
+def test_gpus_of_a_family(values: dict[str, Any]) -> None:
+    """Of 7.0 to 12.5: wgmma is an instruction of 9.0 alone."""
+    newer = [f"{major}.{minor}" for major in range(8, 13) for minor in (0, 5)]
+    assert values["sm80"] == newer
+    assert values["sm90"] == ["9.0"]
