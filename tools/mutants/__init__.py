@@ -10,7 +10,7 @@ either a test is missing or the change has no effect (an *equivalent* mutant, se
     cxx_text.py           which characters of a C++ file the emulator build compiles, and are code
     cxx_operators.py      our own operators, for the C++ files
     python_operators.py   cosmic-ray's operators, for the Python files
-    areas.py              the parts of the project: their files, their share, the tests that see them
+    areas.py              the parts of the project: their files, share of a sample, and tests
     sample.py             which mutants a seed and a count choose
     compiler.py           a compiler that keeps objects, so that a mutant compiles what it changed
     sandbox.py            a copy of the project in which one mutant meets its tests

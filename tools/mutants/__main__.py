@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=ROOT / "build/mutants/results.csv",
                         help="results; mutants that are in it are not run again")  # fmt: skip
     parser.add_argument("--store", type=Path, default=ROOT / "build/mutants/store",
-                        help="folder of compiled objects and of times without a mutant")  # fmt: skip
+                        help="folder of compiled objects and of each stage's time")  # fmt: skip
     return parser
 
 

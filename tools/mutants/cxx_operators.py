@@ -69,7 +69,7 @@ arithmetic = _replace(
 assignment = _replace(
     "assignment",
     r" ([-+*/|&^]=) ",
-    {op: ("=",) for op in ("+=", "-=", "*=", "/=", "|=", "&=", "^=")},
+    dict.fromkeys(("+=", "-=", "*=", "/=", "|=", "&=", "^="), ("=",)),
 )
 extreme = _replace(
     "extreme",
@@ -90,7 +90,7 @@ narrow_type = _replace(
 def narrow_product(code: str) -> Iterator[Edit]:
     """A product with a stride is rounded to 32 bits."""
     for match in re.finditer(r"[\w.]+(?:\([\w.]+\))? \* [\w.]*stride[\w.]*", code):
-        yield Edit("narrow product", match.start(), match.start(), "static_cast<int>(")
+        yield Edit("narrow product", *match.span(), f"static_cast<int>({match[0]})")
 
 
 _OPERAND_BEFORE = re.compile(r"(?:[(\[{,;?:]| = |&&|\|\||\breturn\b)\s*")
@@ -123,8 +123,11 @@ def condition(code: str) -> Iterator[Edit]:
             yield Edit("condition", match.end(), end, "true")
 
 
-_CALL = re.compile(r"^[ ]+(?!return\b|if\b|for\b|while\b|switch\b|else\b|throw\b|delete\b|using\b)"
-                   r"(?:\w+(?:::|\.|->))*(?:template )?\w+(?:<[^;\n]*?>)?\(", re.MULTILINE)  # fmt: skip
+_CALL = re.compile(
+    r"^[ ]+(?!(?:return|if|for|while|switch|else|throw|delete|using)\b)"
+    r"(?:\w+(?:::|\.|->))*(?:template )?\w+(?:<[^;\n]*?>)?\(",
+    re.MULTILINE,
+)
 
 
 def dropped_call(code: str) -> Iterator[Edit]:

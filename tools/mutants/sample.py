@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from tools.mutants import cxx_operators, python_operators
+from tools.mutants import cxx_operators
 from tools.mutants.areas import AREAS, Area
 from tools.mutants.mutant import Mutant, mutant_id
 
@@ -71,6 +71,8 @@ def _mutants_in(area: str, path: Path, root: Path) -> list[Mutant]:
         mutants.append(Mutant(area, file, line, operator, code, name, mutate))
 
     if path.suffix == ".py":
+        from tools.mutants import python_operators  # cosmic-ray is an extra
+
         for place in python_operators.places(text):
             add(place.line, place.kind, partial(python_operators.mutate, place=place))
     else:

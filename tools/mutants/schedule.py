@@ -156,8 +156,7 @@ def _across_areas(places: Sequence[Queue]) -> list[Queue]:
         area = queue[0].area
         keyed.append((seen[area], queue))
         seen[area] += 1
-    total = {area: count for area, count in seen.items()}
-    return [queue for _, queue in sorted(keyed, key=lambda k: k[0] / total[k[1][0].area])]
+    return [queue for _, queue in sorted(keyed, key=lambda k: k[0] / seen[k[1][0].area])]
 
 
 def _parses(text: str) -> bool:

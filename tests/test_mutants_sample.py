@@ -1,0 +1,70 @@
+"""tools.mutants: which mutants are chosen. Needs the extra `mutants`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cosmic_ray", reason="cosmic-ray comes with the extra `mutants`")
+
+from tools.mutants import python_operators
+from tools.mutants.areas import AREAS
+from tools.mutants.results import equivalents
+from tools.mutants.sample import mutants_of, sample
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_sample_is_the_same_every_time_and_follows_seed_and_count() -> None:
+    small = [a for a in AREAS if a.name in ("ampere", "tuning")]
+    ids = [[m.id for m in queue] for queue in sample(ROOT, 12, 1, small)]
+    assert ids == [[m.id for m in queue] for queue in sample(ROOT, 12, 1, small)]
+    assert len(ids) == 12 and ids != [[m.id for m in q] for q in sample(ROOT, 12, 2, small)]
+    every = [i for queue in ids for i in queue]
+    assert len(every) == len(set(every)), "a mutant stands in one queue"
+
+
+def test_ids_are_unique_and_each_area_has_mutants_and_tests() -> None:
+    ids: list[str] = []
+    for area in AREAS:
+        mutants = mutants_of(area, ROOT)
+        assert len(mutants) > 20 and any(s.arguments(ROOT) for s in area.stages), area.name
+        ids += [m.id for m in mutants]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("x = a < 3\n", "relation", ["x = a <= 3\n"]),
+        ("x = a + b\n", "arithmetic", ["x = a - b\n"]),
+        ("x: int | None = a | b\n", "arithmetic", []),
+        ("def f(x: int = 3) -> 4: pass\n", "number", ["3", "3"]),
+        ("@dataclass(frozen=True)\nclass A: x = True\n", "boolean", ["x = False"]),
+        ("if a: pass\n", "condition", ["if not a: pass\n"]),
+        ("x = a and b\n", "and, or", ["x = a or b\n"]),
+    ],
+)
+def test_python_operators(text: str, kind: str, expected: list[str]) -> None:
+    found = [python_operators.mutate(text, p) for p in python_operators.places(text)
+             if p.kind == kind]  # fmt: skip
+    assert len(found) == len(expected) and text not in found
+    assert kind == "number" or all(e in f for e, f in zip(expected, found, strict=True))
+
+
+def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
+    ids = {m.id for area in AREAS for m in mutants_of(area, ROOT)}
+    for name, reason in equivalents().items():
+        assert name in ids and len(reason) > 20, name
+
+
+def test_command_line_lists_a_shard() -> None:
+    command = [sys.executable, "-m", "tools.mutants", "--list", "--areas", "tuning", "--count", "4"]
+    both = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    half = subprocess.run([*command, "--shard", "2/2"], cwd=ROOT, capture_output=True, text=True,
+                          check=True).stdout  # fmt: skip
+    lines = both.splitlines()
+    assert half.splitlines() == [*lines[3:6], *lines[9:12]]
