@@ -83,7 +83,7 @@ def expected(reference: float, growth: float, small: float) -> float:
 
 def test_the_kernels_are_lazy() -> None:
     assert BASE.dtype == DType.FP16
-    assert all(l.instance.config.dtype == DType.FP16 for l in (SM80, LAZY, STALE))
+    assert all(lazy.instance.config.dtype == DType.FP16 for lazy in (SM80, LAZY, STALE))
     assert (LAZY.bound, LAZY.lead) == (8, 0) and STALE.lead == STALE.bound == 4
     assert SM80.instance.config.optimized_softmax
 

@@ -1,4 +1,4 @@
-"""tools.mutants: the sandbox, the table, the compiler; on a toy project whose tests take no time."""
+"""tools.mutants: the sandbox, the table, the compiler; on a toy project with quick tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tools.mutants import areas, compiler, schedule
 from tools.mutants.areas import Area, Stage
 from tools.mutants.mutant import Mutant

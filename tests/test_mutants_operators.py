@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
 from tools.mutants import cxx_operators
 from tools.mutants.cxx_operators import apply, edits
 from tools.mutants.cxx_text import masked
 from tools.mutants.mutant import change_between, mutant_id
-
 
 CASES = [
     ("relation", "if (a < n) f();", ["if (a <= n) f();"]),
