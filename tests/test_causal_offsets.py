@@ -19,7 +19,6 @@ from problems import assert_correct, random_qkv, run
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 
 WARPGROUP_ROWS = 64
-LEN_Q = WARPGROUP_ROWS + 3  # rows of two warpgroups
 KERNELS = {
     "plain": VARIED[8],  # B_c 48, cluster_2
     "lazy": VARIED[3],  # B_c 48, queue
@@ -40,8 +39,9 @@ def test_first_row_of_a_warpgroup_sees_its_keys_alone(
     instance = ForwardKernelInstance(KERNELS[name], CAUSAL)
     kernel, B_c = emulated_hopper(instance), instance.config.B_c
     with emulation(kernel, count=False):
+        len_q = first_row + 3
         for distance in range(-2, B_c + 1):
-            q, k, v = random_qkv(instance.config, LEN_Q, seq_len_k=LEN_Q + distance)
+            q, k, v = random_qkv(instance.config, len_q, seq_len_k=len_q + distance)
             q[..., 0] = 8.0
             hidden = max(0, first_row + distance + 1)
             k[:, hidden:, :, 0], v[:, hidden:] = 8.0, 50.0

@@ -106,6 +106,8 @@ class Sandbox:
             "FLASHSMITH_JOBS": "1",
             "CXX": str(compiler),
             "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",  # the same on every machine, and beside other work
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "TMPDIR": str(scratch / "tmp"),
             "MUTANTS_RECORD": "1" if record else "",
         }

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from tools.mutants.areas import BY_NAME, Stage
@@ -30,7 +31,7 @@ class Baseline:
 
     seconds: float
     failing: tuple[str, ...]
-    empty: bool
+    empty: bool  # no tests, or none that can run
 
     @property
     def limit(self) -> float:
@@ -47,7 +48,7 @@ class Baselines:
         self._guard = threading.Lock()
 
     def of(self, stage: Stage) -> Baseline | None:
-        """None if the run was stopped. Raises RuntimeError if nothing of the stage passes."""
+        """None if the run was stopped."""
         with self._guard:
             lock = self._locks[stage]
         with lock:
@@ -65,12 +66,15 @@ class Baselines:
             run = sandbox.run(stage, _BASELINE_SECONDS, record=True)
         if run.status == "stopped":
             return None
-        if run.failed:
-            print(f"without a mutant, on this machine, {stage.files} fails:", file=sys.stderr)
-            print("\n".join(run.failed), file=sys.stderr)
-        if run.status not in ("passed", "failed", "no-tests") or "collection" in run.failed:
-            raise RuntimeError(f"{stage} without a mutant: {run.status}\n{run.output[-5000:]}")
-        return Baseline(run.seconds, run.failed, run.status == "no-tests")
+        unusable = run.status not in ("passed", "failed", "no-tests") or "collection" in run.failed
+        if run.failed or unusable:
+            names = "\n".join(run.failed)
+            print(
+                f"not used, fails without a mutant: {stage}\n{names}", file=sys.stderr, flush=True
+            )
+        if unusable:
+            print(run.output[-3000:], file=sys.stderr, flush=True)
+        return Baseline(run.seconds, run.failed, unusable or run.status == "no-tests")
 
     def _key(self, stage: Stage) -> str:
         return hashlib.sha256(f"{self._tree}{stage}".encode()).hexdigest()[:16]
@@ -90,28 +94,36 @@ class Schedule:
         try:
             with ThreadPoolExecutor(jobs) as pool:
                 try:
-                    for _ in pool.map(self._fill, _across_areas(places)):
-                        pass
+                    open_places = [queue for queue in places if self._next_of(queue)]
+                    stages = _stages_of(open_places)
+                    tasks = [pool.submit(self._baselines.of, stage) for stage in stages]
+                    tasks += [pool.submit(self._fill, q) for q in _across_areas(open_places)]
+                    for task in tasks:
+                        task.result()
                 except BaseException:
                     self._workshop.stop.set()
                     raise
         finally:
             timer.cancel()
 
-    def _fill(self, queue: Queue) -> None:
-        """Runs the first mutant of the queue that compiles, unless the table has it."""
+    def _next_of(self, queue: Queue) -> Mutant | None:
+        """The mutant to run for a place; None if the table has the result of one that compiled."""
         for mutant in queue[:_MOST_SUBSTITUTES]:
             known = self._table.results.get(mutant.id)
             if known is None:
-                if self._workshop.stop.is_set():
-                    return
-                known = self.judge(mutant)
-                if known is None:
-                    return
-                self._table.add(known)
-                print(f"{known.status:<12} {known.seconds:6.1f} s  {known}", flush=True)
+                return mutant
             if known.status != "not-compiled":
+                return None
+        return None
+
+    def _fill(self, queue: Queue) -> None:
+        """Runs the mutants of a place until one compiles."""
+        while (mutant := self._next_of(queue)) and not self._workshop.stop.is_set():
+            result = self.judge(mutant)
+            if result is None:
                 return
+            self._table.add(result)
+            print(f"{result.status:<12} {result.seconds:6.1f} s  {result}", flush=True)
 
     def judge(self, mutant: Mutant) -> Result | None:
         """None if the run was stopped."""
@@ -132,12 +144,14 @@ class Schedule:
 
     def _meet_tests(self, mutant: Mutant, sandbox: Sandbox) -> tuple[str, str]:
         """The status, and the test that failed first."""
+        met = False
         for stage in BY_NAME[mutant.area].stages:
             baseline = self._baselines.of(stage)
             if baseline is None:
                 return "stopped", ""
             if baseline.empty:
                 continue
+            met = True
             run = sandbox.run(stage, baseline.limit, deselected=baseline.failing)
             if run.status == "not-compiled" and not mutant.is_cxx:
                 return "killed", run.failed[0]
@@ -145,7 +159,16 @@ class Schedule:
                 return run.status, run.failed[0] if run.failed else str(stage.files[0])
             if run.status == "failed":
                 return "killed", run.failed[0]
+        if not met:
+            raise RuntimeError(f"no tests of {mutant.area} pass without a mutant")
         return "survived", ""
+
+
+def _stages_of(places: Sequence[Queue]) -> list[Stage]:
+    """All first stages, then all second ones, and so on."""
+    areas = dict.fromkeys(queue[0].area for queue in places)
+    rounds = zip_longest(*(BY_NAME[area].stages for area in areas))
+    return list(dict.fromkeys(stage for stages in rounds for stage in stages if stage))
 
 
 def _across_areas(places: Sequence[Queue]) -> list[Queue]:
