@@ -67,13 +67,15 @@ class Sandbox:
     ) -> Run:
         """The tests of ``stage``, up to the first failure, or all of them with ``record``, which
         also keeps the objects that they compile. ``limit`` in seconds."""
-        arguments = stage.arguments(self.copy)
+        # A file that cannot be imported has failed as a whole.
+        arguments = stage.arguments(self.copy, without=deselected)
         if not arguments:
             return Run("no-tests", 0.0, (), "")
         command = [
             sys.executable, "-m", "pytest", "-q", "-m", "not gpu", "-p", "no:cacheprovider",
             f"--basetemp={self.copy.parent / 'pytest'}", "--tb=short", "-rfE",
-            *([] if record else ["-x"]), *(f"--deselect={name}" for name in deselected), *arguments,
+            "--continue-on-collection-errors" if record else "-x",
+            *(f"--deselect={name}" for name in deselected), *arguments,
         ]  # fmt: skip
         start = time.monotonic()
         status, output = self._call(command, limit, self._environment(record))

@@ -66,7 +66,7 @@ class Baselines:
             run = sandbox.run(stage, _BASELINE_SECONDS, record=True)
         if run.status == "stopped":
             return None
-        unusable = run.status not in ("passed", "failed", "no-tests") or "collection" in run.failed
+        unusable = run.status not in ("passed", "failed", "no-tests")
         if run.failed or unusable:
             names = "\n".join(run.failed)
             print(
@@ -151,8 +151,8 @@ class Schedule:
                 return "stopped", ""
             if baseline.empty:
                 continue
-            met = True
             run = sandbox.run(stage, baseline.limit, deselected=baseline.failing)
+            met |= run.status != "no-tests"
             if run.status == "not-compiled" and not mutant.is_cxx:
                 return "killed", run.failed[0]
             if run.status in ("stopped", "not-compiled", "timeout"):
