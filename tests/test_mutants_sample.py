@@ -36,6 +36,15 @@ def test_ids_are_unique_and_each_area_has_mutants_and_tests() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_each_source_is_in_one_area() -> None:
+    source = ROOT / "src/flashsmith"
+    suffixes = {".py", ".cuh", ".h", ".cpp"}
+    files = sorted(path for path in source.rglob("*") if path.suffix in suffixes)
+    left_out = {path for path in files for area in AREAS if path.name in area.left_out}
+    found = sorted(path for area in AREAS for path in area.files(ROOT))
+    assert found == [path for path in files if path not in left_out]
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "expected"),
     [
