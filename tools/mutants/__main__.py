@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         table.results.clear()
     workshop = Workshop(ROOT, options.store.resolve())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: workshop.stop.set())  # results are kept
     Schedule(workshop, table).run(places, options.jobs, options.minutes)
     ids = {m.id for queue in places for m in queue}
     results = [r for r in table.results.values() if r.id in ids]

@@ -95,7 +95,8 @@ class Schedule:
             with ThreadPoolExecutor(jobs) as pool:
                 try:
                     open_places = [queue for queue in places if self._next_of(queue)]
-                    stages = _stages_of(open_places)
+                    # Beforehand as many as run at once; others when a mutant gets there.
+                    stages = _stages_of(open_places)[: 2 * jobs] if jobs > 1 else []
                     tasks = [pool.submit(self._baselines.of, stage) for stage in stages]
                     tasks += [pool.submit(self._fill, q) for q in _across_areas(open_places)]
                     for task in tasks:
