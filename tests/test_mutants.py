@@ -46,7 +46,12 @@ def _mutant(before: str, after: str) -> Mutant:
 KILLED = _mutant("if x < 0", "if not x < 0")
 SURVIVES = _mutant("UNUSED = 5", "UNUSED = 6")
 BROKEN = _mutant("UNUSED = 5", "UNUSED = (")
-ENDLESS = _mutant("UNUSED = 5", "while True: pass")
+ENDLESS = _mutant(
+    "UNUSED = 5",
+    "import subprocess\n"
+    "subprocess.Popen(['sleep', '98765'], start_new_session=True)\n"
+    "while True: pass",
+)
 
 
 def test_quotas_sum_up() -> None:
@@ -79,6 +84,8 @@ def test_a_mutant_without_end_is_ended(
     monkeypatch.setattr(schedule, "_FACTOR", 0.0)
     result = Schedule(toy, Table(tmp_path / "results.csv")).judge(ENDLESS)
     assert result is not None and result.status == "timeout" and result.seconds < 60
+    left = subprocess.run(["pgrep", "-f", "sleep 98765"], capture_output=True, check=False)
+    assert left.stdout == b"", "its processes have ended, too"
 
 
 def test_what_does_not_compile_is_replaced_by_the_next(toy: Workshop, tmp_path: Path) -> None:

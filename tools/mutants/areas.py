@@ -49,7 +49,10 @@ _SOME_HOPPER = (
     " or forward_returns"
 )
 _HOPPER = (
-    Stage(("test_causal_offsets.py", "test_lazy_rescale.py"), "neighbouring or (hopper or stale) and not sees"),
+    Stage(
+        ("test_causal_offsets.py", "test_lazy_rescale.py"),
+        "neighbouring or (hopper or stale) and not sees",
+    ),
     Stage(("test_hopper_forward.py",), _SOME_HOPPER),
     Stage(("test_far_offsets.py", "test_fma_exponentials.py"), "not sm80"),
     Stage(("test_causal_offsets.py",), "sees_its_keys"),

@@ -126,9 +126,9 @@ class Sandbox:
             try:
                 status = self._wait(process, time.monotonic() + limit)
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
                 process.wait()
+                _end_processes_with(f"TMPDIR={environment['TMPDIR']}")
             log.seek(0)
             return status, log.read()
 
@@ -152,6 +152,14 @@ def copy_tree(root: Path, copy: Path) -> None:
             shutil.copytree(path, copy / path.name, ignore=_LEFT_OUT)
         else:
             shutil.copyfile(path, copy / path.name)
+
+
+def _end_processes_with(variable: str) -> None:
+    """Those of a sandbox that are left over, which may have process groups of their own."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _limit_resources() -> None:
