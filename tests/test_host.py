@@ -1,4 +1,4 @@
-"""Answers of the host side about GPUs that are not here, by a program that asks it."""
+"""What functions of the C++ side answer that no launch on the emulator asks, by a program."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ def test_gpus_of_a_family(values: dict[str, Any]) -> None:
     newer = [f"{major}.{minor}" for major in range(8, 13) for minor in (0, 5)]
     assert values["sm80"] == newer
     assert values["sm90"] == ["9.0"]
+
+
+def test_numbers_that_kernels_may_have(values: dict[str, Any]) -> None:
+    assert values["fragments at a time"] == [-1, 0, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert values["columns of a wgmma"] == [-1, *range(16, 257, 16)]

@@ -1,7 +1,10 @@
 // Prints, as JSON, what functions of the host side answer that no launch on the emulator asks.
 #include <iostream>
+#include <utility>
 
+#include "flashsmith/ampere/static_kernel_configuration.cuh"
 #include "flashsmith/hopper/arguments.cuh"
+#include "flashsmith/ptx/wgmma.cuh"
 #include "host/capability.h"
 
 using namespace flashsmith;
@@ -43,6 +46,24 @@ void print_gpus(const char *name) {
   std::cout << "]";
 }
 
+constexpr int kNumbers = 300;
+
+// The numbers from 0 on for which `holds`, after a -1.
+template <typename Predicate>
+void print_numbers(const char *name, Predicate holds) {
+  std::cout << ",\n\"" << name << "\": [-1";
+  for (int n = 0; n < kNumbers; n++) {
+    if (holds(n)) std::cout << ", " << n;
+  }
+  std::cout << "]";
+}
+
+template <int... kN>
+bool is_width(int n, std::integer_sequence<int, kN...>) {
+  constexpr bool kIsWidth[] = {ptx::is_wgmma_n<kN>...};
+  return kIsWidth[n];
+}
+
 }  // namespace
 
 int main() {
@@ -56,5 +77,8 @@ int main() {
   print_gpus<FlashForwardKernelConfig>("sm80");
   std::cout << ",\n";
   print_gpus<HopperForwardKernelConfig>("sm90");
+  print_numbers("fragments at a time", is_load_count);
+  print_numbers("columns of a wgmma",
+                [](int n) { return is_width(n, std::make_integer_sequence<int, kNumbers>()); });
   std::cout << "}\n";
 }

@@ -56,7 +56,7 @@ _HOPPER = (
     Stage(("test_hopper_forward.py",), _SOME_HOPPER),
     Stage(("test_far_offsets.py", "test_fma_exponentials.py"), "not sm80"),
     Stage(("test_causal_offsets.py",), "sees_its_keys"),
-    Stage(("test_hopper_synchronisation*.py", "test_host.py")),
+    Stage(("test_tile_order.py", "test_host.py", "test_hopper_synchronisation*.py")),
     Stage(("test_properties.py",), "wgmma"),
 )
 _AMPERE = (
@@ -75,9 +75,11 @@ _EMULATOR = (
     Stage(("test_hopper_synchronisation*.py", "test_knobs.py")),
 )
 _HOST = (
-    Stage(("test_bad_input.py", "test_hopper_bad_input.py", "test_misalignment.py")),
-    Stage(("test_forward.py", "test_runtime.py", "test_workspace.py", "test_host.py")),
-    Stage(("test_far_offsets.py",)),
+    Stage(
+        ("test_bad_input.py", "test_hopper_bad_input.py", "test_misalignment.py", "test_overlap.py")
+    ),
+    Stage(("test_forward.py", "test_runtime*.py", "test_workspace.py", "test_host.py")),
+    Stage(("test_far_offsets.py", "test_knobs.py")),
     Stage(("test_hopper_forward.py",), _SOME_HOPPER),
 )
 
