@@ -399,7 +399,9 @@ def test_run_is_the_same_for_a_seed_and_another_for_another(tmp_path: Path) -> N
     def output(seed: int) -> torch.Tensor:
         path = tmp_path / "o.safetensors"
         invoke("run", *RANDOM_INPUT, "--d-head", 64, "--seed", seed, "--output", path)
-        return load_file(path)["o"]
+        o = load_file(path)["o"]
+        path.unlink()
+        return o
 
     assert torch.equal(output(0), output(0))
     assert not torch.equal(output(0), output(1))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flashsmith.cli.files import check_output, write_whole
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import (
     DHeadOption,
@@ -19,6 +20,7 @@ from flashsmith.cli.tables import (
 from flashsmith.configs import ForwardVariant
 
 _DEFAULT_KERNELS = "prog"
+_PAGE_HEAD_BYTES = 1024
 
 
 def report(
@@ -30,9 +32,12 @@ def report(
             "forms. Default: prog.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The page to write; one of an earlier report is replaced.")
+    ] = Path("report.html"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file at --out that is no report.")
+    ] = False,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -72,6 +77,9 @@ def report(
         parse_dtype(dtype),
         check_d_head(d_head),
     )
+    if not as_json:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        check_output("--out", out, force=force, is_own=_is_report)
     from flashsmith.report import Results, document_of, find_results, make_report, read_results
 
     folder = results or find_results(gpu)
@@ -87,6 +95,13 @@ def report(
         return
     from flashsmith.report.page import render
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render(document))
+    page = render(document)
+    write_whole(out, lambda staged: staged.write_text(page))
     typer.echo(out)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file is a page that this command wrote, going by how it begins."""
+    with path.open("rb") as file:
+        head = file.read(_PAGE_HEAD_BYTES)
+    return head.startswith(b"<!doctype html>") and b"<title>flashsmith" in head

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from flashsmith import settings
+from flashsmith.cli.files import check_output
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import (
     DHeadOption,
@@ -62,8 +63,12 @@ def run(
         Path | None, typer.Option(help="A safetensors file with tensors q, k and v.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Where to write tensor o, as safetensors.")
+        Path | None,
+        typer.Option(help="Where to write tensor o, as safetensors; a new file, or --force."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing file of --output.")
+    ] = False,
     batch: Annotated[int | None, typer.Option(min=1, help="Default: 4, emulator 1.")] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Default: 16, emulator 2.")] = None,
     seq_len: Annotated[int | None, typer.Option(min=1, help="Default: 4096, emulator 256.")] = None,
@@ -91,10 +96,10 @@ def run(
         kernels, ForwardVariant(causal), parse_dtype(dtype), check_d_head(d_head),
         batch, heads, seq_len, seed, input, output,
     )  # fmt: skip
+    if output is not None:
+        check_output("--output", output, force=force, input_file=input)
     from flashsmith.cli import job, tensors  # they load torch
 
-    if output is not None:
-        tensors.check_output(output)
     where, why = job.choose_device(device)
     inputs, instances = _prepare(request, on_gpu=where == "cuda")
     note(f"on {'the GPU' if where == 'cuda' else 'the emulator'}: {why}")

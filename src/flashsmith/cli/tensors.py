@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from flashsmith.cli.files import write_whole
 from flashsmith.configs import DType
 from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
 
@@ -104,22 +104,9 @@ def _check_shapes(path: Path, inputs: Inputs) -> None:
         raise ValueError(f"--input {path}: v has shape {v}, but k {k}; they must be equal")
 
 
-def check_output(path: Path) -> None:
-    """Raises ValueError if a file cannot be written at ``path``; leaves nothing there."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"--output {path} is not a file")
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise ValueError(f"--output {path} cannot be written: {error.strerror}") from None
-
-
 def save_output(path: Path, o: torch.Tensor) -> None:
     """Writes o, (batch, seq_len, n_heads, d_head), as tensor `o`; the file appears whole."""
     from safetensors.torch import save_file
 
-    with tempfile.TemporaryDirectory(dir=path.parent) as staging:
-        staged = Path(staging) / path.name
-        save_file({"o": o.cpu().contiguous()}, staged)
-        staged.replace(path)
+    tensors = {"o": o.cpu().contiguous()}
+    write_whole(path, lambda staged: save_file(tensors, staged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -107,6 +108,8 @@ def measure(
     plan = make_plan(problems, request.configs(problems, arch), arch)
     stamp = environment_stamp()
     out = out or user_table_path(stamp["gpu"])
+    if fresh:
+        _refuse_to_discard_others(out)
     with tuning_session(out, stamp, fresh) as session:
         if len(session.journal):
             note(f"going on with {session.journal.path}")
@@ -129,6 +132,21 @@ def measure(
     rows = [_row(entry) for entry in entries]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     note(f"the table is {out}")
+
+
+def _refuse_to_discard_others(out: Path) -> None:
+    """Raises ValueError if there is a file at ``out`` that the tuner has not written."""
+    if not out.exists():
+        return
+    try:
+        document = json.loads(out.read_bytes())
+    except (OSError, ValueError):
+        document = None
+    if not (isinstance(document, dict) and {"stamp", "entries"} <= document.keys()):
+        raise ValueError(
+            f"--fresh discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
+            "choose another --out"
+        )
 
 
 def _row(entry: Entry) -> dict[str, Any]:
