@@ -173,6 +173,7 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
 }
 # Need hardware or a broken machine: the text is looked for in the source.
 ELSEWHERE = {
+    "flashsmith is not found": "../../tools/_environment.py",
     "The GPU is older than compute capability 8.0": "cli/job.py",
     "A kernel spills registers": "build/refusal.py",
     "A kernel lets shared memory be overwritten before it has read it": "build/lint.py",

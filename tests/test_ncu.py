@@ -325,6 +325,18 @@ def test_each_failure_says_what_to_do(
         ncu.profile(["target"], ["m"], tmp_path / "raw.csv")
 
 
+def test_a_failed_run_leaves_the_report_of_the_one_before(
+    fake_ncu: Callable[..., Path], tmp_path: Path
+) -> None:
+    report = tmp_path / "raw.csv"
+    report.write_text("old")
+    fake_ncu("half", "", 9)
+    with pytest.raises(ProfilerError):
+        ncu.profile(["target"], ["m"], report)
+    assert report.read_text() == "old"
+    assert (tmp_path / "raw.csv.failed").read_text() == "half"
+
+
 # What ncu runs.
 
 

@@ -7,6 +7,12 @@ tools/benchmark/pt_bench.py --seq_lens 1024,2048 --d_heads 128 --kernels prog --
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
 
 from flashsmith.cli import app
 

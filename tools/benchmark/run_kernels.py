@@ -8,6 +8,12 @@ python tools/benchmark/run_kernels.py 4096 128 --n_runs=3 --ref \
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
 
 from flashsmith.cli.run_kernels import main
 

@@ -6,7 +6,13 @@ python tools/build/generate_kernel_instantiations.py --out build/generated --ker
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
 
 from flashsmith import codegen
 from flashsmith.configs import (

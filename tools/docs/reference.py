@@ -6,9 +6,15 @@ python tools/docs/reference.py --out build/reference     # to look at them; mkdo
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
 
 from typer.main import get_command
 

@@ -106,7 +106,8 @@ def profile(
     Args:
         target: a command; what it launches between cudaProfilerStart and cudaProfilerStop counts.
         metrics: ncu's names; those that this GPU does not have are missing in the launches.
-        report: where ncu's raw CSV is kept, with anything that the target prints among it.
+        report: where ncu's raw CSV is kept, with anything that the target prints among it. A run
+            that fails leaves it as it was, and what it printed in `<report>.failed`.
 
     Returns:
         The launches in order, and what the target wrote to stderr.
@@ -117,17 +118,18 @@ def profile(
     """
     command = [str(find_ncu()), *_OPTIONS, _STALLS, f"--metrics={','.join(metrics)}", *target]
     report.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = report.with_name(f"{report.name}.failed")
     # Commas group thousands only where the locale says nothing else.
     environment = os.environ | {"LC_ALL": "C"}
-    with report.open("w") as output:
+    with unfinished.open("w") as output:
         try:
             ended = subprocess.run(
                 command, stdout=output, stderr=subprocess.PIPE, env=environment, text=True
             )
         except OSError as error:
             raise ProfilerError(f"{command[0]} cannot be run: {error}; {INSTALL_NCU}") from None
-    printed = report.read_text(errors="replace")
-    where = f"the report is {report}, the command was {shlex.join(command)}"
+    printed = unfinished.read_text(errors="replace")
+    where = f"the report is {unfinished}, the command was {shlex.join(command)}"
     if why := _why_failed(printed + ended.stderr, ended.stderr, ended.returncode):
         raise ProfilerError(f"ncu: {why} ({where})")
     try:
@@ -142,6 +144,7 @@ def profile(
             "ncu profiled no kernel: the target launched none on a GPU that ncu sees, and wrote:\n"
             f"{_last_lines(ended.stderr)}\nrun it without ncu to see more ({where})"
         )
+    unfinished.replace(report)
     return launches, ended.stderr
 
 
