@@ -24,7 +24,7 @@ from flashsmith import settings
 from flashsmith.bench import Timing, compare, reference_attention
 from flashsmith.cli import app, gpus, job
 from flashsmith.cli import build as build_command
-from flashsmith.configs import get_kernel_configs, parse_kernel_name_into_config
+from flashsmith.configs import DType, get_kernel_configs, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault, ToolchainError
 from flashsmith.functional import select_config
 from problems import heed_interrupts
@@ -199,6 +199,10 @@ def test_a_closed_pipe_is_no_error() -> None:
         (("prog", "--all-blocks", "--illegal"), 28),
         (("prog", "--illegal"), 0),
         (("prog", "--illegal", "--gpu", "sm_75"), 7),
+        (("hopper-prog", "--legal"), 8),
+        (("hopper-prog", "--dtype", "fp16", "--legal"), 8),
+        (("hopper-prog", "--illegal", "--gpu", "sm_80"), 8),
+        (("prog", "hopper-prog", "--legal"), 15),
     ],
 )
 def test_configs_lists_and_narrows_sets(args: tuple[str, ...], count: int) -> None:
@@ -209,7 +213,8 @@ def test_configs_lists_and_narrows_sets(args: tuple[str, ...], count: int) -> No
         assert (entry["dtype"], entry["B_c"]) == (str(config.dtype), config.B_c)
         assert entry["legal"] == (entry["problems"] == [])
         if "--dtype" in args:
-            assert entry["dtype"] == "BF16"
+            asked = args[args.index("--dtype") + 1]
+            assert entry["dtype"] == str(DType.from_string(asked))
         if "--d-head" in args:
             assert entry["d_head"] == 64
 

@@ -297,3 +297,14 @@ def test_cpp_struct_literal_order_and_derived_numbers(tmp_path: Path) -> None:
     subprocess.run(
         ["g++", "-std=c++20", "-fsyntax-only", f"-I{CSRC_INCLUDE}", str(source)], check=True
     )
+
+
+def test_another_dtype_keeps_the_tiles_and_its_own_room_for_a_stale_maximum() -> None:
+    for config in get_kernel_configs("hopper"):
+        for dtype in DType:
+            moved = config.for_dtype(dtype)
+            assert moved.problems(moved.minimum_gpu) == []
+            lazy = {"lazy_rescale_log2": moved.lazy_rescale_log2}
+            assert moved == replace(config, dtype=dtype, **lazy)
+            largest = 4 if config.stale_maximum and dtype == DType.FP16 else 8
+            assert moved.lazy_rescale_log2 == min(config.lazy_rescale_log2, largest)

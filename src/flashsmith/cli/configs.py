@@ -42,7 +42,13 @@ def configs(
     ] = None,
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
-    gpu: Annotated[str, typer.Option(help="The GPU that legality is for.")] = "sm_80",
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="The GPU that legality is for, like sm_86. Default: sm_80; for the sm90 family "
+            "sm_90a."
+        ),
+    ] = None,
     legal: Annotated[
         bool | None, typer.Option("--legal/--illegal", help="Only those that can (not) run there.")
     ] = None,
@@ -67,21 +73,22 @@ def configs(
     found = list(dict.fromkeys(instance.config for instance in selected))
     if all_blocks:
         found = _at_all_blocks(found)
-    rows = [(cfg, cfg.problems(gpu)) for cfg in found]
+    rows = [(cfg, cfg.problems(gpu or cfg.minimum_gpu)) for cfg in found]
+    judged_for = gpu or ", ".join(sorted({cfg.minimum_gpu for cfg in found}))
     if legal is not None:
         rows = [(cfg, problems) for cfg, problems in rows if (not problems) == legal]
     if as_json:
-        print_json({"gpu": gpu, "configs": [_as_dict(*row) for row in rows]})
+        print_json({"gpu": judged_for, "configs": [_as_dict(*row) for row in rows]})
         return
     print_table(
-        ("config", "smem (B)", f"legal on {gpu}"),
+        ("config", "smem (B)", f"legal on {judged_for}"),
         [
             (str(cfg), cfg.shared_memory_bytes, f"no: {' '.join(problems)}" if problems else "yes")
             for cfg, problems in rows
         ],
     )
     n_legal = sum(not problems for _, problems in rows)
-    note(f"{len(rows)} configurations, {n_legal} of them legal on {gpu}")
+    note(f"{len(rows)} configurations, {n_legal} of them legal on {judged_for}")
 
 
 def _at_all_blocks(configs: list[ForwardKernelConfig]) -> list[ForwardKernelConfig]:

@@ -53,19 +53,24 @@ def select_instances(
             configs = [named.config]
             wanted = variants if named.variant == FULL else (named.variant,)
         else:
-            configs = _narrow(_narrow(get_kernel_configs(word), "dtype", dtype), "d_head", d_head)
+            configs = _at_d_head(_at_dtype(get_kernel_configs(word), dtype), d_head)
             wanted = variants
         chosen += [ForwardKernelInstance(cfg, variant) for cfg in configs for variant in wanted]
     return list(dict.fromkeys(chosen))
 
 
-def _narrow(
-    configs: list[ForwardKernelConfig], field: str, value: int | None
-) -> list[ForwardKernelConfig]:
-    if value is None:
+def _at_dtype(configs: list[ForwardKernelConfig], dtype: DType | None) -> list[ForwardKernelConfig]:
+    if dtype is None:
         return configs
-    fitting = [cfg for cfg in configs if getattr(cfg, field) == value]
-    return fitting or list(dict.fromkeys(replace(cfg, **{field: value}) for cfg in configs))  # type: ignore[arg-type]
+    fitting = [cfg for cfg in configs if cfg.dtype == dtype]
+    return fitting or list(dict.fromkeys(cfg.for_dtype(dtype) for cfg in configs))
+
+
+def _at_d_head(configs: list[ForwardKernelConfig], d_head: int | None) -> list[ForwardKernelConfig]:
+    if d_head is None:
+        return configs
+    fitting = [cfg for cfg in configs if cfg.d_head == d_head]
+    return fitting or list(dict.fromkeys(replace(cfg, d_head=d_head) for cfg in configs))
 
 
 def split_words(text: str) -> list[str]:

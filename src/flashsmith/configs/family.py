@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import Field, fields
-from typing import Any, ClassVar
+from dataclasses import Field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flashsmith.configs.dtype import DType
 from flashsmith.configs.features import Feature
 from flashsmith.configs.variant import FULL, ForwardVariant
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 ELEMENT_BYTES = 2  # FP16 and BF16
 
@@ -54,6 +57,10 @@ class ForwardConfigBase(ABC):
     @abstractmethod
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block."""
+
+    def for_dtype(self, dtype: DType) -> Self:
+        """The same tiles for another element type."""
+        return replace(self, dtype=dtype)
 
     @property
     def workspace_bytes(self) -> int:

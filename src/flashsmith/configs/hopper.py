@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flashsmith.configs.dtype import DType
 from flashsmith.configs.family import ELEMENT_BYTES, ForwardConfigBase
 from flashsmith.configs.features import Feature, flag, number
-from flashsmith.configs.hopper_legality import find_hopper_problems
+from flashsmith.configs.hopper_legality import find_hopper_problems, max_lead_log2
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
 WARPGROUP_SIZE = 128
@@ -100,6 +100,11 @@ class HopperForwardKernelConfig(ForwardConfigBase):
 
     def problems(self, gpu: str = "sm_90a") -> list[str]:
         return find_hopper_problems(self, gpu)
+
+    def for_dtype(self, dtype: DType) -> HopperForwardKernelConfig:
+        """The same tiles for another element type; FP16 has less room for a stale maximum."""
+        lead = max_lead_log2(dtype, stale_maximum=self.stale_maximum)
+        return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 
     @property
     def threads_per_block(self) -> int:

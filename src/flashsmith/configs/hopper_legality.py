@@ -33,6 +33,13 @@ CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
 OTHER_REGISTERS = 24
 
 
+def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
+    """The largest lazy_rescale_log2 at which an element type loses nothing."""
+    if stale_maximum and dtype == DType.FP16:
+        return MAX_FP16_LEAD_LOG2
+    return MAX_LAZY_LOG2
+
+
 def find_hopper_problems(config: HopperForwardKernelConfig, gpu: str) -> list[str]:
     """The reasons, one sentence each, why `config` cannot be built or run on `gpu`; none if it can.
 
@@ -95,14 +102,11 @@ def _softmax_problems(config: HopperForwardKernelConfig) -> Iterator[str]:
         )
     if config.stale_maximum and config.lazy_rescale_log2 == 0:
         yield "stale_maximum needs room for growth, but lazy_rescale_log2 is 0."
-    if (
-        config.stale_maximum
-        and config.dtype == DType.FP16
-        and config.lazy_rescale_log2 > MAX_FP16_LEAD_LOG2
-    ):
+    lead = max_lead_log2(config.dtype, stale_maximum=config.stale_maximum)
+    if lead < config.lazy_rescale_log2 <= MAX_LAZY_LOG2:
         yield (
             f"lazy_rescale_log2 is {config.lazy_rescale_log2}; with stale_maximum P is smaller by "
-            f"2^that, and FP16 loses small weights beyond {MAX_FP16_LEAD_LOG2}."
+            f"2^that, and FP16 loses small weights beyond {lead}."
         )
     if config.stale_maximum and config.fma_exponentials > 0:
         yield (

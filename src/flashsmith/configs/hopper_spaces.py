@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flashsmith.configs.dtype import DType
 from flashsmith.configs.gpu import get_gpu_architecture
 from flashsmith.configs.hopper import HopperForwardKernelConfig
-from flashsmith.configs.hopper_legality import MAX_FP16_LEAD_LOG2, MAX_LAZY_LOG2, WGMMA_M
+from flashsmith.configs.hopper_legality import WGMMA_M, max_lead_log2
 from flashsmith.configs.parse import parse_kernel_name_into_config
 
 # One idea a step, in this order.
@@ -86,7 +86,6 @@ def make_hopper_config(
 ) -> HopperForwardKernelConfig:
     """With what helps every shape: persistent blocks with a queue, as lazy a rescale as the dtype
     allows, and bulk stores where there is room for them."""
-    largest_lead = MAX_FP16_LEAD_LOG2 if dtype == DType.FP16 else MAX_LAZY_LOG2
     config = HopperForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,
@@ -102,7 +101,7 @@ def make_hopper_config(
         overlap_tiles=tiles.overlap_softmax and tiles.overlap_tiles,
         heads_per_group=heads_per_group,
         cluster_size=1,
-        lazy_rescale_log2=largest_lead if stale_maximum else MAX_LAZY_LOG2,
+        lazy_rescale_log2=max_lead_log2(dtype, stale_maximum=stale_maximum),
         stale_maximum=stale_maximum,
         fma_exponentials=0,
         tma_store=True,

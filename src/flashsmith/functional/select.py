@@ -6,7 +6,7 @@ import functools
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,9 +16,7 @@ from flashsmith.configs import (
     DType,
     ForwardKernelConfig,
     ForwardVariant,
-    HopperForwardKernelConfig,
 )
-from flashsmith.configs.hopper_legality import MAX_FP16_LEAD_LOG2
 from flashsmith.configs.legality import SUPPORTED_VALUES
 from flashsmith.errors import TuningError
 from flashsmith.functional.rules import fits, rule_config
@@ -130,7 +128,7 @@ def choose(
     for source, entry in _entries(sources, key, passed_over):
         for row in entry.ranked:
             if fits(row.config, seq_len, hopper=hopper, plain=plain):
-                config = _for_dtype(row.config, dtype)
+                config = row.config.for_dtype(dtype)
                 return Choice(config, tuple(passed_over), source, entry, row)
         passed_over.append(f"{source.title} {source.path}: no blocks in it divide {seq_len}")
     return Choice(rule_config(dtype, d_head, seq_len, hopper=hopper), tuple(passed_over))
@@ -143,15 +141,6 @@ def is_hopper(gpu: str) -> bool:
 
 def _is_for_sm80(d_head: int, seq_len: int, plain: bool) -> bool:
     return plain and d_head in SUPPORTED_VALUES["d_head"] and seq_len % 64 == 0
-
-
-def _for_dtype(config: ForwardKernelConfig, dtype: DType) -> ForwardKernelConfig:
-    """The same tiles for another 16-bit type; FP16 has less room for a stale maximum."""
-    if isinstance(config, HopperForwardKernelConfig) and config.stale_maximum:
-        lazy = config.lazy_rescale_log2
-        lazy = min(lazy, MAX_FP16_LEAD_LOG2) if dtype == DType.FP16 else lazy
-        return replace(config, dtype=dtype, lazy_rescale_log2=lazy)
-    return replace(config, dtype=dtype)
 
 
 @functools.cache
