@@ -22,7 +22,7 @@ gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
 	$(BIN)/python benchmarks/hopper_forward.py --out build/gpu
-	$(BIN)/flashsmith bench --dtype bf16 --d-heads 64,128,256 --regime both --out build/gpu/bench
+	$(BIN)/flashsmith bench --dtype bf16 --d-head 64,128,256 --regime both --out build/gpu/bench
 
 soak: $(READY)
 	$(BIN)/flashsmith soak $(ARGS)

@@ -81,8 +81,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
 
 def small_grid(out: Path, *kernels: str) -> list[object]:
     names = [part for kernel in kernels for part in ("-k", kernel)]
-    grid = ["--d-heads", 64, "--masks", "full", "--tokens", 128, "--hidden", 64]
-    return [*names, *grid, "--seq-lens", "64,128", "--peers", "fa2,fa4", "--out", out]
+    grid = ["--d-head", 64, "--mask", "full", "--tokens", 128, "--hidden", 64]
+    return [*names, *grid, "--seq-len", "64,128", "--peers", "fa2,fa4", "--out", out]
 
 
 @pytest.mark.usefixtures("clock")
@@ -247,7 +247,7 @@ def test_without_a_gpu_nothing_is_benchmarked_and_counts_are_offered(tmp_path: P
 
 
 def test_emulator_counts_in_place_of_times(tmp_path: Path) -> None:
-    grid = ["--d-heads", 64, "--masks", "full", "--seq-lens", 64, "--out", tmp_path]
+    grid = ["--d-head", 64, "--mask", "full", "--seq-len", 64, "--out", tmp_path]
     result = invoke("--emulator-counts", "-k", PLAIN, "-k", FITTING, *grid)
     plain, fitting = ResultFile(CountRow, tmp_path / "counts.csv").rows
     # 256 tokens, hidden 128: 8 heads; two products, each of m16n8k16.
@@ -266,13 +266,13 @@ def test_emulator_counts_in_place_of_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--d-heads", "80"), "--d-head is 80"),
-        (("--seq-lens", "64,many"), "--seq-lens is '64,many'"),
-        (("--masks", "diagonal"), "variant 'diagonal'"),
+        (("--d-head", "80"), "--d-head is 80"),
+        (("--seq-len", "64,many"), "--seq-len is '64,many'"),
+        (("--mask", "diagonal"), "variant 'diagonal'"),
         (("--dtype", "fp8"), "dtype 'fp8'"),
         (("--peers", "fa2"), "counts kernels only"),
         (("-k", "fastest"), "kernels key 'fastest'"),
-        (("-k", PLAIN, "--d-heads", "128"), "fits no shape of this grid"),
+        (("-k", PLAIN, "--d-head", "128"), "fits no shape of this grid"),
         (("-k", "(FP16, 64): eager"), "cannot be parsed"),
         (("--repeats", "0"), "--repeats"),
         (("--regime", "in-turn,fast"), "'fast' is not known, choose in-turn, back-to-back or both"),
@@ -288,7 +288,7 @@ def test_wrong_options_are_named(args: tuple[str, ...], message: str, tmp_path: 
 def test_an_interrupted_process_resumes(tmp_path: Path) -> None:
     """By its script's name and spelling, stopped as soon as the first shape is there."""
     script = Path(__file__).parent.parent / "tools" / "benchmark" / "pt_bench.py"
-    options = ["--d_heads=64", "--masks=full", "--seq_lens=64,512,576,640", "--tokens=64"]
+    options = ["--d_heads=64", "--mask=full", "--seq_lens=64,512,576,640", "--tokens=64"]
     command = [sys.executable, str(script), "--emulator_counts", *options]
     command += ["--kernels", FITTING, "--out", str(tmp_path)]
     path = tmp_path / "counts.csv"

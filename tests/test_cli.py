@@ -288,7 +288,7 @@ def test_build_for_a_gpu_reports_what_ptxas_says() -> None:
         (("--arch", "hopper"), "arch is 'hopper'; write it like 'sm_80'"),
         (("--target", "emulator", "--arch", "sm_80"), "the emulator has none"),
         (("--kernels", "nothing"), "kernels key 'nothing'"),
-        (("--variants", "full,sliding"), "variant 'sliding' is not known; supported: full, causal"),
+        (("--mask", "full,sliding"), "variant 'sliding' is not known; supported: full, causal"),
         (("--target", "emulator", "-k", PLAIN.replace("64, 4)", "64, 8)")), "cannot be built"),
     ],
 )
@@ -345,7 +345,9 @@ def test_cache_is_cleared_only_when_confirmed(
 
 def test_run_on_a_file_writes_what_the_reference_says(qkv: Path, tmp_path: Path) -> None:
     output = tmp_path / "o.safetensors"
-    report = invoke_json("run", "--input", qkv, "--output", output, "--causal", "--device", "cpu")
+    report = invoke_json(
+        "run", "--input", qkv, "--output", output, "--mask", "causal", "--device", "cpu"
+    )
     (kernel,) = report["kernels"]
     assert kernel["kernel"] == f"{FITTING} causal"
     assert (report["ok"], report["device"], report["output"]) == (True, "cpu", str(output))
@@ -368,7 +370,9 @@ def test_run_takes_shared_heads_and_other_lengths(tmp_path: Path) -> None:
     q = make_inputs(shape=(1, 50, 2, 64))["q"]
     k, v = list(make_inputs(shape=(1, 70, 1, 64)).values())[1:]
     save_file({"q": q, "k": k, "v": v}, path)
-    report = invoke_json("run", "--input", path, "--output", output, "--causal", "--device", "cpu")
+    report = invoke_json(
+        "run", "--input", path, "--output", output, "--mask", "causal", "--device", "cpu"
+    )
     assert (report["problem"]["seq_len_k"], report["problem"]["n_heads_kv"]) == (70, 1)
     assert report["kernels"][0]["kernel"] == f"{select_config(q, True, k=k)} causal"
     exact = reference_attention(q, k, v, causal=True)
@@ -496,7 +500,7 @@ def test_rates_of_other_lengths_count_what_is_seen(
     [
         (("-k", PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
         (("-k", "tune"), "choose by --dtype"),
-        (("-k", f"{PLAIN} causal"), "is causal; add --causal"),
+        (("-k", f"{PLAIN} causal"), "is causal; add --mask causal"),
         (("-k", PLAIN, "--seq-len", "96"), "96 is no multiple of B_r 64"),
         (("-k", "prog", "--output", "o.safetensors"), "takes the result of one kernel, and 7"),
         (("--output", "/nowhere/o.safetensors"), "--output /nowhere/o.safetensors cannot be"),

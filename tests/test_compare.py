@@ -206,7 +206,7 @@ def test_run_says_ok_where_the_input_has_nan_or_overflows(
     output = tmp_path / "out.safetensors"
     args = ["run", "--input", tmp_path / "in.safetensors", "--output", output, "-k", HOPPER]
     if causal:
-        args.append("--causal")
+        args += ["--mask", "causal"]
     result = CliRunner().invoke(app, [*map(str, args), "--device", "cpu"])
     assert result.exit_code == 0, result.output
     o = load_file(output)["o"]

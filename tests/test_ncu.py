@@ -420,7 +420,7 @@ def profile(*options: str, code: int = 0) -> Any:
 
 def test_profile_prints_csv(fake_ncu: Callable[..., Path], gpu: list[Any]) -> None:
     calls = fake_ncu(RECORDED.read_text(), stderr="left out: x: it is wrong\nother\n")
-    result = profile("--seq_lens=2048,4096", "--d_heads", "128", "--n_heads=8", "-k", BEST, "--csv")
+    result = profile("--seq-len=2048,4096", "--d-head", "128", "--heads=8", "-k", BEST, "--csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [(row["kernel"], row["seq_len"], row["batch"]) for row in rows] == [
         (kernel, seq_len, batch)
@@ -460,7 +460,7 @@ def test_profile_takes_its_kernels_from_the_environment(
 ) -> None:
     fake_ncu(RECORDED.read_text())
     monkeypatch.setenv(settings.KERNELS.name, "tune")
-    result = profile("--seq-lens", "1024", "--causal")
+    result = profile("--seq-len", "1024", "--mask", "causal")
     assert [len(instances) for instances in gpu] == [40, 40]  # FP16 and BF16, apart
     assert {i.config.dtype for i in gpu[0]} == {DType.FP16}
     assert {i.variant for instances in gpu for i in instances} == {CAUSAL}
@@ -477,7 +477,7 @@ def test_what_was_measured_before_a_failure_is_printed(
 
     fake_ncu("")
     monkeypatch.setattr(ncu, "profile", fail_at_2048)
-    result = profile("--seq-lens", "1024,2048", "-k", BEST, "--csv", code=1)
+    result = profile("--seq-len", "1024,2048", "-k", BEST, "--csv", code=1)
     assert {row["seq_len"] for row in csv.DictReader(io.StringIO(result.stdout))} == {"1024"}
     assert result.stderr.endswith("error: no more\n")
 
@@ -492,13 +492,13 @@ def test_launches_that_nobody_knows_are_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--seq-lens", "1024,"), "--seq-lens is '1024,'"),
-        (("--seq-lens", "0"), "whole numbers above 0"),
-        (("--seq-lens", "1000"), "multiple of B_r"),
-        (("--d-heads", "80"), "supported are 64, 96, 128"),
-        (("--d-heads", "64", "-k", BEST), "d_head 64"),
+        (("--seq-len", "1024,"), "--seq-len is '1024,'"),
+        (("--seq-len", "0"), "whole numbers above 0"),
+        (("--seq-len", "1000"), "multiple of B_r"),
+        (("--d-head", "80"), "supported are 64, 96, 128"),
+        (("--d-head", "64", "-k", BEST), "d_head 64"),
         (("--hidden", "100"), "no multiple of d_head"),
-        (("-k", f"{BEST} causal"), "add --causal"),
+        (("-k", f"{BEST} causal"), "add --mask causal"),
         (("-k", "best"), "kernels key 'best' is not known"),
         (("--peers", "fa9"), "supported: fa2, cudnn"),
         (("--csv", "--json"), "choose one"),
@@ -548,4 +548,4 @@ def test_script_is_the_command(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --seq-lens is '12x'")
+    assert done.stderr.startswith("error: --seq-len is '12x'")

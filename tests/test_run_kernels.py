@@ -68,7 +68,7 @@ def test_every_run_is_a_launch(
 
     monkeypatch.setattr(run_kernels, "forward", counted)
     run(capsys, 64, 64, "--n_runs", 2, "--kernels", PLAIN, FITTING, "--device=cpu")
-    run(capsys, 64, 64, "--n_runs", 3, "--kernels", FITTING, "--causal", "--device=cpu")
+    run(capsys, 64, 64, "--n_runs", 3, "--kernels", FITTING, "--mask", "causal", "--device=cpu")
     assert launched == [(PLAIN, False)] * 2 + [(FITTING, False)] * 2 + [(FITTING, True)] * 3
 
 
@@ -133,7 +133,7 @@ def test_ref_v3_is_the_one_that_is_here(
         (("64", "64", "--kernels", "fastest"), "kernels key 'fastest' is not known"),
         (("64", "64", "--kernels", PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
         (("64", "64", "--kernels", PLAIN, "--dtype", "fp8"), "dtype 'fp8' is not known"),
-        (("64", "64", "--kernels", f"{PLAIN} causal"), "is causal; add --causal"),
+        (("64", "64", "--kernels", f"{PLAIN} causal"), "is causal; add --mask causal"),
         (("64", "64", "--kernels", PLAIN, "--n_runs", "0"), "n_runs is 0"),
         (("64", "64", "--kernels", PLAIN, "--device", "tpu"), "--device is 'tpu'"),
     ],

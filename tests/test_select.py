@@ -24,11 +24,12 @@ from flashsmith.configs import (
     HopperForwardKernelConfig,
     get_autotuning_kernel_configs,
     get_hopper_autotuning_kernel_configs,
+    is_hopper_arch,
 )
 from flashsmith.errors import TuningError
 from flashsmith.functional import attention, select_config, tables
 from flashsmith.functional.rules import fits, rule_config
-from flashsmith.functional.select import choose, find_tables, forget_tables, is_hopper
+from flashsmith.functional.select import choose, find_tables, forget_tables
 from flashsmith.functional.tables import (
     LENGTH_BUCKETS,
     Entry,
@@ -388,41 +389,51 @@ def test_length_of_the_keys_chooses_the_bucket() -> None:
         ("NVIDIA A100-SXM4-80GB", False),
         ("NVIDIA GeForce RTX 4090", False),
         ("NVIDIA B200", False),
+        ("h200", True),
+        ("gh200-480gb", True),
+        ("nvidia  h100", True),
+        ("GeForce RTX4090", False),
+        ("H20000", None),
+        ("banana", None),
     ],
 )
-def test_hopper_by_name(gpu: str, expected: bool) -> None:
-    assert is_hopper(gpu) is expected
+def test_hopper_by_name(gpu: str, expected: bool | None) -> None:
+    if expected is None:
+        with pytest.raises(ValueError, match=f"gpu '{gpu}' is not known; .*sm_90, .*H200"):
+            is_hopper_arch(gpu)
+    else:
+        assert is_hopper_arch(gpu) is expected
 
 
 def test_explain_says_which_entry_and_what_was_measured() -> None:
     rule = rule_config(DType.FP16, 128, 1024)
     path = write_user_table(make_entry([LARGE, SMALL, rule]), gpu=A100)
-    shape = ("--gpu", A100, "--seq-len", 1000 // 64 * 64, "--d-head", 128, "--masks", "full")
+    shape = ("--gpu", A100, "--seq-len", 1000 // 64 * 64, "--d-head", 128, "--mask", "full")
     text = explained(*shape, "--dtype", "fp16")
     assert f"kernel {SMALL}" in text
     assert f"your table {path}" in text
     assert "blocks divide 960" in text
     assert "2 ms (20th to 80th percentile 1.9 to 2.1), 50.0 TFLOP/s at batch 4, heads 16" in text
     text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
-                     "--masks", "full")  # fmt: skip
+                     "--mask", "full")  # fmt: skip
     assert "the fastest of 40, for lengths 513 to 1024" in text
     assert f"next best {SMALL}: 2 ms, 100.0 % slower" in text
     assert f"the rule would choose {rule}: 3 ms, 200.0 %" in text
 
 
 def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> None:
-    shape = ("--seq-len", 4096, "--d-head", 128, "--dtype", "bf16", "--causal")
+    shape = ("--seq-len", 4096, "--d-head", 128, "--dtype", "bf16", "--mask", "causal")
     write_user_table(make_entry([SMALL], 4096, "causal"), gpu=A100)  # none is shipped for it
     text = explained("--gpu", A100, *shape)
     assert "measured for FP16, BF16 takes the same tiles" in text
-    text = explained("--gpu", "NVIDIA Unheard-of", *shape)
+    text = explained("--gpu", "NVIDIA A30", *shape)
     assert "because the rule: B_r 128 where it divides the length" in text
     assert "passed over your table: there is none" in text
     assert "measured" not in text
 
 
 def test_explain_lists_many_shapes_and_speaks_json() -> None:
-    shapes = ("--gpu", H200, "--seq-lens", "1024,4096", "--dtype", "fp16", "--d-head", 128)
+    shapes = ("--gpu", H200, "--seq-len", "1024,4096", "--dtype", "fp16", "--d-head", 128)
     table = explained(*shapes)
     assert table.count("shipped table") == 4
     document = json.loads(explained(*shapes, "--json"))

@@ -434,7 +434,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
     return FakeLab
 
 
-SHAPE = ("--d-heads", "128", "--dtypes", "fp16", "--masks", "full", "--seq-lens", "4096")
+SHAPE = ("--d-head", "128", "--dtype", "fp16", "--mask", "full", "--seq-len", "4096")
 
 
 @pytest.mark.usefixtures("gpu")
@@ -481,7 +481,7 @@ def test_command_without_a_gpu_tunes_nothing_and_offers_counts(
 @pytest.mark.usefixtures("emulated")
 def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> None:
     conflicting, swizzled = get_kernel_progression_configs()[:2]
-    args = ("--d-heads", 128, "--dtypes", "fp16", "--masks", "full", "--seq-lens", 64,
+    args = ("--d-head", 128, "--dtype", "fp16", "--mask", "full", "--seq-len", 64,
             "-k", conflicting, "-k", swizzled, "--emulator-counts")  # fmt: skip
     result = invoke(*args, "--tokens", 64)
     lines = [line for line in result.stdout.splitlines() if "FP16" in line]
@@ -502,12 +502,12 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
         (("--explain", "--out", "t.json"), "--explain measures nothing; leave out --out"),
         (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--fresh"), "keeps and times nothing; leave out --fresh"),
-        (("--explain", "--seq-lens", "many"), "--seq-lens is 'many'"),
+        (("--explain", "--seq-len", "many"), "--seq-len is 'many'"),
         (("--explain", "--d-head", "80"), "--d-head is 80"),
-        (("--explain", "--masks", "half"), "variant 'half' is not known"),
+        (("--explain", "--mask", "half"), "variant 'half' is not known"),
         (("--explain", "--hidden", "100"), "no multiple of d_head"),
         (("--emulator-counts", "-k", "nothing"), "kernels key 'nothing' is not known"),
-        (("--emulator-counts", "--dtype", "bf16", "-k", BEST), "is for no shape of --dtypes"),
+        (("--emulator-counts", "--dtype", "bf16", "-k", BEST), "is for no shape of --dtype"),
     ],
 )
 def test_command_refuses(args: tuple[object, ...], message: str) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _environment
+from _spelling import as_commands_spell
 
 _environment.enter()
 
 from flashsmith.cli import app
 
 if __name__ == "__main__":
-    app(["profile", *sys.argv[1:]], prog_name="flashsmith")
+    app(["profile", *as_commands_spell(sys.argv[1:])], prog_name="flashsmith")

@@ -11,17 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _environment
+from _spelling import as_commands_spell
 
 _environment.enter()
 
 from flashsmith.cli import app
 
-
-def _with_dashes(word: str) -> str:
-    """--seq_lens=1024 -> --seq-lens=1024."""
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if word.startswith("--") else word
-
-
 if __name__ == "__main__":
-    app(["bench", *map(_with_dashes, sys.argv[1:])], prog_name="flashsmith")
+    app(["bench", *as_commands_spell(sys.argv[1:])], prog_name="flashsmith")

@@ -71,10 +71,13 @@ def make_grid(
     *,
     tokens: int,
     hidden: int,
+    batch: int | None = None,
+    heads: int | None = None,
 ) -> list[Problem]:
     """Every combination, with tokens / seq_len samples (at least 1) of hidden / d_head heads.
 
-    So all shapes have as many tokens, and all head dimensions as large a model.
+    So all shapes have as many tokens, and all head dimensions as large a model; ``batch`` stands in
+    place of ``tokens``, ``heads`` in place of ``hidden``.
 
     Raises:
         ValueError: A mask is not known, ``hidden`` is no multiple of a head dimension.
@@ -82,11 +85,11 @@ def make_grid(
     problems = []
     for dtype, d_head, mask, seq_len in product(dtypes, d_heads, masks, seq_lens):
         ForwardVariant.from_name(mask)
-        if hidden % d_head != 0:
+        if heads is None and hidden % d_head != 0:
             raise ValueError(
                 f"hidden is {hidden}, no multiple of d_head {d_head}; it is the number of heads "
-                "times d_head"
+                "times d_head: choose --hidden, or --heads in its place"
             )
-        batch = max(1, tokens // seq_len)
-        problems.append(Problem(dtype, d_head, mask, batch, hidden // d_head, seq_len))
+        samples = batch or max(1, tokens // seq_len)
+        problems.append(Problem(dtype, d_head, mask, samples, heads or hidden // d_head, seq_len))
     return list(dict.fromkeys(problems))

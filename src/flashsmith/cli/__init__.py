@@ -67,14 +67,11 @@ for command in (
     bench.bench,
     tune.tune,
     soak.soak,
+    profile.profile,
     report.report,
     doctor.doctor,
 ):
     app.command()(command)
-# Options also with underscores, as tools/benchmark/ncu_bench.py has them.
-app.command(context_settings={"token_normalize_func": lambda name: name.replace("_", "-")})(
-    profile.profile
-)
 app.add_typer(cache.app)
 
 

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from flashsmith import settings
-from flashsmith.cli.tables import KERNEL_SETS, HiddenOption, JsonOption, TokensOption
+from flashsmith.cli.tables import (
+    KERNEL_SETS,
+    BatchOption,
+    DHeadsOption,
+    DtypesOption,
+    HeadsOption,
+    HiddenOption,
+    JsonOption,
+    MasksOption,
+    TokensOption,
+)
 
 _DEFAULT_OUT = Path("profiles/bench")
 
@@ -28,15 +38,19 @@ def bench(
         str,
         typer.Option(help="available, none, or some of fa2,cudnn,fa3,fa4,flex."),
     ] = "available",
-    dtype: Annotated[str, typer.Option(help="fp16, bf16 or fp16,bf16.")] = "fp16",
-    d_heads: Annotated[str, typer.Option(help="Head dimensions, by commas.")] = "64,128",
-    masks: Annotated[str, typer.Option(help="full, causal or full,causal.")] = "full,causal",
+    dtypes: DtypesOption = "fp16",
+    d_heads: DHeadsOption = "64,128",
+    masks: MasksOption = "full,causal",
     seq_lens: Annotated[
         str | None,
-        typer.Option(help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 128,256."),
+        typer.Option(
+            "--seq-len", help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 128,256."
+        ),
     ] = None,
     tokens: TokensOption = None,
     hidden: HiddenOption = None,
+    batch: BatchOption = None,
+    heads: HeadsOption = None,
     regime: Annotated[
         str,
         typer.Option(
@@ -79,13 +93,15 @@ def bench(
     request = bench_job.Request(
         kernels=kernels or [settings.KERNELS.get() or "default"],
         peers=peers,
-        dtypes=dtype,
+        dtypes=dtypes,
         d_heads=d_heads,
         masks=masks,
         seq_lens=seq_lens,
         tokens=tokens,
         hidden=hidden,
         regime=regime,
+        batch=batch,
+        heads=heads,
         repeats=repeats,
         milliseconds=milliseconds,
         counts=emulator_counts,

@@ -66,6 +66,8 @@ class Request:
     seq_lens: str | None
     tokens: int | None
     hidden: int | None
+    batch: int | None
+    heads: int | None
     regime: str
     repeats: int
     milliseconds: float
@@ -74,16 +76,18 @@ class Request:
     def grid(self) -> list[Problem]:
         """All shapes. Raises ValueError that names the option that is wrong."""
         seq_lens, tokens, hidden = ("128,256", 256, 128) if self.counts else _GPU_GRID
-        d_heads = parse_numbers("--d-heads", self.d_heads)
+        d_heads = parse_numbers("--d-head", self.d_heads)
         for d_head in d_heads:
             check_d_head(d_head)
         return make_grid(
             [DType.from_string(name) for name in split_words(self.dtypes)],
             d_heads,
             split_words(self.masks),
-            parse_numbers("--seq-lens", self.seq_lens or seq_lens),
+            parse_numbers("--seq-len", self.seq_lens or seq_lens),
             tokens=self.tokens or tokens,
             hidden=self.hidden or hidden,
+            batch=self.batch,
+            heads=self.heads,
         )
 
     def chosen_regimes(self) -> list[str]:
@@ -190,7 +194,7 @@ def make_plan(
             plan[problem] = [*peers, *configs]
     if unused := [word for word in words if word not in fitting]:
         raise ValueError(
-            f"kernel {unused[0]} fits no shape of this grid; choose --dtype, --d-heads and --masks "
+            f"kernel {unused[0]} fits no shape of this grid; choose --dtype, --d-head and --mask "
             "that it is for"
         )
     return plan

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from typing import Annotated, Any
 
 import typer
 
 from flashsmith import settings
 from flashsmith.build import Target, build_library, default_jobs, find_cuda_toolkit
 from flashsmith.cli.built import built_rows, print_built
-from flashsmith.cli.gpus import find_gpus
-from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
+from flashsmith.cli.gpus import arch_name, find_gpus
+from flashsmith.cli.selection import (
+    parse_d_heads,
+    parse_dtypes,
+    parse_masks,
+    select_instances,
+    split_words,
+)
 from flashsmith.cli.tables import (
-    DHeadOption,
-    DtypeOption,
     JsonOption,
     KernelsOption,
     Stopwatch,
@@ -21,7 +28,13 @@ from flashsmith.cli.tables import (
     note,
     print_json,
 )
-from flashsmith.configs import ForwardVariant
+from flashsmith.configs import (
+    DType,
+    ForwardKernelInstance,
+    ForwardVariant,
+    get_gpu_architecture,
+    is_hopper_arch,
+)
 from flashsmith.errors import ToolchainError
 
 
@@ -37,50 +50,136 @@ def build(
             "else those of the GPUs found, else sm_80,sm_90a."
         ),
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help='GPUs to compile for by name, in place of --arch, like "NVIDIA H200".'),
+    ] = None,
     kernels: KernelsOption = None,
-    variants: Annotated[str, typer.Option(help="full, causal or full,causal.")] = "full",
-    dtype: DtypeOption = None,
-    d_head: DHeadOption = None,
+    for_attention: Annotated[
+        bool,
+        typer.Option(
+            "--for-attention",
+            help="In place of --kernels: all that attention() takes on this GPU, or on those of "
+            "--gpu or --arch. FLASHSMITH_BUILD=0 then finds every kernel built.",
+        ),
+    ] = False,
+    masks: Annotated[
+        str | None,
+        typer.Option("--mask", help="full, causal or full,causal. Default: full; attention's all."),
+    ] = None,
+    dtypes: Annotated[
+        str | None,
+        typer.Option("--dtype", help="fp16, bf16 or fp16,bf16. Default: all that the set has."),
+    ] = None,
+    d_heads: Annotated[
+        str | None,
+        typer.Option("--d-head", help="Head dimensions, by commas. Default: all that the set has."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Compilers at a time; default: FLASHSMITH_JOBS.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compile again what is cached.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Build kernels into one library; show the registers, spills and shared memory of each."""
-    instances = select_instances(
-        kernels or [settings.KERNELS.get() or "all"],
-        [ForwardVariant.from_name(name.strip()) for name in variants.split(",")],
-        parse_dtype(dtype),
-        check_d_head(d_head),
-    )
-    chosen = choose_target(target, arch or [])
+    """Build kernels into a library; show the registers, spills and shared memory of each."""
+    if for_attention and kernels:
+        raise ValueError("--for-attention says which kernels; leave out --kernels")
+    variants = parse_masks(masks or ("full,causal" if for_attention else "full"))
+    kinds = list(product(parse_dtypes(dtypes), parse_d_heads(d_heads)))
+    gpus = [] if gpu is None else split_words(gpu)
+    if for_attention:
+        plan = plan_for_attention(choose_target(target, arch or [], gpus), gpus, variants, kinds)
+    else:
+        words = kernels or [settings.KERNELS.get() or "all"]
+        instances = [each for kind in kinds for each in select_instances(words, variants, *kind)]
+        plan = {choose_target(target, arch or [], gpus): list(dict.fromkeys(instances))}
     jobs = jobs or default_jobs()
-    note(f"{len(instances)} kernels for {chosen.name}, {jobs} compilers at a time")
     watch = Stopwatch()
-    with build_progress() as progress:
-        library = build_library(instances, chosen, jobs=jobs, progress=progress, force=force)
-    rows = built_rows(library)
+    libraries, rows = [], []
+    not_linted: Counter[str] = Counter()  # reason -> kernels
+    for chosen, wanted in plan.items():
+        note(f"{len(wanted)} kernels for {chosen.name}, {jobs} compilers at a time")
+        with build_progress() as progress:
+            library = build_library(wanted, chosen, jobs=jobs, progress=progress, force=force)
+        libraries.append(library.path)
+        not_linted.update(library.not_linted)
+        # A cached library may have more than was asked for.
+        names = {instance.name for instance in wanted}
+        rows += [row for row in built_rows(library) if row["kernel"] in names]
     if as_json:
         print_json(
             {
-                "target": chosen.kind,
-                "archs": chosen.archs,
-                "library": library.path,
+                "target": next(iter(plan)).kind,
+                "archs": [arch for chosen in plan for arch in chosen.archs],
+                "libraries": libraries,
                 "seconds": watch.seconds,
-                "not_linted": library.not_linted,
+                "not_linted": not_linted,
                 "kernels": rows,
             }
         )
         return
     print_built(rows)
-    for reason, count in library.not_linted.items():
+    for reason, count in not_linted.items():
         note(f"the machine code of {count} kernels was not linted: {reason}; then build --force")
-    note(f"{watch.seconds} s; the library is {library.path}")
+    note(f"{watch.seconds} s; in {', '.join(map(str, libraries))}")
 
 
-def choose_target(kind: str | None, archs: list[str]) -> Target:
+def plan_for_attention(
+    target: Target,
+    gpus: Sequence[str],
+    variants: Sequence[ForwardVariant],
+    kinds: Sequence[tuple[DType | None, int | None]],
+) -> dict[Target, list[ForwardKernelInstance]]:
+    """What attention() takes, a library for each architecture: a family runs on some of them.
+
+    Args:
+        target: The emulator, or the architectures.
+        gpus: Names of the GPUs; where none is of an architecture, those of this machine, else all
+            that there are tables for.
+        kinds: Pairs of dtype and d_head; None for all.
+
+    Raises:
+        ValueError: attention() takes no kernel of these kinds somewhere.
+    """
+    from flashsmith.functional import served_instances  # it loads torch
+
+    plan = {}
+    for arch in target.archs or (None,):
+        found = set()
+        for name, (dtype, d_head) in product(_names_of(arch, gpus), kinds):
+            chosen: dict[str, Any] = {"variants": variants}
+            chosen |= {} if dtype is None else {"dtypes": [dtype]}
+            chosen |= {} if d_head is None else {"d_heads": [d_head]}
+            hopper = None if arch is None else is_hopper_arch(arch)
+            found |= set(served_instances(name, hopper=hopper, **chosen))
+        if not found:
+            raise ValueError(
+                f"attention() takes no kernel of these on {arch}; choose other --d-head"
+            )
+        plan[target if arch is None else Target.cuda(arch)] = sorted(found)
+    return plan
+
+
+def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
+    """The GPUs of an architecture to look up tables for, and the architecture itself."""
+    from flashsmith.functional import gpus_with_tables
+
+    if arch is None:
+        return [None]
+    here = gpus or [gpu.name for gpu in find_gpus()[0] if gpu.arch == arch]
+    return [*(here or gpus_with_tables(arch)), arch]
+
+
+def arch_of(gpu: str) -> str:
+    """What to compile for a GPU of this name. Raises ValueError if none is known."""
+    return arch_name(get_gpu_architecture(gpu).compute_capability)
+
+
+def choose_target(kind: str | None, archs: list[str], gpus: Sequence[str] = ()) -> Target:
     """The target as asked; what was not asked is found here, and said on stderr."""
+    if gpus and archs:
+        raise ValueError("--gpu stands in place of --arch; leave out one of them")
+    archs = archs or [arch_of(gpu) for gpu in gpus]
     if kind is None:
         kind = "cuda" if archs else _default_kind()
     if kind == "cuda" and not archs:

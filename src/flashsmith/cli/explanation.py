@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 
 from flashsmith.bench.grid import Problem
 from flashsmith.cli.tables import note, print_list, print_table
+from flashsmith.configs import is_hopper_arch
 from flashsmith.functional.rules import describe_rule, fits, rule_config
-from flashsmith.functional.select import Source, choose, is_hopper
+from flashsmith.functional.select import Source, choose
 from flashsmith.functional.tables import LENGTH_BUCKETS, Entry, Measured, length_bucket
 
 RULE = "rule"
+_RATES = (
+    "the tuner's, which pauses before each run so that power limits no candidate: higher than "
+    "under steady load, and than what `flashsmith bench` measures beside peers"
+)
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,15 @@ class Explanation:
     passed_over: tuple[str, ...] = ()
 
 
-def explain(problem: Problem, gpu: str | None) -> Explanation:
-    """Why ``attention`` takes which kernel for a problem on the GPU of this name (None: a CPU)."""
+def explain(problem: Problem, gpu: str | None, hopper: bool | None = None) -> Explanation:
+    """Why ``attention`` takes which kernel for a problem on the GPU of this name (None: a CPU).
+
+    hopper: Whether the GPU has compute capability 9.0; None: going by its name.
+    """
     causal = problem.variant.causal
-    choice = choose(problem.dtype, problem.d_head, problem.seq_len, causal, gpu)
+    if gpu is not None and hopper is None:
+        hopper = is_hopper_arch(gpu)
+    choice = choose(problem.dtype, problem.d_head, problem.seq_len, causal, gpu, hopper=hopper)
     words = Explanation(
         shape=str(problem),
         gpu=gpu,
@@ -57,8 +67,8 @@ def explain(problem: Problem, gpu: str | None) -> Explanation:
         ms=row.ms,
         tflops=row.tflops,
         measured=measured,
-        next_best=_next_best(entry, row, problem.seq_len, gpu),
-        rule=_rule(entry, row, problem.seq_len, gpu),
+        next_best=_next_best(entry, row, problem.seq_len, bool(hopper)),
+        rule=_rule(entry, row, problem.seq_len, bool(hopper)),
     )
 
 
@@ -68,6 +78,7 @@ def print_one(words: Explanation) -> None:
         ("kernel", words.kernel),
         ("because", words.reason),
         ("measured", words.measured),
+        ("these rates", words.measured and _RATES),
         ("next best", words.next_best),
         ("the rule", words.rule),
         *(("passed over", text) for text in words.passed_over),
@@ -80,6 +91,9 @@ def print_many(all_words: Sequence[Explanation]) -> None:
         (words.shape, words.kernel, words.source, words.ms, words.tflops) for words in all_words
     ]
     print_table(("shape", "kernel", "from", "ms", "TFLOP/s"), rows)
+    note("one shape at a time (--dtype, --d-head, --mask, --seq-len) is told with reasons")
+    if any(words.measured for words in all_words):
+        note(f"TFLOP/s are {_RATES}")
     for text in dict.fromkeys(text for words in all_words for text in words.passed_over):
         note(f"passed over: {text}")
 
@@ -114,15 +128,14 @@ def _lengths(seq_len: int) -> str:
     return f"for lengths {LENGTH_BUCKETS[i - 1] + 1} to {bucket}"
 
 
-def _next_best(entry: Entry, row: Measured, seq_len: int, gpu: str) -> str | None:
+def _next_best(entry: Entry, row: Measured, seq_len: int, hopper: bool) -> str | None:
     after = entry.ranked[entry.ranked.index(row) + 1 :]
-    hopper = is_hopper(gpu)
     fitting = next((o for o in after if fits(o.config, seq_len, hopper=hopper)), None)
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: Entry, row: Measured, seq_len: int, gpu: str) -> str:
-    rule = rule_config(entry.dtype, entry.d_head, seq_len, hopper=is_hopper(gpu))
+def _rule(entry: Entry, row: Measured, seq_len: int, hopper: bool) -> str:
+    rule = rule_config(entry.dtype, entry.d_head, seq_len, hopper=hopper)
     if rule == row.config:
         return "would choose the same"
     measured = next((other for other in entry.ranked if other.config == rule), None)

@@ -24,9 +24,13 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """What to compile for; from 9.0 on with the suffix that allows all instructions."""
-        major, minor = self.compute_capability
-        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+        return arch_name(self.compute_capability)
+
+
+def arch_name(compute_capability: tuple[int, int]) -> str:
+    """What to compile for; from 9.0 on with the suffix that allows all instructions."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 def find_gpus() -> tuple[list[Gpu], str]:

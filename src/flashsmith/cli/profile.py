@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flashsmith import settings
-from flashsmith.cli.selection import check_d_head, parse_dtype, parse_numbers, select_instances
+from flashsmith.cli.selection import (
+    parse_d_heads,
+    parse_dtypes,
+    parse_masks,
+    parse_numbers,
+    select_instances,
+)
 from flashsmith.cli.tables import (
-    DtypeOption,
+    BatchOption,
+    DHeadsOption,
+    HeadsOption,
     JsonOption,
     KernelsOption,
+    MasksOption,
     build_progress,
     note,
     print_json,
@@ -35,17 +45,22 @@ _STALLS_SHOWN = 4
 
 
 def profile(
-    seq_lens: Annotated[str, typer.Option(help="Separated by commas.")] = "4096",
-    d_heads: Annotated[str, typer.Option(help="Head dimensions, by commas.")] = "128",
+    seq_lens: Annotated[str, typer.Option("--seq-len", help="By commas.")] = "4096",
+    d_heads: DHeadsOption = "128",
     runs: Annotated[int, typer.Option(min=1, help="Launches of a kernel to average.")] = 1,
     kernels: KernelsOption = None,
     peers: Annotated[
         str, typer.Option(help="Of fa2,cudnn,fa3,fa4,flex, those to profile beside; or none.")
     ] = "fa2",
-    dtype: DtypeOption = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Mask what lies ahead.")] = False,
-    batch: Annotated[int | None, typer.Option(min=1, help="Default: tokens / seq_len.")] = None,
-    n_heads: Annotated[int | None, typer.Option(min=1, help="Default: hidden / d_head.")] = None,
+    dtypes: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", help="fp16, bf16 or fp16,bf16. Default: all that the kernels have."
+        ),
+    ] = None,
+    masks: MasksOption = "full",
+    batch: BatchOption = None,
+    heads: HeadsOption = None,
     tokens: Annotated[int, typer.Option(min=1, help="In all sequences of a batch.")] = 16384,
     hidden: Annotated[int, typer.Option(min=1, help="Heads times d_head.")] = 2048,
     out: Annotated[
@@ -64,13 +79,22 @@ def profile(
     """
     if as_csv and as_json:
         raise ValueError("--csv and --json are two formats for one output; choose one")
+    from flashsmith.bench.grid import make_grid  # it loads torch
+
     plan = _make_plan(
         kernels or [settings.KERNELS.get() or "all"],
-        parse_numbers("--seq-lens", seq_lens),
-        [check_d_head(d) or d for d in parse_numbers("--d-heads", d_heads)],
-        parse_dtype(dtype), causal, tokens, hidden,
-        {name: value for name, value in (("batch", batch), ("heads", n_heads)) if value},
-    )  # fmt: skip
+        parse_masks(masks),
+        parse_dtypes(dtypes),
+        [d_head for d_head in parse_d_heads(d_heads) if d_head is not None],
+        partial(
+            make_grid,
+            seq_lens=parse_numbers("--seq-len", seq_lens),
+            tokens=tokens,
+            hidden=hidden,
+            batch=batch,
+            heads=heads,
+        ),
+    )
     from flashsmith.bench import ncu
 
     ncu.find_ncu()
@@ -91,32 +115,24 @@ def profile(
 
 def _make_plan(
     words: list[str],
-    seq_lens: list[int],
+    variants: Sequence[ForwardVariant],
+    dtypes: Sequence[DType | None],
     d_heads: Sequence[int],
-    dtype: DType | None,
-    causal: bool,
-    tokens: int,
-    hidden: int,
-    given: dict[str, Any],
+    make_grid: Callable[..., list[Problem]],
 ) -> Plan:
     """The kernels of each problem; a problem has one dtype, as its tensors have."""
-    from flashsmith.bench.grid import make_grid
     from flashsmith.cli.job import check_fit
 
-    variant = ForwardVariant(causal)
     plan: Plan = {}
-    for d_head in d_heads:
+    for d_head, variant, dtype in product(d_heads, variants, dtypes):
         instances = select_instances(words, [variant], dtype, d_head)
         if other := [instance for instance in instances if instance.variant != variant]:
-            raise ValueError(f"kernel {other[0]} is causal; add --causal")
+            raise ValueError(f"kernel {other[0]} is causal; add --mask causal")
         for kind in sorted({instance.config.dtype for instance in instances}):
             of_kind = [instance for instance in instances if instance.config.dtype == kind]
-            grid = make_grid(
-                [kind], [d_head], [variant.name], seq_lens, tokens=tokens, hidden=hidden
-            )
-            for problem in grid:
+            for problem in make_grid([kind], [d_head], [variant.name]):
                 check_fit(of_kind, problem.seq_len)
-                plan[replace(problem, **given)] = of_kind
+                plan[problem] = of_kind
     return plan
 
 

@@ -13,6 +13,7 @@ from flashsmith.cli.tables import (
     DHeadOption,
     DtypeOption,
     JsonOption,
+    MaskOption,
     build_progress,
     note,
     print_json,
@@ -59,7 +60,7 @@ def report(
     ] = None,
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Mask what lies ahead.")] = False,
+    mask: MaskOption = "full",
     as_json: JsonOption = False,
 ) -> None:
     """Write a page that explains kernels: one file of HTML that needs no network.
@@ -73,7 +74,7 @@ def report(
     """
     chosen = select_instances(
         kernels or [_DEFAULT_KERNELS],
-        [ForwardVariant(causal)],
+        [ForwardVariant.from_name(mask)],
         parse_dtype(dtype),
         check_d_head(d_head),
     )

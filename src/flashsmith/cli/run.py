@@ -17,6 +17,7 @@ from flashsmith.cli.tables import (
     DtypeOption,
     JsonOption,
     KernelsOption,
+    MaskOption,
     build_progress,
     note,
     print_json,
@@ -74,7 +75,7 @@ def run(
     seq_len: Annotated[int | None, typer.Option(min=1, help="Default: 4096, emulator 256.")] = None,
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Mask what lies ahead.")] = False,
+    mask: MaskOption = "full",
     seed: Annotated[int | None, typer.Option(help="Of the random input; default: 0.")] = None,
     device: Annotated[
         str | None,
@@ -93,7 +94,7 @@ def run(
     Exit code 1 if a result is wrong; then no output is written.
     """
     request = _Request(
-        kernels, ForwardVariant(causal), parse_dtype(dtype), check_d_head(d_head),
+        kernels, ForwardVariant.from_name(mask), parse_dtype(dtype), check_d_head(d_head),
         batch, heads, seq_len, seed, input, output,
     )  # fmt: skip
     if output is not None:
@@ -155,7 +156,7 @@ def _check_variants(instances: list[ForwardKernelInstance], request: _Request) -
         )
     for instance in instances:
         if instance.variant != request.variant:
-            raise ValueError(f"kernel {instance} is causal; add --causal")
+            raise ValueError(f"kernel {instance} is causal; add --mask causal")
 
 
 def _agreed(

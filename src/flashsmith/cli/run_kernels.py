@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("seq_len", metavar="SEQ_LEN", type=int)
     add("d_head", metavar="D_HEAD", type=int, help="64, 96, 128, 192 or 256")
-    add("--n_runs", "--n-runs", type=int, default=1, help="of each kernel (default: 1)")
+    add("--n_runs", type=int, default=1, help="of each kernel (default: 1)")
     add(
         "--kernels",
         "-kernels",
@@ -63,17 +63,17 @@ def _parser() -> argparse.ArgumentParser:
         "stands for: KERNELS, else all that are built by default",
     )
     add("--ref", action="store_true", help="also FlashAttention-2 (torch's SDPA)")
-    add("--ref_v3", "--ref-v3", action="store_true", help="also FlashAttention-3, or else -4")
+    add("--ref_v3", action="store_true", help="also FlashAttention-3, or else -4")
     add("--dtype", help="fp16 or bf16; default: that of the kernels named, else fp16")
-    add("--batch", "--n_samples", "--n-samples", type=int, help="default: 4, emulator 1")
-    add("--n_heads", "--n-heads", "--heads", type=int, help="default: 16, emulator 1")
-    add("--causal", action="store_true", help="mask what lies ahead")
+    add("--batch", type=int, help="default: 4, emulator 1")
+    add("--heads", type=int, help="default: 16, emulator 1")
+    add("--mask", choices=("full", "causal"), default="full", help="causal: hide what lies ahead")
     add("--device", help="cuda (default) or cpu, the emulator")
     return parser
 
 
 def _run(args: argparse.Namespace) -> int:
-    for name in ("seq_len", "n_runs", "batch", "n_heads"):
+    for name in ("seq_len", "n_runs", "batch", "heads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"{name} is {value}; expected at least 1")
     check_d_head(args.d_head)
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
         d_head=args.d_head,
         mask=instances[0].variant.name,
         batch=args.batch or (4 if on_gpu else 1),
-        heads=args.n_heads or (16 if on_gpu else 1),
+        heads=args.heads or (16 if on_gpu else 1),
         seq_len=args.seq_len,
     )
     note(f"{problem} on {'the GPU' if on_gpu else 'the emulator'} ({why}), {args.n_runs} runs")
@@ -106,11 +106,11 @@ def _choose_kernels(args: argparse.Namespace) -> list[ForwardKernelInstance]:
     words = [everything if word == "all" else word for word in args.kernels or ["all"]]
     names = [parse_name(word, args.d_head) for word in words if is_kernel_name(word)]
     dtype = parse_dtype(args.dtype) or (names[0].config.dtype if names else DType.FP16)
-    variant = ForwardVariant(args.causal)
+    variant = ForwardVariant.from_name(args.mask)
     instances = select_instances(words, [variant], dtype, args.d_head)
     for instance in instances:
         if instance.variant != variant:
-            raise ValueError(f"kernel {instance} is causal; add --causal")
+            raise ValueError(f"kernel {instance} is causal; add --mask causal")
     return instances
 
 

@@ -22,6 +22,21 @@ def parse_dtype(text: str | None) -> DType | None:
     return None if text is None else DType.from_string(text)
 
 
+def parse_dtypes(text: str | None) -> list[DType | None]:
+    """Those of a list by commas; for no text one that is open."""
+    return [None] if text is None else [DType.from_string(word) for word in split_words(text)]
+
+
+def parse_d_heads(text: str | None) -> list[int | None]:
+    """As ``parse_dtypes``. Raises ValueError for one that no family takes."""
+    return [None] if text is None else [check_d_head(d) for d in parse_numbers("--d-head", text)]
+
+
+def parse_masks(text: str) -> list[ForwardVariant]:
+    """Of a list by commas, each once."""
+    return list(dict.fromkeys(ForwardVariant.from_name(word) for word in split_words(text)))
+
+
 def check_d_head(d_head: int | None) -> int | None:
     if d_head is not None and d_head not in SUPPORTED_D_HEADS:
         supported = ", ".join(map(str, SUPPORTED_D_HEADS))

@@ -44,6 +44,14 @@ DHeadOption = Annotated[
         "is taken at it."
     ),
 ]
+MaskOption = Annotated[
+    str, typer.Option(help="full, or causal: a query attends to no key that lies ahead.")
+]
+DHeadsOption = Annotated[str, typer.Option("--d-head", help="Head dimensions, by commas.")]
+DtypesOption = Annotated[str, typer.Option("--dtype", help="fp16, bf16 or fp16,bf16.")]
+MasksOption = Annotated[str, typer.Option("--mask", help="full, causal or full,causal.")]
+BatchOption = Annotated[int | None, typer.Option(min=1, help="In place of --tokens.")]
+HeadsOption = Annotated[int | None, typer.Option(min=1, help="In place of --hidden.")]
 TokensOption = Annotated[
     int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
 ]

@@ -7,30 +7,34 @@ from typing import Annotated
 
 import typer
 
-from flashsmith.cli.tables import KERNEL_SETS, HiddenOption, JsonOption, TokensOption
+from flashsmith.cli.tables import (
+    KERNEL_SETS,
+    BatchOption,
+    DHeadsOption,
+    DtypesOption,
+    HeadsOption,
+    HiddenOption,
+    JsonOption,
+    MasksOption,
+    TokensOption,
+)
 
 
 def tune(
-    d_heads: Annotated[
-        str, typer.Option("--d-heads", "--d-head", help="Head dimensions, by commas.")
-    ] = "128,64",
-    dtypes: Annotated[
-        str, typer.Option("--dtypes", "--dtype", help="fp16, bf16 or fp16,bf16.")
-    ] = "fp16,bf16",
-    masks: Annotated[str, typer.Option(help="full, causal or full,causal.")] = "full,causal",
-    causal: Annotated[bool, typer.Option("--causal", help="As --masks causal.")] = False,
+    d_heads: DHeadsOption = "128,64",
+    dtypes: DtypesOption = "fp16,bf16",
+    masks: MasksOption = "full,causal",
     seq_lens: Annotated[
         str | None,
         typer.Option(
-            "--seq-lens",
             "--seq-len",
             help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 256.",
         ),
     ] = None,
     tokens: TokensOption = None,
     hidden: HiddenOption = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="In place of --tokens.")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="In place of --hidden.")] = None,
+    batch: BatchOption = None,
+    heads: HeadsOption = None,
     kernels: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,7 +88,7 @@ def tune(
     request = tune_job.Request(
         d_heads=d_heads,
         dtypes=dtypes,
-        masks="causal" if causal else masks,
+        masks=masks,
         seq_lens=seq_lens,
         tokens=tokens,
         hidden=hidden,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,16 @@ from flashsmith.cli.selection import (
 )
 from flashsmith.cli.tables import build_progress, note, print_json, print_table
 from flashsmith.configs import (
+    HOPPER_COMPUTE_CAPABILITY,
     DType,
     ForwardKernelConfig,
     ForwardKernelInstance,
+    get_gpu_architecture,
     is_hopper_arch,
     is_kernel_name,
     parse_kernel_name_into_config,
 )
+from flashsmith.configs.legality import MIN_COMPUTE_CAPABILITY
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.functional import target_of
 from flashsmith.functional.tables import Entry, user_table_path
@@ -41,6 +44,7 @@ from flashsmith.tuning.search import REPEATS
 
 _GPU_GRID = ("512,1024,2048,4096,8192,16384", 16384, 2048)
 _COUNTS_GRID = ("256", 256, 128)
+_EXPLAINED_IN_FULL = 4  # shapes, at most; more are a table
 
 
 @dataclass(frozen=True)
@@ -61,21 +65,19 @@ class Request:
     def problems(self) -> list[Problem]:
         """All shapes. Raises ValueError that names the option that is wrong."""
         seq_lens, tokens, hidden = _COUNTS_GRID if self.counts else _GPU_GRID
-        d_heads = parse_numbers("--d-heads", self.d_heads)
+        d_heads = parse_numbers("--d-head", self.d_heads)
         for d_head in d_heads:
             check_d_head(d_head)
-        grid = make_grid(
+        return make_grid(
             [DType.from_string(name) for name in split_words(self.dtypes)],
             d_heads,
             split_words(self.masks),
-            parse_numbers("--seq-lens", self.seq_lens or seq_lens),
+            parse_numbers("--seq-len", self.seq_lens or seq_lens),
             tokens=self.tokens or tokens,
             hidden=self.hidden or hidden,
+            batch=self.batch,
+            heads=self.heads,
         )
-        return [
-            replace(problem, batch=self.batch or problem.batch, heads=self.heads or problem.heads)
-            for problem in grid
-        ]
 
     def configs(self, problems: Iterable[Problem], arch: str) -> list[ForwardKernelConfig]:
         """What the kernel words choose for the dtypes and head dimensions of the problems."""
@@ -90,7 +92,7 @@ class Request:
             for instance in select_instances(keys, dtype=dtype, d_head=d_head)
         ]
         if unused := [cfg for cfg in named if (cfg.dtype, cfg.d_head) not in kinds]:
-            raise ValueError(f"kernel {unused[0]} is for no shape of --dtypes and --d-heads")
+            raise ValueError(f"kernel {unused[0]} is for no shape of --dtype and --d-head")
         return list(dict.fromkeys([*named, *chosen]))
 
 
@@ -167,15 +169,29 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def explain(request: Request, gpu: str | None, as_json: bool) -> None:
-    if gpu is None and torch.cuda.is_available():
+    """Why each shape gets its kernel; on the GPU of this name, on this one, or on the emulator."""
+    hopper = None
+    if gpu is not None:
+        _check_supported(gpu)
+    elif torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
-    explained = [explanation.explain(problem, gpu) for problem in request.problems()]
+        hopper = torch.cuda.get_device_capability() == HOPPER_COMPUTE_CAPABILITY
+    explained = [explanation.explain(problem, gpu, hopper) for problem in request.problems()]
     if as_json:
-        print_json([asdict(item) | {"kernel": item.kernel} for item in explained])
-    elif len(explained) == 1:
-        explanation.print_one(explained[0])
+        print_json([asdict(item) for item in explained])
+    elif len(explained) <= _EXPLAINED_IN_FULL:
+        for item in explained:
+            explanation.print_one(item)
     else:
         explanation.print_many(explained)
+
+
+def _check_supported(gpu: str) -> None:
+    """Raises ValueError if no GPU of this name is known, or if it is too old for the kernels."""
+    capability = get_gpu_architecture(gpu).compute_capability
+    if capability < MIN_COMPUTE_CAPABILITY:
+        have, need = (".".join(map(str, pair)) for pair in (capability, MIN_COMPUTE_CAPABILITY))
+        raise ValueError(f"gpu {gpu!r} has compute capability {have}; the kernels need {need}")
 
 
 def count(request: Request, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from flashsmith.configs.gpu import (
     get_gpu_architecture,
     is_hopper_arch,
 )
+from flashsmith.configs.gpu_models import GPU_MODELS
 from flashsmith.configs.hopper import HopperForwardKernelConfig
 from flashsmith.configs.hopper_spaces import (
     HopperTiles,
@@ -48,6 +49,7 @@ __all__ = [
     "FORWARD_VARIANTS",
     "FULL",
     "GPU_ARCHITECTURES",
+    "GPU_MODELS",
     "HOPPER_COMPUTE_CAPABILITY",
     "DType",
     "FlashForwardKernelConfig",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from flashsmith.configs.gpu_models import GPU_MODELS, find_compute_capability
+
 WARP_SIZE = 32
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
@@ -55,21 +57,24 @@ HOPPER_COMPUTE_CAPABILITY = (9, 0)
 
 
 def is_hopper_arch(name: str) -> bool:
-    """Whether the architecture called `name` is the one that the sm90 family is for."""
+    """Whether the architecture, or GPU, called `name` is one that the sm90 family is for."""
     return get_gpu_architecture(name).compute_capability == HOPPER_COMPUTE_CAPABILITY
 
 
 def get_gpu_architecture(name: str) -> GpuArchitecture:
-    """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0".
+    """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0"; or
+    that of the GPU of this name, in any spelling: "NVIDIA H200", "h200", "rtx-4090".
 
     Raises:
-        ValueError: the architecture is not in the table.
+        ValueError: neither is known; the message lists both.
     """
     match = re.fullmatch(r"sm_(\d+)(\d)[af]?|(\d+)\.(\d)", name)
+    capability: tuple[int, ...] | None = find_compute_capability(name)
     if match:
-        major, minor = (int(digits) for digits in match.groups() if digits)
-        for gpu in GPU_ARCHITECTURES:
-            if gpu.compute_capability == (major, minor):
-                return gpu
+        capability = tuple(int(digits) for digits in match.groups() if digits)
+    for gpu in GPU_ARCHITECTURES:
+        if gpu.compute_capability == capability:
+            return gpu
     valid = ", ".join(gpu.name for gpu in GPU_ARCHITECTURES)
-    raise ValueError(f"gpu {name!r} is not known; supported: {valid}")
+    models = ", ".join(GPU_MODELS)
+    raise ValueError(f"gpu {name!r} is not known; supported: {valid}, and names with {models}")

@@ -3,6 +3,15 @@
 from flashsmith.functional.api import attention, forward
 from flashsmith.functional.device import target_of
 from flashsmith.functional.select import select_config
+from flashsmith.functional.served import gpus_with_tables, served_instances
 from flashsmith.functional.workspace import workspace_for
 
-__all__ = ["attention", "forward", "select_config", "target_of", "workspace_for"]
+__all__ = [
+    "attention",
+    "forward",
+    "gpus_with_tables",
+    "select_config",
+    "served_instances",
+    "target_of",
+    "workspace_for",
+]

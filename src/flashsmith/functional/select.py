@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from flashsmith.configs import (
     DType,
     ForwardKernelConfig,
     ForwardVariant,
+    is_hopper_arch,
 )
 from flashsmith.configs.legality import SUPPORTED_VALUES
 from flashsmith.errors import TuningError
@@ -110,13 +110,17 @@ def choose(
         seq_len: Of k.
         hopper: Whether the GPU has compute capability 9.0; None: going by its name.
         plain: Whether q is shaped as k, and no log-sum-exp is wanted.
+
+    Raises:
+        ValueError: No family takes the shape there; without ``hopper``: no GPU of this name is
+            known.
     """
     if gpu is None:
         by_rule = rule_config(
             dtype, d_head, seq_len, hopper=not _is_for_sm80(d_head, seq_len, plain)
         )
         return Choice(by_rule, ("no GPU: on a CPU the emulator runs, and there is no table",))
-    hopper = is_hopper(gpu) if hopper is None else hopper
+    hopper = is_hopper_arch(gpu) if hopper is None else hopper
     if not hopper and not plain:
         raise ValueError(
             f"{gpu} is not of compute capability 9.0, and only kernels for that take k of another "
@@ -125,18 +129,13 @@ def choose(
     sources, refused = find_tables(gpu)
     passed_over = list(refused)
     key = (dtype, d_head, ForwardVariant(bool(causal)).name, length_bucket(seq_len))
-    for source, entry in _entries(sources, key, passed_over):
+    for source, entry in entries_for(sources, key, passed_over):
         for row in entry.ranked:
             if fits(row.config, seq_len, hopper=hopper, plain=plain):
                 config = row.config.for_dtype(dtype)
                 return Choice(config, tuple(passed_over), source, entry, row)
         passed_over.append(f"{source.title} {source.path}: no blocks in it divide {seq_len}")
     return Choice(rule_config(dtype, d_head, seq_len, hopper=hopper), tuple(passed_over))
-
-
-def is_hopper(gpu: str) -> bool:
-    """Whether a GPU of this name has compute capability 9.0: `NVIDIA H200`, `GH200 480GB`."""
-    return re.search(r"\bG?H(20|100|200|800)\b", gpu) is not None
 
 
 def _is_for_sm80(d_head: int, seq_len: int, plain: bool) -> bool:
@@ -176,7 +175,7 @@ def forget_tables() -> None:
     _select.cache_clear()
 
 
-def _entries(
+def entries_for(
     sources: tuple[Source, ...], key: Key, passed_over: list[str]
 ) -> Iterator[tuple[Source, Entry]]:
     """The entries that may serve ``key``, best first; what is missing goes to ``passed_over``."""

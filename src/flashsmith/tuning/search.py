@@ -73,7 +73,7 @@ def make_plan(
         if not fitting:
             raise ValueError(
                 f"none of the kernels can run {problem} on {arch}; choose other --kernels, or "
-                "narrow --dtypes, --d-heads or --seq-lens"
+                "narrow --dtype, --d-head or --seq-len"
             )
         key = (problem.dtype, problem.d_head, problem.mask, length_bucket(problem.seq_len))
         other = buckets.setdefault(key, problem)

@@ -1,0 +1,48 @@
+"""The compute capabilities of NVIDIA's GPUs by the names of their models."""
+
+from __future__ import annotations
+
+import re
+
+# NVIDIA's list, https://developer.nvidia.com/cuda-gpus. A name has a model's words in this order,
+# among others: "NVIDIA A100-SXM4-80GB" has A100. The first that fits counts.
+_MODELS: dict[tuple[int, int], tuple[str, ...]] = {
+    (9, 0): ("H100", "H200", "H800", "H20", "GH200"),
+    (10, 0): ("B100", "B200", "GB200"),
+    (10, 3): ("B300", "GB300"),
+    (11, 0): ("Thor",),
+    (12, 0): ("RTX 5050", "RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090", "RTX PRO"),
+    (12, 1): ("GB10",),
+    (8, 0): ("A100", "A800", "A30"),
+    (8, 6): (
+        *("A2", "A10", "A10G", "A16", "A40", "RTX 3050", "RTX 3060", "RTX 3070", "RTX 3080"),
+        *("RTX 3090", "RTX A2000", "RTX A3000", "RTX A4000", "RTX A4500", "RTX A5000"),
+        *("RTX A5500", "RTX A6000"),
+    ),
+    (8, 7): ("Orin",),
+    (8, 9): (
+        *("L4", "L20", "L40", "L40S", "RTX 4050", "RTX 4060", "RTX 4070", "RTX 4080", "RTX 4090"),
+        *("RTX 2000 Ada", "RTX 4000 Ada", "RTX 4500 Ada", "RTX 5000 Ada", "RTX 5880 Ada"),
+        "RTX 6000 Ada",
+    ),
+    (7, 5): ("T4", "RTX 2060", "RTX 2070", "RTX 2080", "Quadro RTX", "TITAN RTX"),
+}
+
+GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
+
+
+def find_compute_capability(gpu: str) -> tuple[int, int] | None:
+    """That of the GPU of this name, as drivers and people write it: `NVIDIA H200`, `rtx4090`.
+
+    None: no model in the list has this name.
+    """
+    for capability, models in _MODELS.items():
+        if any(_pattern(model).search(gpu) for model in models):
+            return capability
+    return None
+
+
+def _pattern(model: str) -> re.Pattern[str]:
+    """A model's words, whole; between them anything but letters and digits, or nothing."""
+    words = r"[^a-z0-9]*".join(model.split())
+    return re.compile(rf"(?<![a-z0-9]){words}(?![a-z0-9])", re.IGNORECASE)

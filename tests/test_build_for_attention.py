@@ -1,0 +1,171 @@
+"""`flashsmith build --for-attention`: afterwards attention() needs no compiler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import flashsmith
+from flashsmith import settings
+from flashsmith.build import Library, Target
+from flashsmith.cli import app, gpus
+from flashsmith.cli import build as build_command
+from flashsmith.configs import (
+    CAUSAL,
+    FORWARD_VARIANTS,
+    FULL,
+    DType,
+    ForwardKernelInstance,
+    HopperForwardKernelConfig,
+    get_autotuning_kernel_configs,
+)
+from flashsmith.errors import KernelNotFoundError
+from flashsmith.functional import gpus_with_tables, served_instances
+from flashsmith.functional.select import choose, forget_tables
+from flashsmith.functional.tables import LENGTH_BUCKETS, Table, shipped_table_path, user_table_path
+
+H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.fixture(autouse=True)
+def _no_tables_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(settings.TUNED.name, str(tmp_path / "tuned"))
+    forget_tables()
+    yield
+    forget_tables()
+
+
+def build(*args: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["build", "--for-attention", *map(str, args)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def test_attention_then_works_with_building_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the emulator, for one dtype and d_head, with every kind of shape."""
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
+    flashsmith.functional.api.kernel_for.cache_clear()
+    monkeypatch.setattr("flashsmith.runtime.kernels._kernels", {})
+    args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
+    document = json.loads(build(*args, "--json").stdout)
+    built = {row["kernel"] for row in document["kernels"]}
+    assert len(built) == 6  # two of the sm80 family, one of sm90, full and causal
+    monkeypatch.setenv(settings.BUILD.name, "0")
+    for causal, (q_len, k_len), lse in product(
+        (False, True), ((64, 64), (128, 128), (50, 70)), (False, True)
+    ):
+        q, k = (torch.randn(1, n, 1, 64).half() for n in (q_len, k_len))
+        flashsmith.attention(q, k, k.clone(), causal=causal, return_lse=lse)
+    with pytest.raises(KernelNotFoundError):
+        other = torch.randn(1, 64, 1, 128).half()
+        flashsmith.attention(other, other.clone(), other.clone())
+    flashsmith.functional.api.kernel_for.cache_clear()
+
+
+@pytest.mark.parametrize("gpu", [H200, A100, None])
+def test_whatever_is_chosen_is_among_the_served(gpu: str | None) -> None:
+    served = set(served_instances(gpu))
+    lengths = [n for bucket in LENGTH_BUCKETS for n in (bucket - 64, bucket, 2 * bucket)]
+    lengths += [] if gpu == A100 else [1, 777, 5001]
+    d_heads = (64, 128) if gpu == A100 else (64, 96, 128, 192, 256)
+    taken = set()
+    for dtype, d_head, seq_len, variant in product(DType, d_heads, lengths, FORWARD_VARIANTS):
+        for plain in (True,) if gpu == A100 else (True, False):
+            choice = choose(dtype, d_head, seq_len, variant.causal, gpu, plain=plain)
+            taken.add(ForwardKernelInstance(choice.config, variant))
+    assert taken <= served
+    rules = 4 * len(d_heads)  # more is not built than is taken, but for the rule's
+    assert len(served - taken) <= rules
+
+
+def test_a_table_without_a_kernel_for_every_length_is_served_whole(tmp_path: Path) -> None:
+    """Blocks that do not divide a length are passed over, so what comes after them is needed."""
+    served = served_instances(A100, dtypes=[DType.FP16], d_heads=[128], variants=[FULL])
+    shipped = Table.read(shipped_table_path(H200))
+    space = get_autotuning_kernel_configs([DType.FP16])
+    large = next(cfg for cfg in space if cfg.B_r == 128)
+    small, never = (cfg for cfg in space[:2] if cfg.B_r == 64)
+    entry = shipped.entries[DType.FP16, 128, "full", 1024]
+    rows = [
+        type(entry.ranked[0])(cfg, ms, ms, ms, 1.0)
+        for ms, cfg in enumerate((large, small, never), 1)
+    ]
+    changed = type(entry)(**{**vars(entry), "ranked": tuple(rows)})
+    stamp = {**shipped.stamp, "gpu": A100, "flashsmith": flashsmith.__version__}
+    Table.of(stamp, [changed]).write(user_table_path(A100))
+    forget_tables()
+    more = set(served_instances(A100, dtypes=[DType.FP16], d_heads=[128], variants=[FULL]))
+    added = {instance.config for instance in more - set(served)}
+    assert {large, small} - {instance.config for instance in served} == added
+    assert gpus_with_tables("sm_80") == [A100]
+    assert gpus_with_tables("sm_90") == [H200]
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> dict[Target, list[ForwardKernelInstance]]:
+    """What would have been built; no GPU is found."""
+    calls: dict[Target, list[ForwardKernelInstance]] = {}
+
+    def note_call(instances: Any, target: Target, **_: Any) -> Library:
+        calls[target] = list(instances)
+        manifest = {"artifact": {"file": "x"}, "kernels": {}}
+        return Library(Path("/nowhere"), manifest | {"target": {"kind": target.kind, "archs": []}})
+
+    monkeypatch.setattr(build_command, "build_library", note_call)
+    monkeypatch.setattr(build_command, "find_gpus", lambda: ([], "none"))
+    monkeypatch.delenv(settings.ARCH.name, raising=False)
+    return calls
+
+
+def test_each_architecture_has_the_kernels_that_run_there(built: Any) -> None:
+    build("--arch", "sm_80,sm_90a")
+    assert set(built) == {Target.cuda("sm_80"), Target.cuda("sm_90a")}
+    for target, instances in built.items():
+        (arch,) = target.archs
+        assert instances and all(not each.config.problems(arch) for each in instances)
+    hopper = built[Target.cuda("sm_90a")]
+    assert hopper == served_instances(H200)  # no GPU is here: all tables of the architecture
+    assert {each.variant for each in hopper} == {FULL, CAUSAL}
+    built.clear()
+    build("--gpu", "h200", "--dtype", "bf16", "--d-head", "64,256", "--mask", "causal")
+    (found,) = built.values()
+    assert {each.config.dtype for each in found} == {DType.BF16}
+    assert {each.config.d_head for each in found} == {64, 256}
+    assert {each.variant for each in found} == {CAUSAL}
+    assert set(found) < set(hopper)
+
+
+def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = gpus.Gpu("NVIDIA Engineering Sample", (9, 0), "1 MiB", "1")
+    monkeypatch.setattr(build_command, "find_gpus", lambda: ([here], ""))
+    build("--target", "cuda")
+    assert list(built) == [Target.cuda("sm_90a")]
+    rule = built[Target.cuda("sm_90a")]
+    assert rule == served_instances("sm_90a")  # there is no table for its name
+    assert all(isinstance(each.config, HopperForwardKernelConfig) for each in rule)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-k", "prog"), "leave out --kernels"),
+        (("--gpu", "h200", "--arch", "sm_80"), "--gpu stands in place of --arch"),
+        (("--gpu", "h200", "--target", "emulator"), "the emulator has none"),
+        (("--gpu", "banana"), "gpu 'banana' is not known"),
+        (("--gpu", "T4"), "need compute capability 8.0"),
+        (("--gpu", "a100", "--d-head", "256"), "attention() takes no kernel of these on sm_80"),
+        (("--d-head", "80"), "--d-head is 80"),
+    ],
+)
+def test_refused(args: tuple[str, ...], message: str, built: Any) -> None:
+    assert message in build(*args, code=2).stderr
+    assert not built

@@ -1,0 +1,18 @@
+"""Options with underscores, as the scripts have always had them, for the `flashsmith` command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_NAMES = {"--seq-lens": "--seq-len", "--d-heads": "--d-head"}
+
+
+def as_commands_spell(words: Iterable[str]) -> list[str]:
+    """`--seq_lens=1024` -> `--seq-len=1024`; values and short options stay as they are."""
+    return [_option(word) if word.startswith("--") else word for word in words]
+
+
+def _option(word: str) -> str:
+    name, equals, value = word.partition("=")
+    name = name.replace("_", "-")
+    return _NAMES.get(name, name) + equals + value
