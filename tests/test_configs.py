@@ -136,6 +136,9 @@ def test_should_autotune_config(change: dict[str, int], kept: bool) -> None:
         ("prog", 7),
         ("progall", 56),
         ("prog-all", 56),
+        ("prog_all", 56),
+        ("progression", 7),
+        ("PROG", 7),
         ("all", 85),
         ("tune", 80),
         ("TUNE", 80),
@@ -147,11 +150,11 @@ def test_should_autotune_config(change: dict[str, int], kept: bool) -> None:
 def test_kernels_key_as_argument_and_from_the_environment(
     key: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KERNELS", "prog" if key != "prog" else "all")
-    chosen = get_kernel_configs(key)
+    monkeypatch.setenv("KERNELS", "hopper-prog")
+    chosen = get_kernel_configs(kernels_key=key)
     assert len(chosen) == count
     monkeypatch.setenv("KERNELS", key)
-    assert get_kernel_configs() == chosen
+    assert get_kernel_configs() == get_kernel_configs("") == get_kernel_configs(" ") == chosen
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -162,11 +165,10 @@ def test_kernels_unset_means_all(value: str | None, monkeypatch: pytest.MonkeyPa
     assert get_kernel_configs() == get_kernels_to_build()
 
 
-@pytest.mark.parametrize(
-    "key", ["", "tuned", "progress", "64", "64,128", "64,32,4", "a,b", "-64,32"]
-)
+@pytest.mark.parametrize("key", ["tuned", "pro", "64", "64,128", "64,32,4", "a,b", "-64,32"])
 def test_wrong_kernels_key_lists_the_valid_ones(key: str) -> None:
-    valid = 'prog, progall, prog-all, all, tune.*"64,32" "64,64" "128,32" "128,64"'
+    valid = "prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune, hopper"
+    valid += '.*"64,32" "64,64" "128,32" "128,64"'
     with pytest.raises(ValueError, match=valid) as error:
         get_kernel_configs(key)
     assert repr(key) in str(error.value)

@@ -19,6 +19,20 @@ _TRUE = ("1", "true", "on", "yes")
 _FALSE = ("0", "false", "off", "no")
 
 
+# The keys that get_kernel_configs() takes; every other place that lists them reads this.
+KERNEL_SETS = ("prog", "progall", "all", "tune", "B_r,B_c", "hopper-prog", "hopper-tune", "hopper")
+
+
+def _parse_kernels(text: str) -> str:
+    from flashsmith.configs import get_kernel_configs  # which itself reads settings
+
+    try:
+        get_kernel_configs(text)
+    except ValueError:
+        raise ValueError(f"one of {', '.join(KERNEL_SETS)} (like 64,32)") from None
+    return text
+
+
 def _parse_switch(text: str) -> bool:
     if text.lower() in _TRUE + _FALSE:
         return text.lower() in _TRUE
@@ -72,10 +86,10 @@ class Setting(Generic[T]):
 
 KERNELS = Setting(
     "KERNELS",
-    "prog | progall | prog-all | all | tune | B_r,B_c",
+    " | ".join(KERNEL_SETS),
     "all",
-    "which set of configurations get_kernel_configs() returns",
-    str,
+    "the set of configurations that get_kernel_configs() returns and every command starts from",
+    _parse_kernels,
 )
 CACHE_DIR = Setting(
     "FLASHSMITH_CACHE_DIR",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,12 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells do
 
 class _Group(TyperGroup):
     """Turns exceptions of the commands into one message on stderr and an exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # --debug may stand behind the command, too.
+        if "--debug" in args:
+            args = ["--debug", *(word for word in args if word != "--debug")]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         debug = bool(ctx.params.get("debug"))
@@ -51,6 +58,12 @@ def _describe(error: Exception) -> tuple[str, int]:
     return f"{type(error).__name__}: {error} (--debug shows where)", _FAILED
 
 
+def unwrapped(text: str | None) -> str:
+    """A docstring whose paragraphs are one line each, for a help text that is wrapped anew."""
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 app = typer.Typer(
     name="flashsmith",
     cls=_Group,
@@ -71,7 +84,7 @@ for command in (
     report.report,
     doctor.doctor,
 ):
-    app.command()(command)
+    app.command(help=unwrapped(command.__doc__))(command)
 app.add_typer(cache.app)
 
 
@@ -88,7 +101,11 @@ def _options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error (FLASHSMITH_DEBUG=1).")
+        bool,
+        typer.Option(
+            "--debug",
+            help="Show the traceback of an error (FLASHSMITH_DEBUG=1); before or behind a command.",
+        ),
     ] = False,
 ) -> None:
     pass  # both act elsewhere: the callback above, and _Group

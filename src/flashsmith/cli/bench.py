@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flashsmith import settings
+from flashsmith.cli.selection import kernel_words
 from flashsmith.cli.tables import (
     KERNEL_SETS,
     BatchOption,
@@ -91,7 +91,7 @@ def bench(
     from flashsmith.cli import bench_job  # it loads torch
 
     request = bench_job.Request(
-        kernels=kernels or [settings.KERNELS.get() or "default"],
+        kernels=kernel_words(kernels, "default"),
         peers=peers,
         dtypes=dtypes,
         d_heads=d_heads,

@@ -124,6 +124,7 @@ _GPU_GRID = ("512,1024,2048,4096,8192,16384", 16384, 2048)
 
 def run(request: Request, out: Path, *, force: bool, as_json: bool) -> None:
     problems = request.grid()
+    _check_words(request, problems)
     regimes = request.chosen_regimes()
     device = _choose_device(request.counts)
     peers = request.chosen_peers()
@@ -172,6 +173,13 @@ def _time(
         )
         _sweep(out, lambda progress: sweep(plan, measure, times, progress))
     return times.rows
+
+
+def _check_words(request: Request, problems: Iterable[Problem]) -> None:
+    """Raises ValueError for a peer or kernel that is none, before a GPU is asked for."""
+    if not request.counts and request.peers not in ("available", "none"):
+        find_peers(split_words(request.peers))
+    make_plan(problems, [word for word in request.kernels if word != _DEFAULT], [], "cpu")
 
 
 def make_plan(

@@ -14,6 +14,7 @@ from flashsmith.build import Target, build_library, default_jobs, find_cuda_tool
 from flashsmith.cli.built import built_rows, print_built
 from flashsmith.cli.gpus import arch_name, find_gpus
 from flashsmith.cli.selection import (
+    kernel_words,
     parse_d_heads,
     parse_dtypes,
     parse_masks,
@@ -90,7 +91,7 @@ def build(
     if for_attention:
         plan = plan_for_attention(choose_target(target, arch or [], gpus), gpus, variants, kinds)
     else:
-        words = kernels or [settings.KERNELS.get() or "all"]
+        words = kernel_words(kernels, "all")
         instances = [each for kind in kinds for each in select_instances(words, variants, *kind)]
         plan = {choose_target(target, arch or [], gpus): list(dict.fromkeys(instances))}
     jobs = jobs or default_jobs()

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from flashsmith import settings
 from flashsmith.build import KernelCache, list_libraries
 from flashsmith.cli.built import built_rows, print_built
-from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
+from flashsmith.cli.selection import check_d_head, kernel_words, parse_dtype, select_instances
 from flashsmith.cli.tables import (
     KERNEL_SETS,
     DHeadOption,
@@ -68,7 +67,7 @@ def configs(
         _list_built(words or [], chosen_dtype, chosen_d_head, as_json)
         return
     selected = select_instances(
-        words or [settings.KERNELS.get() or "all"], dtype=chosen_dtype, d_head=chosen_d_head
+        kernel_words(words, "all"), dtype=chosen_dtype, d_head=chosen_d_head
     )
     found = list(dict.fromkeys(instance.config for instance in selected))
     if all_blocks:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashsmith import settings
 from flashsmith.cli.selection import (
+    kernel_words,
     parse_d_heads,
     parse_dtypes,
     parse_masks,
@@ -37,6 +37,7 @@ from flashsmith.errors import DeviceError, ProfilerError
 
 if TYPE_CHECKING:
     from flashsmith.bench.grid import Problem
+    from flashsmith.bench.peers import Peer
     from flashsmith.bench.profile import KernelProfile
 
     Plan = dict[Problem, list[ForwardKernelInstance]]
@@ -82,7 +83,7 @@ def profile(
     from flashsmith.bench.grid import make_grid  # it loads torch
 
     plan = _make_plan(
-        kernels or [settings.KERNELS.get() or "all"],
+        kernel_words(kernels, "all"),
         parse_masks(masks),
         parse_dtypes(dtypes),
         [d_head for d_head in parse_d_heads(d_heads) if d_head is not None],
@@ -97,15 +98,17 @@ def profile(
     )
     from flashsmith.bench import ncu
 
+    chosen_peers = _choose_peers(peers)
     ncu.find_ncu()
     _require_gpu()
-    chosen_peers = _choose_peers(peers)
+    _say_missing(chosen_peers)
     _build(plan)
+    usable = [peer.name for peer in chosen_peers if peer.is_available]
     profiles: list[KernelProfile] = []
     try:
         for number, (problem, instances) in enumerate(plan.items(), 1):
             note(f"[{number}/{len(plan)}] {problem}: {len(instances)} kernels")
-            profiles += _profile(problem, instances, chosen_peers, runs, out)
+            profiles += _profile(problem, instances, usable, runs, out)
     except (ProfilerError, KeyboardInterrupt):
         if profiles:  # of the problems before
             _report(profiles, as_csv, as_json)
@@ -147,17 +150,18 @@ def _require_gpu() -> None:
         )
 
 
-def _choose_peers(text: str) -> list[str]:
-    """Those that can be used here; what is missing is said."""
+def _choose_peers(text: str) -> list[Peer]:
     from flashsmith.bench.peers import find_peers
 
     if text.strip().lower() in ("", "none"):
         return []
-    chosen = find_peers([name.strip().lower() for name in text.split(",")])
-    for peer in chosen:
+    return find_peers([name.strip().lower() for name in text.split(",")])
+
+
+def _say_missing(peers: Sequence[Peer]) -> None:
+    for peer in peers:
         if why := peer.why_missing():
             note(f"without {peer.name}: {why}")
-    return [peer.name for peer in chosen if peer.is_available]
 
 
 def _build(plan: Plan) -> None:

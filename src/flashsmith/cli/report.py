@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from flashsmith.cli.files import check_output, write_whole
-from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
+from flashsmith.cli.selection import check_d_head, kernel_words, parse_dtype, select_instances
 from flashsmith.cli.tables import (
+    KERNEL_SETS,
     DHeadOption,
     DtypeOption,
     JsonOption,
@@ -29,8 +30,7 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="KEY|NAME",
-            help="Sets (prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune) or short "
-            "forms. Default: prog.",
+            help=f"Sets ({KERNEL_SETS}) or short forms. Default: KERNELS, else prog.",
         ),
     ] = None,
     out: Annotated[
@@ -73,7 +73,7 @@ def report(
     What cannot be found out (no nvcc, no cuobjdump, no results) is named on the page.
     """
     chosen = select_instances(
-        kernels or [_DEFAULT_KERNELS],
+        kernel_words(kernels, _DEFAULT_KERNELS),
         [ForwardVariant.from_name(mask)],
         parse_dtype(dtype),
         check_d_head(d_head),

@@ -23,7 +23,12 @@ from flashsmith.cli.tables import (
     print_json,
     print_table,
 )
-from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
+from flashsmith.configs import (
+    HOPPER_COMPUTE_CAPABILITY,
+    DType,
+    ForwardKernelInstance,
+    ForwardVariant,
+)
 from flashsmith.runtime.counters import explain_headings, table_of
 
 if TYPE_CHECKING:
@@ -89,7 +94,7 @@ def run(
     file k and v may have other lengths than q, and fewer heads, which heads of q then share.
 
     Kernels: by default KERNELS, else the progression (on compute capability 9.0 that of the sm90
-    family); with a file, the one picked for its shape.
+    family), with a file the one picked for its shape; with --output always that one.
 
     Exit code 1 if a result is wrong; then no output is written.
     """
@@ -125,9 +130,11 @@ def _prepare(request: _Request, on_gpu: bool) -> tuple[Inputs, list[ForwardKerne
     from flashsmith.functional import select_config
 
     words = request.kernels or []
-    if not words and request.input is None and request.output is None:
-        is_hopper = on_gpu and torch.cuda.get_device_capability() == (9, 0)
-        words = [settings.KERNELS.get() or ("hopper-prog" if is_hopper else "prog")]
+    chosen = settings.KERNELS.get()
+    if not words and request.output is None:  # --output takes the result of one kernel
+        is_hopper = on_gpu and torch.cuda.get_device_capability() == HOPPER_COMPUTE_CAPABILITY
+        default = "hopper-prog" if is_hopper else "prog"
+        words = [chosen or default] if chosen or request.input is None else []
     dtype, d_head = request.dtype, request.d_head
     inputs = None
     if request.input is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from flashsmith import settings
 from flashsmith.configs import (
     FULL,
     DType,
@@ -16,6 +17,16 @@ from flashsmith.configs import (
     parse_kernel_name_into_instance,
 )
 from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
+
+
+def kernel_words(given: Iterable[str] | None, default: str) -> list[str]:
+    """The words of --kernels; without any KERNELS, and where that is unset ``default``.
+
+    Raises:
+        ValueError: KERNELS is no set.
+    """
+    chosen = settings.KERNELS.get()
+    return list(given or []) or [chosen or default]
 
 
 def parse_dtype(text: str | None) -> DType | None:

@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from flashsmith import settings
 from flashsmith.build import Progress as ProgressCallback
 
-KERNEL_SETS = "prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune, hopper"
+KERNEL_SETS = ", ".join(settings.KERNEL_SETS)
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of tables.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flashsmith import settings
 from flashsmith.cli.tables import (
     KERNEL_SETS,
     BatchOption,
@@ -42,8 +43,8 @@ def tune(
             "-k",
             metavar="KEY|NAME",
             help=f"Candidates: a set ({KERNEL_SETS}) or a kernel's short form; may be repeated. "
-            "Default: hopper-tune on compute capability 9.0, else tune. The rule's choice is "
-            "always among them.",
+            "Default: KERNELS, else tune, on compute capability 9.0 hopper-tune. The rule's choice "
+            "is always among them.",
         ),
     ] = None,
     repeats: Annotated[
@@ -85,6 +86,7 @@ def tune(
     """
     from flashsmith.cli import tune_job  # it loads torch
 
+    set_by_environment = settings.KERNELS.get()
     request = tune_job.Request(
         d_heads=d_heads,
         dtypes=dtypes,
@@ -94,7 +96,7 @@ def tune(
         hidden=hidden,
         batch=batch,
         heads=heads,
-        kernels=kernels or [],
+        kernels=kernels or ([set_by_environment] if set_by_environment else []),
         counts=emulator_counts,
     )
     given: dict[str, object] = {

@@ -99,13 +99,15 @@ class Request:
 def measure(
     request: Request, out: Path | None, *, repeats: int | None, fresh: bool, as_json: bool
 ) -> None:
+    problems = request.problems()
+    if request.kernels:  # wrong words are told before the GPU is asked for
+        request.configs(problems, _COUNTS_ARCH)
     device, why = choose_device(None)
     if device != "cuda":
         raise DeviceError(
             f"nothing is tuned: {why}. --explain shows what is chosen without tuning, "
             "--emulator-counts ranks by what the emulator counts"
         )
-    problems = request.problems()
     (arch,) = target_of(torch.device(device)).archs
     plan = make_plan(problems, request.configs(problems, arch), arch)
     stamp = environment_stamp()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -110,9 +109,6 @@ def get_hopper_kernels_to_build() -> list[HopperForwardKernelConfig]:
 
 
 _SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
-    "prog": get_kernel_progression_configs,
-    "progall": partial(get_kernel_progression_configs, all_block_sizes=True),
-    "prog-all": partial(get_kernel_progression_configs, all_block_sizes=True),
     "all": get_kernels_to_build,
     "tune": get_autotuning_kernel_configs,
     "hopper-prog": get_hopper_kernel_progression_configs,
@@ -121,33 +117,37 @@ _SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
 }
 
 
-def get_kernel_configs(key: str | None = None) -> list[ForwardKernelConfig]:
-    """The set of configurations called `key`.
+def get_kernel_configs(kernels_key: str | None = None) -> list[ForwardKernelConfig]:
+    """The set of configurations called `kernels_key`.
 
-    prog: the progression, in its order; progall, prog-all: the same at all block sizes; all: what
-    is built by default; tune: the tuning space; "B_r,B_c" as in "64,32": the tuning space at these
-    block sizes; hopper-prog, hopper-tune, hopper: progression, tuning space and both of the sm90
-    family. None: what the environment variable KERNELS says, and "all" where it is unset.
+    Every key that begins with prog: the progression, in its order, with "all" in it (progall,
+    prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
+    as in "64,32": the tuning space at these block sizes; hopper-prog, hopper-tune, hopper:
+    progression, tuning space and both of the sm90 family. None or empty: what the environment
+    variable KERNELS says, and "all" where it is unset.
 
     Raises:
         ValueError: there is no such set; the message lists the keys.
     """
-    if key is None:
-        key = settings.KERNELS.get() or "all"
-    normalized = key.strip().lower()
-    if normalized in _SETS:
-        return list(_SETS[normalized]())
+    if kernels_key is None or not kernels_key.strip():
+        kernels_key = settings.KERNELS.get() or "all"
+    key = kernels_key.strip().lower()
+    if key.startswith("prog"):
+        return list(get_kernel_progression_configs(all_block_sizes="all" in key))
+    if key in _SETS:
+        return list(_SETS[key]())
     tuning_space = get_autotuning_kernel_configs()
-    if block := re.fullmatch(r"(\d+)\s*,\s*(\d+)", normalized):
+    if block := re.fullmatch(r"(\d+)\s*,\s*(\d+)", key):
         B_r, B_c = int(block[1]), int(block[2])
         if configs := [cfg for cfg in tuning_space if (cfg.B_r, cfg.B_c) == (B_r, B_c)]:
             return list(configs)
     pairs = " ".join(
         f'"{B_r},{B_c}"' for B_r, B_c in sorted({(c.B_r, c.B_c) for c in tuning_space})
     )
+    valid = ", ".join(settings.KERNEL_SETS)
     raise ValueError(
-        f"kernels key {key!r} is not known; valid are {', '.join(_SETS)}, "
-        f"and B_r,B_c of the tuning space: {pairs}"
+        f"kernels key {kernels_key!r} is not known; valid are {valid}, with B_r,B_c of the tuning "
+        f"space: {pairs}"
     )
 
 
