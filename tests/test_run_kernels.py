@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +21,6 @@ from flashsmith.functional import forward
 SCRIPT = Path(__file__).parent.parent / "tools" / "benchmark" / "run_kernels.py"
 PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
 FITTING = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
-LEGAL_ON_A_GPU = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def run(
 
 
 def chosen(*args: str) -> list[str]:
-    parsed = run_kernels._parser().parse_args(args)
+    parsed = run_kernels._parser().parse_args(run_kernels._one_by_one(args))
     return [instance.name for instance in run_kernels._choose_kernels(parsed)]
 
 
@@ -53,8 +53,8 @@ def test_runs_short_forms_and_the_reference(capsys: pytest.CaptureFixture[str]) 
     assert {row["result"] for row in rows} == {"ok"}
     for row in rows:
         assert 0 < float(row["error vs FP32"]) < float(row["allowed"])
-        assert 0 < float(row["error vs FP16"]) < 0.01
-    assert "FP16 d 64 full 1 x 1 x 128 on the emulator" in err
+        assert 0 < float(row["error vs dtype"]) < 0.01
+    assert "on the emulator (as asked), 2 runs\nFP16 d 64 full 1 x 1 x 128" in err
 
 
 def test_every_run_is_a_launch(
@@ -73,8 +73,8 @@ def test_every_run_is_a_launch(
 
 
 def test_all_is_what_kernels_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    fp16 = [str(cfg) for cfg in get_kernel_configs("all") if str(cfg.dtype) == "FP16"]
-    assert chosen("64", "128") == chosen("64", "128", "--kernels=all") == fp16
+    everything = [str(cfg) for cfg in get_kernel_configs("all")]
+    assert chosen("64", "128") == chosen("64", "128", "--kernels=all") == everything
     monkeypatch.setenv("KERNELS", "prog")
     progression = [str(cfg) for cfg in get_kernel_configs("prog")]
     for spelling in ([], ["-kernels=all"], ["--kernels", "all"]):
@@ -106,7 +106,7 @@ def test_a_wrong_and_a_broken_kernel_are_told_and_the_others_run(
     assert (broken["result"], broken["error vs FP32"]) == ("RuntimeError: launch failed", "-")
     assert "WRONG at (0, 7, 0, 3): got" in wrong["result"]
     assert float(wrong["error vs FP32"]) == pytest.approx(1, abs=0.01)
-    assert float(wrong["error vs FP16"]) == pytest.approx(1, abs=0.01)
+    assert float(wrong["error vs dtype"]) == pytest.approx(1, abs=0.01)
 
 
 def test_ref_v3_is_the_one_that_is_here(
@@ -151,13 +151,44 @@ def test_what_cannot_run_is_one_message(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run on")
-def test_the_script_without_a_gpu_says_what_to_do() -> None:
-    command = [sys.executable, str(SCRIPT), "4096", "128", f"--kernels={LEGAL_ON_A_GPU}"]
-    done = subprocess.run([*command, "--n_runs=3"], capture_output=True, text=True)
+def test_the_script_without_a_gpu_runs_the_emulator() -> None:
+    command = [sys.executable, str(SCRIPT), "64", "64", f"--kernels={PLAIN}", "--n_runs=3"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"on the emulator \(.*(no GPU|without CUDA)\), 3 runs", done.stderr)
+    assert f"| {PLAIN} " in done.stdout
+    done = subprocess.run([*command, "--device=cuda"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --device cuda: ")
     assert "--device cpu runs the emulator" in done.stderr
-    assert "Traceback" not in done.stderr
+
+
+def test_numbers_may_stand_behind_the_kernels() -> None:
+    """In whatever order, and as many kernels as there are."""
+    progression = [str(cfg) for cfg in get_kernel_configs("prog")]
+    assert chosen("--kernels", "prog", "256", "128") == progression
+    assert chosen(
+        "-kernels", "prog", FITTING.replace("64, 64, 64", "128, 64, 64"), "64", "128"
+    ) == [
+        *progression,
+        FITTING.replace("64, 64, 64", "128, 64, 64"),
+    ]
+    assert chosen("256", "--n_runs", "3", "--kernels", "prog", "--ref", "128") == progression
+
+
+def test_a_set_of_both_dtypes_runs_both(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELS", "tune")
+    assert len(chosen("64", "128")) == 80
+    assert len(chosen("64", "128", "--dtype=bf16")) == 40
+    bf16 = FITTING.replace("FP16", "BF16")
+    rows, _ = run(capsys, 64, 64, "--kernels", PLAIN, bf16, "--ref", "--device", "cpu")
+    assert [(row["kernel"], row["dtype"]) for row in rows] == [
+        ("fa2", "FP16"), (PLAIN, "FP16"), ("fa2", "BF16"), (bf16, "BF16"),
+    ]  # fmt: skip
+    assert {row["result"] for row in rows} == {"ok"}
+    errors = [float(row["error vs FP32"]) for row in rows]
+    assert errors[3] > 4 * errors[1]  # each is measured on tensors of its own dtype
 
 
 def test_the_script_refuses_a_length_that_is_no_number() -> None:

@@ -18,21 +18,21 @@ from flashsmith.bench.peers import Peer
 from flashsmith.cli.job import check_fit, choose_device, load_kernels
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import KERNEL_SETS, build_progress, note, print_table
-from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant, is_kernel_name
-from flashsmith.configs import parse_kernel_name_into_instance as parse_name
+from flashsmith.configs import ForwardKernelInstance, ForwardVariant
 from flashsmith.errors import DeviceError, FlashsmithError
 from flashsmith.functional import forward
 
 _WRONG = 1
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
+_KERNELS_OPTIONS = ("--kernels", "-kernels")
 
 Run = Callable[[], torch.Tensor]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code: 1 for a wrong result, 2 for what cannot be run."""
-    args = _parser().parse_args(arguments)
+    args = _parser().parse_args(_one_by_one(sys.argv[1:] if arguments is None else arguments))
     try:
         return _run(args)
     except (ValueError, TypeError, DeviceError) as error:
@@ -45,6 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+def _one_by_one(arguments: Sequence[str]) -> list[str]:
+    """`--kernels A B 256 128` -> `--kernels=A --kernels=B 256 128`: no kernel is called 256."""
+    words: list[str] = []
+    in_kernels = False
+    for word in arguments:
+        if word in _KERNELS_OPTIONS:
+            in_kernels = True
+            continue
+        in_kernels = in_kernels and not (word.startswith("-") or word.isdigit())
+        words.append(f"--kernels={word}" if in_kernels else word)
+    return words
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Run kernels on random input, between cudaProfilerStart and cudaProfilerStop, "
@@ -55,20 +68,20 @@ def _parser() -> argparse.ArgumentParser:
     add("d_head", metavar="D_HEAD", type=int, help="64, 96, 128, 192 or 256")
     add("--n_runs", type=int, default=1, help="of each kernel (default: 1)")
     add(
-        "--kernels",
-        "-kernels",
-        nargs="+",
+        *_KERNELS_OPTIONS,
+        action="append",
         metavar="KEY|NAME",
-        help=f"sets ({KERNEL_SETS}) and short forms; default, and what all "
+        help="one or more: "
+        f"sets ({KERNEL_SETS}) and short forms; default, and what all "
         "stands for: KERNELS, else all that are built by default",
     )
     add("--ref", action="store_true", help="also FlashAttention-2 (torch's SDPA)")
     add("--ref_v3", action="store_true", help="also FlashAttention-3, or else -4")
-    add("--dtype", help="fp16 or bf16; default: that of the kernels named, else fp16")
+    add("--dtype", help="fp16 or bf16; default: all that the kernels have")
     add("--batch", type=int, help="default: 4, emulator 1")
     add("--heads", type=int, help="default: 16, emulator 1")
     add("--mask", choices=("full", "causal"), default="full", help="causal: hide what lies ahead")
-    add("--device", help="cuda (default) or cpu, the emulator")
+    add("--device", help="cuda (default where there is a GPU) or cpu, the emulator")
     return parser
 
 
@@ -79,35 +92,43 @@ def _run(args: argparse.Namespace) -> int:
     check_d_head(args.d_head)
     instances = _choose_kernels(args)
     check_fit(instances, args.seq_len)
-    device, why = choose_device(args.device or "cuda")
+    device, why = choose_device(args.device)
     references = [PEERS["fa2"]] if args.ref else []
     if args.ref_v3:
         references.append(first_available("fa3", "fa4"))
-    on_gpu = device == "cuda"
-    problem = Problem(
-        dtype=instances[0].config.dtype,
-        d_head=args.d_head,
-        mask=instances[0].variant.name,
-        batch=args.batch or (4 if on_gpu else 1),
-        heads=args.heads or (16 if on_gpu else 1),
-        seq_len=args.seq_len,
-    )
-    note(f"{problem} on {'the GPU' if on_gpu else 'the emulator'} ({why}), {args.n_runs} runs")
+    note(f"on {'the GPU' if device == 'cuda' else 'the emulator'} ({why}), {args.n_runs} runs")
     with build_progress() as progress:
         load_kernels(instances, device, progress)
-    rows = _measure(problem, [*references, *instances], args.n_runs, device)
+    rows = []
+    for problem, of_dtype in _problems(args, instances, on_gpu=device == "cuda"):
+        note(str(problem))
+        rows += _measure(problem, [*references, *of_dtype], args.n_runs, device)
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     return 0 if all(row["result"] == "ok" for row in rows) else _WRONG
 
 
+def _problems(
+    args: argparse.Namespace, instances: Sequence[ForwardKernelInstance], *, on_gpu: bool
+) -> Iterator[tuple[Problem, list[ForwardKernelInstance]]]:
+    """One for each dtype, as tensors have one, with its kernels."""
+    for dtype in dict.fromkeys(instance.config.dtype for instance in instances):
+        problem = Problem(
+            dtype=dtype,
+            d_head=args.d_head,
+            mask=args.mask,
+            batch=args.batch or (4 if on_gpu else 1),
+            heads=args.heads or (16 if on_gpu else 1),
+            seq_len=args.seq_len,
+        )
+        yield problem, [each for each in instances if each.config.dtype == dtype]
+
+
 def _choose_kernels(args: argparse.Namespace) -> list[ForwardKernelInstance]:
-    """All of one dtype, d_head and variant."""
+    """All of one d_head and variant."""
     everything = settings.KERNELS.get() or "all"
     words = [everything if word == "all" else word for word in args.kernels or ["all"]]
-    names = [parse_name(word, args.d_head) for word in words if is_kernel_name(word)]
-    dtype = parse_dtype(args.dtype) or (names[0].config.dtype if names else DType.FP16)
     variant = ForwardVariant.from_name(args.mask)
-    instances = select_instances(words, [variant], dtype, args.d_head)
+    instances = select_instances(words, [variant], parse_dtype(args.dtype), args.d_head)
     for instance in instances:
         if instance.variant != variant:
             raise ValueError(f"kernel {instance} is causal; add --mask causal")
@@ -126,7 +147,8 @@ def _measure(
     profiled = _profiled if device == "cuda" else nullcontext
     rows = []
     for candidate in candidates:
-        row: dict[str, Any] = {"kernel": candidate.name, "runs": n_runs}
+        row: dict[str, Any] = {"kernel": candidate.name, "dtype": str(problem.dtype)}
+        row["runs"] = n_runs
         rows.append(row)
         try:
             if isinstance(candidate, Peer):
@@ -140,12 +162,10 @@ def _measure(
                     o = run()
             found = compare(o, exact, low_precision)
         except Exception as error:  # the others are run all the same
-            row |= _errors(problem, None, None, None) | {
-                "result": f"{type(error).__name__}: {error}"
-            }
+            row |= _errors(None, None, None) | {"result": f"{type(error).__name__}: {error}"}
             continue
         apart = (o.float() - low_precision.float()).abs().max().item()
-        row |= _errors(problem, found.error, found.tolerance, apart)
+        row |= _errors(found.error, found.tolerance, apart)
         row["result"] = "ok" if found.ok else f"WRONG {found.worst}"
     return rows
 
@@ -165,13 +185,10 @@ def _run_of(
 
 
 def _errors(
-    problem: Problem, exact: float | None, allowed: float | None, low_precision: float | None
+    exact: float | None, allowed: float | None, low_precision: float | None
 ) -> dict[str, float | None]:
-    return {
-        "error vs FP32": exact,
-        "allowed": allowed,
-        f"error vs {problem.dtype}": low_precision,
-    }
+    """Largest differences from plain torch, in float32 and in the kernel's own dtype."""
+    return {"error vs FP32": exact, "allowed": allowed, "error vs dtype": low_precision}
 
 
 @contextmanager
