@@ -54,7 +54,8 @@ def test_attention_then_works_with_building_off(
     """On the emulator, for one dtype and d_head, with every kind of shape."""
     monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
     flashsmith.functional.api.kernel_for.cache_clear()
-    monkeypatch.setattr("flashsmith.runtime.kernels._kernels", {})
+    for name in ("_loaded", "_found"):
+        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
     document = json.loads(build(*args, "--json").stdout)
     built = {row["kernel"] for row in document["kernels"]}

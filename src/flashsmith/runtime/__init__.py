@@ -1,7 +1,7 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
 from flashsmith.runtime.emulation import Emulation, Site, emulation
-from flashsmith.runtime.kernels import Kernel, find_kernel, load_library, loaded_kernels
+from flashsmith.runtime.kernels import Kernel, find_kernel, load_library, loaded_instances
 
 __all__ = [
     "Emulation",
@@ -10,5 +10,5 @@ __all__ = [
     "emulation",
     "find_kernel",
     "load_library",
-    "loaded_kernels",
+    "loaded_instances",
 ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import tvm_ffi
@@ -19,11 +18,9 @@ from flashsmith.build import (
     find_library,
 )
 from flashsmith.configs import (
-    CONFIG_CLASSES,
-    DType,
     ForwardKernelConfig,
     ForwardKernelInstance,
-    ForwardVariant,
+    parse_kernel_name_into_instance,
 )
 from flashsmith.errors import DeviceError, EmulatorFault, KernelNotFoundError
 
@@ -77,31 +74,48 @@ class Kernel:
         return float(self.entry(self.handle, q, k, v, o, lse, workspace, softmax_scale, timed))
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A library in this process."""
+
+    library: Library
+    module: Any  # its tvm_ffi module
+    forward: Any  # the module's function
+
+    def find(self, instance: ForwardKernelInstance) -> Kernel | None:
+        """The kernel that the library's C++ map has for ``instance``."""
+        config = instance.config
+        handle = self.module.find(
+            config.family, instance.variant.causal, [int(value) for value in astuple(config)]
+        )
+        return Kernel(instance, self.module, int(handle), self.forward) if handle >= 0 else None
+
+
 _lock = threading.Lock()
-_kernels: dict[Target, dict[ForwardKernelInstance, Kernel]] = {}
+_loaded: dict[Target, list[_Loaded]] = {}  # newest first
+_found: dict[Target, dict[ForwardKernelInstance, Kernel]] = {}
 
 
-def load_library(library: Library, target: Target | None = None) -> list[Kernel]:
+def load_library(library: Library, target: Target | None = None) -> None:
     """Loads a library, and has ``find_kernel`` take its kernels for ``target``.
 
-    target: One that the library covers; default: exactly the library's own. A kernel of an instance
-        that was loaded before replaces the earlier.
+    target: One that the library covers; default: exactly the library's own. Its kernels come before
+        those of libraries that were loaded before.
     """
+    target = target or library.target
     module = tvm_ffi.load_module(str(library.path))
-    entry = module.forward
-    kernels = [
-        Kernel(_instance(field_values), module, handle, entry)
-        for handle, field_values in enumerate(module.kernels())
-    ]
     with _lock:
-        known = _kernels.setdefault(target or library.target, {})
-        known.update({kernel.instance: kernel for kernel in kernels})
-    return kernels
+        _loaded.setdefault(target, []).insert(0, _Loaded(library, module, module.forward))
+        _found[target] = {}
 
 
-def loaded_kernels(target: Target) -> dict[ForwardKernelInstance, Kernel]:
-    """The kernels loaded for ``target``, by instance."""
-    return dict(_kernels.get(target, {}))
+def loaded_instances(target: Target) -> set[ForwardKernelInstance]:
+    """The kernels of the libraries loaded for ``target``, by their manifests."""
+    return {
+        parse_kernel_name_into_instance(kernel["name"])
+        for loaded in _loaded.get(target, [])
+        for kernel in loaded.library.kernels.values()
+    }
 
 
 def find_kernel(
@@ -115,7 +129,7 @@ def find_kernel(
         ValueError: The configuration is illegal for the target.
         ToolchainError, BuildError, CacheError: Building failed.
     """
-    kernel = _kernels.get(target, {}).get(instance)
+    kernel = _found.get(target, {}).get(instance) or _look_up(instance, target)
     if kernel is not None:
         return kernel
     library = find_library([instance], target)
@@ -124,22 +138,23 @@ def find_kernel(
             raise _not_found(instance, target)
         library = build_library([instance], target, progress=progress)
     load_library(library, target)
-    return _kernels[target][instance]
+    kernel = _look_up(instance, target)
+    if kernel is None:  # its manifest says otherwise
+        raise KernelNotFoundError(f"library {library.path} lacks its kernel {instance}")
+    return kernel
 
 
-def _instance(row: Iterable[int]) -> ForwardKernelInstance:
-    """From a kernel as the library lists it: family, `causal`, fields of the configuration."""
-    family, causal, *values = map(int, row)
-    (kind,) = (kind for kind in CONFIG_CLASSES if kind.family == family)
-    types: dict[str, Callable[[int], Any]] = {"DType": DType, "int": int, "bool": bool}
-    config = kind(
-        *(types[str(field.type)](value) for field, value in zip(fields(kind), values, strict=True))
-    )
-    return ForwardKernelInstance(config, ForwardVariant(causal=bool(causal)))
+def _look_up(instance: ForwardKernelInstance, target: Target) -> Kernel | None:
+    """In the maps of the loaded libraries; what is found is remembered."""
+    with _lock:
+        for loaded in _loaded.get(target, []):
+            if kernel := loaded.find(instance):
+                return _found[target].setdefault(instance, kernel)
+    return None
 
 
 def _not_found(instance: ForwardKernelInstance, target: Target) -> KernelNotFoundError:
-    existing = {*loaded_kernels(target), *built_instances(target)}
+    existing = {*loaded_instances(target), *built_instances(target)}
     alike = sorted(
         k
         for k in existing

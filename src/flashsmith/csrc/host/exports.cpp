@@ -6,7 +6,8 @@
 #include <tvm/ffi/optional.h>
 
 #include <optional>
-#include <variant>
+#include <tuple>
+#include <type_traits>
 
 #include "host/check.h"
 #include "host/launch.h"
@@ -21,57 +22,50 @@ using tvm::ffi::TensorView;
 
 using Row = Array<int64_t>;
 
-Row fields(const FlashForwardKernelConfig &c) {
-  return {static_cast<int64_t>(c.dtype),
-          c.d_head,
-          c.B_r,
-          c.B_c,
-          c.n_warps,
-          c.async_copy,
-          c.eager_load_blocks,
-          c.swizzled,
-          c.Q_mma_load_K_fragments,
-          c.K_mma_load_K_fragments,
-          c.V_mma_load_K_fragments,
-          c.mma_double_buffer_loads,
-          c.optimized_softmax};
+// The fields of a configuration, in the order in which callers give their values.
+constexpr auto fields_of(const FlashForwardKernelConfig *) {
+  using C = FlashForwardKernelConfig;
+  return std::tuple(&C::dtype, &C::d_head, &C::B_r, &C::B_c, &C::n_warps, &C::async_copy,
+                    &C::eager_load_blocks, &C::swizzled, &C::Q_mma_load_K_fragments,
+                    &C::K_mma_load_K_fragments, &C::V_mma_load_K_fragments,
+                    &C::mma_double_buffer_loads, &C::optimized_softmax);
 }
 
-Row fields(const HopperForwardKernelConfig &c) {
-  return {static_cast<int64_t>(c.dtype),
-          c.d_head,
-          c.B_r,
-          c.B_c,
-          c.n_warpgroups,
-          c.n_stages,
-          c.Q_steps_in_registers,
-          c.overlap_softmax,
-          c.ping_pong,
-          c.persistent,
-          c.dynamic_queue,
-          c.overlap_tiles,
-          c.heads_per_group,
-          c.cluster_size,
-          c.lazy_rescale_log2,
-          c.stale_maximum,
-          c.fma_exponentials,
-          c.tma_store};
+constexpr auto fields_of(const HopperForwardKernelConfig *) {
+  using C = HopperForwardKernelConfig;
+  return std::tuple(&C::dtype, &C::d_head, &C::B_r, &C::B_c, &C::n_warpgroups, &C::n_stages,
+                    &C::Q_steps_in_registers, &C::overlap_softmax, &C::ping_pong, &C::persistent,
+                    &C::dynamic_queue, &C::overlap_tiles, &C::heads_per_group, &C::cluster_size,
+                    &C::lazy_rescale_log2, &C::stale_maximum, &C::fma_exponentials, &C::tma_store);
 }
 
-// The kernels of this library, each as its family's number, its variant's `causal`, and the fields
-// of its configuration. A kernel's index is the handle that forward() takes.
-Array<Row> kernels() {
-  Array<Row> all;
-  for (const auto &[kernel, variant] : registered_kernels()) {
-    Row row = {static_cast<int64_t>(kernel.index()), variant.causal};
-    std::visit(
-        [&](const auto &registered) {
-          for (int64_t value : fields(registered.config)) row.push_back(value);
-        },
-        kernel);
-    all.push_back(row);
+template <typename Config>
+Config config_of(const Row &values) {
+  Config config{};
+  const auto set = [&](auto... field) {
+    if (values.size() != sizeof...(field)) {
+      TVM_FFI_THROW(ValueError) << "a configuration of " << values.size() << " values; expected "
+                                << sizeof...(field);
+    }
+    size_t i = 0;
+    ((config.*field = static_cast<std::decay_t<decltype(config.*field)>>(values[i++])), ...);
+  };
+  std::apply(set, fields_of(&config));
+  return config;
+}
+
+// Looks a configuration up in the map of its family and variant. Returns the handle that forward()
+// takes, -1 if this library has no such kernel. A family's number is its place in RegisteredKernel.
+int64_t find(int64_t family, bool causal, Row values) {
+  const ForwardVariant variant{.causal = causal};
+  if (family == 0) {
+    return find_kernel(config_of<FlashForwardKernelConfig>(values), variant).value_or(-1);
   }
-  return all;
+  if (family == 1) {
+    return find_kernel(config_of<HopperForwardKernelConfig>(values), variant).value_or(-1);
+  }
+  TVM_FFI_THROW(ValueError) << "family " << family << " is not known; supported are 0 and 1";
+  return -1;
 }
 
 // o = softmax(q k^T * softmax_scale) v, and lse if it is not None. Returns milliseconds if `timed`.
@@ -94,7 +88,7 @@ double forward(int64_t handle, TensorView q, TensorView k, TensorView v, TensorV
 
 }  // namespace
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernels, kernels);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(find, find);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(forward, forward);
 
 }  // namespace flashsmith

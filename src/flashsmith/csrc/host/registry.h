@@ -1,6 +1,8 @@
 // The kernels compiled into this library. registry.cpp sees the generated map; nothing else does.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -27,5 +29,10 @@ struct RegisteredKernel {
 // Every kernel of the library, in the order of (family, variant, config). A kernel's index is its
 // handle.
 const std::vector<RegisteredKernel> &registered_kernels();
+
+// The handle of the kernel that the generated map has for a configuration and variant; none if the
+// library lacks it.
+std::optional<int64_t> find_kernel(const FlashForwardKernelConfig &config, ForwardVariant variant);
+std::optional<int64_t> find_kernel(const HopperForwardKernelConfig &config, ForwardVariant variant);
 
 }  // namespace flashsmith
