@@ -17,8 +17,27 @@ constexpr int kChunkElements = kChunkBytes / kElementBytes;
 
 constexpr bool is_load_count(int n) { return n == 0 || (n >= 2 && (n & (n - 1)) == 0); }
 
+// How many rows, columns and mma tiles a configuration's tiles have.
+template <FlashForwardKernelConfig CFG>
+struct ForwardKernelTileShapes {
+  static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c, n_warps = CFG.n_warps;
+  static_assert(d_head == 64 || d_head == 128, "d_head is 64 or 128");
+  static_assert(B_r == 64 || B_r == 128, "B_r is 64 or 128");
+  static_assert(B_c == 32 || B_c == 64 || B_c == 128, "B_c is 32, 64 or 128");
+  static_assert(n_warps == 4 || n_warps == 8, "n_warps is 4 or 8");
+  static_assert(B_r % (n_warps * kMmaM) == 0, "each warp works on at least 16 rows of Q");
+
+  static constexpr int rows_per_warp = B_r / n_warps;
+  static constexpr int m_tiles = rows_per_warp / kMmaM;  // mma tiles of a warp, along its rows
+  static constexpr int S_n_tiles = B_c / kMmaN;          // along the columns of S = Q K^T
+  static constexpr int O_n_tiles = d_head / kMmaN;       // along the columns of O = P V
+  static constexpr int QK_fragments = d_head / kMmaK;    // mma steps of Q K^T
+  static constexpr int PV_fragments = B_c / kMmaK;       // mma steps of P V
+};
+
 template <FlashForwardKernelConfig CFG, ForwardVariant VARIANT = ForwardVariant{}>
-struct StaticForwardKernelConfig {
+struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
+  using N = ForwardKernelTileShapes<CFG>;  // as a base, too: Kernel::B_r is Kernel::N::B_r
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
@@ -29,31 +48,18 @@ struct StaticForwardKernelConfig {
   static constexpr bool swizzled = CFG.swizzled;
   static constexpr bool optimized_softmax = CFG.optimized_softmax;
 
-  static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c, n_warps = CFG.n_warps;
-  static_assert(d_head == 64 || d_head == 128, "d_head is 64 or 128");
-  static_assert(B_r == 64 || B_r == 128, "B_r is 64 or 128");
-  static_assert(B_c == 32 || B_c == 64 || B_c == 128, "B_c is 32, 64 or 128");
-  static_assert(n_warps == 4 || n_warps == 8, "n_warps is 4 or 8");
-  static_assert(B_r % (n_warps * kMmaM) == 0, "each warp works on at least 16 rows of Q");
-
   static constexpr int n_threads = threads_per_block(CFG);
-  static constexpr int rows_per_warp = B_r / n_warps;
-  static constexpr int m_tiles = rows_per_warp / kMmaM;  // mma tiles of a warp, along its rows
-  static constexpr int S_n_tiles = B_c / kMmaN;          // along the columns of S = Q K^T
-  static constexpr int O_n_tiles = d_head / kMmaN;       // along the columns of O = P V
-  static constexpr int QK_fragments = d_head / kMmaK;    // mma steps of Q K^T
-  static constexpr int PV_fragments = B_c / kMmaK;       // mma steps of P V
 
   static_assert(is_load_count(CFG.Q_mma_load_K_fragments) &&
                     is_load_count(CFG.K_mma_load_K_fragments) &&
                     is_load_count(CFG.V_mma_load_K_fragments),
                 "fragments loaded at a time are 0 (all of them) or a power of two, and not 1");
-  static_assert(CFG.Q_mma_load_K_fragments <= QK_fragments &&
-                    CFG.K_mma_load_K_fragments <= QK_fragments,
+  static_assert(CFG.Q_mma_load_K_fragments <= N::QK_fragments &&
+                    CFG.K_mma_load_K_fragments <= N::QK_fragments,
                 "Q and K have d_head / 16 fragments");
-  static_assert(CFG.V_mma_load_K_fragments <= PV_fragments, "V has B_c / 16 fragments");
+  static_assert(CFG.V_mma_load_K_fragments <= N::PV_fragments, "V has B_c / 16 fragments");
 
-  static constexpr int accumulator_registers = m_tiles * (S_n_tiles + O_n_tiles) * 4;
+  static constexpr int accumulator_registers = N::m_tiles * (N::S_n_tiles + N::O_n_tiles) * 4;
   static_assert(accumulator_registers <= 224,
                 "the accumulators of S and O leave 31 registers for fragments and addresses");
 
@@ -64,23 +70,23 @@ struct StaticForwardKernelConfig {
   // registers that this leaves a thread, and uses them; by itself it misses a block by a register
   // or two, or stops far below.
   static constexpr int kRegistersPerSM = 65536;
-  static constexpr int fragment_and_address_registers = 24 + 16 * m_tiles;
+  static constexpr int fragment_and_address_registers = 24 + 16 * N::m_tiles;
   static constexpr int blocks_per_SM =
       kRegistersPerSM / (n_threads * (accumulator_registers + fragment_and_address_registers +
-                                      (Q_in_registers ? m_tiles * QK_fragments * 4 : 0)));
+                                      (Q_in_registers ? N::m_tiles * N::QK_fragments * 4 : 0)));
 
-  using QSchedule = FragmentSchedule<QK_fragments, CFG.Q_mma_load_K_fragments,
+  using QSchedule = FragmentSchedule<N::QK_fragments, CFG.Q_mma_load_K_fragments,
                                      CFG.mma_double_buffer_loads && !Q_in_registers>;
   using KSchedule =
-      FragmentSchedule<QK_fragments, CFG.K_mma_load_K_fragments, CFG.mma_double_buffer_loads>;
+      FragmentSchedule<N::QK_fragments, CFG.K_mma_load_K_fragments, CFG.mma_double_buffer_loads>;
   using VSchedule =
-      FragmentSchedule<PV_fragments, CFG.V_mma_load_K_fragments, CFG.mma_double_buffer_loads>;
+      FragmentSchedule<N::PV_fragments, CFG.V_mma_load_K_fragments, CFG.mma_double_buffer_loads>;
 
   // One tile each of Q, K and V. O leaves through Q's tile, which is free by then.
   struct SharedMemory {
-    alignas(128) value_t Q[B_r * d_head];
-    alignas(128) value_t K[B_c * d_head];
-    alignas(128) value_t V[B_c * d_head];
+    alignas(128) value_t Q[N::B_r * N::d_head];
+    alignas(128) value_t K[N::B_c * N::d_head];
+    alignas(128) value_t V[N::B_c * N::d_head];
   };
   static constexpr int Q_offset = offsetof(SharedMemory, Q);
   static constexpr int K_offset = offsetof(SharedMemory, K);
