@@ -170,6 +170,13 @@ FA3_CUDART = Setting(
     "the CUDA runtime that FlashAttention-3's library links, where torch has another",
     _parse_path,
 )
+LOG = Setting(
+    "FLASHSMITH_LOG",
+    "on | off",
+    "off",
+    "whether the logger flashsmith says on stderr which kernel serves a call, and why, once each",
+    _parse_switch,
+)
 DEBUG = Setting(
     "FLASHSMITH_DEBUG",
     "on | off",
@@ -193,5 +200,6 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     TUNED,
     FA3_LIBRARY,
     FA3_CUDART,
+    LOG,
     DEBUG,
 )

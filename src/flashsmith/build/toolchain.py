@@ -111,8 +111,10 @@ def find_cuda_toolkit() -> CudaToolkit:
         try:
             return _toolkit_of(path, found_by)
         except ToolchainError as error:
-            if found_by == "FLASHSMITH_NVCC":
-                raise
+            if found_by == settings.NVCC.name:
+                raise ToolchainError(
+                    f"{found_by} is {path}: {error}; {INSTALL_NVCC}, or unset it"
+                ) from None
             tried.append(f"{found_by}: {error}")
     raise ToolchainError(_nothing_found("nvcc", tried, INSTALL_NVCC))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 from typing import cast
 
@@ -15,8 +14,13 @@ from flashsmith.configs import (
     ForwardVariant,
 )
 from flashsmith.functional.device import target_of
+from flashsmith.functional.first_use import (
+    check_before_building,
+    log_kernel,
+    refuse_transforms,
+)
 from flashsmith.functional.progress import announce_build
-from flashsmith.functional.select import select_config
+from flashsmith.functional.select import select_config, why_chosen
 from flashsmith.functional.workspace import workspace_for
 from flashsmith.runtime import Kernel, find_kernel
 
@@ -76,9 +80,16 @@ def forward(
     scale = cfg.d_head**-0.5 if softmax_scale is None else check_scale(softmax_scale)
     check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     lse = _empty_lse(q) if return_lse else None
-    kernel = kernel_for(cfg, causal, q.device)
+    kernel = _kernels.get((cfg, causal, q.device))
+    if kernel is None:
+        check_before_building(cfg, q=q, k=k, v=v, o=o)
+        kernel = kernel_for(cfg, causal, q.device)
     workspace = workspace_for(cfg.workspace_bytes, q.device)
-    milliseconds = kernel(q, k, v, o, scale, benchmark, lse=lse, workspace=workspace)
+    try:
+        milliseconds = kernel(q, k, v, o, scale, benchmark, lse=lse, workspace=workspace)
+    except RuntimeError:  # torch's, of a tensor without memory, says less
+        refuse_transforms(q=q, k=k, v=v)
+        raise
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
@@ -96,7 +107,15 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(q k^T * softmax_scale) v.
 
-    Args, errors: as ``flashsmith.forward``.
+    Args, errors: as ``flashsmith.forward``. Mind the layout: (batch, seq_len, n_heads, d_head).
+    torch's scaled_dot_product_attention has (batch, n_heads, seq_len, d_head), which is not told
+    apart by its sizes: pass ``q.transpose(1, 2)``, a view that costs nothing.
+
+    Which shapes are taken depends on the device. CPU tensors run on the emulator, which has both
+    families and takes whatever a GPU of compute capability 9.0 does. Other GPUs refuse some of it:
+    lengths that are no multiple of 64, k shaped unlike q, d_head 96, 192 and 256, the log-sum-exp.
+
+    ``FLASHSMITH_LOG=1`` says on stderr which kernel serves, and why, when it is first used.
 
     Args:
         config: The kernel to use; None: see ``select_config``.
@@ -125,12 +144,20 @@ def _empty_lse(q: torch.Tensor) -> torch.Tensor:
     return torch.empty((batch, n_heads, seq_len), dtype=torch.float32, device=q.device)
 
 
-@functools.cache  # a call costs microseconds; finding a kernel again would cost tens
+# A call costs microseconds; finding a kernel again would cost tens.
+_kernels: dict[tuple[ForwardKernelConfig, bool, torch.device], Kernel] = {}
+
+
 def kernel_for(cfg: ForwardKernelConfig, causal: bool, device: torch.device) -> Kernel:
     """The kernel that ``forward`` launches, found or built when it is first asked for."""
-    instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
-    with announce_build(instance) as progress:
-        return find_kernel(instance, target_of(device), progress)
+    kernel = _kernels.get((cfg, causal, device))
+    if kernel is None:
+        instance, target = ForwardKernelInstance(cfg, ForwardVariant(causal)), target_of(device)
+        with announce_build(instance) as progress:
+            kernel = find_kernel(instance, target, progress)
+        log_kernel(instance, target, why_chosen(cfg, causal, device) or "named by the caller")
+        kernel = _kernels.setdefault((cfg, causal, device), kernel)
+    return kernel
 
 
 def check_config(**configs: ForwardKernelConfig) -> None:

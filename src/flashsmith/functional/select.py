@@ -19,7 +19,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.legality import SUPPORTED_VALUES
 from flashsmith.errors import TuningError
-from flashsmith.functional.rules import fits, rule_config
+from flashsmith.functional.rules import describe_rule, fits, rule_config
 from flashsmith.functional.tables import (
     Entry,
     Key,
@@ -53,6 +53,15 @@ class Choice:
     source: Source | None = None  # None: the rule
     entry: Entry | None = None
     measured: Measured | None = None  # the entry's row; of the entry's dtype
+
+    @property
+    def reason(self) -> str:
+        """In one line, where the configuration comes from."""
+        if self.source is None or self.entry is None:
+            return describe_rule(self.config)
+        key = f"{self.entry.dtype} d {self.entry.d_head} {self.entry.mask}"
+        bucket = length_bucket(self.entry.seq_len)
+        return f"{self.source.title} {self.source.path}, {key}, lengths of bucket {bucket}"
 
 
 def select_config(
@@ -208,4 +217,13 @@ def _select(
         gpu = torch.cuda.get_device_name(device)
         hopper = torch.cuda.get_device_capability(device) == HOPPER_COMPUTE_CAPABILITY
     chosen = choose(_DTYPES[dtype], d_head, seq_len, causal, gpu, hopper=hopper, plain=plain)
+    _reasons[chosen.config, causal, device] = chosen.reason
     return chosen.config
+
+
+_reasons: dict[tuple[ForwardKernelConfig, bool, torch.device], str] = {}
+
+
+def why_chosen(config: ForwardKernelConfig, causal: bool, device: torch.device) -> str | None:
+    """Why ``select_config`` took a configuration, the last time; None if it did not."""
+    return _reasons.get((config, causal, device))
