@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.build import Library, Target
+from flashsmith.build import Library, Target, build_library
 from flashsmith.cli import app, gpus
 from flashsmith.cli import build as build_command
 from flashsmith.configs import (
@@ -25,12 +25,14 @@ from flashsmith.configs import (
     ForwardKernelInstance,
     HopperForwardKernelConfig,
     get_autotuning_kernel_configs,
+    parse_kernel_name_into_instance,
 )
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.functional import gpus_with_tables, served_instances
 from flashsmith.functional.select import choose, forget_tables
 from flashsmith.functional.tables import LENGTH_BUCKETS, Table, shipped_table_path, user_table_path
 
+EMULATOR = Target.emulator()
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
 
 
@@ -152,6 +154,26 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     rule = built[Target.cuda("sm_90a")]
     assert rule == served_instances("sm_90a")  # there is no table for its name
     assert all(isinstance(each.config, HopperForwardKernelConfig) for each in rule)
+
+
+def test_build_lists_what_was_asked_for_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no compiler is there, a library that has more may serve."""
+    plain, swizzled = (
+        f"(FP16, 64, 64, 64, 4): async+{feature}load_0_0_0_tiles" for feature in ("", "swizzled+")
+    )
+
+    def listed(*names: str) -> list[str]:
+        words = [word for name in names for word in ("-k", name)]
+        result = CliRunner().invoke(app, ["build", "--target", "emulator", *words, "--json"])
+        assert result.exit_code == 0, result.output
+        return [row["kernel"] for row in json.loads(result.stdout)["kernels"]]
+
+    assert listed(plain, swizzled) == [plain, swizzled]
+    superset = build_library([*map(parse_kernel_name_into_instance, (plain, swizzled))], EMULATOR)
+    monkeypatch.setattr(build_command, "build_library", lambda *_, **__: superset)
+    assert listed(swizzled) == [swizzled]
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_tool_writes_the_chosen_kernels(tmp_path: Path) -> None:
     name = "(BF16, 64, 64, 64, 4): async+load_0_0_0_tiles"
     command = [sys.executable, str(TOOL), "--out", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--kernels", "prog", name, "--variants", "full", "causal"],
+        [*command, "--kernels", "prog", name, "--mask", "full,causal"],
         capture_output=True,
         text=True,
         check=True,

@@ -14,9 +14,8 @@ import _environment
 
 _environment.enter()
 
-from flashsmith import codegen
+from flashsmith import codegen, settings
 from flashsmith.configs import (
-    FORWARD_VARIANTS,
     ForwardKernelInstance,
     ForwardVariant,
     select_kernel_configs,
@@ -33,20 +32,15 @@ def main() -> None:
         nargs="+",
         default=(),
         metavar="KEY|NAME",
-        help="keys (prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune, hopper) and short "
-        "forms; default: $KERNELS or all",
+        help=f"keys ({', '.join(settings.KERNEL_SETS)}) and short forms; default: $KERNELS or all",
     )
     parser.add_argument(
-        "--variants",
-        nargs="+",
-        default=["full"],
-        choices=[variant.name for variant in FORWARD_VARIANTS],
-        help="default: full",
+        "--mask", default="full", help="full, causal or full,causal (default: %(default)s)"
     )
     args = parser.parse_args()
     try:
         configs = select_kernel_configs(args.kernels)
-        variants = [ForwardVariant.from_name(name) for name in args.variants]
+        variants = [ForwardVariant.from_name(name) for name in args.mask.split(",")]
         instances = [ForwardKernelInstance(cfg, variant) for cfg in configs for variant in variants]
         paths = codegen.write(instances, args.out)
     except (ValueError, OSError) as error:
