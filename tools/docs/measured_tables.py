@@ -19,6 +19,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
+
 from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
 from flashsmith.bench.results import TimeRow, read_csv
 
