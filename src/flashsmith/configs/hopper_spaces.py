@@ -71,6 +71,7 @@ _TUNING_TILES = {
         HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
         HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True),
         HopperTiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
+        HopperTiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
     ),
 }
 _HEADS_PER_GROUP = (0, 16, 32, 64)
