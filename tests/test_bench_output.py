@@ -20,8 +20,8 @@ from flashsmith.bench.results import (
     to_csv,
 )
 from flashsmith.configs import DType, parse_kernel_name_into_instance
+from flashsmith.report import read_results
 from flashsmith.report.comparison import best_run, best_sweep
-from flashsmith.report.results import read_results
 
 
 def recorded_rows() -> list[TimeRow]:
