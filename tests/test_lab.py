@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import flashsmith
 from flashsmith.bench import Problem, Timing
 from flashsmith.bench.candidates import Checked
 from flashsmith.bench.results import OK, WRONG
@@ -21,7 +20,7 @@ from flashsmith.tuning.search import survivors
 PROBLEM = Problem(DType.FP16, 128, "full", 4, 16, 4096)
 OTHER = replace(PROBLEM, seq_len=1024)
 A, B, C, D = get_kernel_progression_configs()[:4]
-STAMP = {"gpu": "NVIDIA A100", "driver_version": "580", "flashsmith": flashsmith.__version__}
+STAMP = {"gpu": "NVIDIA A100", "driver_version": "580"}
 
 
 class FakeCheckers:
@@ -164,6 +163,9 @@ class LabOfTimes:
 
     def time(self, problem: Problem, configs: Sequence[Any], repeats: int) -> dict[Any, Timing]:
         return {cfg: TIMES[cfg] for cfg in configs}
+
+    def soak(self, problem: Problem, configs: Sequence[object]) -> dict[Any, str]:
+        return {}
 
 
 def test_a_table_is_ranked_by_the_median(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from flashsmith.bench.reference import Comparison, compare, reference_by_head
 from flashsmith.bench.results import FAILED, MISSING, OK, WRONG
 from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.errors import GpuLostError
-from flashsmith.functional import target_of, workspace_for
+from flashsmith.functional import gpu_answers, target_of, workspace_for
 from flashsmith.runtime import Kernel, find_kernel
 
 Candidate = ForwardKernelConfig | Peer
@@ -68,7 +68,7 @@ class Checker:
             comparison = compare(run(), self._exact, self._low_precision)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
-            if self._o.is_cuda and not _gpu_answers():
+            if self._o.is_cuda and not gpu_answers():
                 raise GpuLostError(name_of(candidate), reason) from error
             return Checked(candidate, FAILED, reason)
         if not comparison.ok:
@@ -98,12 +98,3 @@ class Checker:
             return o
 
         return run
-
-
-def _gpu_answers() -> bool:
-    """False after an illegal address and the like: then nothing runs in this process any more."""
-    try:
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True

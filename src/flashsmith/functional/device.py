@@ -34,3 +34,12 @@ def _cuda_target(index: int) -> Target:
             "the kernels need 8.0 or newer (Ampere)"
         )
     return Target.cuda(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
+
+
+def gpu_answers() -> bool:
+    """False after an illegal address and the like: then nothing runs in this process any more."""
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True

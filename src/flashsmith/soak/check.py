@@ -15,7 +15,7 @@ from flashsmith.configs import (
     HopperForwardKernelConfig,
 )
 from flashsmith.errors import GpuLostError
-from flashsmith.functional import workspace_for
+from flashsmith.functional import gpu_answers, workspace_for
 from flashsmith.functional.api import kernel_for
 from flashsmith.functional.rules import fits
 from flashsmith.runtime import Kernel, emulation
@@ -95,7 +95,7 @@ def check(
         return _check(instance, launch, reruns, load)
     except (RuntimeError, ValueError, TypeError) as error:  # of the kernel, or of the GPU
         reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
-        if prepared.placed.q.is_cuda and not _gpu_answers():
+        if prepared.placed.q.is_cuda and not gpu_answers():
             raise GpuLostError(instance.name, f"{prepared.case}: {reason}") from error
         return Verdict(instance, prepared.case, reason)
 
@@ -211,12 +211,3 @@ def _ratio(comparison: Comparison) -> float:
     if comparison.error == 0:
         return 0.0
     return comparison.error / comparison.tolerance if comparison.tolerance else math.inf
-
-
-def _gpu_answers() -> bool:
-    """False after an illegal address and the like: then nothing runs in this process any more."""
-    try:
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True

@@ -199,6 +199,12 @@ def _single(which: str, value: float) -> Callable[[Field], None]:
     return change
 
 
+def _infinite_value(field: Field) -> None:
+    """All weights are alike: one that vanishes in 16 bits would make 0 * inf of it."""
+    field.q.zero_()
+    _single("v", math.inf)(field)
+
+
 PATTERNS: dict[str, Callable[[Field], None]] = {
     "normal": _normal,
     "huge": _huge,
@@ -214,7 +220,7 @@ PATTERNS: dict[str, Callable[[Field], None]] = {
     "nan_v": _single("v", math.nan),
     "inf_q": _single("q", math.inf),
     "inf_k": _single("k", math.inf),
-    "inf_v": _single("v", math.inf),
+    "inf_v": _infinite_value,
 }
 
 NORMAL = Values()
