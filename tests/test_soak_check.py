@@ -147,14 +147,17 @@ def test_rows_that_are_right_as_nan_have_to_be_written_in_reruns(
 
 def test_reruns_beside_another_stream_are_told_apart(afterwards: Callable[[Act], None]) -> None:
     class Load:
-        added = 0
+        added, waited = 0, []
 
         def add(self) -> None:
             self.added += 1
 
+        def wait(self) -> None:
+            self.waited.append(self.added)
+
     load = Load()
     assert verdict_on(load=load).reruns == 4
-    assert load.added == 2
+    assert (load.added, load.waited) == (2, [2])
 
     def in_the_fifth(n: int, q: Any, k: Any, v: Any, o: Any, lse: Any) -> None:
         if n == 5:

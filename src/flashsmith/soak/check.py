@@ -193,6 +193,8 @@ def _rerun(launch: _Launch, reruns: int, load: CardLoad | None) -> str:
             same_o = _bits(placed.o) == _bits(first[0])
             same_lse = _bits(placed.lse) == _bits(first[1])
             differing += ~(same_o.all() & same_lse.all())
+        if beside is not None:
+            beside.wait()
         if n := int(differing):
             how = "" if beside is None else " beside another stream"
             return f"{n} of {reruns} reruns{how} gave other bits than the first run"

@@ -28,3 +28,7 @@ class CardLoad:
         with torch.cuda.stream(self._stream):
             torch.mm(self._a, self._a, out=self._product)
             self._target.copy_(self._source)
+
+    def wait(self) -> None:
+        """Until the card has nothing else to do again."""
+        self._stream.synchronize()
