@@ -11,7 +11,7 @@ from flashsmith.report.family import UNITS
 from flashsmith.report.model import Group, KernelReport
 from flashsmith.report.results import Time
 from flashsmith.report.sass import CLASSES
-from flashsmith.report.svg import Svg, text_width
+from flashsmith.report.svg import FONT, Svg, text_width
 
 WIDTH = 920
 NARROW = 360  # of the same charts on a phone, whose numbers are in the tables beside them
@@ -145,7 +145,12 @@ def bank_chart(bank_map: BankMap, reader: str, group: int, width: int = WIDTH) -
     for i, row in enumerate(bank_map.rows):
         y = top + i * cell
         svg.text(
-            left - 8, y + cell / 2 + 4, f"row {i}", "quiet", anchor="end", size=number_size + 2
+            left - 8,
+            y + cell / 2 + 4,
+            f"row {i}",
+            "quiet",
+            anchor="end",
+            size=min(FONT, number_size + 2),
         )
         for bank, wavefront in enumerate(row):
             x = left + bank * cell
