@@ -1,13 +1,19 @@
-"""Which lengths the kernels of a family serve."""
+"""Which lengths the kernels of a family serve, and what the rule takes for them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from conftest import BASE
-from flashsmith.functional.rules import fits
+from flashsmith.configs import (
+    DType,
+    get_autotuning_kernel_configs,
+    get_hopper_autotuning_kernel_configs,
+)
+from flashsmith.functional.rules import fits, rule_config
 from hopper_kernels import LAST
 
 TALL = replace(BASE, B_r=128, B_c=64, n_warps=8)
@@ -34,3 +40,15 @@ def test_sm90_serves_everything_on_its_gpu() -> None:
         for plain in (False, True):
             assert fits(LAST, length, hopper=True, plain=plain)
             assert not fits(LAST, length, hopper=False, plain=plain)
+
+
+def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:
+    """Apart from the number of stages. What the rule takes was measured beside its neighbours."""
+    tried = {replace(cfg, n_stages=2) for cfg in get_hopper_autotuning_kernel_configs()}
+    tried_sm80 = get_autotuning_kernel_configs(d_heads=(64, 128))
+    for dtype in DType:
+        for d_head in (64, 96, 128, 192, 256):
+            rule = rule_config(dtype, d_head, 4096, hopper=True)
+            assert not rule.problems() and replace(rule, n_stages=2) in tried, rule
+        for d_head, length in product((64, 128), (64, 128, 192)):
+            assert rule_config(dtype, d_head, length) in tried_sm80
