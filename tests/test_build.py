@@ -268,7 +268,7 @@ def test_chosen_nvcc_that_is_unusable(
     monkeypatch.setenv("FLASHSMITH_NVCC", str(make_toolkit(root)))
     assert find_cuda_toolkit().root == root
     harm(root)  # type: ignore[operator]
-    named = f"FLASHSMITH_NVCC is {root}/bin/nvcc: .*{message}.*or unset it"
+    named = f"FLASHSMITH_NVCC is {root}/bin/nvcc: .*{message}.*unset it to have one"
     with pytest.raises(ToolchainError, match=named):
         find_cuda_toolkit()
 

@@ -113,7 +113,8 @@ def find_cuda_toolkit() -> CudaToolkit:
         except ToolchainError as error:
             if found_by == settings.NVCC.name:
                 raise ToolchainError(
-                    f"{found_by} is {path}: {error}; {INSTALL_NVCC}, or unset it"
+                    f"{found_by} is {path}: {error}; point it at the nvcc of a CUDA toolkit, or "
+                    "unset it to have one looked for"
                 ) from None
             tried.append(f"{found_by}: {error}")
     raise ToolchainError(_nothing_found("nvcc", tried, INSTALL_NVCC))

@@ -164,8 +164,8 @@ def _not_found(instance: ForwardKernelInstance, target: Target) -> KernelNotFoun
     have = "; ".join(k.name for k in closest) or "none"
     return KernelNotFoundError(
         f"config {instance.name} is in no library for {target.name}, and FLASHSMITH_BUILD=0 "
-        f"forbids to build it. Closest that exist: {have}. Run `flashsmith build` for it, or use "
-        "one of these."
+        f"forbids to build it. Closest that exist: {have}. Run `flashsmith build -k` for it, or "
+        "`flashsmith build --for-attention` for all that attention() takes, or use one of these."
     )
 
 
