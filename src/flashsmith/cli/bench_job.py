@@ -31,7 +31,7 @@ from flashsmith.cli import bench_output
 from flashsmith.cli.bench_output import COUNTS_CSV, times_csv
 from flashsmith.cli.job import choose_device, load_kernels
 from flashsmith.cli.selection import (
-    check_d_head,
+    parse_d_heads,
     parse_numbers,
     select_instances,
     split_words,
@@ -66,22 +66,19 @@ class Request:
     seq_lens: str | None
     tokens: int | None
     hidden: int | None
-    batch: int | None
-    heads: int | None
     regime: str
     repeats: int
     milliseconds: float
     counts: bool
+    batch: int | None = None
+    heads: int | None = None
 
     def grid(self) -> list[Problem]:
         """All shapes. Raises ValueError that names the option that is wrong."""
         seq_lens, tokens, hidden = ("128,256", 256, 128) if self.counts else _GPU_GRID
-        d_heads = parse_numbers("--d-head", self.d_heads)
-        for d_head in d_heads:
-            check_d_head(d_head)
         return make_grid(
             [DType.from_string(name) for name in split_words(self.dtypes)],
-            d_heads,
+            [d_head for d_head in parse_d_heads(self.d_heads) if d_head],
             split_words(self.masks),
             parse_numbers("--seq-len", self.seq_lens or seq_lens),
             tokens=self.tokens or tokens,
@@ -105,11 +102,9 @@ class Request:
         return partial(bench.time_interleaved, repeats=self.repeats)
 
     def chosen_peers(self) -> list[Peer]:
-        if self.counts:
-            if self.peers not in ("available", "none"):
-                raise ValueError("--emulator-counts counts kernels only; leave out --peers")
-            return []
-        if self.peers == "none":
+        if self.counts and self.peers not in ("available", "none"):
+            raise ValueError("--emulator-counts counts kernels only; leave out --peers")
+        if self.counts or self.peers == "none":
             return []
         if self.peers != "available":
             return find_peers(split_words(self.peers))

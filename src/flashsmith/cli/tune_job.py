@@ -17,7 +17,7 @@ from flashsmith.bench.sweep import measure_counts
 from flashsmith.cli import explanation
 from flashsmith.cli.job import choose_device, load_kernels
 from flashsmith.cli.selection import (
-    check_d_head,
+    parse_d_heads,
     parse_numbers,
     select_instances,
     split_words,
@@ -65,12 +65,9 @@ class Request:
     def problems(self) -> list[Problem]:
         """All shapes. Raises ValueError that names the option that is wrong."""
         seq_lens, tokens, hidden = _COUNTS_GRID if self.counts else _GPU_GRID
-        d_heads = parse_numbers("--d-head", self.d_heads)
-        for d_head in d_heads:
-            check_d_head(d_head)
         return make_grid(
             [DType.from_string(name) for name in split_words(self.dtypes)],
-            d_heads,
+            [d_head for d_head in parse_d_heads(self.d_heads) if d_head],
             split_words(self.masks),
             parse_numbers("--seq-len", self.seq_lens or seq_lens),
             tokens=self.tokens or tokens,

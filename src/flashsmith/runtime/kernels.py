@@ -105,7 +105,8 @@ def load_library(library: Library, target: Target | None = None) -> None:
     target = target or library.target
     module = tvm_ffi.load_module(str(library.path))
     with _lock:
-        _loaded.setdefault(target, []).insert(0, _Loaded(library, module, module.forward))
+        others = [each for each in _loaded.get(target, []) if each.library.path != library.path]
+        _loaded[target] = [_Loaded(library, module, module.forward), *others]
         _found[target] = {}
 
 
