@@ -1,0 +1,1 @@
+"""Scripts over the package, and `tools.mutants`."""
