@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 
 from flashsmith.bench import environment_stamp
 from flashsmith.bench.grid import Problem, make_grid
@@ -179,7 +180,9 @@ def explain(request: Request, gpu: str | None, as_json: bool) -> None:
     if as_json:
         print_json([asdict(item) for item in explained])
     elif len(explained) <= _EXPLAINED_IN_FULL:
-        for item in explained:
+        for i, item in enumerate(explained):
+            if i > 0:
+                typer.echo()  # a blank line between them
             explanation.print_one(item)
     else:
         explanation.print_many(explained)
