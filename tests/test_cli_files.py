@@ -98,3 +98,14 @@ def test_fresh_tuning_discards_no_file_of_another_kind(tmp_path: Path) -> None:
     for path in (other, text):
         with pytest.raises(ValueError, match=f"and {path} is none"):
             tune_job._refuse_to_discard_others(path)
+
+
+def test_soak_replaces_its_logs_and_nothing_else(tmp_path: Path) -> None:
+    log, notes = tmp_path / "soak.csv", tmp_path / "notes.csv"
+    notes.write_text("name,phone\n")
+    args = ("soak", "-k", KERNEL, "--no-seams", "--cases", 1, "--seed", 1, "--device", "cpu")
+    assert f"--out {notes} exists" in invoke(*args, "--out", notes, code=2).stderr
+    assert notes.read_text() == "name,phone\n"
+    for _ in range(2):
+        invoke(*args, "--out", log)
+    assert log.read_text().count("kernel,variant,verdict") == 1  # not appended to

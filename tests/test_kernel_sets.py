@@ -53,6 +53,7 @@ def test_the_list_of_sets_is_complete_and_read_everywhere() -> None:
         ("tune", "--emulator-counts"),
         ("profile",),
         ("report",),
+        ("soak", "--cases", "1", "--device", "cpu"),
     ],
 )
 def test_every_command_refuses_a_wrong_KERNELS(

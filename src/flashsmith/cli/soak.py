@@ -53,7 +53,15 @@ def soak(
     case: Annotated[
         str | None, typer.Option(help="One problem, as a failure printed it, in place of many.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A CSV file with a row for each kernel.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A CSV file with a row for each kernel; that of an earlier soak is replaced."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file at --out that is none of a soak.")
+    ] = False,
     device: Annotated[
         str | None,
         typer.Option(metavar="cuda|cpu", help="Default: cuda if torch has a GPU; cpu: emulator."),
@@ -83,5 +91,5 @@ def soak(
         case=case,
         device=device,
     )
-    if not soak_job.run(request, out, as_json):
+    if not soak_job.run(request, out, as_json, force=force):
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ import torch
 
 from flashsmith import settings
 from flashsmith.bench import environment_stamp
+from flashsmith.cli.files import check_output, write_whole
 from flashsmith.cli.job import choose_device
 from flashsmith.cli.selection import select_instances
 from flashsmith.cli.tables import build_progress, note, print_json, print_table
@@ -86,8 +87,10 @@ class Request:
         ]
 
 
-def run(request: Request, out: Path | None, as_json: bool) -> bool:
+def run(request: Request, out: Path | None, as_json: bool, *, force: bool = False) -> bool:
     """Soaks, prints what came of it, writes ``out``; whether every result was right."""
+    if out is not None:
+        check_output("--out", out, force=force, is_own=_is_log)
     device, why = choose_device(request.device)
     configs = request.configs(device)
     note(f"on {'the GPU' if device == 'cuda' else 'the emulator'}: {why}")
@@ -107,8 +110,16 @@ def run(request: Request, out: Path | None, as_json: bool) -> bool:
         note("interrupted")
     _summarise(tallies, time.monotonic() - started, as_json)
     if out is not None:
-        log.write_csv(out, tallies.values(), environment_stamp(device))
+        stamp = environment_stamp(device)
+        write_whole(out, lambda staged: log.write_csv(staged, tallies.values(), stamp))
     return not any(tally.failures for tally in tallies.values())
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a file is of this command, going by its first columns."""
+    head = ",".join(log.COLUMNS).encode()
+    with path.open("rb") as file:
+        return file.read(len(head)) == head
 
 
 def _run_many(
