@@ -9,10 +9,11 @@ import pytest
 from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_hopper_autotuning_kernel_configs,
+    is_hopper_arch,
 )
 from flashsmith.errors import TuningError
 from flashsmith.functional.rules import fits, rule_config
-from flashsmith.functional.select import find_tables, forget_tables, is_hopper
+from flashsmith.functional.select import find_tables, forget_tables
 from flashsmith.functional.tables import (
     LENGTH_BUCKETS,
     Table,
@@ -80,7 +81,7 @@ def test_only_the_families_in_a_table_have_to_be_the_same(
 def test_shipped_table_is_whole(path: Path) -> None:
     table = Table.read(path)
     assert shipped_table_path(table.stamp["gpu"]) == path
-    hopper = is_hopper(table.stamp["gpu"])
+    hopper = is_hopper_arch(table.stamp["gpu"])
     for entry in table.entries.values():
         times = [row.ms for row in entry.ranked]
         assert times == sorted(times)
@@ -96,7 +97,7 @@ def test_shipped_table_is_whole(path: Path) -> None:
 @SHIPPED
 def test_shipped_table_names_kernels_of_the_tuning_space(path: Path) -> None:
     table = Table.read(path)
-    hopper = is_hopper(table.stamp["gpu"])
+    hopper = is_hopper_arch(table.stamp["gpu"])
     space = {*get_autotuning_kernel_configs(d_heads=(64, 128))}
     space |= {*get_hopper_autotuning_kernel_configs()} if hopper else set()
     for entry in table.entries.values():

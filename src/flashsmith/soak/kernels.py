@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import product
 
 import torch
 
 from flashsmith.build import Progress, build_library, find_library
 from flashsmith.configs import (
     FORWARD_VARIANTS,
-    DType,
+    FULL,
     ForwardKernelConfig,
     ForwardKernelInstance,
 )
-from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
-from flashsmith.configs.legality import SUPPORTED_VALUES
-from flashsmith.functional import target_of
-from flashsmith.functional.rules import rule_config
+from flashsmith.functional import served_instances, target_of
 from flashsmith.functional.tables import (
     Table,
     shipped_table_path,
@@ -26,20 +22,10 @@ from flashsmith.functional.tables import (
 )
 from flashsmith.runtime import load_library
 
-_LENGTHS = (64, 128)  # by which the rule of the sm80 family chooses
-
 
 def rule_configs() -> list[ForwardKernelConfig]:
     """What the rules of both families choose, for every dtype and d_head."""
-    hopper = [
-        rule_config(dtype, d_head, max(_LENGTHS), hopper=True)
-        for d_head, dtype in product(SUPPORTED_D_HEADS, DType)
-    ]
-    ampere = [
-        rule_config(dtype, d_head, seq_len)
-        for d_head, dtype, seq_len in product(SUPPORTED_VALUES["d_head"], DType, _LENGTHS)
-    ]
-    return [*hopper, *ampere]
+    return [instance.config for instance in served_instances(None, variants=[FULL])]
 
 
 def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
