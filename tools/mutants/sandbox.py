@@ -20,7 +20,7 @@ from threading import Event
 from tools.mutants.areas import Stage
 from tools.mutants.compiler import write_script
 
-_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "results")
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
 _PASSED, _FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit statuses
 _FILE_BYTES = 4 << 30
 _POLL_SECONDS = 0.2

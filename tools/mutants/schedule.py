@@ -160,9 +160,8 @@ class Schedule:
                 return run.status, run.failed[0] if run.failed else str(stage.files[0])
             if run.status == "failed":
                 return "killed", run.failed[0]
-        if not met:
-            raise RuntimeError(f"no tests of {mutant.area} pass without a mutant")
-        return "survived", ""
+        # Where no test of the area passes without a mutant, this one is left for another machine.
+        return ("survived" if met else "stopped"), ""
 
 
 def _stages_of(places: Sequence[Queue]) -> list[Stage]:
