@@ -172,7 +172,7 @@ def test_options_reach_the_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("time_interleaved", "time_back_to_back"):
         monkeypatch.setattr(bench, name, lambda runs, n=name, **options: given.update({n: options}))
     request = bench_job.Request(
-        *(["default"], "none", "fp16", "64", "full", None, None, None, None, None),
+        *(["default"], "none", "fp16", "64", "full", None, None, None),
         regime="both",
         repeats=7,
         milliseconds=42.0,
@@ -222,7 +222,7 @@ def test_a_lost_gpu_goes_on_in_a_new_process(
     with pytest.raises(NewProcess):
         bench_job.run(
             bench_job.Request(
-                *([FITTING], "fa2", "fp16", "64", "full", "64", 64, 64, None, None),
+                *([FITTING], "fa2", "fp16", "64", "full", "64", 64, 64),
                 regime="in-turn",
                 repeats=3,
                 milliseconds=1,

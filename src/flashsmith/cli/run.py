@@ -29,7 +29,6 @@ from flashsmith.configs import (
     ForwardKernelInstance,
     ForwardVariant,
 )
-from flashsmith.runtime.counters import explain_headings, table_of
 
 if TYPE_CHECKING:
     from flashsmith.cli.job import Result
@@ -224,6 +223,8 @@ def _print_results(results: list[Result], on_gpu: bool) -> None:
         for result in results
     ]
     # Of the whole launch; a GPU counts nothing.
+    from flashsmith.runtime.counters import explain_headings, table_of  # runtime loads torch
+
     headings, counts = table_of([result.counts for result in results])
     cells = [[*row.values(), *found] for row, found in zip(rows, counts, strict=True)]
     print_table([*rows[0], *headings], cells)
