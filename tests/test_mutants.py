@@ -119,8 +119,7 @@ def test_tests_that_fail_without_a_mutant_kill_none(toy: Workshop, tmp_path: Pat
 
 def test_no_mutant_survives_where_no_tests_can_run(toy: Workshop, tmp_path: Path) -> None:
     (toy.root / "tests/test_toy.py").write_text("import absent\n" + TESTS)
-    with pytest.raises(RuntimeError, match="no tests of toy pass without a mutant"):
-        Schedule(toy, Table(tmp_path / "results.csv")).judge(SURVIVES)
+    assert Schedule(toy, Table(tmp_path / "results.csv")).judge(SURVIVES) is None  # left open
 
 
 # what is printed
