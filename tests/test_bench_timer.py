@@ -154,10 +154,10 @@ def test_back_to_back_runs_each_alone_for_as_long_as_asked(gpu: FakeGpu) -> None
         assert 110 <= busy_ms(gpu, name) <= 130  # and a few to find out how long one takes
 
 
-def test_back_to_back_rounds_begin_with_another_candidate_and_nobody_rests(gpu: FakeGpu) -> None:
+def test_back_to_back_rounds_go_both_ways_and_nobody_rests(gpu: FakeGpu) -> None:
     """The median is over all rounds: here each run of a candidate takes longer by a bit."""
     order: list[str] = []
-    worked: dict[str, float] = {"a": 0.0, "b": 0.0}
+    worked: dict[str, float] = {"a": 0.0, "b": 0.0, "c": 0.0}
 
     def candidate(name: str) -> Callable[[], None]:
         def run() -> None:
@@ -169,11 +169,12 @@ def test_back_to_back_rounds_begin_with_another_candidate_and_nobody_rests(gpu: 
         return run
 
     times = time_back_to_back(
-        {name: candidate(name) for name in worked}, milliseconds=60, warmup_ms=20, rounds=3
+        {name: candidate(name) for name in worked}, milliseconds=60, warmup_ms=20, rounds=4
     )
-    assert order == ["a", "b", "a", "b"]  # the second round begins with b, the third with a
+    # a b c, c b a, b c a, a c b: where two meet they are one turn here.
+    assert order == ["a", "b", "c", "b", "a", "b", "c", "a", "c", "b"]
     assert not any(what.startswith("pause") for what in gpu.log)
-    for name, timing in times.items():  # half of all rounds lies before the middle of the second
+    for name, timing in times.items():  # half of what is timed lies in the first two rounds
         assert timing.median == pytest.approx(1.0 + worked[name] / 2000, rel=0.02)
 
 

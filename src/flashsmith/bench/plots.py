@@ -103,11 +103,11 @@ def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str)
             ax.axhline(ceiling, color=_CEILING, linestyle="--", linewidth=1)
             ax.annotate(
                 f"matrix product of 8192: {ceiling:.0f}",
-                (0.995, ceiling),
+                (0.005, ceiling),  # over the short sequences, whose bars end below
                 xycoords=("axes fraction", "data"),
                 xytext=(0, 3),
                 textcoords="offset points",
-                ha="right",
+                ha="left",
                 fontsize=8,
                 color=_CEILING,
             )

@@ -77,9 +77,9 @@ def time_interleaved(
 def time_back_to_back(
     candidates: Mapping[str, Run],
     *,
-    milliseconds: float = 40.0,
-    warmup_ms: float = 20.0,
-    rounds: int = 6,
+    milliseconds: float = 60.0,
+    warmup_ms: float = 60.0,
+    rounds: int = 4,
 ) -> dict[str, Timing]:
     """Times each candidate alone, repeated without a pause, L2 as it is; then the next one.
 
@@ -88,7 +88,8 @@ def time_back_to_back(
 
     A card that has rested runs faster for up to a second, before its power limit lowers the clocks:
     by 8% on an H200. So nobody rests between the candidates, and they take turns for several
-    rounds, each begun by another.
+    rounds. Every other round goes backwards: after a candidate that draws little power the next one
+    finds a rested card, and that shall not always be the same one.
 
     Args:
         milliseconds: How long the GPU works on each candidate in a round while it is timed.
@@ -98,8 +99,9 @@ def time_back_to_back(
     names = list(candidates)
     times: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds):
-        first = i % max(1, len(names))
-        for name in names[first:] + names[:first]:
+        first = i // 2 % max(1, len(names))
+        order = names[first:] + names[:first]
+        for name in order if i % 2 == 0 else reversed(order):
             times[name] += _steady_times(candidates[name], milliseconds, warmup_ms)
     return {name: _timing(of_all) for name, of_all in times.items()}
 

@@ -62,9 +62,9 @@ def bench(
     milliseconds: Annotated[
         float,
         typer.Option(
-            min=1, help="Back to back: how long each candidate is timed, in each of six rounds."
+            min=1, help="Back to back: how long each candidate is timed, in each of four rounds."
         ),
-    ] = 40.0,
+    ] = 60.0,
     out: Annotated[
         Path, typer.Option(help="The folder of the results; one that was begun is gone on with.")
     ] = _DEFAULT_OUT,
