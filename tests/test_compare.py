@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from flashsmith.bench import (
     compare,
     compare_lse,
     lse_tolerance,
+    reference,
     reference_attention,
     reference_lse,
     score_error,
@@ -213,3 +215,23 @@ def test_run_says_ok_where_the_input_has_nan_or_overflows(
     assert not o.isfinite().all()
     if which == "q":
         assert o.isnan().any(-1)[0].nonzero().tolist() == [[5, 1]]
+
+
+@pytest.mark.parametrize("heads_kv", [4, 2, 1])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_reference_by_head_is_the_reference(
+    causal: bool, heads_kv: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for a head at a time: the scores of more may not fit in memory."""
+    q, k, v = (torch.randn(2, n, h, 64) for n, h in ((9, 4), (20, heads_kv), (20, heads_kv)))
+    whole = reference_attention(q, k, v, causal=causal)
+    asked = []
+
+    def one_head(*qkv: torch.Tensor, **options: Any) -> torch.Tensor:
+        asked.append([tuple(t.shape) for t in qkv])
+        return reference_attention(*qkv, **options)
+
+    monkeypatch.setattr(reference, "reference_attention", one_head)
+    by_head = reference.reference_by_head(q, k, v, causal=causal)
+    torch.testing.assert_close(by_head, whole, rtol=0, atol=1e-12)
+    assert asked == [[(1, 9, 1, 64), (1, 20, 1, 64), (1, 20, 1, 64)]] * (2 * 4)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from emulator_program import CXX, SEEDS, Run
+from emulator_program import CSRC, CXX, SEEDS, Run
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
 
@@ -173,6 +173,21 @@ def test_instruction_counts(counts: dict[str, dict[str, int]]) -> None:
     assert {name: counts["runs"][name] for name in expected} == expected
 
 
+def test_counters_of_blocks_are_added(run: Run) -> None:
+    """All of them, whichever block comes first; of a longest run the longer one is kept."""
+    text = (CSRC / "emulator/launch.h").read_text()
+    names = re.findall(
+        r"(\w+) = 0", text[text.index("struct Counters {") : text.index("void add(")]
+    )
+    expected = {
+        name: (100 if name.startswith("longest") else 101) * i for i, name in enumerate(names, 1)
+    }
+    values = run("counter_sums")
+    assert len(values) == 2 * len(names)
+    for added in (values[: len(names)], values[len(names) :]):
+        assert dict(zip(names, added, strict=True)) == expected
+
+
 def test_scheduling(run: Run) -> None:
     result = run("scheduling")
     orders = result["orders"]
@@ -196,6 +211,13 @@ def test_scheduling(run: Run) -> None:
         strict=True,
     ):
         assert reason in refusal
+
+
+def test_more_synchronisations_than_can_be_counted(run: Run) -> None:
+    """In one block: 2^24 - 8 are followed, 2^24 are refused."""
+    followed, refused = run("many_synchronisations")
+    assert followed == ""
+    assert "more synchronisations in one block than the race check can count" in refused
 
 
 def test_many_blocks_do_not_leak(run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from flashsmith.build import kernel_source_stamp
 from flashsmith.cli import app
-from flashsmith.configs import GPU_MODELS, HopperForwardKernelConfig, get_gpu_architecture
+from flashsmith.configs import (
+    GPU_MODELS,
+    DType,
+    ForwardKernelConfig,
+    HopperForwardKernelConfig,
+    get_autotuning_kernel_configs,
+    get_gpu_architecture,
+)
 from flashsmith.configs import parse_kernel_name_into_config as parse
 from flashsmith.functional.select import forget_tables
+from flashsmith.functional.tables import Entry, Measured, Table, user_table_path
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +90,44 @@ def test_heads_stand_in_place_of_hidden() -> None:
     assert found["shape"] == "BF16 d 96 full 16 x 16 x 1024"
     message = explain(*shape, "--hidden", 2048, code=2).stderr
     assert "choose --hidden, or --heads in its place" in message
+
+
+def configs_of(B_r: int) -> list[ForwardKernelConfig]:
+    every = get_autotuning_kernel_configs([DType.FP16])
+    return [cfg for cfg in every if (cfg.B_r, cfg.B_c) == (B_r, 32)]
+
+
+def explain_from(ranked: Sequence[ForwardKernelConfig], seq_len: int) -> dict[str, Any]:
+    """From a table of a GPU that none is shipped for, in which each takes 1 ms longer."""
+    gpu = "NVIDIA A100-SXM4-80GB"
+    rows = [Measured(cfg, ms, ms - 0.1, ms + 0.1, 100 / ms) for ms, cfg in enumerate(ranked, 1)]
+    entry = Entry(
+        DType.FP16, 128, "full", 4, 16, 1024,
+        tried=40, excluded={}, rule_ratio=1.5, ranked=tuple(rows),
+    )  # fmt: skip
+    stamp = {"gpu": gpu, "driver_version": "1", "date": "d", **kernel_source_stamp()}
+    Table.of(stamp, [entry]).write(user_table_path(gpu))
+    forget_tables()
+    shape = ("--d-head", 128, "--dtype", "fp16", "--mask", "full", "--seq-len", seq_len)
+    (found,) = explain_json(*shape, "--gpu", gpu)
+    return found
+
+
+def test_the_next_best_is_slower_and_fits_the_length() -> None:
+    large, small = configs_of(B_r=128), configs_of(B_r=64)
+    ranked = (large[0], small[0], large[1], small[1], large[2])
+    found = explain_from(ranked, 1024)
+    assert found["kernel"] == str(large[0])
+    assert found["next_best"] == f"{small[0]}: 2 ms, 100.0 % slower"
+    found = explain_from(ranked, 960)  # which blocks of 128 do not divide
+    assert found["kernel"] == str(small[0])
+    assert found["next_best"] == f"{small[1]}: 4 ms, 100.0 % slower"
+
+
+def test_the_last_that_fits_has_no_next() -> None:
+    large, small = configs_of(B_r=128), configs_of(B_r=64)
+    assert explain_from([small[0]], 1024)["next_best"] is None
+    assert explain_from([large[0], small[0], large[1]], 960)["next_best"] is None
 
 
 def test_this_gpu_need_not_be_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,8 +172,12 @@ LSE = [
          "lse has shape (2, 70, 4)", f"(batch, n_heads, seq_len_q) = {LSE_SHAPE}"),
     case("lse flat", lambda a: {"lse": torch.empty(math.prod(LSE_SHAPE))}, ValueError,
          "lse has shape (560)"),
-    case("lse of n_heads_kv", lambda a: {"lse": torch.empty(2, 2, 70)}, ValueError,
-         "lse has shape (2, 2, 70)"),
+    *(
+        case(f"lse of {name}", lambda a, s=shape: {"lse": torch.empty(s)}, ValueError,
+             f"lse has shape {shape}", f"(batch, n_heads, seq_len_q) = {LSE_SHAPE}")
+        for name, shape in {"one sequence": (1, 4, 70), "n_heads_kv": (2, 2, 70),
+                            "seq_len_k": (2, 4, 50), "4 dimensions": (2, 4, 70, 1)}.items()
+    ),
     case("lse strided", lambda a: {"lse": torch.empty(2, 70, 4).transpose(1, 2)}, ValueError,
          "lse has shape (2, 4, 70)", "contiguous"),
     case("lse misaligned", lambda a: {"lse": torch.from_numpy(
@@ -224,6 +228,12 @@ def test_a_good_call_works_after_a_bad_one() -> None:
     launch(**arguments)
     assert not (arguments["o"] == MARK).any() and not (arguments["lse"] == MARK).any()
     assert not arguments["workspace"].any()
+
+
+def test_a_workspace_may_be_longer_than_int() -> None:
+    """Memory that nobody touches: the kernel uses the first bytes alone."""
+    for dtype, length in ((np.uint8, 1 << 31), (np.int32, 1 << 30)):
+        launch(**good() | {"workspace": torch.from_numpy(np.zeros(length, dtype))})
 
 
 @pytest.mark.parametrize(

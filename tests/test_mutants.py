@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_tests_that_fail_without_a_mutant_kill_none(toy: Workshop, tmp_path: Pat
     assert result is not None and result.status == "survived"
 
 
+def test_a_test_whose_compiler_fails_takes_no_other_with_it(toy: Workshop, tmp_path: Path) -> None:
+    broken = "def test_broken(): raise RuntimeError('BuildError: no such compiler')\n"
+    (toy.root / "tests/test_toy.py").write_text(TESTS + broken)
+    result = Schedule(toy, Table(tmp_path / "results.csv")).judge(KILLED)
+    assert result is not None
+    assert (result.status, result.killer) == ("killed", "tests/test_toy.py::test_below")
+
+
 def test_no_mutant_survives_where_no_tests_can_run(toy: Workshop, tmp_path: Path) -> None:
     (toy.root / "tests/test_toy.py").write_text("import absent\n" + TESTS)
     assert Schedule(toy, Table(tmp_path / "results.csv")).judge(SURVIVES) is None  # left open
@@ -166,3 +175,14 @@ def test_compiler_compiles_again_only_what_a_header_reaches(tmp_path: Path) -> N
     assert build("first", 1, record=True) == 2
     assert build("second", 1, record=False) == 0
     assert build("third", 2, record=False) == 1
+
+
+def test_compiler_hands_on_what_nvcc_asks(tmp_path: Path) -> None:
+    """``-c -x c++ source``: what follows ``-c`` is no file."""
+    (tmp_path / "plain.cc").write_text("int g() { return 1; }\n")
+    compiler.write_script(
+        tmp_path / "c++", shutil.which("c++") or "g++", tmp_path / "store", tmp_path
+    )
+    command = ["./c++", "-c", "-x", "c++", "plain.cc", "-o", "plain"]
+    subprocess.run(command, check=True, cwd=tmp_path, env=os.environ | {"MUTANTS_RECORD": "1"})
+    assert (tmp_path / "plain").stat().st_size > 0

@@ -1,4 +1,7 @@
 // What the counters say about accesses whose cost is known.
+#include <array>
+#include <bit>
+
 #include "cases.h"
 
 namespace cases {
@@ -135,6 +138,24 @@ void counts() {
       },
       64);
   std::puts("\n}");
+}
+
+// What two blocks bring together: in the order in which Counters declares them, the numbers 1, 2, 3
+// and so on, with 100 times as much added.
+void counter_sums() {
+  using Values = std::array<uint64_t, sizeof(Counters) / sizeof(uint64_t)>;
+  Values small, large;
+  for (size_t i = 0; i < small.size(); ++i) small[i] = i + 1, large[i] = 100 * (i + 1);
+  const char *separator = "[";
+  for (const auto &[first, second] : {std::pair{small, large}, std::pair{large, small}}) {
+    Counters counters = std::bit_cast<Counters>(first);
+    counters.add(std::bit_cast<Counters>(second));
+    for (uint64_t value : std::bit_cast<Values>(counters)) {
+      std::printf("%s%llu", separator, static_cast<unsigned long long>(value));
+      separator = ", ";
+    }
+  }
+  std::puts("]");
 }
 
 }  // namespace cases

@@ -1,4 +1,5 @@
 // Warp order, grids, workers, launches that are refused.
+#include <algorithm>
 #include <fstream>
 
 #include "cases.h"
@@ -60,6 +61,28 @@ std::string refusal_of(const Launch &settings, const Options &options) {
   return "";
 }
 
+// What is said about a thread that synchronises so often, without ever waiting.
+std::string fault_of_arrivals(int arrivals) {
+  constexpr int kMostOfOne = (1 << 20) - 1;
+  const auto body = [=] {
+    if (thread_index() > 0) return;
+    for (int i = 0; i * kMostOfOne < arrivals; ++i) {
+      char *barrier = shared_bytes() + 8 * i;
+      mbarrier_init(barrier, kMostOfOne, Where::current());
+      const int left = arrivals - i * kMostOfOne;
+      for (int k = 0; k < std::min(left, kMostOfOne); ++k) {
+        mbarrier_arrive(barrier, Where::current());
+      }
+    }
+  };
+  try {
+    launch(of({}, 32, body), {});
+  } catch (const Fault &fault) {
+    return fault.what();
+  }
+  return "";
+}
+
 long resident_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -87,6 +110,13 @@ void scheduling() {
               refusal_of(of({9, 1, 1}, 32, nothing, 9), {}).c_str(),
               refusal_of(of({}, 32, nullptr), {}).c_str(),
               refusal_of(of({}, 32, nothing), {.dropped = missing}).c_str());
+}
+
+// Nearly as many as the race check can count, and more.
+void many_synchronisations() {
+  constexpr int kEpochs = 1 << 24;
+  std::printf("[\"%s\", \"%s\"]\n", fault_of_arrivals(kEpochs - 8).c_str(),
+              fault_of_arrivals(kEpochs).c_str());
 }
 
 // Enough blocks to show a leak, and synchronisations for the race check's epochs to start again.

@@ -68,7 +68,7 @@ _AMPERE = (
     Stage(("test_properties.py",), "not wgmma"),
 )
 _EMULATOR = (
-    Stage(("test_emulator*.py",)),
+    Stage(("test_emulator*.py", "test_host.py")),
     Stage(("test_forward.py",), "new_contiguous or packed or scale"),
     Stage(("test_hopper_forward.py",), "batches_and_many_tiles or packed_input"),
     Stage(("test_lazy_rescale.py", "test_far_offsets.py", "test_workspace.py")),
@@ -93,7 +93,8 @@ AREAS: tuple[Area, ...] = (
         "build", 12, (f"{PACKAGE}/build/*.py", f"{PACKAGE}/*.py"),
         (
             Stage(("test_cache*.py", "test_codegen.py", "test_settings.py", "test_doctor.py")),
-            Stage(("test_build*.py", "test_lint*.py", "test_headers.py", "test_kernel_sources.py")),
+            Stage(("test_build*.py", "test_lint*.py", "test_headers.py", "test_kernel_sources.py",
+                   "test_disassembler.py", "test_machine_code.py", "test_first_use.py")),
         ),
     ),
     Area(
@@ -108,7 +109,7 @@ AREAS: tuple[Area, ...] = (
         "functional", 10, (f"{PACKAGE}/functional/*.py", f"{PACKAGE}/runtime/*.py"),
         (
             Stage(("test_select*.py", "test_tables.py", "test_fits.py", "test_workspace.py",
-                   "test_runtime*.py")),
+                   "test_runtime*.py", "test_counters.py", "test_first_use.py")),
             Stage(("test_bad_input.py", "test_forward.py", "test_tuning*.py", "test_cli*.py")),
         ),
     ),
@@ -131,7 +132,8 @@ AREAS: tuple[Area, ...] = (
     Area(
         "cli", 6, (f"{PACKAGE}/cli/*.py",),
         (
-            Stage(("test_cli*.py", "test_run_kernels.py", "test_soak*.py")),
+            Stage(("test_explain.py", "test_select.py", "test_cli*.py", "test_run_kernels.py",
+                   "test_kernel_sets.py", "test_soak*.py")),
             Stage(("test_bench*.py", "test_tuning*.py", "test_report*.py", "test_ncu*.py")),
         ),
     ),

@@ -23,6 +23,8 @@ def main(arguments: list[str], compiler: str, store: Path, root: Path) -> int:
         os.execv(compiler, [compiler, *arguments])
     source = Path(arguments[arguments.index("-c") + 1])
     target = Path(arguments[arguments.index("-o") + 1])
+    if not source.is_file():  # nvcc's own calls have other options in its place
+        os.execv(compiler, [compiler, *arguments])
     entry = store / _key(arguments, source, target, root)
     if _is_current(entry, root, source.parent):
         shutil.copyfile(entry / "object", target)
