@@ -232,6 +232,8 @@ def test_problems_say_why(change: dict[str, int], reason: str) -> None:
         {},
         {"heads_per_group": 0, "stale_maximum": False, "fma_exponentials": 16},
         {"n_stages": 8, "B_c": 16},
+        {"cluster_size": 2, "dynamic_queue": False},
+        {"n_warpgroups": 4, "B_r": 256, "d_head": 64, "B_c": 16, "Q_steps_in_registers": 0},
         {"dtype": DType.FP16, "lazy_rescale_log2": 4},
         {"overlap_softmax": False, "overlap_tiles": False, "n_stages": 1},
         {"d_head": 64, "B_c": 240, "Q_steps_in_registers": 0},
@@ -248,6 +250,7 @@ def test_what_is_at_the_limit_is_legal(change: dict[str, int]) -> None:
 def test_without_overlap_p_takes_the_registers_of_s() -> None:
     tight = replace(PLAIN, B_c=176, n_stages=2)  # 32 (O) + 88 (S) + 24, and 44 for P
     assert tight.problems() == []
+    assert replace(tight, Q_steps_in_registers=4).problems() == []  # 160 of 160
     (problem,) = replace(tight, overlap_softmax=True).problems()
     assert "44 (P)" in problem
 
