@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("cosmic_ray", reason="cosmic-ray comes with the extra `mutan
 
 from tools.mutants import python_operators
 from tools.mutants.areas import AREAS
-from tools.mutants.results import equivalents
+from tools.mutants.results import equivalents, read
 from tools.mutants.sample import mutants_of, sample
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +69,22 @@ def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
     ids = {m.id for area in AREAS for m in mutants_of(area, ROOT)}
     for name, reason in equivalents().items():
         assert name in ids and len(reason) > 20, name
+
+
+def test_figure_in_the_docs_is_that_of_the_results() -> None:
+    results = read(ROOT / "tools/mutants/results.csv")
+    assert len({result.id for result in results}) == len(results)
+    reasons = equivalents()
+    count = Counter(
+        "equivalent" if r.status == "survived" and r.id in reasons else r.status for r in results
+    )
+    judged = len(results) - count["not-compiled"]
+    figure = (
+        f"Of 200 mutants {judged} were judged: {count['killed'] + count['timeout']} were killed, "
+        f"{count['survived']} survived, {count['equivalent']} are equivalent; {200 - judged} have "
+        "not run."
+    )
+    assert figure in " ".join((ROOT / "docs/mutants.md").read_text().split())
 
 
 def test_command_line_lists_a_shard() -> None:
