@@ -32,6 +32,30 @@ HopperCases copy_cases() {
        [] {
          if (thread_index() == 0) mbarrier_init(barrier(0), 0);
        }},
+      {"barrier_of_too_many",
+       [] {
+         if (thread_index() == 0) mbarrier_init(barrier(0), 1 << 20);
+       }},
+      {"barrier_bytes_too_many",
+       [] {
+         start(1);
+         if (thread_index() == 0) mbarrier_arrive_expect_tx(barrier(0), 1 << 20);
+       }},
+      {"barrier_bytes_negative",
+       [] {
+         start(1);
+         if (thread_index() == 0) mbarrier_arrive_expect_tx(barrier(0), -16);
+       }},
+      {"barrier_bytes_too_many_together",
+       [] {
+         start(1, 2);
+         if (thread_index() < 2) mbarrier_arrive_expect_tx(barrier(0), 1 << 19);
+       }},
+      {"clean_barriers_at_their_limits",
+       [] {
+         start(1, (1 << 20) - 1);
+         if (thread_index() == 0) mbarrier_arrive_expect_tx(barrier(0), (1 << 20) - 1);
+       }},
       {"barrier_arrivals",
        [] {
          start(1);
