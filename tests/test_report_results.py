@@ -11,7 +11,7 @@ import pytest
 from flashsmith.configs import ForwardKernelInstance
 from flashsmith.report import Results, find_results, read_results
 from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
-from flashsmith.report.results import BASELINE, Shape
+from flashsmith.report.results import BASELINE, Shape, Time
 from report_helpers import LAST_SM90, LAST_SM90_CAUSAL, PLAIN, RESULTS, SWIZZLED
 
 
@@ -110,6 +110,17 @@ def test_the_faster_family_of_another_run_is_found() -> None:
     # Its own family is the faster one there: nothing to say.
     sweep = best_sweep(results.times, ("BF16", 128, "full"), [LAST_SM90])
     assert faster_families(results.times, sweep) == []
+
+
+@pytest.mark.parametrize(("other_ms", "found"), [(2.0, True), (3.5, False)])
+def test_a_faster_family_is_faster_than_our_own_and_not_than_peers(
+    other_ms: float, found: bool
+) -> None:
+    shape = Shape("BF16", 128, "full", batch=4, heads=16, seq_len=4096)
+    for peer_ms in (1.0, 4.0):
+        sweep = [Time("a", "FA2", shape, peer_ms, 1.0), Time("a", PLAIN, shape, 3.0, 1.0)]
+        other = Time("b", LAST_SM90, shape, other_ms, 1.0)
+        assert faster_families([*sweep, other], sweep) == ([other] if found else [])
 
 
 def test_best_kernels_at_a_shape() -> None:

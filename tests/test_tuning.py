@@ -117,7 +117,7 @@ def kernels_of(table: Table, problem: Problem = PROBLEM) -> list[FlashForwardKer
 
 def test_halving_finds_the_winner_and_spends_little_on_the_hopeless(tmp_path: Path) -> None:
     fake = FakeLab()
-    table = tune(tmp_path / "t.json", fake)
+    table = tune(tmp_path / "new" / "folder" / "t.json", fake)
     assert kernels_of(table)[0] == BEST
     assert fake.launches[BEST] == 3 + 9 + 30
     assert fake.asked[:2] == [(PROBLEM, "check", 40), (PROBLEM, "time", 40)]
