@@ -13,6 +13,7 @@ from flashsmith import settings
 from flashsmith.cli.files import check_output
 from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import (
+    DeviceOption,
     DHeadOption,
     DtypeOption,
     JsonOption,
@@ -81,10 +82,7 @@ def run(
     d_head: DHeadOption = None,
     mask: MaskOption = "full",
     seed: Annotated[int | None, typer.Option(help="Of the random input; default: 0.")] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="cuda|cpu", help="Default: cuda if torch has a GPU; cpu: emulator."),
-    ] = None,
+    device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run kernels, check each against a float64 reference, and time it (GPU) or count (emulator).

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from flashsmith.cli.selection import check_d_head, parse_dtype
-from flashsmith.cli.tables import KERNEL_SETS, DHeadOption, DtypeOption, JsonOption
+from flashsmith.cli.tables import (
+    KERNEL_SETS,
+    DeviceOption,
+    DHeadOption,
+    DtypeOption,
+    JsonOption,
+)
 
 
 def soak(
@@ -62,10 +68,7 @@ def soak(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file at --out that is none of a soak.")
     ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="cuda|cpu", help="Default: cuda if torch has a GPU; cpu: emulator."),
-    ] = None,
+    device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run kernels on problems that stress the seams between tiles, and on random ones.

@@ -51,6 +51,10 @@ MaskOption = Annotated[
 DHeadsOption = Annotated[str, typer.Option("--d-head", help="Head dimensions, by commas.")]
 DtypesOption = Annotated[str, typer.Option("--dtype", help="fp16, bf16 or fp16,bf16.")]
 MasksOption = Annotated[str, typer.Option("--mask", help="full, causal or full,causal.")]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="cuda|cpu", help="Default: cuda if torch has a GPU; cpu: emulator."),
+]
 BatchOption = Annotated[int | None, typer.Option(min=1, help="In place of --tokens.")]
 HeadsOption = Annotated[int | None, typer.Option(min=1, help="In place of --hidden.")]
 TokensOption = Annotated[
