@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tools.mutants.cxx_text import masked, statement_end
+from tools.mutants.cxx_text import find_outside_brackets, masked, statement_end
 
 
 @dataclass(frozen=True)
@@ -157,27 +157,12 @@ OPERATORS: tuple[Operator, ...] = (
 )
 
 
-def _scan(code: str, start: int, stop: re.Pattern[str]) -> int:
-    """Index, from ``start``, of the first match of ``stop`` outside of brackets."""
-    depth = 0
-    for i in range(start, len(code)):
-        if depth == 0 and stop.match(code, i):
-            return i
-        if code[i] in "([{":
-            depth += 1
-        elif code[i] in ")]}":
-            if depth == 0:
-                return i
-            depth -= 1
-    return len(code)
-
-
 def _term_end(code: str, start: int) -> int:
-    return _scan(code, start, _TERM_END)
+    return find_outside_brackets(code, start, _TERM_END)
 
 
 def _operand_end(code: str, start: int) -> int:
-    return _scan(code, start, re.compile(r"\s(?:&&|\|\|)\s|\s[?:]\s|[,;]"))
+    return find_outside_brackets(code, start, re.compile(r"\s(?:&&|\|\|)\s|\s[?:]\s|[,;]"))
 
 
 def _operand_start(code: str, end: int) -> int:

@@ -26,11 +26,14 @@ def masked(text: str) -> str:
     return text.replace(_LITERAL, " ")
 
 
-def statement_end(text: str, start: int, closers: str = ";") -> int:
-    """Index of the first of ``closers`` outside of brackets opened after ``start``, or the end."""
+def find_outside_brackets(text: str, start: int, stop: re.Pattern[str]) -> int:
+    """Index, from ``start``, of the first match of ``stop`` outside of brackets opened after it.
+
+    A bracket that was opened before ``start`` and closes ends the search; so does the end.
+    """
     depth = 0
     for i in range(start, len(text)):
-        if depth == 0 and text[i] in closers:
+        if depth == 0 and stop.match(text, i):
             return i
         if text[i] in "([{":
             depth += 1
@@ -39,6 +42,11 @@ def statement_end(text: str, start: int, closers: str = ";") -> int:
                 return i
             depth -= 1
     return len(text)
+
+
+def statement_end(text: str, start: int, closers: str = ";") -> int:
+    """Index of the first of ``closers`` outside of brackets opened after ``start``, or the end."""
+    return find_outside_brackets(text, start, re.compile(f"[{re.escape(closers)}]"))
 
 
 def _spaces(text: str) -> str:
