@@ -28,7 +28,6 @@ from flashsmith.soak import (
     SoakPlan,
     Values,
     Verdict,
-    gpu_extent,
     rule_configs,
     seam_cases,
     session,
@@ -37,13 +36,9 @@ from flashsmith.soak import (
     that_run_on,
 )
 from flashsmith.soak.session import groups_of, in_turn
-from hopper_kernels import CONFIGS as HOPPER_CONFIGS
 
-H200 = gpu_extent(132)
 SM80 = get_kernel_progression_configs()[-1]
 PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
-EACH = pytest.mark.parametrize("cfg", [SM80, *HOPPER_CONFIGS], ids=str)
-BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 RISE = Values("rise", 96, 7.92)
 CASE = SoakCase(DType.BF16, 128, 4, 18, 3, 500, 300, True, 0.5, "packed", RISE, 5)
 

@@ -13,7 +13,6 @@ from flashsmith.configs import (
     ForwardKernelConfig,
     HopperForwardKernelConfig,
     get_kernel_progression_configs,
-    parse_kernel_name_into_config,
 )
 from flashsmith.soak import (
     EMULATOR,
@@ -30,7 +29,6 @@ from hopper_kernels import CONFIGS as HOPPER_CONFIGS
 
 H200 = gpu_extent(132)
 SM80 = get_kernel_progression_configs()[-1]
-PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
 EACH = pytest.mark.parametrize("cfg", [SM80, *HOPPER_CONFIGS], ids=str)
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 RISE = Values("rise", 96, 7.92)
