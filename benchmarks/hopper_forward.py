@@ -100,7 +100,7 @@ def measure(mask: str, cublas_tflops: float, repeats: int) -> list[Row]:
     timings = bench.time_interleaved(runs, repeats=repeats)
     rows: list[Row] = []
     for name, timing in timings.items():
-        tflops = problem.tflops(timing.median)
+        tflops = problem.tflops(timing.ms)
         row: Row = {
             "kernel": name,
             "dtype": str(problem.dtype),
@@ -109,7 +109,7 @@ def measure(mask: str, cublas_tflops: float, repeats: int) -> list[Row]:
             "batch": problem.batch,
             "heads": problem.heads,
             "seq_len": problem.seq_len,
-            "ms": f"{timing.median:.5f}",
+            "ms": f"{timing.ms:.5f}",
             "ms_p20": f"{timing.low:.5f}",
             "ms_p80": f"{timing.high:.5f}",
             "tflops": f"{tflops:.1f}",

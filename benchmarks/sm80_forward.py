@@ -124,11 +124,11 @@ def measure(
             "batch": problem.batch,
             "heads": problem.heads,
             "seq_len": problem.seq_len,
-            "ms": f"{t.median:.5f}",
+            "ms": f"{t.ms:.5f}",
             "ms_p20": f"{t.low:.5f}",
             "ms_p80": f"{t.high:.5f}",
-            "tflops": f"{problem.tflops(t.median):.1f}",
-            "percent_of_fa2": f"{100 * timings['FA2'].median / t.median:.1f}",
+            "tflops": f"{problem.tflops(t.ms):.1f}",
+            "percent_of_fa2": f"{100 * timings['FA2'].ms / t.ms:.1f}",
         }
         for name, t in timings.items()
     ]

@@ -63,9 +63,9 @@ class RunningTimer:
     """Runs all it is given, in order; the first gets 1 ms, the second 2, and so on."""
 
     def __init__(self) -> None:
-        self.repeats: list[int] = []
+        self.repeats: list[int | None] = []
 
-    def __call__(self, runs: Mapping[str, Callable[[], object]], repeats: int) -> Any:
+    def __call__(self, runs: Mapping[str, Callable[[], object]], repeats: int | None) -> Any:
         self.repeats.append(repeats)
         for run in runs.values():
             run()
@@ -136,6 +136,16 @@ def test_on_a_gpu_kernels_are_timed_in_turn_with_a_pause(
     assert asked == {"names": [str(B), str(A)], "repeats": 30, "warmup": 1, "pause": 0.001}
 
 
+def test_on_a_gpu_finalists_are_timed_back_to_back(
+    checkers: FakeCheckers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        lab, "time_back_to_back", lambda runs: dict.fromkeys(runs, Timing(2.0, 2.0, 2.0))
+    )
+    times = KernelLab("cpu").time(PROBLEM, [B, A], None)
+    assert times == {B: Timing(2.0, 2.0, 2.0), A: Timing(2.0, 2.0, 2.0)}
+
+
 # Ranking. The percentiles have another order than the medians, both of them.
 
 TIMES = {
@@ -144,7 +154,7 @@ TIMES = {
     C: Timing(2.0, low=0.5, high=8.0),
     D: Timing(4.0, low=0.1, high=4.5),
 }
-BY_MEDIAN = [B, C, A, D]
+STEADY = {B: Timing(20.0, 20, 20), D: Timing(4.0, 4, 4)}  # they see the last round
 
 
 def test_survivors_are_ranked_by_the_median() -> None:
@@ -161,19 +171,20 @@ class LabOfTimes:
     def check(self, problem: Problem, configs: Sequence[object]) -> dict[Any, str]:
         return {}
 
-    def time(self, problem: Problem, configs: Sequence[Any], repeats: int) -> dict[Any, Timing]:
-        return {cfg: TIMES[cfg] for cfg in configs}
+    def time(
+        self, problem: Problem, configs: Sequence[Any], repeats: int | None
+    ) -> dict[Any, Timing]:
+        return {cfg: (STEADY if repeats is None else TIMES)[cfg] for cfg in configs}
 
     def soak(self, problem: Problem, configs: Sequence[object]) -> dict[Any, str]:
         return {}
 
 
-def test_a_table_is_ranked_by_the_median(tmp_path: Path) -> None:
+def test_a_table_is_ranked_by_both_regimes(tmp_path: Path) -> None:
+    """In turn B is the fastest; in the product of both regimes it is D, 16 beside 20."""
     with tuning_session(tmp_path / "table.json", STAMP) as session:
         table = session.run({PROBLEM: [A, B, C, D]}, LabOfTimes(), lambda *_: None)
     (entry,) = table.entries.values()
-    ranked = [row.config for row in entry.ranked]
-    assert ranked == [cfg for cfg in BY_MEDIAN if cfg in ranked]
-    assert ranked[0] == B
-    assert (entry.ranked[0].ms, entry.ranked[-1].config) == (1.0, D)  # the rule's choice stays
-    assert entry.rule_ratio == 4.0
+    assert [row.config for row in entry.ranked] == [D, B]
+    assert [(row.ms, row.ms_back_to_back) for row in entry.ranked] == [(4, 4), (1, 20)]
+    assert entry.rule_ratio == 1.0  # D is the rule's choice

@@ -413,12 +413,24 @@ def test_explain_says_which_entry_and_what_was_measured() -> None:
     assert f"kernel {SMALL}" in text
     assert f"your table {path}" in text
     assert "blocks divide 960" in text
-    assert "2 ms (20th to 80th percentile 1.9 to 2.1), 50.0 TFLOP/s at batch 4, heads 16" in text
+    assert (
+        "2 ms; in turn 20th to 80th percentile 1.9 to 2.1 ms and 50.0 TFLOP/s, at batch 4" in text
+    )
     text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
                      "--mask", "full")  # fmt: skip
     assert "the fastest of 40, for lengths 513 to 1024" in text
     assert f"next best {SMALL}: 2 ms, 100.0 % slower" in text
     assert f"the rule would choose {rule}: 3 ms, 200.0 %" in text
+
+
+def test_explain_compares_both_regimes_where_the_table_has_them() -> None:
+    entry = make_entry([LARGE, SMALL])
+    steady = [replace(row, ms_back_to_back=2.0) for row in entry.ranked]  # in turn 1 and 2 ms
+    write_user_table(replace(entry, ranked=tuple(steady)), gpu=A100)
+    text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
+                     "--mask", "full")  # fmt: skip
+    assert "measured 1 ms, back to back 2.0 ms; in turn" in text.replace("measured  ", "measured ")
+    assert f"next best {SMALL}: 2 ms, back to back 2.0 ms, 41.4 % slower" in text
 
 
 def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> None:

@@ -87,8 +87,12 @@ class FakeLab:
         return {cfg: why for cfg, why in self.wrong.items() if cfg in configs}
 
     def time(
-        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig], repeats: int
+        self, problem: Problem, configs: Sequence[FlashForwardKernelConfig], repeats: int | None
     ) -> dict[FlashForwardKernelConfig, Timing]:
+        if repeats is None:
+            self._ask(problem, "time back to back", len(configs))
+            steady = {cfg: 1.1 * milliseconds(problem, cfg) for cfg in configs}
+            return {cfg: Timing(ms, ms, ms) for cfg, ms in steady.items()}
         self._ask(problem, "time", len(configs))
         times = {}
         for i, cfg in enumerate(configs):
@@ -132,7 +136,8 @@ def test_entry_holds_what_was_measured(tmp_path: Path) -> None:
     best = entry.ranked[0]
     assert best.tflops == pytest.approx(PROBLEM.flop / best.ms / 1e9, rel=1e-3)
     (rule,) = (row for row in entry.ranked if row.config == RULE)
-    assert entry.rule_ratio == pytest.approx(rule.ms / best.ms, rel=1e-3)
+    assert entry.rule_ratio == pytest.approx(rule.cost / best.cost, rel=1e-3)
+    assert best.ms_back_to_back == pytest.approx(1.1)
     assert table == Table.read(tmp_path / "t.json")
     assert not journal_path(tmp_path / "t.json").exists()
 
@@ -160,7 +165,7 @@ def test_nothing_is_written_when_every_kernel_is_wrong(tmp_path: Path) -> None:
     assert not (tmp_path / "t.json").exists()
 
 
-@pytest.mark.parametrize("die_at", range(9))
+@pytest.mark.parametrize("die_at", range(11))
 def test_interrupted_run_resumes_without_measuring_again(tmp_path: Path, die_at: int) -> None:
     whole = FakeLab()
     expected = tune(tmp_path / "whole.json", whole, PROBLEMS)
@@ -188,7 +193,7 @@ def test_journal_survives_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None
     path.write_bytes(whole[:10])  # in the stamp: as if there were none
     again = FakeLab()
     tune(out, again)
-    assert len(again.asked) == 5
+    assert len(again.asked) == 6
 
 
 def test_killed_process_leaves_a_journal_that_the_next_goes_on_with(tmp_path: Path) -> None:
@@ -208,7 +213,7 @@ def test_killed_process_leaves_a_journal_that_the_next_goes_on_with(tmp_path: Pa
     rest = FakeLab()
     table = tune(out, rest)
     assert kernels_of(table)[0] == BEST
-    assert len(rest.asked) == 3
+    assert len(rest.asked) == 4
 
 
 def test_other_options_do_not_take_over_old_measurements(tmp_path: Path) -> None:
@@ -217,7 +222,8 @@ def test_other_options_do_not_take_over_old_measurements(tmp_path: Path) -> None
         tune(out, FakeLab(die_at=3))
     fake = FakeLab()
     tune(out, fake, repeats=100)
-    assert [what for _, what, _ in fake.asked] == ["time"] * 3 + ["soak"]
+    asked = [what for _, what, _ in fake.asked]
+    assert asked == [*["time"] * 3, "soak", "time back to back"]
 
 
 def test_kernel_that_takes_the_gpu_with_it_is_left_out_by_the_next_process(
@@ -268,7 +274,7 @@ def test_what_is_from_elsewhere_is_refused(
     assert {path: path.read_bytes() for path in tmp_path.glob("t.json*")} == kept
     fake = FakeLab()
     table = tune(out, fake, stamp=STAMP | change, fresh=True)
-    assert len(fake.asked) == 5
+    assert len(fake.asked) == 6
     assert table.stamp == STAMP | change
 
 
@@ -357,7 +363,7 @@ SMALL = Problem(DType.FP16, 128, "full", 1, 1, 128)
 PROGRESSION = get_kernel_progression_configs()[-2:]
 
 
-def fake_timer(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Timing]:
+def fake_timer(runs: Mapping[str, Callable[[], object]], repeats: int | None) -> dict[str, Timing]:
     for run in runs.values():
         run()
     return {name: Timing(1.0 + i, 1.0, 1.0) for i, name in enumerate(runs)}

@@ -45,4 +45,4 @@ def measure_ceilings(dtype: DType) -> Ceilings:
 
 
 def _median_ms(run: partial[torch.Tensor]) -> float:
-    return time_interleaved({"": run}, repeats=_REPEATS)[""].median
+    return time_interleaved({"": run}, repeats=_REPEATS)[""].ms

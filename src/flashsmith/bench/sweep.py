@@ -116,7 +116,7 @@ class MeasureTimes:
         peers = [
             times[name_of(c.candidate)] for c in checked if c.run and isinstance(c.candidate, Peer)
         ]
-        best_peer_ms = min((timing.median for timing in peers), default=None)
+        best_peer_ms = min((timing.ms for timing in peers), default=None)
         rows = []
         for c in checked:
             numbers: dict[str, float | None] = {}
@@ -134,14 +134,14 @@ class MeasureTimes:
     def _numbers(
         self, problem: Problem, timing: Timing, best_peer_ms: float | None
     ) -> dict[str, float | None]:
-        tflops = problem.tflops(timing.median)
+        tflops = problem.tflops(timing.ms)
         return {
-            "ms": timing.median,
+            "ms": timing.ms,
             "ms_p20": timing.low,
             "ms_p80": timing.high,
             "tflops": tflops,
             "share_of_ceiling": tflops / self.ceilings[str(problem.dtype)].matmul_tflops,
-            "ratio_to_best_peer": None if best_peer_ms is None else best_peer_ms / timing.median,
+            "ratio_to_best_peer": None if best_peer_ms is None else best_peer_ms / timing.ms,
         }
 
 

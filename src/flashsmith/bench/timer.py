@@ -32,7 +32,7 @@ _CYCLES_PER_MS = 2_000_000  # at 2 GHz; a lower clock makes a head start longer,
 class Timing:
     """Times of one candidate, in milliseconds."""
 
-    median: float
+    ms: float  # in turn the median, back to back the mean
     low: float  # 20th percentile
     high: float  # 80th percentile
 
@@ -69,41 +69,39 @@ def time_interleaved(
             events[name].append((start, _record()))
     torch.cuda.synchronize()
     return {
-        name: _timing([start.elapsed_time(stop) for start, stop in pairs])
+        name: _timing(times, statistics.median(times))
         for name, pairs in events.items()
+        for times in [[start.elapsed_time(stop) for start, stop in pairs]]
     }
 
 
 def time_back_to_back(
     candidates: Mapping[str, Run],
     *,
-    milliseconds: float = 60.0,
-    warmup_ms: float = 60.0,
-    rounds: int = 4,
+    milliseconds: float = 800.0,
+    warmup_ms: float = 400.0,
 ) -> dict[str, Timing]:
     """Times each candidate alone, repeated without a pause, L2 as it is; then the next one.
 
     A time is from the end of one launch to the end of the next. The host stays ahead of the GPU, so
     its launch cost is not in it.
 
-    A card that has rested runs faster for up to a second, before its power limit lowers the clocks:
-    by 8% on an H200. So nobody rests between the candidates, and they take turns for several
-    rounds. Every other round goes backwards: after a candidate that draws little power the next one
-    finds a rested card, and that shall not always be the same one.
+    At its power limit a card does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
+    a period of 0.8 s, so that one kernel takes 25% longer in one moment than in the next. A time is
+    therefore the mean over one period or more. After a rest the same card runs at full clocks for a
+    second, so the first candidate has a turn before that is not timed, and nobody rests after.
 
     Args:
-        milliseconds: How long the GPU works on each candidate in a round while it is timed.
+        milliseconds: How long the GPU works on each candidate while it is timed.
         warmup_ms: How long it works on it before, so that clocks and L2 are those of this kernel.
-        rounds: The median is over the launches of all.
     """
-    names = list(candidates)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for i in range(rounds):
-        first = i // 2 % max(1, len(names))
-        order = names[first:] + names[:first]
-        for name in order if i % 2 == 0 else reversed(order):
-            times[name] += _steady_times(candidates[name], milliseconds, warmup_ms)
-    return {name: _timing(of_all) for name, of_all in times.items()}
+    for run in [*candidates.values()][:1]:
+        _steady_times(run, milliseconds, warmup_ms)
+    times = {}
+    for name, run in candidates.items():
+        of_launches = _steady_times(run, milliseconds, warmup_ms)
+        times[name] = _timing(of_launches, statistics.fmean(of_launches))
+    return times
 
 
 def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float]:
@@ -158,8 +156,8 @@ def _between(events: list[torch.cuda.Event]) -> list[float]:
     return [before.elapsed_time(after) for before, after in pairwise(events)]
 
 
-def _timing(times: list[float]) -> Timing:
+def _timing(times: list[float], ms: float) -> Timing:
     if len(times) == 1:
-        return Timing(times[0], times[0], times[0])
+        return Timing(ms, ms, ms)
     quintiles = statistics.quantiles(times, n=5)
-    return Timing(statistics.median(times), quintiles[0], quintiles[-1])
+    return Timing(ms, quintiles[0], quintiles[-1])

@@ -61,10 +61,8 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="In turn: runs of each candidate.")] = 30,
     milliseconds: Annotated[
         float,
-        typer.Option(
-            min=1, help="Back to back: how long each candidate is timed, in each of four rounds."
-        ),
-    ] = 60.0,
+        typer.Option(min=1, help="Back to back: how long each candidate is timed."),
+    ] = 800.0,
     out: Annotated[
         Path, typer.Option(help="The folder of the results; one that was begun is gone on with.")
     ] = _DEFAULT_OUT,

@@ -57,8 +57,8 @@ def explain(problem: Problem, gpu: str | None, hopper: bool | None = None) -> Ex
         return words
     entry, row = choice.entry, choice.measured
     measured = (
-        f"{row.ms} ms (20th to 80th percentile {row.ms_p20} to {row.ms_p80}), {row.tflops} TFLOP/s "
-        f"at batch {entry.batch}, heads {entry.heads}, length {entry.seq_len}"
+        f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms and "
+        f"{row.tflops} TFLOP/s, at batch {entry.batch}, heads {entry.heads}, length {entry.seq_len}"
     )
     return replace(
         words,
@@ -145,4 +145,5 @@ def _rule(entry: Entry, row: Measured, seq_len: int, hopper: bool) -> str:
 
 
 def _compared(other: Measured, row: Measured) -> str:
-    return f"{other.config}: {other.ms} ms, {100 * (other.ms / row.ms - 1):.1f} % slower"
+    slower = 100 * (other.cost / row.cost - 1)
+    return f"{other.config}: {other.described()}, {slower:.1f} % slower"

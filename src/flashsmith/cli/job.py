@@ -152,9 +152,9 @@ def time_kernels(
     }
     peers = {_FA2: PEERS[_FA2].make(*inputs, causal)} if inputs.plain else {}
     times = time_interleaved({**peers, **candidates})
-    fa2_ms = times[_FA2].median if peers else None
+    fa2_ms = times[_FA2].ms if peers else None
     for _, result in correct:
-        result.ms = times[result.kernel].median
+        result.ms = times[result.kernel].ms
         result.tflops = _flop(inputs, causal) / result.ms / 1e9
         result.fa2_percent = None if fa2_ms is None else 100 * fa2_ms / result.ms
     return fa2_ms

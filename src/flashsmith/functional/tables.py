@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -57,13 +58,27 @@ _COMPARED_PART: Mapping[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One configuration's time, in milliseconds, and speed."""
+    """One configuration's time, in milliseconds, and speed.
+
+    ``ms``, its percentiles and ``tflops`` are of runs in turn, as ``bench.time_interleaved`` has
+    them; ``ms_back_to_back`` is of runs without a pause.
+    """
 
     config: ForwardKernelConfig
     ms: float  # median
     ms_p20: float
     ms_p80: float
     tflops: float
+    ms_back_to_back: float | None = None  # None in a table that was not tuned for it
+
+    @property
+    def cost(self) -> float:
+        """What tables are ranked by: the geometric mean of the times in both regimes."""
+        return math.sqrt(self.ms * (self.ms_back_to_back or self.ms))
+
+    def described(self) -> str:
+        steady = self.ms_back_to_back
+        return f"{self.ms} ms" + (f", back to back {steady} ms" if steady else "")
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,7 @@ class Entry:
     seq_len: int
     tried: int  # configurations, with the excluded
     excluded: Mapping[str, str]  # kernel -> what is wrong with it
-    rule_ratio: float | None  # time of the rule's choice / that of the best
+    rule_ratio: float | None  # cost of the rule's choice / that of the best
     ranked: tuple[Measured, ...]  # fastest first; at least the best of each tile
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from flashsmith import settings
-from flashsmith.bench import Problem, Timing, time_interleaved
+from flashsmith.bench import Problem, Timing, time_back_to_back, time_interleaved
 from flashsmith.bench.candidates import Checker
 from flashsmith.build import Progress, build_library, find_library
 from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
@@ -19,7 +19,7 @@ from flashsmith.soak.session import RERUNS_ON_EMULATOR
 from flashsmith.tuning.search import Plan
 
 Runs = Mapping[str, Callable[[], object]]
-Timer = Callable[[Runs, int], Mapping[str, Timing]]  # of functions, so many times each
+Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # as Lab.time, of functions
 
 
 # Seconds. Without it dozens of good kernels in turn hold the card at its power limit, which levels
@@ -27,7 +27,9 @@ Timer = Callable[[Runs, int], Mapping[str, Timing]]  # of functions, so many tim
 _PAUSE = 0.001
 
 
-def _time_on_gpu(runs: Runs, repeats: int) -> Mapping[str, Timing]:
+def _time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
+    if repeats is None:
+        return time_back_to_back(runs)
     return time_interleaved(runs, repeats=repeats, warmup=1, pause=_PAUSE)
 
 
@@ -76,7 +78,7 @@ class KernelLab:
         return wrong
 
     def time(
-        self, problem: Problem, configs: Sequence[ForwardKernelConfig], repeats: int
+        self, problem: Problem, configs: Sequence[ForwardKernelConfig], repeats: int | None
     ) -> dict[ForwardKernelConfig, Timing]:
         self._prepare(problem, configs)
         times = self._timer({str(cfg): self._runs[cfg] for cfg in configs}, repeats)

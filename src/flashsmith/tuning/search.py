@@ -1,4 +1,8 @@
-"""Successive halving over configurations: hopeless ones cost a few launches, finalists many."""
+"""Successive halving over configurations: hopeless ones cost a few launches, finalists many.
+
+Rounds are timed in turn. Finalists are soaked, and timed back to back too: under the card's power
+limit another kernel may be the fastest than in a short run, and an entry serves both.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,9 @@ class Lab(Protocol):
         """
 
     def time(
-        self, problem: Problem, configs: Sequence[Config], repeats: int
+        self, problem: Problem, configs: Sequence[Config], repeats: int | None
     ) -> Mapping[Config, Timing]:
-        """Times them in turn, ``repeats`` times each."""
+        """Times them in turn, ``repeats`` times each; back to back if it is None."""
 
     def soak(self, problem: Problem, configs: Sequence[Config]) -> dict[Config, str]:
         """Runs kernels of the problem's mask where their tiles meet, whatever its lengths.
@@ -96,7 +100,7 @@ def search(
         GpuLostError: A kernel took the GPU with it. The journal remembers which, so a new process
             goes on without it.
     """
-    steps_each = 2 + len(_ROUNDS)
+    steps_each = 3 + len(_ROUNDS)
     entries = []
     for i, (problem, configs) in enumerate(plan.items()):
 
@@ -131,10 +135,13 @@ def _search_one(
         times = _time(problem, left, launches, lab, journal)
     say(1 + len(_ROUNDS), f"soaking {len(times)} kernels")
     unsound = _soak(problem, _rank(times), lab, journal)
-    times = {cfg: timing for cfg, timing in times.items() if cfg not in unsound}
-    if not times:
+    sound = [cfg for cfg in _rank(times) if cfg not in unsound]
+    if not sound:
         raise _nothing_left(problem, unsound)
-    return _entry(problem, configs, {**excluded, **unsound}, times)
+    say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
+    steady = _time(problem, sound, None, lab, journal)
+    measured = [_measured(problem, cfg, times[cfg], steady[cfg]) for cfg in sound]
+    return _entry(problem, configs, {**excluded, **unsound}, measured)
 
 
 def _nothing_left(problem: Problem, excluded: Mapping[Config, str]) -> TuningError:
@@ -176,7 +183,7 @@ def _check(
 
 
 def _time(
-    problem: Problem, configs: Sequence[Config], repeats: int, lab: Lab, journal: Journal
+    problem: Problem, configs: Sequence[Config], repeats: int | None, lab: Lab, journal: Journal
 ) -> dict[Config, Timing]:
     question: dict[str, Any] = {
         "problem": _plain(problem), "time": _names(configs), "repeats": repeats
@@ -216,26 +223,28 @@ def _entry(
     problem: Problem,
     configs: Sequence[Config],
     excluded: Mapping[Config, str],
-    times: Mapping[Config, Timing],
+    measured: Sequence[Measured],
 ) -> Entry:
-    ranked = _rank(times)
-    rule = times.get(configs[-1])
+    ranked = sorted(measured, key=lambda row: (row.cost, row.config.sort_key))
+    rule = next((row for row in ranked if row.config == configs[-1]), None)
     return Entry(
         **asdict(problem),
         tried=len(configs),
         excluded={cfg.short_form(): why for cfg, why in excluded.items()},
-        rule_ratio=None if rule is None else round(rule.median / times[ranked[0]].median, 4),
-        ranked=tuple(_measured(problem, cfg, times[cfg]) for cfg in ranked),
+        rule_ratio=None if rule is None else round(rule.cost / ranked[0].cost, 4),
+        ranked=tuple(ranked),
     )
 
 
-def _measured(problem: Problem, cfg: Config, timing: Timing) -> Measured:
-    ms, low, high = (round(t, 5) for t in (timing.median, timing.low, timing.high))
-    return Measured(cfg, ms, low, high, round(problem.tflops(timing.median), 1))
+def _measured(problem: Problem, cfg: Config, timing: Timing, steady: Timing) -> Measured:
+    ms, low, high, back_to_back = (
+        round(t, 5) for t in (timing.ms, timing.low, timing.high, steady.ms)
+    )
+    return Measured(cfg, ms, low, high, round(problem.tflops(timing.ms), 1), back_to_back)
 
 
 def _rank(times: Mapping[Config, Timing]) -> list[Config]:
-    return sorted(times, key=lambda cfg: (times[cfg].median, cfg.sort_key))
+    return sorted(times, key=lambda cfg: (times[cfg].ms, cfg.sort_key))
 
 
 def _names(configs: Sequence[Config]) -> list[str]:
