@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Fingerprints of the kernels' machine code, to show that a change of the sources changes none.
+
+    python tools/build/machine_code.py --out build/before.csv     # then change the sources
+    python tools/build/machine_code.py --against build/before.csv
+
+Compiles what attention() takes on a GPU and both progressions, and writes for each kernel and
+architecture the number of its instructions and a hash of them: opcodes, operands, guards and what
+ptxas decided about their issue. Names of functions are not in it. Needs nvcc and cuobjdump.
+
+The exit status is 1 if a kernel differs from the file, or only one side has it. A tuned table that
+was measured before may be kept, with the new hash of the sources, only if none of its kernels does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
+
+from flashsmith import codegen
+from flashsmith.build import Target
+from flashsmith.build.disassembler import disassemble
+from flashsmith.build.machine_code import Function, parse_machine_code
+from flashsmith.build.units import (
+    PACKAGE_SOURCES,
+    Toolchain,
+    TranslationUnit,
+    find_toolchain,
+    plan_units,
+)
+from flashsmith.cli.build import arch_of
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    ForwardKernelInstance,
+    get_hopper_kernel_progression_configs,
+    get_kernel_progression_configs,
+    select_kernel_configs,
+)
+from flashsmith.errors import FlashsmithError
+from flashsmith.functional import served_instances
+from flashsmith.functional.tables import Table, shipped_table_path
+
+Row = tuple[str, str, int, str]  # kernel, architecture, instructions, hash of them
+_HEADINGS = ("kernel", "arch", "instructions", "sha256")
+
+
+def fingerprint(function: Function) -> str:
+    digest = hashlib.sha256()
+    for each in function.instructions:
+        digest.update(f"{each.guard} {each.opcode} {each.operands} {each.control}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def default_instances(gpu: str, ranked: bool) -> list[ForwardKernelInstance]:
+    """Both progressions and what attention() takes on ``gpu``; with ``ranked`` all of its table."""
+    progressions = [*get_kernel_progression_configs(), *get_hopper_kernel_progression_configs()]
+    found = {ForwardKernelInstance(cfg, v) for cfg in progressions for v in FORWARD_VARIANTS}
+    found |= {*served_instances(gpu, variants=FORWARD_VARIANTS)}
+    if ranked:
+        for entry in Table.read(shipped_table_path(gpu)).entries.values():
+            variant = next(v for v in FORWARD_VARIANTS if v.name == entry.mask)
+            found |= {ForwardKernelInstance(row.config, variant) for row in entry.ranked}
+    return sorted(found)
+
+
+def measure(
+    instances: Sequence[ForwardKernelInstance], archs: Sequence[str], jobs: int
+) -> Iterator[Row]:
+    """Compiles each kernel for those of ``archs`` that its family is built for.
+
+    Raises:
+        FlashsmithError, OSError, subprocess.CalledProcessError: A tool is missing or fails.
+    """
+    target = Target.cuda(*archs)
+    toolchain: Toolchain = find_toolchain(target)
+    generated = codegen.generate(instances)
+    units = plan_units(instances, generated, target, toolchain, PACKAGE_SOURCES.csrc)
+    kernels = [unit for unit in units if unit.instance is not None]
+    with ThreadPoolExecutor(jobs) as pool:
+        for done, rows in enumerate(pool.map(lambda unit: _of_unit(unit, target), kernels), 1):
+            print(f"\r{done}/{len(kernels)}", end="", file=sys.stderr, flush=True)
+            yield from rows
+    print(file=sys.stderr)
+
+
+def _of_unit(unit: TranslationUnit, target: Target) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in unit.files.items():
+            (Path(folder) / name).write_text(text)
+        made = Path(folder) / unit.object_file
+        command = [*unit.command, "-c", str(Path(folder) / unit.source_file), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        return [
+            (unit.label, arch, len(function.instructions), fingerprint(function))
+            for arch in target.archs
+            for function in parse_machine_code(disassemble(made, arch))
+        ]
+
+
+def differences(before: Iterable[Row], after: Iterable[Row]) -> list[str]:
+    """One sentence for each kernel that is not the same."""
+    old = {row[:2]: row for row in before}
+    new = {row[:2]: row for row in after}
+    sentences = [
+        f"{kernel} {arch}: only before" for kernel, arch in old if (kernel, arch) not in new
+    ]
+    for (kernel, arch), row in new.items():
+        if (was := old.get((kernel, arch))) is None:
+            sentences.append(f"{kernel} {arch}: only after")
+        elif was != row:
+            sentences.append(f"{kernel} {arch}: {was[2]} instructions before, {row[2]} after")
+    return sentences
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return [(kernel, arch, int(n), sha) for kernel, arch, n, sha in [*csv.reader(file)][1:]]
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([_HEADINGS, *rows])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare the kernels' machine code.")
+    parser.add_argument("--kernels", nargs="+", metavar="KEY|NAME", help="in place of the default")
+    parser.add_argument("--gpu", default="NVIDIA H200", help="(default: %(default)s)")
+    parser.add_argument("--ranked", action="store_true", help="all kernels of the GPU's table")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, help="a CSV file to write")
+    parser.add_argument("--against", type=Path, help="a CSV file to compare with")
+    args = parser.parse_args(arguments)
+    try:
+        archs = sorted({"sm_80", arch_of(args.gpu)})
+        if args.kernels:
+            configs = select_kernel_configs(args.kernels)
+            instances = sorted(
+                ForwardKernelInstance(cfg, v) for cfg in configs for v in FORWARD_VARIANTS
+            )
+        else:
+            instances = default_instances(args.gpu, args.ranked)
+        before = read(args.against) if args.against else []
+        rows = [*measure(instances, archs, args.jobs)]
+        if args.out:
+            write(args.out, rows)
+    except subprocess.CalledProcessError as error:
+        parser.exit(2, f"error: {error}\n{error.stderr}\n")
+    except (ValueError, OSError, FlashsmithError) as error:
+        parser.exit(2, f"error: {error}\n")
+    found = differences(before, rows) if args.against else []
+    print("\n".join([*found, f"{len(rows)} kernels, {len(found)} differ"]))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
