@@ -47,6 +47,14 @@ def test_missing_peers_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.first_available("fa3", "fa2").name == "fa2"
 
 
+def test_cudnn_needs_a_gpu_and_a_torch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    assert PEERS["cudnn"].is_available
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: False)
+    assert PEERS["cudnn"].why_missing() == "this torch has no cuDNN"
+
+
 @pytest.mark.parametrize("setting", [settings.FA3_LIBRARY, settings.FA3_CUDART])
 def test_a_missing_file_is_named(setting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(setting.name, "/nowhere/lib.so")

@@ -50,6 +50,34 @@ def test_sentences_follow_the_values() -> None:
             assert (mine.value == last.value) == (mine.meaning == last.meaning), mine.field
 
 
+def test_sm80_fragments_are_loaded_some_at_a_time_or_all_at_once() -> None:
+    at_a_time = replace(
+        PLAIN.config, Q_mma_load_K_tiles=2, K_mma_load_K_tiles=2, V_mma_load_K_tiles=1
+    )
+    at_once = replace(
+        PLAIN.config, Q_mma_load_K_tiles=0, K_mma_load_K_tiles=0, V_mma_load_K_tiles=0
+    )
+    assert [_said_of_fragments(config) for config in (at_a_time, at_once)] == [
+        {
+            "Q": "2 of the 8 fragments of Q are loaded at a time.",
+            "K": "2 of the 8 fragments of K are loaded at a time.",
+            "V": "1 of the 4 fragments of V are loaded at a time.",
+        },
+        {
+            "Q": "All 8 fragments of Q are loaded once, and stay in registers.",
+            "K": "All 8 fragments of K are loaded at once, at every visit.",
+            "V": "All 4 fragments of V are loaded at once, at every visit.",
+        },
+    ]
+
+
+def _said_of_fragments(config: ForwardKernelConfig) -> dict[str, str]:
+    facts = family_of(config).explain(config)
+    return {
+        fact.field[0]: fact.meaning for fact in facts if fact.field.endswith("_mma_load_K_tiles")
+    }
+
+
 def test_regions_are_all_of_shared_memory() -> None:
     for config in ALL:
         regions = family_of(config).shared_memory(config)
