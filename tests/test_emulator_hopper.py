@@ -101,6 +101,7 @@ FAULTS = {
     "named_barrier_left_over": r"block ends while threads have arrived at barrier 1",
     "named_barrier_orders_only_its_warps": rf"load_shared<16>: reads .* {UNORDERED}",
     "named_arrival_orders_nothing_after": rf"load_shared<16>: reads .* {UNORDERED}",
+    "named_barrier_forgets_the_pair_before": rf"load_shared<16>: reads .* {UNORDERED}",
     "registers_exhausted": r"deadlock: .* waits at set_register_count",
     "registers_of_one_warp": r"set_register_count has not run in all warps of the warpgroup",
     "registers_decreased_to_more": r"the threads have only 168 registers",

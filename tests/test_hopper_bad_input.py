@@ -134,6 +134,8 @@ SHAPES = [
          "q has sequence length 2147483647", "2^31 - 1 in whole blocks of 64"),
     case("tiles beyond int", repeated(1 << 15, 65, 1 << 15, 96), ValueError,
          "q has shape (32768, 65, 32768, 96)", "2^31 - 1 blocks of 64 rows", "split"),
+    case("all tiles that int can count", lambda a: {"lse": None} | repeated(
+        1, 128, (1 << 30) - 1, 96)(a), ValueError, "o has a dimension of size 128 with stride 0"),
 ]  # fmt: skip
 MEMORY = [
     *each("qkvo", "transposed", lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),

@@ -210,6 +210,12 @@ HopperCases wgmma_cases() {
            read_16(tile(0) + lane() * 16);
          }
        }},
+      {"named_barrier_forgets_the_pair_before",  // the warps meet in pairs, in any order
+       [] {
+         if (warp() == 0) store_shared_16(slot(0), {});
+         named_barrier_sync(1, 64);
+         if (warp() != 0) read_16(tile(0) + lane() * 16);
+       }},
       {"registers_exhausted",
        [] {
          if (warp() < 4) decrease_registers<104>();

@@ -133,7 +133,7 @@ AREAS: tuple[Area, ...] = (
         "cli", 6, (f"{PACKAGE}/cli/*.py",),
         (
             Stage(("test_explain.py", "test_select.py", "test_cli*.py", "test_run_kernels.py",
-                   "test_kernel_sets.py", "test_soak*.py")),
+                   "test_kernel_sets.py", "test_doctor.py", "test_soak*.py")),
             Stage(("test_bench*.py", "test_tuning*.py", "test_report*.py", "test_ncu*.py")),
         ),
     ),
