@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -161,3 +162,10 @@ def test_a_session_refuses_another_environment(name: str, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="repeats was 3 and is 4"):
         begin(stamp, repeats=4)
     assert begin(stamp | {name: "other"}, force=True).ceilings == {}
+
+
+def test_a_session_without_results_takes_the_stamp_of_the_next(tmp_path: Path) -> None:
+    """Nothing was measured in the environment of the first."""
+    for gpu in ("A100", "H200"):
+        session = Session.open(tmp_path, {"gpu": gpu}, {}, results=["forward.csv"])
+        assert json.loads(session.path.read_text())["gpu"] == gpu

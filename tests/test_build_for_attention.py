@@ -112,6 +112,16 @@ def test_a_table_without_a_kernel_for_every_length_is_served_whole(tmp_path: Pat
     assert gpus_with_tables("sm_90") == [H200]
 
 
+def test_files_that_are_no_table_of_a_known_gpu_are_passed_over() -> None:
+    shipped = Table.read(shipped_table_path(H200))
+    without = {name: value for name, value in shipped.stamp.items() if name != "gpu"}
+    Table(without, shipped.entries).write(user_table_path("nameless"))
+    Table({**without, "gpu": "Voodoo 2"}, shipped.entries).write(user_table_path("Voodoo 2"))
+    user_table_path("notes").write_text("{}")
+    Table({**without, "gpu": A100}, shipped.entries).write(user_table_path(A100))
+    assert gpus_with_tables("sm_80") == [A100]
+
+
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> dict[Target, list[ForwardKernelInstance]]:
     """What would have been built; no GPU is found."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from conftest import BASE
+from emulator_program import CXX, Run
 from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
@@ -19,7 +20,8 @@ from flashsmith.configs import (
 )
 from flashsmith.runtime import Kernel
 from hopper_kernels import LAST, PROGRESSION, VARIED
-from problems import TORCH_DTYPES, Tensors, run
+from problems import TORCH_DTYPES, Tensors
+from problems import run as run_kernel
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 
@@ -61,7 +63,7 @@ def far_tensors(cfg: ForwardKernelConfig, shape: list[int], dim: int, far: int) 
 def assert_far_as_near(kernel: Kernel, shape: list[int], dim: int, far: int) -> None:
     q, k, v, o = far_tensors(kernel.instance.config, shape, dim, far)
     near = q.contiguous(), k.contiguous(), v.contiguous()
-    assert torch.equal(run(kernel, (q, k, v), o=o), run(kernel, near))
+    assert torch.equal(run_kernel(kernel, (q, k, v), o=o), run_kernel(kernel, near))
 
 
 @pytest.fixture
@@ -88,3 +90,9 @@ def test_batches_and_heads(cfg: ForwardKernelConfig, dim: int, far: int, kernel:
     shape = [1, 128, 1, cfg.d_head]
     shape[dim] = 3
     assert_far_as_near(kernel, shape, dim, far)
+
+
+@pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
+def test_log_sum_exp_beyond_int(run: Run) -> None:
+    """Of a warp alone: a launch would compute all the 2^31 rows before."""
+    assert run("hopper_far_lse") == [1] * 16 + [0] * 16

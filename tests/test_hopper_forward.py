@@ -194,6 +194,31 @@ def test_rows_that_see_no_key_are_zero(emulated_hopper: Emulated) -> None:
     assert lse_of(emulated_hopper(instance), qkv)[..., :123].isneginf().all()
 
 
+@pytest.mark.parametrize("cfg", [VARIED[9], LAST], ids=str)
+def test_log_sum_exp_is_written_once(
+    cfg: HopperForwardKernelConfig, emulated_hopper: Emulated
+) -> None:
+    """By one of the lanes that know it."""
+    kernel = emulated_hopper(ForwardKernelInstance(cfg))
+    qkv = random_qkv(cfg, 200, heads=2)
+    stored = []
+    for call in (run, lse_of):
+        with emulation(kernel) as emulator:
+            call(kernel, qkv)
+            stored.append(emulator.counters()["global_store_bytes"])
+    without, with_lse = stored
+    assert with_lse - without == 2 * 200 * 4
+
+
+def test_tiles_of_a_queue_are_done_once(emulated_hopper: Emulated) -> None:
+    """By four blocks, one after the other: the first finds the queue empty before the others."""
+    kernel = emulated_hopper(ForwardKernelInstance(LAST))
+    heads, seq_len = 12, 128
+    with emulation(kernel, workers=1) as emulator:
+        run(kernel, random_qkv(LAST, seq_len, heads=heads))
+        assert emulator.counters()["wgmma_flops"] == heads * 4 * seq_len**2 * LAST.d_head
+
+
 # forward and attention
 
 

@@ -57,5 +57,6 @@ void hopper_clusters();
 void hopper_warps();
 void hopper_faults(uint64_t seed);
 void hopper_pipeline();
+void hopper_far_lse();
 
 }  // namespace cases

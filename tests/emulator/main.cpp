@@ -22,6 +22,7 @@ int main(int argc, char **argv) {
       {"hopper_warps", cases::hopper_warps},
       {"hopper_faults", [&] { cases::hopper_faults(seed); }},
       {"hopper_pipeline", cases::hopper_pipeline},
+      {"hopper_far_lse", cases::hopper_far_lse},
   };
   for (const auto &test : all) {
     if (name != test.name) continue;

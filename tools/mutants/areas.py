@@ -46,7 +46,7 @@ class Area:
 # 10 kernels of the sm90 family, which have every field both ways.
 _SOME_HOPPER = (
     "batches_and_many_tiles or maximum_that_moves or large_logits or packed_input or see_no_key"
-    " or forward_returns"
+    " or forward_returns or once"
 )
 _HOPPER = (
     Stage(
