@@ -110,7 +110,8 @@ AREAS: tuple[Area, ...] = (
         (
             Stage(("test_select*.py", "test_tables.py", "test_fits.py", "test_workspace.py",
                    "test_runtime*.py", "test_counters.py", "test_first_use.py")),
-            Stage(("test_bad_input.py", "test_forward.py", "test_tuning*.py", "test_cli*.py")),
+            Stage(("test_build_for_attention.py", "test_bad_input.py", "test_forward.py",
+                   "test_tuning*.py", "test_cli*.py")),
         ),
     ),
     Area(
