@@ -80,7 +80,7 @@ FAULTS = {
     "wgmma_operand_not_fenced": rf"wgmma_wait_group at .* store_shared of .* {FENCE}",
     "wgmma_operand_not_ordered": rf"wgmma_wait_group at .* {UNORDERED}",
     "wgmma_operand_in_flight": rf"wgmma_wait_group at .* reads .* {UNORDERED}",
-    "wgmma_operand_overwritten": rf"wgmma_wait_group at .* reads .* {RACE} store_shared",
+    "wgmma_operand_overwritten": rf"wgmma_wait_group .* {RACE} store_shared of .* \(needs a wait",
     "wgmma_operand_overwritten_after_one_wait": rf"({RACE} wgmma|tma_load .* in flight|{RACE} tma)",
     "wgmma_registers_not_fenced": r"wgmma: its registers were .* needs a wgmma_fence first",
     "wgmma_registers_not_fenced_again": r"wgmma: its registers were .* needs a wgmma_fence",
