@@ -88,7 +88,7 @@ def test_fault_is_noticed_in_any_warp_order(name: str, messages: list[dict[str, 
 
 def test_correct_kernels_have_no_fault(messages: list[dict[str, str]]) -> None:
     clean = {name for name in messages[0] if name.startswith("clean_")}
-    assert len(clean) == 7
+    assert len(clean) == 8
     assert clean | set(FAULTS) == set(messages[0])
     for by_name in messages:
         assert {by_name[name] for name in clean} == {""}

@@ -13,6 +13,7 @@ struct Tensors {
   alignas(16) char input[kBytes] = {};
   char gap[64] = {};
   alignas(16) char output[kBytes] = {};
+  alignas(16) char chunk[16] = {};
 } tensors;
 
 unsigned warp() { return thread_index() / kLanes; }
@@ -315,6 +316,11 @@ const Case kClean[] = {
        cp_async_wait_group(1, HERE);
        load(thread_index());
      }},
+    {"clean_whole_tensor_at_once",
+     [] {
+       uint32_t words[4];
+       load_global(words, tensors.chunk, sizeof words);
+     }},
     {"clean_never_waited_for", [] { copy(thread_index()); }},
     {"clean_whole_warps_return",
      [] {
@@ -335,7 +341,8 @@ void faults(uint64_t seed) {
                         .threads = kThreads,
                         .shared_memory_bytes = kBytes,
                         .memory = {{tensors.input, kBytes, "input", false},
-                                   {tensors.output, kBytes, "output", true}},
+                                   {tensors.output, kBytes, "output", true},
+                                   {tensors.chunk, sizeof tensors.chunk, "chunk", false}},
                         .body = test.kernel});
   };
   for (const Case &test : kFaults) add(test);
