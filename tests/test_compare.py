@@ -235,3 +235,12 @@ def test_reference_by_head_is_the_reference(
     by_head = reference.reference_by_head(q, k, v, causal=causal)
     torch.testing.assert_close(by_head, whole, rtol=0, atol=1e-12)
     assert asked == [[(1, 9, 1, 64), (1, 20, 1, 64), (1, 20, 1, 64)]] * (2 * 4)
+
+
+def test_error_of_scores_is_of_the_keys_that_a_query_sees() -> None:
+    """Of all keys, unless the mask is asked for."""
+    q, k = torch.ones(1, 2, 1, 64), torch.ones(1, 2, 1, 64)
+    k[:, 1] = 4
+    assert torch.equal(score_error(q, k), score_error(q, k, causal=False))
+    full, causal = (score_error(q, k, causal=causal)[0, 0] for causal in (False, True))
+    assert full[0] == full[1] == causal[1] == 4 * causal[0]

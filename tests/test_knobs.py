@@ -9,6 +9,7 @@ import pytest
 from conftest import BASE, KNOBS
 from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
 from flashsmith.runtime import Kernel, emulation
+from flashsmith.runtime.counters import COUNTERS
 from problems import random_qkv, run
 
 Counts = dict[str, int]
@@ -35,6 +36,10 @@ def counts(
 
 def bank_conflicts(c: Counts) -> int:
     return c["shared_wavefronts"] - c["shared_wavefronts_ideal"]
+
+
+def test_every_counter_is_counted(counts: Callable[..., Counts]) -> None:
+    assert set(counts(BASE)) == set(COUNTERS) - {"bank_conflicts"}
 
 
 def test_every_kernel_does_the_same_mma(counts: Callable[..., Counts]) -> None:
