@@ -64,7 +64,7 @@ _AMPERE = (
     Stage(("test_kernels.py",), "not matches_the_reference"),
     Stage(("test_lazy_rescale.py", "test_far_offsets.py"), "sm80"),
     Stage(("test_kernels.py",), "matches_the_reference and fp16_d128_r64_c64"),
-    Stage(("test_synchronisation.py",)),
+    Stage(("test_knobs.py", "test_synchronisation.py")),
     Stage(("test_properties.py",), "not wgmma"),
 )
 _EMULATOR = (
