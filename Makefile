@@ -21,7 +21,7 @@ test: $(READY)
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
-	$(BIN)/python benchmarks/hopper_forward.py --out build/gpu
+	$(BIN)/python benchmarks/sm90_forward.py --out build/gpu
 	$(BIN)/flashsmith bench --dtype bf16 --d-head 64,128,256 --regime both --out build/gpu/bench
 
 soak: $(READY)

@@ -24,8 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 import flashsmith
-from flashsmith import bench
-from flashsmith.build import build_library
+from flashsmith import bench, reference
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -35,8 +34,9 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
     get_kernels_to_build,
 )
-from flashsmith.functional import target_of
+from flashsmith.jit import build_library
 from flashsmith.runtime import find_kernel, load_library
+from flashsmith.runtime.device import target_of
 
 console = Console(width=140)
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -89,9 +89,9 @@ def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, o
             q, k, v = q[..., : cfg.d_head], k[..., cfg.d_head : -cfg.d_head], v[..., : cfg.d_head]
             o = torch.full(q.shape, torch.nan, dtype=q.dtype, device="cuda")
             flashsmith.forward(cfg, q, k, v, o, causal=causal)
-            exact = bench.reference_attention(q, k, v, causal=causal, compute=torch.float32)
-            low = bench.reference_attention(q, k, v, causal=causal, compute=q.dtype)
-            result = bench.compare(o, exact, low)
+            exact = reference.reference_attention(q, k, v, causal=causal, compute=torch.float32)
+            low = reference.reference_attention(q, k, v, causal=causal, compute=q.dtype)
+            result = reference.compare(o, exact, low)
             rows.append(
                 {
                     "config": cfg.short_form(),

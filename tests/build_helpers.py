@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import flashsmith
-from flashsmith.build import Library, SourceTree, Target, build_library, find_tvm_ffi
 from flashsmith.configs import (
     ForwardKernelInstance,
     ForwardVariant,
     get_kernel_progression_configs,
 )
+from flashsmith.jit import Library, SourceTree, Target, build_library, find_tvm_ffi
 
 INSTANCES = [
     ForwardKernelInstance(config, ForwardVariant())

@@ -17,7 +17,6 @@ os.environ.setdefault(
 
 import torch
 
-from flashsmith.build import Target, build_library
 from flashsmith.configs import (
     CAUSAL,
     FULL,
@@ -27,8 +26,9 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
     get_kernels_to_build,
 )
+from flashsmith.jit import Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library
-from hopper_kernels import INSTANCES as HOPPER_INSTANCES
+from sm90_kernels import INSTANCES as SM90_INSTANCES
 
 pytest_plugins = ["emulator_program"]
 
@@ -101,9 +101,9 @@ def emulated(request: pytest.FixtureRequest) -> Callable[[ForwardKernelInstance]
 
 
 @pytest.fixture(scope="session")
-def emulated_hopper(request: pytest.FixtureRequest) -> Callable[[ForwardKernelInstance], Kernel]:
+def emulated_sm90(request: pytest.FixtureRequest) -> Callable[[ForwardKernelInstance], Kernel]:
     """As ``emulated``, for the sm90 family: a library of its own, so that each is built alone."""
-    return _find_built(HOPPER_INSTANCES, request.session)
+    return _find_built(SM90_INSTANCES, request.session)
 
 
 @pytest.fixture(autouse=True)

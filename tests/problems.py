@@ -6,10 +6,10 @@ import signal
 
 import torch
 
-from flashsmith.bench import compare, reference_attention
 from flashsmith.configs import DType, ForwardKernelConfig, ForwardKernelInstance
-from flashsmith.functional import workspace_for
+from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import Kernel
+from flashsmith.runtime.workspace import workspace_for
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}

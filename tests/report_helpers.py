@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from flashsmith import settings
-from flashsmith.build import find_cuda_toolkit
 from flashsmith.configs import (
     CAUSAL,
     FULL,
     ForwardKernelInstance,
     get_kernel_progression_configs,
 )
+from flashsmith.jit import find_cuda_toolkit
 from flashsmith.report import Report, collect, make_report, read_results
 from flashsmith.report.sass import parse_sass
-from hopper_kernels import LAST, PROGRESSION
+from sm90_kernels import LAST, PROGRESSION
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "2026-11-21"

@@ -29,11 +29,11 @@ from bad_input import (
     zeros,
 )
 from conftest import BASE
-from flashsmith.build import Target, build_library
 from flashsmith.configs import ForwardKernelInstance
 from flashsmith.errors import DeviceError, KernelNotFoundError
-from flashsmith.functional import target_of
+from flashsmith.jit import Target, build_library
 from flashsmith.runtime import load_library
+from flashsmith.runtime.device import target_of
 
 SHAPE = (2, 64, 2, 128)  # batch, seq_len, n_heads, d_head
 LARGE = replace(BASE, B_r=128, n_warps=8)
@@ -334,7 +334,7 @@ def test_without_building_a_new_process_names_what_the_cache_holds() -> None:
     assert LARGE.short_form() in run.stderr.partition("Closest that exist: ")[2]
 
 
-def test_a_gpu_before_ampere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_before_sm80_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")

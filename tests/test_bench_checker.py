@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from bench_helpers import CEILINGS, PLAIN, SMALL, fake_peer, times_of
-from flashsmith import bench
+from flashsmith import reference
 from flashsmith.bench import PEERS, Timing
+from flashsmith.bench import monitor as monitor_module
 from flashsmith.bench.candidates import Checker
 from flashsmith.bench.monitor import GpuMonitor, Sample
 from flashsmith.bench.results import BACK_TO_BACK, FAILED, IN_TURN, KERNEL, OK, PEER
@@ -97,14 +98,14 @@ def test_a_kernel_that_writes_nothing_is_wrong_after_a_right_one(
 def test_a_comparison_allows_no_three_tolerances() -> None:
     """The tolerance is computed here: twice the error of plain low precision and of rounding."""
     q, k, v = SMALL.make_qkv("cpu")
-    exact = bench.reference_attention(q, k, v)
-    low = bench.reference_attention(q, k, v, compute=q.dtype)
+    exact = reference.reference_attention(q, k, v)
+    low = reference.reference_attention(q, k, v, compute=q.dtype)
     errors = ((each.double() - exact).abs().max().item() for each in (low, exact.half()))
     tolerance = 2 * sum(errors)
     for share, ok in ((0.5, True), (3.0, False)):
         o = right()
         o[1, 2, 0, 3] = exact[1, 2, 0, 3] + share * tolerance
-        found = bench.compare(o, exact, low)
+        found = reference.compare(o, exact, low)
         assert found.ok == ok
         assert found.error == pytest.approx(share * tolerance, rel=0.1)
         assert found.worst.startswith("at (1, 2, 0, 3): got ")
@@ -157,6 +158,13 @@ def test_a_clock_that_fails_is_a_reason_and_no_end() -> None:
     (row,) = measure(SMALL, [PEERS["fa2"]])
     assert (row.status, row.ms, row.regime) == (FAILED, None, BACK_TO_BACK)
     assert "launch failure" in row.reason
+
+
+def test_without_nvml_the_monitor_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "_NVML", "no-such-library.so")
+    monkeypatch.setattr(monitor_module, "gpu_id", lambda: "GPU-0")
+    with GpuMonitor() as monitor:
+        assert monitor.since(0.0) == Sample(None, None)
 
 
 def test_monitor_gives_medians_of_a_time_span() -> None:

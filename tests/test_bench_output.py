@@ -62,7 +62,7 @@ def test_markdown_has_every_shape_and_the_best_kernel_of_each() -> None:
 
 
 def test_ratios_by_shape_and_in_one_number() -> None:
-    rows = read_csv(TimeRow, H200 / "hopper-bf16" / "forward.csv")
+    rows = read_csv(TimeRow, H200 / "sm90-bf16" / "forward.csv")
     lines = ratio_table(rows).splitlines()
     assert lines[0] == (
         "| ratio to the best peer | 512 | 1024 | 2048 | 4096 | 8192 | 16384 | geometric mean |"

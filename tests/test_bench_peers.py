@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench_helpers import SMALL
-from flashsmith import bench, settings
+from flashsmith import bench, reference, settings
 from flashsmith.bench import PEERS, fa3
 from flashsmith.errors import DeviceError
 
@@ -28,10 +28,10 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fa2_is_right_on_a_cpu_too(causal: bool) -> None:
     q, k, v = SMALL.make_qkv("cpu")
     o = PEERS["fa2"].make(q, k, v, causal)()
-    exact = bench.reference_attention(q, k, v, causal=causal)
-    low = bench.reference_attention(q, k, v, causal=causal, compute=q.dtype)
+    exact = reference.reference_attention(q, k, v, causal=causal)
+    low = reference.reference_attention(q, k, v, causal=causal, compute=q.dtype)
     assert o.shape == q.shape
-    assert bench.compare(o, exact, low).ok
+    assert reference.compare(o, exact, low).ok
 
 
 def test_missing_peers_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
     assert (back[2].ms, back[2].error, back[2].reason) == (None, math.inf, 'a b, "c"')
 
 
-@pytest.mark.parametrize("run", ["forward-bf16", "hopper-bf16"])
+@pytest.mark.parametrize("run", ["forward-bf16", "sm90-bf16"])
 def test_files_from_before_there_were_regimes_are_in_turn(run: str, tmp_path: Path) -> None:
     old = H200 / run / "forward.csv"
     rows = read_csv(TimeRow, old)

@@ -11,7 +11,13 @@ import pytest
 import build_helpers as tiny
 from build_helpers import EMULATOR, INSTANCES
 from flashsmith import codegen
-from flashsmith.build import (
+from flashsmith.configs import (
+    CONFIG_CLASSES,
+    ForwardKernelInstance,
+    get_sm90_kernel_progression_configs,
+)
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit import (
     KernelResources,
     SourceTree,
     Target,
@@ -24,15 +30,9 @@ from flashsmith.build import (
     spills,
     toolchain,
 )
-from flashsmith.build.ptxas import parse_performance_warnings, parse_resources
-from flashsmith.build.toolchain import Compiler, CudaToolkit, TvmFfi
-from flashsmith.build.units import PACKAGE_SOURCES, Toolchain, TranslationUnit, plan_units
-from flashsmith.configs import (
-    CONFIG_CLASSES,
-    ForwardKernelInstance,
-    get_hopper_kernel_progression_configs,
-)
-from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.toolchain import Compiler, CudaToolkit, TvmFfi
+from flashsmith.jit.units import PACKAGE_SOURCES, Toolchain, TranslationUnit, plan_units
 
 # ---- targets ----
 
@@ -59,7 +59,7 @@ def test_target_covers() -> None:
         ("rocm", (), "'cuda' and 'emulator'"),
         ("emulator", ("sm_80",), "the emulator has none"),
         ("cuda", ("sm_75",), "8.0 .* or newer"),
-        ("cuda", ("hopper",), "write it like 'sm_80'"),
+        ("cuda", ("sm90",), "write it like 'sm_80'"),
         ("cuda", ("sm_80x",), "write it like 'sm_80'"),
     ],
 )
@@ -298,7 +298,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceTree:
     return SourceTree(tiny.make_csrc(tmp_path / "csrc"), tiny.generate)
 
 
-HOPPER = ForwardKernelInstance(get_hopper_kernel_progression_configs()[0])
+SM90 = ForwardKernelInstance(get_sm90_kernel_progression_configs()[0])
 
 
 def planned(
@@ -312,7 +312,7 @@ def planned(
         TvmFfi(Path("include"), Path("lib"), "0.1"),
         toolkit if cuda else None,
     )
-    instances = [INSTANCES[0], HOPPER]
+    instances = [INSTANCES[0], SM90]
     units = plan_units(instances, codegen.generate(instances), target, compilers, csrc)
     return {unit.name: unit for unit in units}
 
@@ -326,7 +326,7 @@ def test_each_family_is_compiled_for_its_architectures() -> None:
     assert gencode(units[INSTANCES[0].slug]) == [
         "-gencode=arch=compute_80,code=[sm_80,sm_86,sm_90a]"
     ]
-    assert gencode(units[HOPPER.slug]) == ["-gencode=arch=compute_90a,code=sm_90a"]
+    assert gencode(units[SM90.slug]) == ["-gencode=arch=compute_90a,code=sm_90a"]
 
 
 def test_sm90_kernel_without_its_architecture_is_refused() -> None:
@@ -337,7 +337,7 @@ def test_sm90_kernel_without_its_architecture_is_refused() -> None:
 def test_machine_code_is_linted_where_an_mbarrier_may_be() -> None:
     units = planned(Target.cuda("sm_80", "sm_90a"))
     linted = {name: unit.linted_archs for name, unit in units.items() if unit.linted_archs}
-    assert linted == {HOPPER.slug: ("sm_90a",)}
+    assert linted == {SM90.slug: ("sm_90a",)}
     assert not any(unit.linted_archs for unit in planned(EMULATOR, cuda=False).values())
 
 
@@ -345,8 +345,8 @@ def test_a_family_is_not_compiled_again_for_another_ones_header(tmp_path: Path) 
     csrc = tmp_path / "csrc"
     shutil.copytree(PACKAGE_SOURCES.csrc, csrc)
     before = planned(EMULATOR, csrc, cuda=False)
-    for changed, kept in ((HOPPER, INSTANCES[0]), (INSTANCES[0], HOPPER)):
-        folder = csrc / "include" / "flashsmith" / changed.config.header_folder
+    for changed, kept in ((SM90, INSTANCES[0]), (INSTANCES[0], SM90)):
+        folder = csrc / "include" / "flashsmith" / changed.config.family
         header = folder / "forward_kernel.cuh"
         text = header.read_text()
         header.write_text(f"{text}// changed\n")
@@ -359,8 +359,8 @@ def test_a_family_is_not_compiled_again_for_another_ones_header(tmp_path: Path) 
 
 def test_no_family_includes_the_headers_of_another() -> None:
     for kind in CONFIG_CLASSES:
-        others = [f'"flashsmith/{c.header_folder}/' for c in CONFIG_CLASSES if c is not kind]
-        headers = PACKAGE_SOURCES.csrc / "include" / "flashsmith" / kind.header_folder
+        others = [f'"flashsmith/{c.family}/' for c in CONFIG_CLASSES if c is not kind]
+        headers = PACKAGE_SOURCES.csrc / "include" / "flashsmith" / kind.family
         for header in headers.rglob("*"):
             assert not [other for other in others if other in header.read_text()], header
 
@@ -558,7 +558,7 @@ def test_real_spill_fails_until_it_is_allowed(
     assert instance.name in str(caught.value)
 
     config = instance.config
-    tiles = (config.d_head, config.B_r, config.B_c, config.n_warps)
+    tiles = (config.family, config.d_head, config.B_r, config.B_c, config.n_warps)
     monkeypatch.setitem(spills.ALLOWED_SPILL_BYTES, tiles, 1 << 16)
     calls: list[str] = []
     library = build_library(

@@ -9,9 +9,9 @@ import pytest
 
 import build_helpers as tiny
 from build_helpers import EMULATOR, INSTANCES
-from flashsmith.build import SourceTree, build_library
-from flashsmith.build.compile import BUILD_LOG
 from flashsmith.errors import BuildError
+from flashsmith.jit import SourceTree, build_library
+from flashsmith.jit.compile import BUILD_LOG
 
 
 def test_only_the_log_of_the_compiler_that_failed_is_shown(

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.build import Library, Target, build_library
 from flashsmith.cli import app, gpus
 from flashsmith.cli import build as build_command
 from flashsmith.configs import (
@@ -23,14 +22,15 @@ from flashsmith.configs import (
     FULL,
     DType,
     ForwardKernelInstance,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
     get_autotuning_kernel_configs,
     parse_kernel_name_into_instance,
 )
 from flashsmith.errors import KernelNotFoundError
-from flashsmith.functional import gpus_with_tables, served_instances
-from flashsmith.functional.select import choose, forget_tables
-from flashsmith.functional.tables import LENGTH_BUCKETS, Table, shipped_table_path, user_table_path
+from flashsmith.jit import Library, Target, build_library
+from flashsmith.selection import gpus_with_tables, served_instances
+from flashsmith.selection.choose import choose, forget_tables
+from flashsmith.selection.tables import LENGTH_BUCKETS, Table, shipped_table_path, user_table_path
 
 EMULATOR = Target.emulator()
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
@@ -55,7 +55,7 @@ def test_attention_then_works_with_building_off(
 ) -> None:
     """On the emulator, for one dtype and d_head, with every kind of shape."""
     monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
-    monkeypatch.setattr("flashsmith.functional.api._kernels", {})
+    monkeypatch.setattr("flashsmith.ops.forward._kernels", {})
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
@@ -144,16 +144,16 @@ def test_each_architecture_has_the_kernels_that_run_there(built: Any) -> None:
     for target, instances in built.items():
         (arch,) = target.archs
         assert instances and all(not each.config.problems(arch) for each in instances)
-    hopper = built[Target.cuda("sm_90a")]
-    assert hopper == served_instances(H200)  # no GPU is here: all tables of the architecture
-    assert {each.variant for each in hopper} == {FULL, CAUSAL}
+    sm90 = built[Target.cuda("sm_90a")]
+    assert sm90 == served_instances(H200)  # no GPU is here: all tables of the architecture
+    assert {each.variant for each in sm90} == {FULL, CAUSAL}
     built.clear()
     build("--gpu", "h200", "--dtype", "bf16", "--d-head", "64,256", "--mask", "causal")
     (found,) = built.values()
     assert {each.config.dtype for each in found} == {DType.BF16}
     assert {each.config.d_head for each in found} == {64, 256}
     assert {each.variant for each in found} == {CAUSAL}
-    assert set(found) < set(hopper)
+    assert set(found) < set(sm90)
 
 
 def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert list(built) == [Target.cuda("sm_90a")]
     rule = built[Target.cuda("sm_90a")]
     assert rule == served_instances("sm_90a")  # there is no table for its name
-    assert all(isinstance(each.config, HopperForwardKernelConfig) for each in rule)
+    assert all(isinstance(each.config, Sm90ForwardKernelConfig) for each in rule)
 
 
 def test_build_lists_what_was_asked_for_alone(

@@ -18,7 +18,8 @@ import pytest
 
 import build_helpers as tiny
 from build_helpers import EMULATOR, INSTANCES
-from flashsmith.build import (
+from flashsmith.errors import BuildError, CacheError, ToolchainError
+from flashsmith.jit import (
     KernelCache,
     Library,
     SourceTree,
@@ -27,7 +28,6 @@ from flashsmith.build import (
     list_libraries,
     units,
 )
-from flashsmith.errors import BuildError, CacheError, ToolchainError
 
 _CAP_DAC_OVERRIDE = 1
 

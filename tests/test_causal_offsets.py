@@ -13,8 +13,8 @@ import torch
 
 from flashsmith.configs import CAUSAL, ForwardKernelInstance, parse_kernel_name_into_config
 from flashsmith.runtime import Kernel, emulation
-from hopper_kernels import VARIED
 from problems import assert_correct, random_qkv, run
+from sm90_kernels import VARIED
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 
@@ -33,11 +33,11 @@ KERNELS = {
 @pytest.mark.parametrize("first_row", [0, WARPGROUP_ROWS], ids=["first", "second"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_first_row_of_a_warpgroup_sees_its_keys_alone(
-    name: str, first_row: int, emulated_hopper: Emulated
+    name: str, first_row: int, emulated_sm90: Emulated
 ) -> None:
     """What it may not see is so large that one key of it would be all of the result."""
     instance = ForwardKernelInstance(KERNELS[name], CAUSAL)
-    kernel, B_c = emulated_hopper(instance), instance.config.B_c
+    kernel, B_c = emulated_sm90(instance), instance.config.B_c
     with emulation(kernel, count=False):
         len_q = first_row + 3
         for distance in range(-2, B_c + 1):
@@ -50,9 +50,9 @@ def test_first_row_of_a_warpgroup_sees_its_keys_alone(
 
 @pytest.mark.parametrize("len_q", [1, 2, 64, 65, 129])
 @pytest.mark.parametrize("name", KERNELS)
-def test_neighbouring_lengths(name: str, len_q: int, emulated_hopper: Emulated) -> None:
+def test_neighbouring_lengths(name: str, len_q: int, emulated_sm90: Emulated) -> None:
     instance = ForwardKernelInstance(KERNELS[name], CAUSAL)
-    kernel, B_c = emulated_hopper(instance), instance.config.B_c
+    kernel, B_c = emulated_sm90(instance), instance.config.B_c
     near = {n * B_c + by for n in (1, 2) for by in (-1, 0, 1)}
     with emulation(kernel, count=False):
         for len_k in sorted({1, len_q, len_q + 1, *near, *(len_q + n for n in near)}):

@@ -21,12 +21,13 @@ from typer.testing import CliRunner, Result
 import flashsmith
 from build_helpers import make_compiler
 from flashsmith import settings
-from flashsmith.bench import Timing, compare, reference_attention
+from flashsmith.bench import Timing
 from flashsmith.cli import app, gpus, job
 from flashsmith.cli import build as build_command
 from flashsmith.configs import DType, get_kernel_configs, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault, ToolchainError
-from flashsmith.functional import select_config
+from flashsmith.reference import compare, reference_attention
+from flashsmith.selection import select_config
 from problems import heed_interrupts
 
 # The two kernels that are built here. FITTING is what `select_config` picks for SHAPE.
@@ -199,10 +200,10 @@ def test_a_closed_pipe_is_no_error() -> None:
         (("prog", "--all-blocks", "--illegal"), 28),
         (("prog", "--illegal"), 0),
         (("prog", "--illegal", "--gpu", "sm_75"), 7),
-        (("hopper-prog", "--legal"), 8),
-        (("hopper-prog", "--dtype", "fp16", "--legal"), 8),
-        (("hopper-prog", "--illegal", "--gpu", "sm_80"), 8),
-        (("prog", "hopper-prog", "--legal"), 15),
+        (("sm90-prog", "--legal"), 8),
+        (("sm90-prog", "--dtype", "fp16", "--legal"), 8),
+        (("sm90-prog", "--illegal", "--gpu", "sm_80"), 8),
+        (("prog", "sm90-prog", "--legal"), 15),
     ],
 )
 def test_configs_lists_and_narrows_sets(args: tuple[str, ...], count: int) -> None:
@@ -241,7 +242,7 @@ def test_configs_into_a_pipe_are_whole_markdown_rows() -> None:
         ((PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
         (("--dtype", "fp8"), "dtype 'fp8' is not known; supported: FP16"),
         (("--d-head", "80"), "--d-head is 80; supported are 64, 96, 128, 192, 256"),
-        (("hopper-prog", "--all-blocks"), "--all-blocks is for the sm80 family"),
+        (("sm90-prog", "--all-blocks"), "--all-blocks is for the sm80 family"),
         (("--gpu", "sm_999"), "gpu 'sm_999' is not known"),
         (("--built", "--legal"), "leave out --legal"),
     ],
@@ -286,7 +287,7 @@ def test_build_for_a_gpu_reports_what_ptxas_says() -> None:
     [
         (("--target", "tpu"), "target is 'tpu'; supported are 'cuda' and 'emulator'"),
         (("--arch", "sm_75"), "need compute capability 8.0"),
-        (("--arch", "hopper"), "arch is 'hopper'; write it like 'sm_80'"),
+        (("--arch", "sm90"), "arch is 'sm90'; write it like 'sm_80'"),
         (("--target", "emulator", "--arch", "sm_80"), "the emulator has none"),
         (("--kernels", "nothing"), "kernels key 'nothing'"),
         (("--mask", "full,sliding"), "variant 'sliding' is not known; supported: full, causal"),

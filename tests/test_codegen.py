@@ -17,10 +17,10 @@ from flashsmith.configs import (
     FULL,
     FlashForwardKernelConfig,
     ForwardKernelInstance,
-    HopperForwardKernelConfig,
-    get_hopper_kernel_progression_configs,
+    Sm90ForwardKernelConfig,
     get_kernel_progression_configs,
     get_kernels_to_build,
+    get_sm90_kernel_progression_configs,
     parse_kernel_name_into_instance,
 )
 
@@ -30,24 +30,24 @@ PROGRESSION = get_kernel_progression_configs()
 INSTANCES = [
     ForwardKernelInstance(cfg, variant) for cfg in PROGRESSION for variant in (FULL, CAUSAL)
 ]
-HOPPER_INSTANCES = [
+SM90_INSTANCES = [
     ForwardKernelInstance(cfg, variant)
-    for cfg in get_hopper_kernel_progression_configs()
+    for cfg in get_sm90_kernel_progression_configs()
     for variant in (FULL, CAUSAL)
 ]
 
 # What a translation unit needs of the real header, as plain C++.
 STUB_KERNEL = """\
 #pragma once
-#include "flashsmith/hopper/arguments.cuh"
-namespace flashsmith {{
+#include "flashsmith/sm90/arguments.cuh"
+namespace flashsmith::{namespace} {{
 template <{struct} CFG, ForwardVariant VARIANT = ForwardVariant{{}}>
 struct {static} {{
   static constexpr int B_r = CFG.B_r;
 }};
-template <typename Kernel>
+template <typename Traits>
 void {kernel}(const {arguments}) {{}}
-}}  // namespace flashsmith
+}}  // namespace flashsmith::{namespace}
 """
 
 
@@ -152,22 +152,23 @@ def test_failure_while_writing_changes_no_file(
 def test_generated_text_compiles_links_and_maps_each_config_to_its_kernel(tmp_path: Path) -> None:
     """Also: the compiler's own symbol names parse back into the instances."""
     for folder, kind in (
-        ("ampere", FlashForwardKernelConfig),
-        ("hopper", HopperForwardKernelConfig),
+        ("sm80", FlashForwardKernelConfig),
+        ("sm90", Sm90ForwardKernelConfig),
     ):
         stub = tmp_path / "stub" / "flashsmith" / folder
         stub.mkdir(parents=True)
         text = STUB_KERNEL.format(
+            namespace=folder,
             struct=kind.__name__,
-            static=kind.static_configuration,
-            kernel=kind.kernel_function,
+            static=kind.static_configuration.removeprefix(f"{folder}::"),
+            kernel=kind.kernel_function.removeprefix(f"{folder}::"),
             arguments=kind.kernel_arguments,
         )
         (stub / "forward_kernel.cuh").write_text(text)
     out = tmp_path / "out"
     instances = [
         *(INSTANCES[0], INSTANCES[-1], ForwardKernelInstance(PROGRESSION[4])),
-        *(HOPPER_INSTANCES[0], HOPPER_INSTANCES[-1], HOPPER_INSTANCES[-3]),
+        *(SM90_INSTANCES[0], SM90_INSTANCES[-1], SM90_INSTANCES[-3]),
     ]
     header, *units = codegen.write(instances, out)
     main = out / "main.cc"
@@ -181,8 +182,8 @@ def test_generated_text_compiles_links_and_maps_each_config_to_its_kernel(tmp_pa
         "int main() {\n  using namespace flashsmith;\n"
         f"{checks}\n"
         "  if (forward_kernels.size() != 2 || forward_kernels_causal.size() != 1) return 2;\n"
-        "  if (hopper_forward_kernels.size() != 1) return 3;\n"
-        "  return hopper_forward_kernels_causal.size() == 2 ? 0 : 4;\n}\n"
+        "  if (sm90_forward_kernels.size() != 1) return 3;\n"
+        "  return sm90_forward_kernels_causal.size() == 2 ? 0 : 4;\n}\n"
     )
     program = tmp_path / "program"
     include = [f"-I{tmp_path / 'stub'}", f"-I{CSRC_INCLUDE}", f"-I{CSRC_INCLUDE.parent}"]

@@ -11,21 +11,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from flashsmith.bench import (
+from flashsmith.cli import app
+from flashsmith.reference import attention as reference
+from flashsmith.reference import (
     attention_with_rounded_weights,
     compare,
     compare_lse,
     lse_tolerance,
-    reference,
     reference_attention,
     reference_lse,
     score_error,
 )
-from flashsmith.cli import app
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 BOTH = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-HOPPER = "(FP16, 64, 64, 64, 1): wgmma+stages_1"
+SM90 = "(FP16, 64, 64, 64, 1): wgmma+stages_1"
 
 
 def qkv_of(dtype: torch.dtype = torch.float16, seq_len: int = 40) -> Three:
@@ -206,7 +206,7 @@ def test_run_says_ok_where_the_input_has_nan_or_overflows(
         tensors["v"][:, 1:] = tensors["v"][:, 1:].clamp(-100, 100)  # which all rows see
     save_file(tensors, tmp_path / "in.safetensors")
     output = tmp_path / "out.safetensors"
-    args = ["run", "--input", tmp_path / "in.safetensors", "--output", output, "-k", HOPPER]
+    args = ["run", "--input", tmp_path / "in.safetensors", "--output", output, "-k", SM90]
     if causal:
         args += ["--mask", "causal"]
     result = CliRunner().invoke(app, [*map(str, args), "--device", "cpu"])
@@ -244,3 +244,13 @@ def test_error_of_scores_is_of_the_keys_that_a_query_sees() -> None:
     assert torch.equal(score_error(q, k), score_error(q, k, causal=False))
     full, causal = (score_error(q, k, causal=causal)[0, 0] for causal in (False, True))
     assert full[0] == full[1] == causal[1] == 4 * causal[0]
+
+
+def test_rounded_weights_give_zeros_where_no_key_has_weight() -> None:
+    """In one sample only, where all scores are -inf."""
+    q = torch.ones(2, 3, 2, 64, dtype=torch.float16)
+    k, v = (torch.randn(2, 2, 2, 64, dtype=torch.float16) for _ in range(2))
+    k[0] = -math.inf
+    o = attention_with_rounded_weights(q, k, v)
+    assert torch.equal(o[0], torch.zeros_like(o[0]))
+    assert (o[1] - reference_attention(q, k, v)[1]).abs().max() < 1e-2

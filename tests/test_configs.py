@@ -12,13 +12,11 @@ import pytest
 
 import flashsmith
 from flashsmith.configs import (
-    GPU_ARCHITECTURES,
     DType,
     FlashForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
     get_autotuning_kernel_configs,
-    get_gpu_architecture,
     get_kernel_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
@@ -27,6 +25,7 @@ from flashsmith.configs import (
     select_kernel_configs,
     should_autotune_config,
 )
+from flashsmith.gpus import GPU_ARCHITECTURES, get_gpu_architecture
 
 CSRC_INCLUDE = Path(flashsmith.__file__).parent / "csrc" / "include"
 BASE = parse_kernel_name_into_config(
@@ -150,7 +149,7 @@ def test_should_autotune_config(change: dict[str, int], kept: bool) -> None:
 def test_kernels_key_as_argument_and_from_the_environment(
     key: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KERNELS", "hopper-prog")
+    monkeypatch.setenv("KERNELS", "sm90-prog")
     chosen = get_kernel_configs(kernels_key=key)
     assert len(chosen) == count
     monkeypatch.setenv("KERNELS", key)
@@ -167,7 +166,7 @@ def test_kernels_unset_means_all(value: str | None, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("key", ["tuned", "pro", "64", "64,128", "64,32,4", "a,b", "-64,32"])
 def test_wrong_kernels_key_lists_the_valid_ones(key: str) -> None:
-    valid = "prog, progall, all, tune, B_r,B_c, hopper-prog, hopper-tune, hopper"
+    valid = "prog, progall, all, tune, B_r,B_c, sm90-prog, sm90-tune, sm90"
     valid += '.*"64,32" "64,64" "128,32" "128,64"'
     with pytest.raises(ValueError, match=valid) as error:
         get_kernel_configs(key)

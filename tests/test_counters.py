@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from flashsmith.bench.results import CountRow
 from flashsmith.cli import app
-from flashsmith.configs import get_hopper_autotuning_kernel_configs
+from flashsmith.configs import get_sm90_autotuning_kernel_configs
 from flashsmith.runtime.counters import COUNTERS, IN_TABLES, explain_headings, table_of
 from flashsmith.tuning.ranking import counting_arch, memory_work
-from hopper_kernels import LAST, PROGRESSION
 from report_helpers import PLAIN, ROOT, SWIZZLED
+from sm90_kernels import LAST, PROGRESSION
 
 SM90 = [PROGRESSION[0].short_form(), LAST.short_form()]
 SHAPE = ("--dtype", "bf16", "--tokens", "128", "--hidden", "128")
@@ -127,6 +127,6 @@ def test_less_memory_work_ranks_first(less: dict[str, int], more: dict[str, int]
 
 def test_kernels_are_counted_for_an_architecture_that_has_them() -> None:
     assert counting_arch([PLAIN.config]) == "sm_80"
-    assert counting_arch(get_hopper_autotuning_kernel_configs()) == "sm_90a"
+    assert counting_arch(get_sm90_autotuning_kernel_configs()) == "sm_90a"
     assert counting_arch([PLAIN.config, LAST]) == "sm_90a"
     assert counting_arch([]) == "sm_80"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.build import disassembler
-from flashsmith.build.disassembler import disassemble
 from flashsmith.errors import ToolchainError
+from flashsmith.jit import disassembler
+from flashsmith.jit.disassembler import disassemble
 
 
 @pytest.fixture

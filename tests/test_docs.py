@@ -19,17 +19,17 @@ from typer.main import get_command
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.build import find_cuda_toolkit, toolchain
 from flashsmith.cli import app
 from flashsmith.configs import (
     FlashForwardKernelConfig,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
     get_kernel_configs,
     get_kernel_progression_configs,
     parse_kernel_name_into_config,
     require_buildable,
 )
 from flashsmith.errors import FlashsmithError
+from flashsmith.jit import find_cuda_toolkit, toolchain
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -116,12 +116,12 @@ def test_every_knob_is_there() -> None:
     for field in fields(FlashForwardKernelConfig):
         assert re.search(rf"^## .*\b{field.name}\b", text, re.MULTILINE), field.name
     assert text.count("*Evidence:*") >= 7
-    _, _, hopper = text.partition("## The sm90 family")
-    for field in fields(HopperForwardKernelConfig):
-        assert f"`{field.name}`" in hopper, field.name
-    for feature in HopperForwardKernelConfig.feature_table:
+    _, _, sm90 = text.partition("## The sm90 family")
+    for field in fields(Sm90ForwardKernelConfig):
+        assert f"`{field.name}`" in sm90, field.name
+    for feature in Sm90ForwardKernelConfig.feature_table:
         word = feature.text.partition("{")[0]
-        assert f"`{word}" in hopper, feature.name
+        assert f"`{word}" in sm90, feature.name
 
 
 def half(**changes: Any) -> dict[str, torch.Tensor]:
@@ -175,13 +175,13 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
 ELSEWHERE = {
     "flashsmith is not found": "../../tools/_environment.py",
     "The GPU is older than compute capability 8.0": "cli/job.py",
-    "A kernel spills registers": "build/refusal.py",
-    "A kernel lets shared memory be overwritten before it has read it": "build/lint.py",
+    "A kernel spills registers": "jit/refusal.py",
+    "A kernel lets shared memory be overwritten before it has read it": "jit/lint.py",
     "Machine code was not linted": "cli/build.py",
-    "A header changed during a build": "build/compile.py",
+    "A header changed during a build": "jit/compile.py",
     "ncu was not found": "bench/ncu.py",
     "ncu may not read the counters": "bench/ncu.py",
-    "The tuned table is not used": "functional/select.py",
+    "The tuned table is not used": "selection/choose.py",
 }
 
 

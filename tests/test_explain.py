@@ -12,19 +12,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from flashsmith.build import kernel_source_stamp
 from flashsmith.cli import app
 from flashsmith.configs import (
-    GPU_MODELS,
     DType,
     ForwardKernelConfig,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
     get_autotuning_kernel_configs,
-    get_gpu_architecture,
 )
 from flashsmith.configs import parse_kernel_name_into_config as parse
-from flashsmith.functional.select import forget_tables
-from flashsmith.functional.tables import Entry, Measured, Table, user_table_path
+from flashsmith.gpus import GPU_MODELS, get_gpu_architecture
+from flashsmith.jit import kernel_source_stamp
+from flashsmith.selection.choose import forget_tables
+from flashsmith.selection.tables import Entry, Measured, Table, user_table_path
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +53,7 @@ def test_every_spelling_of_a_gpu_finds_its_table(gpu: str) -> None:
     (found,) = explain_json(*SHAPE, "--gpu", gpu)
     assert expected["source"] == found["source"] == "shipped table"
     assert found["kernel"] == expected["kernel"]
-    assert isinstance(parse(found["kernel"]), HopperForwardKernelConfig)
+    assert isinstance(parse(found["kernel"]), Sm90ForwardKernelConfig)
     explain(*SHAPE[2:], "--seq-len", 777, "--gpu", gpu)  # the sm90 family takes every length
 
 
@@ -135,7 +134,7 @@ def test_this_gpu_need_not_be_in_the_list(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Engineering Sample")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     (found,) = explain_json(*SHAPE)
-    assert isinstance(parse(found["kernel"]), HopperForwardKernelConfig)
+    assert isinstance(parse(found["kernel"]), Sm90ForwardKernelConfig)
 
 
 def test_every_model_has_an_architecture() -> None:

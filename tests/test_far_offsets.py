@@ -19,9 +19,9 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
 )
 from flashsmith.runtime import Kernel
-from hopper_kernels import LAST, PROGRESSION, VARIED
 from problems import TORCH_DTYPES, Tensors
 from problems import run as run_kernel
+from sm90_kernels import LAST, PROGRESSION, VARIED
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 
@@ -33,11 +33,11 @@ SM80 = {
     "sm80, Q in registers": get_kernel_progression_configs(False)[-1],
     "sm80, synchronous": get_kernel_progression_configs(False)[0],
 }
-HOPPER = {
-    "hopper, bulk stores": LAST,
-    "hopper, stores from registers": PROGRESSION[0],
-    "hopper, cluster": VARIED[9],
-    "hopper, narrow": VARIED[3],
+SM90 = {
+    "sm90, bulk stores": LAST,
+    "sm90, stores from registers": PROGRESSION[0],
+    "sm90, cluster": VARIED[9],
+    "sm90, narrow": VARIED[3],
 }
 
 
@@ -67,12 +67,12 @@ def assert_far_as_near(kernel: Kernel, shape: list[int], dim: int, far: int) -> 
 
 
 @pytest.fixture
-def kernel(cfg: ForwardKernelConfig, emulated: Emulated, emulated_hopper: Emulated) -> Kernel:
-    build = emulated if cfg in SM80.values() else emulated_hopper
+def kernel(cfg: ForwardKernelConfig, emulated: Emulated, emulated_sm90: Emulated) -> Kernel:
+    build = emulated if cfg in SM80.values() else emulated_sm90
     return build(ForwardKernelInstance(cfg))
 
 
-EACH = pytest.mark.parametrize("cfg", [*SM80.values(), *HOPPER.values()], ids=[*SM80, *HOPPER])
+EACH = pytest.mark.parametrize("cfg", [*SM80.values(), *SM90.values()], ids=[*SM80, *SM90])
 
 
 @pytest.mark.parametrize("far", [INT // 8, INT // 32 + 8, INT + 8], ids=["8", "32", "1"])
@@ -95,4 +95,4 @@ def test_batches_and_heads(cfg: ForwardKernelConfig, dim: int, far: int, kernel:
 @pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
 def test_log_sum_exp_beyond_int(run: Run) -> None:
     """Of a warp alone: a launch would compute all the 2^31 rows before."""
-    assert run("hopper_far_lse") == [1] * 16 + [0] * 16
+    assert run("sm90_far_lse") == [1] * 16 + [0] * 16

@@ -13,9 +13,10 @@ import torch
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import DType, parse_kernel_name_into_config
-from flashsmith.functional import api, select_config
-from flashsmith.functional.select import forget_tables
+from flashsmith.ops import forward as api
 from flashsmith.runtime import kernels
+from flashsmith.selection import select_config
+from flashsmith.selection.choose import forget_tables
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
 
@@ -99,7 +100,7 @@ def test_each_kernel_is_logged_once_with_the_reason(
 
 
 def test_the_reason_names_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = flashsmith.functional.select.choose(DType.BF16, 128, 4096, True, "h200")
+    choice = flashsmith.selection.choose.choose(DType.BF16, 128, 4096, True, "h200")
     assert "shipped table" in choice.reason
     assert choice.reason.endswith("h200.json, BF16 d 128 causal, lengths of bucket 4096")
 

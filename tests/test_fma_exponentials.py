@@ -1,5 +1,5 @@
 """Exponentials that are polynomials: exponents far below zero (maxima that move and scales are in
-test_hopper_forward)."""
+test_sm90_forward)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from flashsmith.configs import FORWARD_VARIANTS, ForwardKernelInstance
 from flashsmith.runtime import Kernel
-from hopper_kernels import VARIED
 from problems import assert_correct, random_qkv, run
+from sm90_kernels import VARIED
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 
@@ -30,8 +30,8 @@ def test_some_and_all_exponentials() -> None:
 @pytest.mark.parametrize("factor", [6, 30, 100])
 @EACH
 def test_exponents_far_below_zero(
-    instance: ForwardKernelInstance, factor: float, emulated_hopper: Emulated
+    instance: ForwardKernelInstance, factor: float, emulated_sm90: Emulated
 ) -> None:
     """2^-126 and below is nothing: an exponent that wrapped round would be a large number."""
     q, k, v = random_qkv(instance.config, 300)
-    assert_correct(run(emulated_hopper(instance), (q * factor, k, v)), (q * factor, k, v), instance)
+    assert_correct(run(emulated_sm90(instance), (q * factor, k, v)), (q * factor, k, v), instance)

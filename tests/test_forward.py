@@ -16,7 +16,6 @@ import torch
 
 import flashsmith
 from conftest import BASE, CONFIGS
-from flashsmith.build import KernelCache, Target, build_library
 from flashsmith.configs import (
     CAUSAL,
     FULL,
@@ -24,8 +23,9 @@ from flashsmith.configs import (
     FlashForwardKernelConfig,
     ForwardKernelInstance,
 )
-from flashsmith.functional import select_config
+from flashsmith.jit import KernelCache, Target, build_library
 from flashsmith.runtime import load_library
+from flashsmith.selection import select_config
 from problems import TORCH_DTYPES, assert_correct, random_qkv
 
 SELECTED = [

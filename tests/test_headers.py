@@ -9,11 +9,11 @@ import pytest
 
 import build_helpers as tiny
 from build_helpers import EMULATOR, INSTANCES
-from flashsmith.build import KernelCache, Library, SourceTree, build_library
-from flashsmith.build.headers import Headers, with_included
-from flashsmith.build.lint import may_release
-from flashsmith.build.units import find_toolchain, plan_units
 from flashsmith.errors import BuildError
+from flashsmith.jit import KernelCache, Library, SourceTree, build_library
+from flashsmith.jit.headers import Headers, with_included
+from flashsmith.jit.lint import may_release
+from flashsmith.jit.units import find_toolchain, plan_units
 
 HEADER = "include/flashsmith/tiny.cuh"
 
@@ -62,7 +62,7 @@ def test_an_object_of_a_header_that_changed_is_not_kept(
 
 
 def test_headers_of_another_family_may_change(csrc: Path) -> None:
-    other = csrc / "include/flashsmith/hopper/other.cuh"  # INSTANCES are of the sm80 family
+    other = csrc / "include/flashsmith/sm90/other.cuh"  # INSTANCES are of the sm80 family
     other.parent.mkdir()
     other.write_text("// before\n")
     generated = tiny.generate(INSTANCES[:1])

@@ -16,7 +16,7 @@ from flashsmith import settings
 from flashsmith.cli import app, run_kernels, tune_job
 from flashsmith.cli.tables import KERNEL_SETS
 from flashsmith.configs import get_kernel_configs, parse_kernel_name_into_config
-from flashsmith.configs import spaces as configuration_spaces
+from flashsmith.configs import sets as configuration_sets
 
 ROOT = Path(__file__).parent.parent
 KERNEL = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
@@ -30,7 +30,7 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 def test_the_list_of_sets_is_complete_and_read_everywhere() -> None:
     keys = set(settings.KERNEL_SETS)
-    assert keys == {*configuration_spaces._SETS, "prog", "progall", "B_r,B_c"}
+    assert keys == {*configuration_sets._SETS, "prog", "progall", "B_r,B_c"}
     assert settings.KERNELS.kind.split(" | ") == list(settings.KERNEL_SETS)
     assert KERNEL_SETS.split(", ") == list(settings.KERNEL_SETS)
     for key in keys - {"B_r,B_c"}:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.build import PACKAGE_SOURCES, kernel_source_hash, kernel_source_stamp, stamp_field
-from flashsmith.configs import FlashForwardKernelConfig, HopperForwardKernelConfig
+from flashsmith.configs import FlashForwardKernelConfig, Sm90ForwardKernelConfig
+from flashsmith.jit import PACKAGE_SOURCES, kernel_source_hash, kernel_source_stamp, stamp_field
 
-SM80, SM90 = FlashForwardKernelConfig, HopperForwardKernelConfig
+SM80, SM90 = FlashForwardKernelConfig, Sm90ForwardKernelConfig
 INCLUDE = Path("include") / "flashsmith"
 
 
@@ -42,8 +42,8 @@ def test_fields_are_called_after_the_families() -> None:
 @pytest.mark.parametrize(
     ("file", "families"),
     [
-        (INCLUDE / SM80.header_folder / "softmax.cuh", {"sm80"}),
-        (INCLUDE / SM90.header_folder / "softmax.cuh", {"sm90"}),
+        (INCLUDE / SM80.family / "softmax.cuh", {"sm80"}),
+        (INCLUDE / SM90.family / "softmax.cuh", {"sm90"}),
         (INCLUDE / "ptx" / "tma.cuh", {"sm90"}),
         (INCLUDE / "ptx" / "cp_async.cuh", {"sm80"}),
         (INCLUDE / "ptx" / "math.cuh", {"sm80", "sm90"}),
@@ -72,12 +72,12 @@ def test_code_counts_for_the_families_that_include_it(
 def test_comments_and_spacing_make_no_machine_code(
     csrc: Path, old: str, new: str, counts: bool
 ) -> None:
-    file = INCLUDE / SM90.header_folder / "softmax.cuh"
+    file = INCLUDE / SM90.family / "softmax.cuh"
     assert changed(csrc, file, old, new) == ({"sm90"} if counts else set())
 
 
 def test_what_looks_like_a_comment_in_a_string_is_none(csrc: Path) -> None:
-    file = INCLUDE / SM90.header_folder / "softmax.cuh"
+    file = INCLUDE / SM90.family / "softmax.cuh"
     string = '#pragma once\nstatic_assert(true, "see // {} /* ");\n'
     assert changed(csrc, file, "#pragma once\n", string.format("here"))
     assert changed(csrc, file, string.format("here"), string.format("there")) == {"sm90"}
@@ -85,10 +85,10 @@ def test_what_looks_like_a_comment_in_a_string_is_none(csrc: Path) -> None:
 
 def test_header_that_is_newly_included_counts(csrc: Path) -> None:
     (csrc / INCLUDE / "more.cuh").write_text("#pragma once\nint a;\n")
-    hopper = INCLUDE / SM90.header_folder / "softmax.cuh"
+    sm90 = INCLUDE / SM90.family / "softmax.cuh"
     assert changed(csrc, INCLUDE / "more.cuh", "int a", "int b") == set()
     include = '#pragma once\n#include "flashsmith/more.cuh"'
-    assert changed(csrc, hopper, "#pragma once", include) == {"sm90"}
+    assert changed(csrc, sm90, "#pragma once", include) == {"sm90"}
     assert changed(csrc, INCLUDE / "more.cuh", "int b", "int c") == {"sm90"}
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conftest import BASE, CAUSAL_CONFIGS, CONFIGS, INSTANCES, KNOBS
-from flashsmith.bench import compare, reference_attention
 from flashsmith.configs import CAUSAL, FULL, ForwardKernelInstance, get_kernel_progression_configs
+from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import Kernel
 from problems import assert_correct, random_qkv, run
 

@@ -20,10 +20,10 @@ from flashsmith.configs import (
     ForwardKernelInstance,
     get_kernel_progression_configs,
 )
-from flashsmith.functional.rules import rule_config
+from flashsmith.configs.families import SM90_FORWARD
 from flashsmith.runtime import Kernel
-from hopper_kernels import VARIED
 from problems import run
+from sm90_kernels import VARIED
 
 Emulated = Callable[[ForwardKernelInstance], Kernel]
 
@@ -45,20 +45,20 @@ class Lazy:
         return self.instance.slug
 
 
-def _hopper(config: ForwardKernelConfig, stale: bool) -> Lazy:
+def _sm90(config: ForwardKernelConfig, stale: bool) -> Lazy:
     bound = config.lazy_rescale_log2
     return Lazy(ForwardKernelInstance(config), bound, bound if stale else 0)
 
 
 SM80 = Lazy(ForwardKernelInstance(get_kernel_progression_configs(False)[-1]), 8, 0)
-LAZY = _hopper(VARIED[3], stale=False)
-STALE = _hopper(rule_config(DType.FP16, 64, 4096, hopper=True), stale=True)
-EACH = pytest.mark.parametrize("lazy", [SM80, LAZY, STALE], ids=["sm80", "hopper lazy", "stale"])
+LAZY = _sm90(VARIED[3], stale=False)
+STALE = _sm90(SM90_FORWARD.rule(DType.FP16, 64, 4096), stale=True)
+EACH = pytest.mark.parametrize("lazy", [SM80, LAZY, STALE], ids=["sm80", "sm90 lazy", "stale"])
 
 
 @pytest.fixture
-def kernel(lazy: Lazy, emulated: Emulated, emulated_hopper: Emulated) -> Kernel:
-    return (emulated if lazy is SM80 else emulated_hopper)(lazy.instance)
+def kernel(lazy: Lazy, emulated: Emulated, emulated_sm90: Emulated) -> Kernel:
+    return (emulated if lazy is SM80 else emulated_sm90)(lazy.instance)
 
 
 def result(kernel: Kernel, growth: float, small: float, large_value: float = 0.0) -> torch.Tensor:

@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import pytest
 
-from flashsmith.build.control_flow import find_blocks
-from flashsmith.build.lint import EarlyRelease, Lint, find_early_releases, lint_machine_code
-from flashsmith.build.machine_code import Function, parse_machine_code
+from flashsmith.jit.control_flow import find_blocks
+from flashsmith.jit.lint import EarlyRelease, Lint, find_early_releases, lint_machine_code
+from flashsmith.jit.machine_code import Function, parse_machine_code
 from listings import excerpt, listing
 
 ARRIVE = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4], RZ"

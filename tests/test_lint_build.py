@@ -13,7 +13,14 @@ from typer.testing import CliRunner
 
 import build_helpers as tiny
 from flashsmith import codegen
-from flashsmith.build import (
+from flashsmith.cli import app
+from flashsmith.configs import (
+    ForwardKernelInstance,
+    get_sm90_kernel_progression_configs,
+    parse_kernel_name_into_instance,
+)
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit import (
     KernelCache,
     Library,
     SourceTree,
@@ -22,20 +29,13 @@ from flashsmith.build import (
     disassembler,
     find_cuda_toolkit,
 )
-from flashsmith.build.disassembler import find_cuobjdump
-from flashsmith.build.lint import Lint, lint_machine_code
-from flashsmith.build.units import PACKAGE_SOURCES, find_toolchain, plan_units
-from flashsmith.cli import app
-from flashsmith.configs import (
-    ForwardKernelInstance,
-    get_hopper_kernel_progression_configs,
-    parse_kernel_name_into_instance,
-)
-from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.disassembler import find_cuobjdump
+from flashsmith.jit.lint import Lint, lint_machine_code
+from flashsmith.jit.units import PACKAGE_SOURCES, find_toolchain, plan_units
 from listings import DATA
 
 SM_90A = Target.cuda("sm_90a")
-INSTANCE = ForwardKernelInstance(get_hopper_kernel_progression_configs()[0])
+INSTANCE = ForwardKernelInstance(get_sm90_kernel_progression_configs()[0])
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from flashsmith.build.control_flow import find_blocks
-from flashsmith.build.machine_code import Function, Instruction, parse_machine_code
+from flashsmith.jit.control_flow import find_blocks
+from flashsmith.jit.machine_code import Function, Instruction, parse_machine_code
 from listings import encoding, excerpt, listing
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from flashsmith.build.machine_code import Function, Instruction
+from flashsmith.jit.machine_code import Function, Instruction
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "build" / "machine_code.py"
 MOVE = Instruction(0x10, "MOV", "R1, R2", control=5)

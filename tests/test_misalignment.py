@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from conftest import BASE
-from flashsmith.build import Target
 from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
     parse_kernel_name_into_config,
 )
+from flashsmith.jit import Target
 from flashsmith.runtime import find_kernel
 
 ELEMENTS_OF_16_BYTES = 8

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_sample_is_the_same_every_time_and_follows_seed_and_count() -> None:
-    small = [a for a in AREAS if a.name in ("ampere", "tuning")]
+    small = [a for a in AREAS if a.name in ("sm80", "tuning")]
     ids = [[m.id for m in queue] for queue in sample(ROOT, 12, 1, small)]
     assert ids == [[m.id for m in queue] for queue in sample(ROOT, 12, 1, small)]
     assert len(ids) == 12 and ids != [[m.id for m in q] for q in sample(ROOT, 12, 2, small)]

@@ -16,7 +16,7 @@ from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
     get_kernel_progression_configs,
     get_kernels_to_build,
     parse_kernel_name_into_config,
@@ -37,7 +37,7 @@ def _configs_of(family: type[ForwardKernelConfig]) -> st.SearchStrategy[ForwardK
     return st.builds(family, **drawn)
 
 
-_FAMILIES = [_configs_of(FlashForwardKernelConfig), _configs_of(HopperForwardKernelConfig)]
+_FAMILIES = [_configs_of(FlashForwardKernelConfig), _configs_of(Sm90ForwardKernelConfig)]
 CONFIGS = st.one_of(_FAMILIES)
 PAIRS = st.one_of([st.tuples(configs, configs) for configs in _FAMILIES])
 INSTANCES = st.builds(
@@ -120,11 +120,11 @@ def test_spellings_are_exact() -> None:
 
 # As nvcc 13.0 and g++ 12 really name the kernels of CONFIG (full) and PLAIN (causal).
 _MANGLED = (
-    "_ZN10flashsmith20flash_forward_kernelINS_25StaticForwardKernelConfigIXtl"
+    "_ZN10flashsmith4sm8020flash_forward_kernelINS0_25StaticForwardKernelConfigIXtl"
     "NS_24FlashForwardKernelConfigE{config}EXtlNS_14ForwardVariantE{variant}EEEEEEvNS_17ForwardKernelArgsE"
 )
 _DEMANGLED = (
-    "void flashsmith::flash_forward_kernel<flashsmith::StaticForwardKernelConfig<"
+    "void flashsmith::sm80::flash_forward_kernel<flashsmith::sm80::StaticForwardKernelConfig<"
     "flashsmith::FlashForwardKernelConfig{{{config}}}, flashsmith::ForwardVariant{{{variant}}}> >"
     "(flashsmith::ForwardKernelArgs)"
 )

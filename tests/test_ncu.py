@@ -23,7 +23,6 @@ from flashsmith.bench.grid import Problem
 from flashsmith.bench.ncu import Launch, parse_raw_csv
 from flashsmith.bench.peers import PEERS, Peer
 from flashsmith.bench.profile import METRICS, identify, tabulate
-from flashsmith.bench.reference import reference_attention
 from flashsmith.cli import app, job
 from flashsmith.configs import (
     CAUSAL,
@@ -33,6 +32,7 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.errors import KernelNotFoundError, ProfilerError
+from flashsmith.reference import reference_attention
 
 TOOLS = Path(__file__).parent.parent / "tools" / "benchmark"
 # Recorded on an H200 by ncu 2025.3.1, of which some columns and rows are left.

@@ -7,8 +7,8 @@ import mmap
 import pytest
 import torch
 
-from flashsmith.build import Target
 from flashsmith.configs import ForwardKernelInstance, parse_kernel_name_into_config
+from flashsmith.jit import Target
 from flashsmith.runtime import find_kernel
 
 PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")

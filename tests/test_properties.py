@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from flashsmith.configs import DType, ForwardKernelConfig, ForwardKernelInstance
-from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
+from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS
 from flashsmith.soak import (
     EMULATOR,
     SoakCase,
@@ -24,7 +24,7 @@ from flashsmith.soak import (
     table_configs,
 )
 from flashsmith.soak.session import groups_of
-from hopper_kernels import VARIED
+from sm90_kernels import VARIED
 
 RANDOM_CASES = 8  # of each configuration
 SAMPLED = 1  # of the tuned tables, of each dtype and d_head
@@ -67,8 +67,8 @@ def test_the_set_is_whole() -> None:
     assert len(set(CONFIGS)) == len(CONFIGS)
     kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in rule_configs()}
     assert kinds == {
-        *((0, dtype, d_head) for dtype in DType for d_head in (64, 128)),
-        *((1, dtype, d_head) for dtype in DType for d_head in SUPPORTED_D_HEADS),
+        *(("sm80", dtype, d_head) for dtype in DType for d_head in (64, 128)),
+        *(("sm90", dtype, d_head) for dtype in DType for d_head in SUPPORTED_D_HEADS),
     }
     assert len(sampled_table_configs()) >= 8
 

@@ -12,19 +12,19 @@ from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
     get_autotuning_kernel_configs,
-    get_hopper_autotuning_kernel_configs,
+    get_sm90_autotuning_kernel_configs,
 )
 from flashsmith.report import Report
 from flashsmith.report.families import FAMILIES, family_of
 from flashsmith.report.model import Step
 from flashsmith.report.occupancy import REGISTERS_PER_SM, compute_occupancy
 from flashsmith.report.sm90 import PRODUCER_REGISTERS
-from hopper_kernels import CONFIGS, LAST, PROGRESSION
 from report_helpers import PLAIN, ROOT, SWIZZLED, sm80_report, sm90_report
+from sm90_kernels import CONFIGS, LAST, PROGRESSION
 
 ALL: list[ForwardKernelConfig] = [
     *get_autotuning_kernel_configs(),
-    *get_hopper_autotuning_kernel_configs(),
+    *get_sm90_autotuning_kernel_configs(),
     *CONFIGS,
 ]
 
@@ -97,7 +97,7 @@ def test_regions_of_the_last_sm90_kernel() -> None:
 
 
 def test_producer_registers_are_those_of_the_kernel() -> None:
-    source = ROOT / "src/flashsmith/csrc/include/flashsmith/hopper/static_kernel_configuration.cuh"
+    source = ROOT / "src/flashsmith/csrc/include/flashsmith/sm90/traits.cuh"
     text = source.read_text()
     cases = {int(n): int(r) for n, r in re.findall(r"case (\d):\s+return \{(\d+), \d+\};", text)}
     default = re.search(r"default:\s+return \{(\d+), \d+\};", text)
@@ -106,7 +106,7 @@ def test_producer_registers_are_those_of_the_kernel() -> None:
 
 
 def test_roles_take_no_more_registers_than_there_are() -> None:
-    for config in get_hopper_autotuning_kernel_configs():
+    for config in get_sm90_autotuning_kernel_configs():
         at_launch = 65536 // config.threads_per_block // 8 * 8
         loads, computes = family_of(config).roles(config, at_launch)
         taken = 32 * (loads.warps * loads.registers + computes.warps * computes.registers)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.build import find_cuda_toolkit, find_cxx
-from flashsmith.configs import get_gpu_architecture
 from flashsmith.errors import ToolchainError
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.jit import find_cuda_toolkit, find_cxx
 from flashsmith.report.occupancy import compute_occupancy
 
 

@@ -20,7 +20,7 @@ import pytest
 from flashsmith.configs import (
     FlashForwardKernelConfig,
     ForwardKernelInstance,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
 )
 from flashsmith.errors import BuildError
 from flashsmith.report import Report, Results, collect, make_report, read_results
@@ -158,11 +158,11 @@ def test_page_says_what_was_measured_of_sm80_kernels() -> None:
 
 def test_page_says_what_was_measured_of_sm90_kernels() -> None:
     text = text_of(render(with_everything(sm90_report())))
-    with (RESULTS / "hopper-bf16" / "hopper_progression.csv").open(newline="") as file:
+    with (RESULTS / "sm90-bf16" / "sm90_progression.csv").open(newline="") as file:
         rows = {row["kernel"]: row for row in csv.DictReader(file) if row["mask"] == "full"}
     for name in (PLAIN_SM90.name, LAST_SM90.name, "fa4"):
         assert f"{float(rows[name]['ms']):.3f} ms, {rows[name]['tflops']} TFLOP/s" in text
-    for field in fields(HopperForwardKernelConfig):
+    for field in fields(Sm90ForwardKernelConfig):
         assert text.count(field.name) >= 2
     for words in ("O staging", "barriers", "setmaxnreg", "mbarriers", "1 block is resident"):
         assert words in text

@@ -82,7 +82,7 @@ def test_newest_results_are_found(tmp_path: Path) -> None:
 def test_the_progression_of_the_sm90_family_is_read() -> None:
     results = read_results(RESULTS)
     run = best_run(results.times, [LAST_SM90, LAST_SM90_CAUSAL])
-    assert {time.run for time in run} == {"hopper-bf16/hopper_progression.csv"}
+    assert {time.run for time in run} == {"sm90-bf16/sm90_progression.csv"}
     assert len([time for time in run if isinstance(time.candidate, str)]) == 4
     # The clock of its file is that of another second than the time's.
     assert {time.sm_clock_mhz for time in run} == {None}
@@ -91,7 +91,7 @@ def test_the_progression_of_the_sm90_family_is_read() -> None:
 
 def test_rates_are_those_of_the_run() -> None:
     results = read_results(RESULTS)
-    for session, tflops in (("forward-bf16", 700.6), ("hopper-bf16", 686.0)):
+    for session, tflops in (("forward-bf16", 700.6), ("sm90-bf16", 686.0)):
         rates = results.ceiling("BF16", f"{session}/forward.csv")
         assert rates
         assert rates["matmul_tflops"] == pytest.approx(tflops, abs=0.05)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.build import Target, build_library, find_cuda_toolkit
-from flashsmith.build.disassembler import find_cuobjdump
 from flashsmith.configs import ForwardKernelInstance
 from flashsmith.errors import ToolchainError
+from flashsmith.jit import Target, build_library, find_cuda_toolkit
+from flashsmith.jit.disassembler import find_cuobjdump
 from flashsmith.report.sass import CLASSES, MachineCode, parse_sass, read_machine_code
 from flashsmith.report.sm80 import mma_per_visit
 from flashsmith.report.sm90 import wgmma_per_visit
@@ -115,6 +115,6 @@ def test_sass_of_a_compiled_sm90_kernel() -> None:
 
 
 def test_cuobjdump_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("flashsmith.build.disassembler._tool_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr("flashsmith.jit.disassembler._tool_folders", lambda: iter([tmp_path]))
     with pytest.raises(ToolchainError, match=r"pip install 'flashsmith\[report\]'"):
         find_cuobjdump()

@@ -16,7 +16,7 @@ from flashsmith import settings
 from flashsmith.bench import PEERS
 from flashsmith.cli import run_kernels
 from flashsmith.configs import get_kernel_configs
-from flashsmith.functional import forward
+from flashsmith.ops.forward import forward
 
 SCRIPT = Path(__file__).parent.parent / "tools" / "benchmark" / "run_kernels.py"
 PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import tvm_ffi
 
-from flashsmith.build import Library, Target, build_library
 from flashsmith.configs import (
     FORWARD_VARIANTS,
     DType,
     ForwardKernelInstance,
-    get_hopper_kernel_progression_configs,
     get_kernel_progression_configs,
+    get_sm90_kernel_progression_configs,
     parse_kernel_name_into_config,
 )
+from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import find_kernel, load_library, loaded_instances
 
 TARGET = Target.cuda("sm_87")  # of no test that runs kernels
 INSTANCES = [
     ForwardKernelInstance(cfg, variant)
-    for cfg in (*get_kernel_progression_configs(), *get_hopper_kernel_progression_configs())
+    for cfg in (*get_kernel_progression_configs(), *get_sm90_kernel_progression_configs())
     for variant in FORWARD_VARIANTS
 ]
 
@@ -37,7 +37,7 @@ class Module:
 
     def find(self, family: int, causal: bool, values: list[int]) -> int:
         for handle, i in enumerate(INSTANCES):
-            wanted = (i.config.family, i.variant.causal, list(map(int, astuple(i.config))))
+            wanted = (i.config.family_number, i.variant.causal, list(map(int, astuple(i.config))))
             if (family, causal, values) == wanted:
                 self.asked.append(i)
                 return handle
@@ -115,12 +115,13 @@ def real() -> Any:
 
 def handle_of(real: Any, instance: ForwardKernelInstance) -> int:
     config = instance.config
-    return int(real.find(config.family, instance.variant.causal, list(map(int, astuple(config)))))
+    values = [*map(int, astuple(config))]
+    return int(real.find(config.family_number, instance.variant.causal, values))
 
 
 def test_the_cpp_map_finds_each_kernel_by_its_configuration(real: Any) -> None:
     """A handle is the kernel's place by family, variant and configuration."""
-    ordered = sorted(BUILT, key=lambda i: (i.config.family, i.variant, i.config))
+    ordered = sorted(BUILT, key=lambda i: (i.config.family_number, i.variant, i.config))
     assert [handle_of(real, instance) for instance in ordered] == list(range(len(BUILT)))
 
 

@@ -14,23 +14,24 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from flashsmith.build import kernel_source_stamp
 from flashsmith.cli import app
 from flashsmith.configs import (
     CAUSAL,
     DType,
     FlashForwardKernelConfig,
     ForwardKernelConfig,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
     get_autotuning_kernel_configs,
-    get_hopper_autotuning_kernel_configs,
-    is_hopper_arch,
+    get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
 from flashsmith.errors import TuningError
-from flashsmith.functional import attention, select_config, tables
-from flashsmith.functional.rules import fits, rule_config
-from flashsmith.functional.select import choose, find_tables, forget_tables
-from flashsmith.functional.tables import (
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.jit import kernel_source_stamp
+from flashsmith.ops.forward import attention
+from flashsmith.selection import select_config, tables
+from flashsmith.selection.choose import choose, find_tables, forget_tables
+from flashsmith.selection.tables import (
     LENGTH_BUCKETS,
     Entry,
     Measured,
@@ -46,9 +47,9 @@ LARGE, SMALL = (
     next(cfg for cfg in get_autotuning_kernel_configs([DType.FP16]) if (cfg.B_r, cfg.B_c) == tile)
     for tile in ((128, 32), (64, 32))
 )
-HOPPER = get_hopper_autotuning_kernel_configs([DType.FP16], [128])[0]
-HOPPER_BF16 = next(
-    cfg for cfg in get_hopper_autotuning_kernel_configs([DType.BF16], [128]) if cfg.stale_maximum
+SM90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[0]
+SM90_BF16 = next(
+    cfg for cfg in get_sm90_autotuning_kernel_configs([DType.BF16], [128]) if cfg.stale_maximum
 )
 STAMP = {"gpu": H200, "driver_version": "580.1", "date": "d", **kernel_source_stamp()}
 
@@ -57,8 +58,8 @@ STAMP = {"gpu": H200, "driver_version": "580.1", "date": "d", **kernel_source_st
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a table for the H200 that has entries of every dtype, mask and length."""
     folder = tmp_path_factory.mktemp("shipped")
-    hopper = get_hopper_autotuning_kernel_configs(d_heads=(64, 128))
-    firsts = {(cfg.dtype, cfg.d_head): cfg for cfg in reversed(hopper)}
+    sm90 = get_sm90_autotuning_kernel_configs(d_heads=(64, 128))
+    firsts = {(cfg.dtype, cfg.d_head): cfg for cfg in reversed(sm90)}
     Table.of(
         STAMP,
         [
@@ -127,7 +128,7 @@ def test_users_table_comes_before_the_shipped_one() -> None:
 def test_without_a_table_the_rule_decides() -> None:
     choice = chosen(gpu=A100)
     assert choice.source is None
-    assert choice.config == rule_config(DType.FP16, 128, 1024)
+    assert choice.config == SM80_FORWARD.rule(DType.FP16, 128, 1024)
     assert "shipped table: there is none" in choice.passed_over[1]
 
 
@@ -138,7 +139,7 @@ def test_blocks_that_do_not_divide_are_passed_over() -> None:
     write_user_table(make_entry([LARGE]))
     other = chosen(seq_len=960)
     assert other.source.title == "shipped table"
-    assert fits(other.config, 960)
+    assert other.config.takes(960, plain=True)
     assert "no blocks in it divide 960" in other.passed_over[0]
 
 
@@ -233,7 +234,7 @@ def test_gpu_names_are_normalised() -> None:
 def test_cpu_tensors_get_the_rule_and_no_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "read", lambda path: pytest.fail("a table was read"))
     q = torch.empty(1, 1024, 1, 128, dtype=torch.float16)
-    assert select_config(q) == rule_config(DType.FP16, 128, 1024)
+    assert select_config(q) == SM80_FORWARD.rule(DType.FP16, 128, 1024)
 
 
 def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +243,7 @@ def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpus[str(device)][1])
     write_user_table(make_entry([SMALL], mask="causal"))
     q = torch.empty(1, 1024, 1, 128, dtype=torch.float16)
-    rule = rule_config(DType.FP16, 128, 1024)
+    rule = SM80_FORWARD.rule(DType.FP16, 128, 1024)
     assert select_config(q, True, torch.device("cuda", 1)) == SMALL
     assert select_config(q, True, torch.device("cuda", 0)) == rule
 
@@ -254,7 +255,7 @@ def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(causal)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flashsmith.functional.api.select_config", spy)
+    monkeypatch.setattr("flashsmith.ops.forward.select_config", spy)
     q = torch.empty(1, 64, 1, 64, dtype=torch.float16)
     for causal in (False, True):
         with pytest.raises(KeyboardInterrupt):
@@ -304,31 +305,31 @@ def test_what_no_kernel_takes_is_refused(
 # ---- both families
 
 
-def test_table_decides_between_families_on_hopper_alone() -> None:
-    write_user_table(make_entry([HOPPER, SMALL]))
-    assert chosen().config == HOPPER
-    assert chosen(seq_len=1000).config == HOPPER
-    write_user_table(make_entry([SMALL, HOPPER]))
+def test_table_decides_between_families_on_sm90_alone() -> None:
+    write_user_table(make_entry([SM90, SMALL]))
+    assert chosen().config == SM90
+    assert chosen(seq_len=1000).config == SM90
+    write_user_table(make_entry([SMALL, SM90]))
     assert chosen().config == SMALL
-    assert chosen(seq_len=1000).config == HOPPER  # blocks of the other do not divide it
-    write_user_table(make_entry([HOPPER, SMALL]), gpu=A100)
+    assert chosen(seq_len=1000).config == SM90  # blocks of the other do not divide it
+    write_user_table(make_entry([SM90, SMALL]), gpu=A100)
     assert chosen(gpu=A100).config == SMALL
 
 
 def test_only_the_sm90_family_serves_what_is_not_plain() -> None:
-    write_user_table(make_entry([SMALL, HOPPER]))
+    write_user_table(make_entry([SMALL, SM90]))
     choice = choose(DType.FP16, 128, 1024, False, H200, plain=False)
-    assert choice.config == HOPPER
+    assert choice.config == SM90
     with pytest.raises(ValueError, match=f"{A100} is not of compute capability 9.0"):
         choose(DType.FP16, 128, 1024, False, A100, plain=False)
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])
-def test_hopper_rule_takes_every_d_head(d_head: int) -> None:
-    rule = rule_config(DType.BF16, d_head, 1000, hopper=True)
+def test_sm90_rule_takes_every_d_head(d_head: int) -> None:
+    rule = SM90_FORWARD.rule(DType.BF16, d_head, 1000)
     choice = chosen(seq_len=1000, dtype=DType.BF16, d_head=d_head, gpu=H100)  # it has no table
     assert (choice.config, choice.source) == (rule, None)
-    assert isinstance(rule, HopperForwardKernelConfig) and not rule.problems()
+    assert isinstance(rule, Sm90ForwardKernelConfig) and not rule.problems()
     with pytest.raises(ValueError, match=f"d_head {d_head}; .* compute capability 9.0 also"):
         chosen(d_head=d_head, gpu=A100)
 
@@ -339,14 +340,14 @@ def test_ragged_lengths_elsewhere_are_refused_with_advice() -> None:
 
 
 def test_tiles_of_bf16_serve_fp16_which_has_fewer_exponents() -> None:
-    write_user_table(make_entry([HOPPER_BF16]), gpu=H100)
+    write_user_table(make_entry([SM90_BF16]), gpu=H100)
     lent = chosen(gpu=H100).config
-    assert lent == replace(HOPPER_BF16, dtype=DType.FP16, lazy_rescale_log2=4)
+    assert lent == replace(SM90_BF16, dtype=DType.FP16, lazy_rescale_log2=4)
     assert not lent.problems()
 
 
 def test_table_holds_both_families(tmp_path: Path) -> None:
-    table = Table.of(STAMP, [make_entry([HOPPER, SMALL]), make_entry([HOPPER_BF16], 4096)])
+    table = Table.of(STAMP, [make_entry([SM90, SMALL]), make_entry([SM90_BF16], 4096)])
     table.write(tmp_path / "t.json")
     assert Table.read(tmp_path / "t.json") == table
 
@@ -354,17 +355,17 @@ def test_table_holds_both_families(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "k_shape", "return_lse", "family"),
     [
-        ((1, 128, 4, 128), (1, 128, 4, 128), False, 0),
-        ((1, 128, 4, 128), None, False, 0),
-        ((1, 128, 4, 128), (1, 128, 4, 128), True, 1),
-        ((1, 128, 4, 128), (1, 128, 2, 128), False, 1),
-        ((1, 128, 4, 128), (1, 256, 4, 128), False, 1),
-        ((1, 100, 4, 128), (1, 100, 4, 128), False, 1),
-        ((1, 128, 4, 96), (1, 128, 4, 96), False, 1),
+        ((1, 128, 4, 128), (1, 128, 4, 128), False, "sm80"),
+        ((1, 128, 4, 128), None, False, "sm80"),
+        ((1, 128, 4, 128), (1, 128, 4, 128), True, "sm90"),
+        ((1, 128, 4, 128), (1, 128, 2, 128), False, "sm90"),
+        ((1, 128, 4, 128), (1, 256, 4, 128), False, "sm90"),
+        ((1, 100, 4, 128), (1, 100, 4, 128), False, "sm90"),
+        ((1, 128, 4, 96), (1, 128, 4, 96), False, "sm90"),
     ],
 )
 def test_cpu_tensors_get_the_plainest_family_that_takes_them(
-    shape: tuple[int, ...], k_shape: tuple[int, ...] | None, return_lse: bool, family: int
+    shape: tuple[int, ...], k_shape: tuple[int, ...] | None, return_lse: bool, family: str
 ) -> None:
     q = torch.empty(shape, dtype=torch.float16)
     k = None if k_shape is None else torch.empty(k_shape, dtype=torch.float16)
@@ -372,11 +373,11 @@ def test_cpu_tensors_get_the_plainest_family_that_takes_them(
 
 
 def test_length_of_the_keys_chooses_the_bucket() -> None:
-    write_user_table(make_entry([HOPPER], 4096), make_entry([SMALL], 512))
+    write_user_table(make_entry([SM90], 4096), make_entry([SMALL], 512))
     q, k = (torch.empty(1, n, 1, 128, dtype=torch.float16) for n in (1, 4096))
     choice = choose(DType.FP16, 128, 4096, False, H200, plain=False)
-    assert choice.config == HOPPER
-    assert select_config(q, k=k) == rule_config(DType.FP16, 128, 4096, hopper=True)  # on a CPU
+    assert choice.config == SM90
+    assert select_config(q, k=k) == SM90_FORWARD.rule(DType.FP16, 128, 4096)  # on a CPU
 
 
 @pytest.mark.parametrize(
@@ -397,16 +398,16 @@ def test_length_of_the_keys_chooses_the_bucket() -> None:
         ("banana", None),
     ],
 )
-def test_hopper_by_name(gpu: str, expected: bool | None) -> None:
+def test_sm90_by_name(gpu: str, expected: bool | None) -> None:
     if expected is None:
         with pytest.raises(ValueError, match=f"gpu '{gpu}' is not known; .*sm_90, .*H200"):
-            is_hopper_arch(gpu)
+            get_gpu_architecture(gpu)
     else:
-        assert is_hopper_arch(gpu) is expected
+        assert (get_gpu_architecture(gpu).compute_capability == (9, 0)) is expected
 
 
 def test_explain_says_which_entry_and_what_was_measured() -> None:
-    rule = rule_config(DType.FP16, 128, 1024)
+    rule = SM80_FORWARD.rule(DType.FP16, 128, 1024)
     path = write_user_table(make_entry([LARGE, SMALL, rule]), gpu=A100)
     shape = ("--gpu", A100, "--seq-len", 1000 // 64 * 64, "--d-head", 128, "--mask", "full")
     text = explained(*shape, "--dtype", "fp16")

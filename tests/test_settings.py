@@ -47,7 +47,7 @@ def test_value_follows_the_environment(
         (settings.JOBS, "1.5"),
         (settings.BUILD, "maybe"),
         (settings.ARCH, "sm_80,"),
-        (settings.ARCH, "hopper"),
+        (settings.ARCH, "sm90"),
     ],
 )
 def test_bad_value_names_the_variable_and_what_is_expected(

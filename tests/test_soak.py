@@ -18,8 +18,8 @@ from flashsmith.configs import (
     FULL,
     DType,
     ForwardKernelInstance,
-    get_hopper_autotuning_kernel_configs,
     get_kernel_progression_configs,
+    get_sm90_autotuning_kernel_configs,
     parse_kernel_name_into_config,
 )
 from flashsmith.soak import (
@@ -77,7 +77,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, ForwardKern
 def test_kernels_share_cases_and_seams_come_first(
     checked: list[tuple[SoakCase, ForwardKernelInstance]],
 ) -> None:
-    configs = get_hopper_autotuning_kernel_configs([DType.FP16], [128])[:6]
+    configs = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[:6]
     tallies = soak(configs, SoakPlan(random_cases=5), "cpu")
     assert set(tallies) == {ForwardKernelInstance(c, v) for c in configs for v in (FULL, CAUSAL)}
     assert all(type(t.failures) is list and t.cases > 30 for t in tallies.values())

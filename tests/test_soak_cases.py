@@ -11,7 +11,7 @@ import torch
 from flashsmith.configs import (
     DType,
     ForwardKernelConfig,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
     get_kernel_progression_configs,
 )
 from flashsmith.soak import (
@@ -25,11 +25,11 @@ from flashsmith.soak import (
 )
 from flashsmith.soak.layout import LAYOUTS, place
 from flashsmith.soak.values import PATTERNS, make_values
-from hopper_kernels import CONFIGS as HOPPER_CONFIGS
+from sm90_kernels import CONFIGS as SM90_CONFIGS
 
 H200 = gpu_extent(132)
 SM80 = get_kernel_progression_configs()[-1]
-EACH = pytest.mark.parametrize("cfg", [SM80, *HOPPER_CONFIGS], ids=str)
+EACH = pytest.mark.parametrize("cfg", [SM80, *SM90_CONFIGS], ids=str)
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 RISE = Values("rise", 96, 7.92)
 CASE = SoakCase(DType.BF16, 128, 4, 18, 3, 500, 300, True, 0.5, "packed", RISE, 5)
@@ -45,7 +45,7 @@ def test_case_reads_back() -> None:
     )
     assert SoakCase.parse(str(CASE)) == CASE
     rng = Random(1)
-    for cfg in HOPPER_CONFIGS:
+    for cfg in SM90_CONFIGS:
         case = random_case(rng, cfg, H200)
         assert SoakCase.parse(str(case)) == case
 
@@ -88,7 +88,7 @@ def first_rows_seen(cfg: ForwardKernelConfig, case: SoakCase) -> set[int]:
 def test_every_place_of_a_warpgroup_sees_whole_blocks_and_a_few_keys_more_or_less(
     cfg: ForwardKernelConfig,
 ) -> None:
-    if not isinstance(cfg, HopperForwardKernelConfig):
+    if not isinstance(cfg, Sm90ForwardKernelConfig):
         return
     cases = seam_cases(cfg, True, EMULATOR)
     for row in range(0, cfg.B_r, 64):
@@ -114,8 +114,8 @@ def test_seams_have_many_tiles_of_one_block(cfg: ForwardKernelConfig, causal: bo
             for case in cases
             if case.seq_len_k <= max(cfg.B_c, cfg.B_r)  # so that the sm80 family has some
         ]
-        needed = 2 if cfg.family == 0 else 4
-        if extent is EMULATOR or cfg.family == 1:
+        needed = 2 if cfg.family == "sm80" else 4
+        if extent is EMULATOR or cfg.family == "sm90":
             assert max(tiles) >= needed * extent.multiprocessors
         assert extent is EMULATOR or max(c.heads for c in cases) == 18
 
@@ -135,7 +135,7 @@ def test_seams_have_every_pattern_layout_and_odd_length(
     assert {case.values.pattern for case in taken} == set(PATTERNS) - without
     assert {case.layout for case in taken} == set(LAYOUTS)
     assert 1 <= len(cases) - len(taken) <= 3
-    if cfg.family == 1:
+    if cfg.family == "sm90":
         lengths = {case.seq_len_q for case in taken}
         assert {0, 1, cfg.B_r - 1, cfg.B_r, cfg.B_r + 1} <= lengths
         lengths = {case.seq_len_k for case in taken}
@@ -146,8 +146,8 @@ def test_seams_have_every_pattern_layout_and_odd_length(
 def test_steps_are_just_under_and_over_the_lazy_bound() -> None:
     lazy = {
         (cfg.lazy_rescale_log2 or 8): cfg
-        for cfg in HOPPER_CONFIGS
-        if isinstance(cfg, HopperForwardKernelConfig)
+        for cfg in SM90_CONFIGS
+        if isinstance(cfg, Sm90ForwardKernelConfig)
     }
     assert set(lazy) == {1, 4, 8}
     for bound, cfg in lazy.items():
@@ -164,7 +164,7 @@ def test_random_cases_are_taken_small_and_of_all_kinds(cfg: ForwardKernelConfig)
     assert {case.causal for case in cases} == {True, False}
     assert {case.layout for case in cases} == set(LAYOUTS)
     assert len({case.values for case in cases}) > 10
-    if cfg.family == 1:
+    if cfg.family == "sm90":
         kinds = {(c.seq_len_q > c.seq_len_k) - (c.seq_len_q < c.seq_len_k) for c in cases}
         assert {-1, 1} <= kinds
         assert any(case.heads > case.heads_kv for case in cases)

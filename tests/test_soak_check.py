@@ -16,9 +16,9 @@ from flashsmith.errors import EmulatorFault
 from flashsmith.runtime import Kernel
 from flashsmith.soak import SoakCase, Values, Verdict, check, load_all, prepare, takes
 
-HOPPER = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
+SM90 = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
 CASE = SoakCase(DType.FP16, 64, 2, 4, 2, 20, 30)
-CONFIGS = [HOPPER, BASE]
+CONFIGS = [SM90, BASE]
 Act = Callable[..., None]
 
 
@@ -28,7 +28,7 @@ def _built() -> None:
 
 
 def verdict_on(
-    case: SoakCase = CASE, config: Any = HOPPER, reruns: int = 2, load: Any = None
+    case: SoakCase = CASE, config: Any = SM90, reruns: int = 2, load: Any = None
 ) -> Verdict:
     instance = ForwardKernelInstance(config, case.variant)
     return check(instance, prepare(case, "cpu"), reruns=reruns, load=load)
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_seen(
     verdict = verdict_on(SoakCase.parse(f"{CASE} layout={layout}"))
     assert not verdict.ok
     assert re.search(said, verdict.failure), verdict.failure
-    assert verdict.sentence.startswith(f"{HOPPER} is wrong on dtype=FP16")
+    assert verdict.sentence.startswith(f"{SM90} is wrong on dtype=FP16")
 
 
 def test_rows_that_are_right_as_nan_have_to_be_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_fault_of_the_emulator_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
 
 
 REFUSED = [
-    (HOPPER, SoakCase(DType.FP16, 64, 1, 2, 2, 5, 0)),
+    (SM90, SoakCase(DType.FP16, 64, 1, 2, 2, 5, 0)),
     (BASE, SoakCase(DType.FP16, 128, 1, 1, 1, 60, 60)),
     (BASE, SoakCase(DType.FP16, 128, 1, 2, 1, 64, 64)),
     (BASE, SoakCase(DType.FP16, 128, 1, 1, 1, 64, 128)),
@@ -207,7 +207,7 @@ def test_what_the_library_does_not_take_has_to_be_refused(
 @pytest.mark.parametrize("lengths", [(0, 5), (0, 0)])
 def test_nothing_to_do_is_done(lengths: tuple[int, int]) -> None:
     case = SoakCase(DType.FP16, 64, 1, 2, 2, *lengths, values=Values("spike"))
-    assert takes(HOPPER, case)
+    assert takes(SM90, case)
     verdict = verdict_on(case)
     assert verdict.ok and not verdict.refused, verdict.sentence
 

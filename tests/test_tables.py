@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
 
-from flashsmith.configs import (
-    get_autotuning_kernel_configs,
-    get_hopper_autotuning_kernel_configs,
-    is_hopper_arch,
-)
+from flashsmith.configs import get_autotuning_kernel_configs, get_sm90_autotuning_kernel_configs
+from flashsmith.configs.families import SM90_FORWARD, families_on, rule_config, serves
 from flashsmith.errors import TuningError
-from flashsmith.functional.rules import fits, rule_config
-from flashsmith.functional.select import find_tables, forget_tables
-from flashsmith.functional.tables import (
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.selection.choose import find_tables, forget_tables
+from flashsmith.selection.tables import (
     LENGTH_BUCKETS,
     Table,
+    gpu_slug,
     mismatches,
     shipped_table_path,
     shipped_table_paths,
     user_table_path,
 )
 from flashsmith.tuning.journal import Journal
-from test_select import H200, HOPPER, SMALL, STAMP, make_entry
+from test_select import H200, SM90, SMALL, STAMP, make_entry
 
+ROOT = Path(__file__).parents[1]
 SHIPPED = pytest.mark.parametrize("path", shipped_table_paths(), ids=lambda path: path.stem)
 FIELDS = ("gpu", "driver_version", "kernels_sm80", "kernels_sm90")
 
@@ -53,7 +53,7 @@ def test_only_the_families_in_a_table_have_to_be_the_same(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLASHSMITH_TUNED", str(tmp_path))
-    config = SMALL if family == "sm80" else HOPPER
+    config = SMALL if family == "sm80" else SM90
     other = "sm90" if family == "sm80" else "sm80"
 
     def title_after(stamp: dict[str, str]) -> list[str]:
@@ -81,12 +81,12 @@ def test_only_the_families_in_a_table_have_to_be_the_same(
 def test_shipped_table_is_whole(path: Path) -> None:
     table = Table.read(path)
     assert shipped_table_path(table.stamp["gpu"]) == path
-    hopper = is_hopper_arch(table.stamp["gpu"])
+    families = families_on(get_gpu_architecture(table.stamp["gpu"]).compute_capability)
     for entry in table.entries.values():
         costs = [row.cost for row in entry.ranked]
         assert costs == sorted(costs)
         # Some row must serve lengths that only 64 divides.
-        assert any(fits(row.config, 64, hopper=hopper) for row in entry.ranked)
+        assert any(serves(row.config, families, 64) for row in entry.ranked)
     kinds = {(entry.dtype, entry.d_head) for entry in table.entries.values()}
     for dtype, d_head in kinds:
         for mask in ("full", "causal"):
@@ -97,11 +97,11 @@ def test_shipped_table_is_whole(path: Path) -> None:
 @SHIPPED
 def test_shipped_table_names_kernels_of_the_tuning_space(path: Path) -> None:
     table = Table.read(path)
-    hopper = is_hopper_arch(table.stamp["gpu"])
+    families = families_on(get_gpu_architecture(table.stamp["gpu"]).compute_capability)
     space = {*get_autotuning_kernel_configs(d_heads=(64, 128))}
-    space |= {*get_hopper_autotuning_kernel_configs()} if hopper else set()
+    space |= {*get_sm90_autotuning_kernel_configs()} if SM90_FORWARD in families else set()
     for entry in table.entries.values():
-        rule = rule_config(entry.dtype, entry.d_head, entry.seq_len, hopper=hopper)
+        rule = rule_config(families, entry.dtype, entry.d_head, entry.seq_len)
         assert {row.config for row in entry.ranked} <= space | {rule}
 
 
@@ -110,3 +110,15 @@ def test_shipped_table_was_measured_on_the_kernels_that_it_comes_with(path: Path
     """Where this fails, kernels have changed: tune anew on that GPU (`flashsmith tune`)."""
     table = Table.read(path)
     assert mismatches(table.stamp, table.requirements(table.stamp["gpu"])) == []
+
+
+@SHIPPED
+def test_shipped_table_names_kernels_with_a_clean_soak_in_the_results(path: Path) -> None:
+    """`flashsmith soak table` on that GPU writes such a file."""
+    table = Table.read(path)
+    logs = (ROOT / "benchmarks" / "results" / gpu_slug(table.stamp["gpu"])).glob("*/soak/*.csv")
+    rows = [row for log in logs for row in csv.DictReader(log.open())]
+    assert {row["verdict"] for row in rows} == {"ok"}
+    soaked = {(row["kernel"], row["variant"]) for row in rows}
+    entries = table.entries.values()
+    assert {(str(row.config), e.mask) for e in entries for row in e.ranked} <= soaked

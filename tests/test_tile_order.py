@@ -1,6 +1,6 @@
 """The order of tiles, by a program that asks the kernels' schedule.
 
-Results do not depend on it, but speed does (docs/kernels/hopper-forward.md).
+Results do not depend on it, but speed does (docs/kernels/sm90-forward.md).
 """
 
 from __future__ import annotations

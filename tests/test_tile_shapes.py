@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.build import PACKAGE_SOURCES, find_cxx
 from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.jit import PACKAGE_SOURCES, find_cxx
 
 CSRC = PACKAGE_SOURCES.csrc
 KERNELS = {  # and rows a warp, mma tiles, fragments, by hand
@@ -21,8 +21,8 @@ NAMES = ("rows_per_warp", "m_tiles", "S_n_tiles", "O_n_tiles", "QK_fragments", "
 def compile_text(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     source = folder / "shapes.cpp"
     source.write_text(
-        '#include <type_traits>\n#include "flashsmith/ampere/static_kernel_configuration.cuh"\n'
-        f"using namespace flashsmith;\n{text}\n"
+        '#include <type_traits>\n#include "flashsmith/sm80/traits.cuh"\n'
+        f"using namespace flashsmith::sm80;\nusing namespace flashsmith;\n{text}\n"
     )
     flags = ["-std=c++20", "-fsyntax-only", "-DFLASHSMITH_EMULATOR"]
     command = [find_cxx().path, *flags, f"-I{CSRC / 'include'}", f"-I{CSRC}", source]

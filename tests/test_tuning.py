@@ -18,21 +18,21 @@ import torch
 from typer.testing import CliRunner, Result
 
 from flashsmith.bench import Problem, Timing
-from flashsmith.build import Target, kernel_source_stamp
 from flashsmith.cli import app, tune_job
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
     get_autotuning_kernel_configs,
-    get_hopper_autotuning_kernel_configs,
     get_kernel_configs,
     get_kernel_progression_configs,
+    get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
 from flashsmith.errors import BuildError, GpuLostError, TuningError
-from flashsmith.functional.rules import rule_config
-from flashsmith.functional.select import choose, forget_tables
-from flashsmith.functional.tables import Table, user_table_path
+from flashsmith.jit import Target, kernel_source_stamp
 from flashsmith.runtime import Kernel
+from flashsmith.selection.choose import choose, forget_tables
+from flashsmith.selection.tables import Table, user_table_path
 from flashsmith.tuning import KernelLab, journal_path, lab, make_plan, tuning_session
 from flashsmith.tuning.search import survivors
 
@@ -41,7 +41,7 @@ STAMP = {"gpu": A100, "driver_version": "580.159.04", **kernel_source_stamp()}
 SPACE = get_autotuning_kernel_configs([DType.FP16])
 PROBLEM = Problem(DType.FP16, 128, "full", 4, 16, 4096)
 PROBLEMS = [replace(PROBLEM, seq_len=seq_len) for seq_len in (1024, 4096)]
-RULE = rule_config(DType.FP16, 128, 4096)
+RULE = SM80_FORWARD.rule(DType.FP16, 128, 4096)
 BEST = SPACE[17]
 
 
@@ -322,24 +322,24 @@ def test_plan_has_what_fits_and_the_rule() -> None:
     assert {cfg.B_r for cfg in make_plan([odd], SPACE, "sm_80")[odd]} == {64}
 
 
-def test_plan_on_hopper_has_both_families_and_its_own_rule() -> None:
-    hopper = get_hopper_autotuning_kernel_configs([DType.FP16], [128])
-    rule = rule_config(DType.FP16, 128, 4096, hopper=True)
-    (configs,) = make_plan([PROBLEM], [*SPACE, *hopper], "sm_90a").values()
+def test_plan_on_sm90_has_both_families_and_its_own_rule() -> None:
+    sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
+    rule = SM90_FORWARD.rule(DType.FP16, 128, 4096)
+    (configs,) = make_plan([PROBLEM], [*SPACE, *sm90], "sm_90a").values()
     assert configs[-1] == rule
-    assert set(configs) == {*SPACE, *hopper, rule}
+    assert set(configs) == {*SPACE, *sm90, rule}
     odd = replace(PROBLEM, seq_len=1000)
-    assert set(make_plan([odd], [*SPACE, *hopper], "sm_90a")[odd]) == {*hopper, rule}
-    assert set(make_plan([PROBLEM], [*SPACE, *hopper], "sm_80")[PROBLEM]) == {*SPACE, RULE}
+    assert set(make_plan([odd], [*SPACE, *sm90], "sm_90a")[odd]) == {*sm90, rule}
+    assert set(make_plan([PROBLEM], [*SPACE, *sm90], "sm_80")[PROBLEM]) == {*SPACE, RULE}
 
 
 def test_both_families_are_ranked_together() -> None:
-    hopper = get_hopper_autotuning_kernel_configs([DType.FP16], [128])[0]
-    times = {cfg: Timing(1.0, 0, 0) for cfg in (hopper, SPACE[1], SPACE[0])}
+    sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[0]
+    times = {cfg: Timing(1.0, 0, 0) for cfg in (sm90, SPACE[1], SPACE[0])}
     assert survivors(times, RULE)[0] == SPACE[0]  # equally fast: by family, then in order
 
 
-@pytest.mark.parametrize(("arch", "key"), [("sm_90a", "hopper-tune"), ("sm_80", "tune")])
+@pytest.mark.parametrize(("arch", "key"), [("sm_90a", "sm90-tune"), ("sm_80", "tune")])
 def test_default_candidates_are_those_of_the_gpu(arch: str, key: str) -> None:
     request = tune_job.Request("128", "fp16", "full", None, None, None, None, None, kernels=[])
     wanted = {cfg for cfg in get_kernel_configs(key) if (cfg.dtype, cfg.d_head) == (5, 128)}
@@ -410,14 +410,12 @@ def test_lab_builds_the_others_when_some_cannot_be_built(monkeypatch: pytest.Mon
     bad = {configs[1], configs[5]}
     built: list[FlashForwardKernelConfig] = []
 
-    def build(instances: Any, target: Target, *, progress: Any) -> Any:
+    def load(instances: Any, target: Target, progress: Any) -> None:
         if any(instance.config in bad for instance in instances):
             raise BuildError("spills")
         built.extend(instance.config for instance in instances)
 
-    monkeypatch.setattr(lab, "build_library", build)
-    monkeypatch.setattr(lab, "find_library", lambda *_: None)
-    monkeypatch.setattr(lab, "load_library", lambda *_: None)
+    monkeypatch.setattr(lab, "load_kernels", load)
     here = KernelLab("cpu", fake_timer)
     here.build({SMALL: configs}, lambda *_: None)
     assert set(built) == set(configs) - bad

@@ -12,9 +12,9 @@ import torch
 
 from flashsmith.configs import FlashForwardKernelConfig
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.functional.select import forget_tables
-from flashsmith.functional.tables import Entry, Table
 from flashsmith.runtime import Kernel
+from flashsmith.selection.choose import forget_tables
+from flashsmith.selection.tables import Entry, Table
 from flashsmith.tuning import KernelLab
 from test_tuning import (
     BEST,
@@ -52,7 +52,7 @@ def test_the_fastest_kernel_does_not_enter_when_it_fails_the_soak(tmp_path: Path
     assert entry.excluded == {BEST.short_form(): "soak: rows of NaN"}
     assert entry == entry_of(Table.read(out))
     (rule,) = (row for row in entry.ranked if row.config == RULE)
-    assert entry.rule_ratio == pytest.approx(rule.ms / entry.ranked[0].ms, rel=1e-3)
+    assert entry.rule_ratio == pytest.approx(rule.cost / entry.ranked[0].cost, rel=1e-3)
 
 
 def test_the_rule_may_fail_too(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from flashsmith.functional import workspace, workspace_for
+from flashsmith.runtime import workspace
+from flashsmith.runtime.workspace import workspace_for
 
 CPU = torch.device("cpu")
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from flashsmith import build, codegen, configs, errors, functional, runtime, settings
-    from flashsmith.configs import DType, FlashForwardKernelConfig, ForwardVariant
-    from flashsmith.functional import attention, forward
+from flashsmith.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from flashsmith import codegen, configs, errors, jit, ops, runtime, settings
+    from flashsmith.configs import DType, FlashForwardKernelConfig, ForwardVariant
+    from flashsmith.ops.forward import attention, forward
 
 __all__ = [
     "DType",
@@ -26,12 +26,12 @@ __all__ = [
     "ForwardVariant",
     "__version__",
     "attention",
-    "build",
     "codegen",
     "configs",
     "errors",
     "forward",
-    "functional",
+    "jit",
+    "ops",
     "runtime",
     "settings",
 ]
@@ -41,10 +41,10 @@ _HOMES = {
     "DType": "flashsmith.configs",
     "FlashForwardKernelConfig": "flashsmith.configs",
     "ForwardVariant": "flashsmith.configs",
-    "attention": "flashsmith.functional",
-    "forward": "flashsmith.functional",
+    "attention": "flashsmith.ops.forward",
+    "forward": "flashsmith.ops.forward",
 }
-_SUBMODULES = ("build", "codegen", "configs", "errors", "functional", "runtime", "settings")
+_SUBMODULES = ("codegen", "configs", "errors", "jit", "ops", "runtime", "settings")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import (
+    CONFIG_CLASSES,
     FORWARD_VARIANTS,
     FULL,
-    FlashForwardKernelConfig,
     ForwardKernelConfig,
     ForwardKernelInstance,
     ForwardVariant,
-    HopperForwardKernelConfig,
     require_buildable,
 )
 
@@ -31,13 +29,13 @@ _MAP_HEADER = """\
 #include <map>
 
 #include "flashsmith/flash_attention.cuh"
-#include "flashsmith/hopper/arguments.cuh"
+#include "flashsmith/sm90/arguments.cuh"
 
 namespace flashsmith {{
 
 // As in these headers: what the maps hold.
 typedef void (*forward_kernel_fn)(const ForwardKernelArgs);
-typedef void (*hopper_forward_kernel_fn)(const HopperForwardKernelArgs);
+typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 
 // Each is defined in the translation unit of its name: kernels have internal linkage.
 namespace kernels {{
@@ -76,25 +74,11 @@ namespace flashsmith::kernels {{
 """
 
 
-@dataclass(frozen=True)
-class _Family:
-    """How the generated text names the parts of a family that its class does not name itself."""
-
-    function: str  # type of its kernels
-    map: str  # of full attention; the other variants' names follow
-
-
-_FAMILIES: dict[type[ForwardKernelConfig], _Family] = {
-    FlashForwardKernelConfig: _Family("forward_kernel_fn", "forward_kernels"),
-    HopperForwardKernelConfig: _Family("hopper_forward_kernel_fn", "hopper_forward_kernels"),
-}
-
-
 def generate(instances: Iterable[ForwardKernelInstance]) -> dict[str, str]:
     """The C++ files for a set of kernels, file name -> text; duplicates count once.
 
     `flash_kernels.cuh` has the maps `forward_kernels` (full attention) and `forward_kernels_causal`
-    from FlashForwardKernelConfig to forward_kernel_fn, and with `hopper_` before their names those
+    from FlashForwardKernelConfig to forward_kernel_fn, and with `sm90_` before their names those
     of the sm90 family; `<slug>.cu` has one kernel.
 
     Raises:
@@ -144,19 +128,19 @@ def write(instances: Iterable[ForwardKernelInstance], directory: Path | str) -> 
 
 def map_name(kind: type[ForwardKernelConfig], variant: ForwardVariant) -> str:
     """The C++ map that holds the kernels of a family for `variant`."""
-    name = _FAMILIES[kind].map
-    return name if variant == FULL else f"{name}_{variant.name}"
+    return kind.kernel_map if variant == FULL else f"{kind.kernel_map}_{variant.name}"
 
 
 def _map_header(instances: Sequence[ForwardKernelInstance]) -> str:
     return _MAP_HEADER.format(
         head=_HEAD,
         getters="\n".join(
-            f"{_FAMILIES[type(instance.config)].function} {instance.slug}();"
-            for instance in instances
+            f"{instance.config.kernel_pointer} {instance.slug}();" for instance in instances
         ),
         maps="\n".join(
-            _map(kind, variant, instances) for kind in _FAMILIES for variant in FORWARD_VARIANTS
+            _map(kind, variant, instances)
+            for kind in CONFIG_CLASSES
+            for variant in FORWARD_VARIANTS
         ),
     )
 
@@ -178,7 +162,7 @@ def _map(
     return _MAP.format(
         variant=variant.name,
         struct=kind.__name__,
-        function=_FAMILIES[kind].function,
+        function=kind.kernel_pointer,
         name=map_name(kind, variant),
         entries="".join(entries),
     )
@@ -189,8 +173,8 @@ def _translation_unit(instance: ForwardKernelInstance) -> str:
     return _TRANSLATION_UNIT.format(
         head=_HEAD,
         name=instance.name,
-        folder=config.header_folder,
-        function=_FAMILIES[type(config)].function,
+        folder=config.family,
+        function=config.kernel_pointer,
         kernel=config.kernel_function,
         static=config.static_configuration,
         slug=instance.slug,

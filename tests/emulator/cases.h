@@ -50,13 +50,13 @@ void counter_sums();
 void scheduling();
 void many_synchronisations();
 void many_blocks();
-void hopper_products();
-void hopper_copies();
-void hopper_barriers();
-void hopper_clusters();
-void hopper_warps();
-void hopper_faults(uint64_t seed);
-void hopper_pipeline();
-void hopper_far_lse();
+void sm90_products();
+void sm90_copies();
+void sm90_barriers();
+void sm90_clusters();
+void sm90_warps();
+void sm90_faults(uint64_t seed);
+void sm90_pipeline();
+void sm90_far_lse();
 
 }  // namespace cases

@@ -15,14 +15,14 @@ int main(int argc, char **argv) {
       {"scheduling", cases::scheduling},
       {"many_synchronisations", cases::many_synchronisations},
       {"many_blocks", cases::many_blocks},
-      {"hopper_products", cases::hopper_products},
-      {"hopper_copies", cases::hopper_copies},
-      {"hopper_barriers", cases::hopper_barriers},
-      {"hopper_clusters", cases::hopper_clusters},
-      {"hopper_warps", cases::hopper_warps},
-      {"hopper_faults", [&] { cases::hopper_faults(seed); }},
-      {"hopper_pipeline", cases::hopper_pipeline},
-      {"hopper_far_lse", cases::hopper_far_lse},
+      {"sm90_products", cases::sm90_products},
+      {"sm90_copies", cases::sm90_copies},
+      {"sm90_barriers", cases::sm90_barriers},
+      {"sm90_clusters", cases::sm90_clusters},
+      {"sm90_warps", cases::sm90_warps},
+      {"sm90_faults", [&] { cases::sm90_faults(seed); }},
+      {"sm90_pipeline", cases::sm90_pipeline},
+      {"sm90_far_lse", cases::sm90_far_lse},
   };
   for (const auto &test : all) {
     if (name != test.name) continue;

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from conftest import CONFIGS
-from flashsmith.build import build_library
 from flashsmith.configs import (
     FORWARD_VARIANTS,
     FlashForwardKernelConfig,
     ForwardKernelInstance,
     get_kernel_progression_configs,
 )
-from flashsmith.functional import target_of
+from flashsmith.jit import build_library
 from flashsmith.runtime import load_library
+from flashsmith.runtime.device import target_of
 
 PROGRESSION = get_kernel_progression_configs()
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import torch
 
 import flashsmith
-from flashsmith.bench import compare, reference_attention
 from flashsmith.configs import (
     DType,
     ForwardKernelConfig,
-    get_hopper_kernel_progression_configs,
     get_kernel_progression_configs,
+    get_sm90_kernel_progression_configs,
 )
-from flashsmith.functional.rules import rule_config
+from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.reference import compare, reference_attention
 
 SEQ_LEN, HEADS = 256, 2
 
@@ -26,8 +26,8 @@ SEQ_LEN, HEADS = 256, 2
 def configs() -> list[ForwardKernelConfig]:
     if torch.cuda.get_device_capability() != (9, 0):
         return list(get_kernel_progression_configs())
-    taking_turns = rule_config(DType.FP16, 64, SEQ_LEN, hopper=True)
-    last = get_hopper_kernel_progression_configs()[-1]
+    taking_turns = SM90_FORWARD.rule(DType.FP16, 64, SEQ_LEN)
+    last = get_sm90_kernel_progression_configs()[-1]
     return [*get_kernel_progression_configs(), last, taking_turns]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from flashsmith.bench import compare, reference_attention
 from flashsmith.configs import ForwardKernelConfig
+from flashsmith.reference import compare, reference_attention
 from problems import TORCH_DTYPES, Tensors
 
 

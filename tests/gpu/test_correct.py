@@ -7,8 +7,6 @@ import torch
 
 import flashsmith
 from conftest import BASE, CONFIGS
-from flashsmith.bench import compare, reference_attention
-from flashsmith.build import Target, build_library
 from flashsmith.configs import (
     CAUSAL,
     FULL,
@@ -16,6 +14,8 @@ from flashsmith.configs import (
     ForwardKernelInstance,
     get_kernel_progression_configs,
 )
+from flashsmith.jit import Target, build_library
+from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import load_library
 from gpu.tensors import assert_correct, random_qkv
 from problems import TORCH_DTYPES

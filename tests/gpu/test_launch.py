@@ -9,8 +9,8 @@ import torch
 
 import flashsmith
 from conftest import BASE
-from flashsmith.bench import reference_attention
 from flashsmith.configs import FlashForwardKernelConfig, get_kernel_progression_configs
+from flashsmith.reference import reference_attention
 from gpu.tensors import assert_correct, random_qkv
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progression")]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashsmith.build import build_library
 from flashsmith.configs import FORWARD_VARIANTS, ForwardKernelInstance
-from flashsmith.functional import target_of
+from flashsmith.jit import build_library
+from flashsmith.runtime.device import target_of
 from gpu.sanitized import configs
 
 pytestmark = pytest.mark.gpu

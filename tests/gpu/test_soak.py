@@ -14,8 +14,8 @@ from flashsmith.configs import (
     FORWARD_VARIANTS,
     ForwardKernelConfig,
     ForwardKernelInstance,
-    get_hopper_kernel_progression_configs,
     get_kernel_progression_configs,
+    get_sm90_kernel_progression_configs,
 )
 from flashsmith.soak import (
     RERUNS,
@@ -50,7 +50,7 @@ def configs(_gpu: None) -> list[ForwardKernelConfig]:
         *table_configs(),
         *rule_configs(),
         *get_kernel_progression_configs(),
-        *get_hopper_kernel_progression_configs(),
+        *get_sm90_kernel_progression_configs(),
     ]
     here = that_run_on(chosen, "cuda")
     load_all(here, "cuda")  # in one library: compilers run side by side

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from emulator_program import CSRC, DEVICE_CASES
-from flashsmith.build import find_cuda_toolkit
+from flashsmith.jit import find_cuda_toolkit
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +25,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
             str(find_cuda_toolkit().nvcc.path), "-std=c++20", "-O3",
             "-gencode=arch=compute_90a,code=sm_90a",
             f"-I{CSRC}", f"-I{CSRC / 'include'}", f"-I{DEVICE_CASES.parent}",
-            str(DEVICE_CASES / "hopper_program.cu"), "-o", str(target),
+            str(DEVICE_CASES / "sm90_program.cu"), "-o", str(target),
         ],
         capture_output=True,
         text=True,

@@ -1,11 +1,12 @@
 // Prints, as JSON, the order in which a persistent kernel of the sm90 family works on its tiles:
-// {"Q block", "head", "batch"} for each place. Arguments: Q blocks, heads, batch.
+// {"Q block", "head", "batch"} for each index. Arguments: Q blocks, heads, batch.
 #include <cstdlib>
 #include <iostream>
 
-#include "flashsmith/hopper/tile_schedule.cuh"
+#include "flashsmith/sm90/tile_order.cuh"
 
 using namespace flashsmith;
+using namespace flashsmith::sm90;
 
 namespace {
 
@@ -17,12 +18,12 @@ struct Order {
   static constexpr int cluster_size = kCluster;
 };
 
-template <typename Kernel>
-void print(const char *name, const HopperForwardKernelArgs &args) {
+template <typename Traits>
+void print(const char *name, const Sm90ForwardKernelArgs &args) {
   std::cout << "\"" << name << "\": [";
-  for (int place = 0; place < n_tiles(args); place++) {
-    const Tile tile = tile_at<Kernel>(args, place);
-    std::cout << (place ? ", " : "") << "[" << tile.Q_block << ", " << tile.head << ", "
+  for (int index = 0; index < n_tiles(args); index++) {
+    const WorkTile tile = tile_at<Traits>(args, index);
+    std::cout << (index ? ", " : "") << "[" << tile.Q_block << ", " << tile.head << ", "
               << tile.batch << "]";
   }
   std::cout << "]";
@@ -31,7 +32,7 @@ void print(const char *name, const HopperForwardKernelArgs &args) {
 }  // namespace
 
 int main(int, char **arguments) {
-  HopperForwardKernelArgs args{};
+  Sm90ForwardKernelArgs args{};
   args.n_Q_blocks = std::atoi(arguments[1]);
   args.n_heads = std::atoi(arguments[2]);
   args.batch = std::atoi(arguments[3]);

@@ -2,29 +2,29 @@
 #include <iostream>
 #include <utility>
 
-#include "flashsmith/ampere/static_kernel_configuration.cuh"
-#include "flashsmith/hopper/arguments.cuh"
 #include "flashsmith/ptx/wgmma.cuh"
+#include "flashsmith/sm80/traits.cuh"
+#include "flashsmith/sm90/arguments.cuh"
 #include "host/capability.h"
 
 using namespace flashsmith;
 
 namespace {
 
-HopperForwardKernelConfig config(int cluster_size, bool persistent, int B_r = 128) {
-  HopperForwardKernelConfig cfg{};
+Sm90ForwardKernelConfig config(int cluster_size, bool persistent, int B_r = 128) {
+  Sm90ForwardKernelConfig cfg{};
   cfg.B_r = B_r, cfg.cluster_size = cluster_size, cfg.persistent = persistent;
   return cfg;
 }
 
 // Thread blocks for `tiles` on 1 to 9 multiprocessors.
-void print_grids(const char *name, const HopperForwardKernelConfig &cfg, int tiles) {
+void print_grids(const char *name, const Sm90ForwardKernelConfig &cfg, int tiles) {
   std::cout << "\"" << name << "\": [";
   for (int n = 1; n <= 9; n++) std::cout << (n > 1 ? ", " : "") << grid_blocks(cfg, tiles, n);
   std::cout << "],\n";
 }
 
-void print_blocks(const char *name, const HopperForwardKernelConfig &cfg) {
+void print_blocks(const char *name, const Sm90ForwardKernelConfig &cfg) {
   std::cout << "\"" << name << "\": [";
   for (int rows : {1, 127, 128, 129, 256, 257}) {
     std::cout << (rows > 1 ? ", " : "") << Q_blocks(cfg, rows);
@@ -76,8 +76,8 @@ int main() {
   print_blocks("Q blocks in clusters of 2", config(2, true, 64));
   print_gpus<FlashForwardKernelConfig>("sm80");
   std::cout << ",\n";
-  print_gpus<HopperForwardKernelConfig>("sm90");
-  print_numbers("fragments at a time", is_load_count);
+  print_gpus<Sm90ForwardKernelConfig>("sm90");
+  print_numbers("fragments at a time", sm80::is_load_count);
   print_numbers("columns of a wgmma",
                 [](int n) { return is_width(n, std::make_integer_sequence<int, kNumbers>()); });
   std::cout << "}\n";

@@ -31,27 +31,27 @@ import _environment
 _environment.enter()
 
 from flashsmith import codegen
-from flashsmith.build import Target
-from flashsmith.build.disassembler import disassemble
-from flashsmith.build.machine_code import Function, parse_machine_code
-from flashsmith.build.units import (
+from flashsmith.cli.build import arch_of
+from flashsmith.configs import (
+    FORWARD_VARIANTS,
+    ForwardKernelInstance,
+    get_kernel_progression_configs,
+    get_sm90_kernel_progression_configs,
+    select_kernel_configs,
+)
+from flashsmith.errors import FlashsmithError
+from flashsmith.jit import Target
+from flashsmith.jit.disassembler import disassemble
+from flashsmith.jit.machine_code import Function, parse_machine_code
+from flashsmith.jit.units import (
     PACKAGE_SOURCES,
     Toolchain,
     TranslationUnit,
     find_toolchain,
     plan_units,
 )
-from flashsmith.cli.build import arch_of
-from flashsmith.configs import (
-    FORWARD_VARIANTS,
-    ForwardKernelInstance,
-    get_hopper_kernel_progression_configs,
-    get_kernel_progression_configs,
-    select_kernel_configs,
-)
-from flashsmith.errors import FlashsmithError
-from flashsmith.functional import served_instances
-from flashsmith.functional.tables import Table, shipped_table_path
+from flashsmith.selection import served_instances
+from flashsmith.selection.tables import Table, shipped_table_path
 
 Row = tuple[str, str, int, str]  # kernel, architecture, instructions, hash of them
 _HEADINGS = ("kernel", "arch", "instructions", "sha256")
@@ -66,7 +66,7 @@ def fingerprint(function: Function) -> str:
 
 def default_instances(gpu: str, ranked: bool) -> list[ForwardKernelInstance]:
     """Both progressions and what attention() takes on ``gpu``; with ``ranked`` all of its table."""
-    progressions = [*get_kernel_progression_configs(), *get_hopper_kernel_progression_configs()]
+    progressions = [*get_kernel_progression_configs(), *get_sm90_kernel_progression_configs()]
     found = {ForwardKernelInstance(cfg, v) for cfg in progressions for v in FORWARD_VARIANTS}
     found |= {*served_instances(gpu, variants=FORWARD_VARIANTS)}
     if ranked:

@@ -28,7 +28,7 @@ from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
 from flashsmith.bench.results import TimeRow, read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "kernels" / "hopper-forward.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "kernels" / "sm90-forward.md")
 KINDS: dict[str, Callable[[Sequence[TimeRow]], str]] = {
     "ratios": ratio_table,
     "rates": rate_table,

@@ -44,22 +44,22 @@ class Area:
 
 
 # 10 kernels of the sm90 family, which have every field both ways.
-_SOME_HOPPER = (
+_SOME_SM90 = (
     "batches_and_many_tiles or maximum_that_moves or large_logits or packed_input or see_no_key"
     " or forward_returns or once"
 )
-_HOPPER = (
+_SM90 = (
     Stage(
         ("test_causal_offsets.py", "test_lazy_rescale.py"),
-        "neighbouring or (hopper or stale) and not sees",
+        "neighbouring or (sm90 or stale) and not sees",
     ),
-    Stage(("test_hopper_forward.py",), _SOME_HOPPER),
+    Stage(("test_sm90_forward.py",), _SOME_SM90),
     Stage(("test_far_offsets.py", "test_fma_exponentials.py"), "not sm80"),
     Stage(("test_causal_offsets.py",), "sees_its_keys"),
-    Stage(("test_tile_order.py", "test_host.py", "test_hopper_synchronisation*.py")),
+    Stage(("test_tile_order.py", "test_host.py", "test_sm90_synchronisation*.py")),
     Stage(("test_properties.py",), "wgmma"),
 )
-_AMPERE = (
+_SM80 = (
     Stage(("test_forward.py",), "not built_when"),
     Stage(("test_kernels.py",), "not matches_the_reference"),
     Stage(("test_lazy_rescale.py", "test_far_offsets.py"), "sm80"),
@@ -70,27 +70,27 @@ _AMPERE = (
 _EMULATOR = (
     Stage(("test_emulator*.py", "test_host.py")),
     Stage(("test_forward.py",), "new_contiguous or packed or scale"),
-    Stage(("test_hopper_forward.py",), "batches_and_many_tiles or packed_input"),
+    Stage(("test_sm90_forward.py",), "batches_and_many_tiles or packed_input"),
     Stage(("test_lazy_rescale.py", "test_far_offsets.py", "test_workspace.py")),
-    Stage(("test_hopper_synchronisation*.py", "test_knobs.py")),
+    Stage(("test_sm90_synchronisation*.py", "test_knobs.py")),
 )
 _HOST = (
     Stage(
-        ("test_bad_input.py", "test_hopper_bad_input.py", "test_misalignment.py", "test_overlap.py")
+        ("test_bad_input.py", "test_sm90_bad_input.py", "test_misalignment.py", "test_overlap.py")
     ),
     Stage(("test_forward.py", "test_runtime*.py", "test_workspace.py", "test_host.py")),
     Stage(("test_far_offsets.py", "test_knobs.py")),
-    Stage(("test_hopper_forward.py",), _SOME_HOPPER),
+    Stage(("test_sm90_forward.py",), _SOME_SM90),
 )
 
 AREAS: tuple[Area, ...] = (
-    Area("hopper", 46, (f"{KERNELS}/hopper/*.cuh",), _HOPPER),
-    Area("ampere", 22, (f"{KERNELS}/ampere/*.cuh",), _AMPERE),
+    Area("sm90", 46, (f"{KERNELS}/sm90/*.cuh",), _SM90),
+    Area("sm80", 22, (f"{KERNELS}/sm80/*.cuh",), _SM80),
     Area("ptx", 10, (f"{KERNELS}/ptx/*.cuh",), _EMULATOR),
     Area("host", 26, (f"{CSRC}/host/*.*", f"{KERNELS}/*.cuh"), _HOST),
     Area("emulator", 30, (f"{CSRC}/emulator/*.*",), _EMULATOR),
     Area(
-        "build", 12, (f"{PACKAGE}/build/*.py", f"{PACKAGE}/*.py"),
+        "jit", 12, (f"{PACKAGE}/jit/*.py", f"{PACKAGE}/*.py"),
         (
             Stage(("test_cache*.py", "test_codegen.py", "test_settings.py", "test_doctor.py")),
             Stage(("test_build*.py", "test_lint*.py", "test_headers.py", "test_kernel_sources.py",
@@ -98,15 +98,16 @@ AREAS: tuple[Area, ...] = (
         ),
     ),
     Area(
-        "configs", 10, (f"{PACKAGE}/configs/*.py",),
+        "configs", 10, (f"{PACKAGE}/configs/**/*.py",),
         (
-            Stage(("test_configs*.py", "test_hopper_configs*.py", "test_names.py")),
+            Stage(("test_configs*.py", "test_sm90_configs*.py", "test_names.py")),
             Stage(("test_codegen.py", "test_select*.py", "test_tables.py", "test_tuning*.py")),
             Stage(("test_cli*.py", "test_knobs.py")),
         ),
     ),
     Area(
-        "functional", 10, (f"{PACKAGE}/functional/*.py", f"{PACKAGE}/runtime/*.py"),
+        "selection", 10,
+        tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("selection", "ops", "runtime")),
         (
             Stage(("test_select*.py", "test_tables.py", "test_fits.py", "test_workspace.py",
                    "test_runtime*.py", "test_counters.py", "test_first_use.py")),
@@ -115,7 +116,7 @@ AREAS: tuple[Area, ...] = (
         ),
     ),
     Area(
-        "bench", 12, (f"{PACKAGE}/bench/*.py",),
+        "bench", 12, (f"{PACKAGE}/bench/*.py", f"{PACKAGE}/reference/*.py"),
         (
             Stage(("test_bench*.py", "test_compare.py")),
             Stage(("test_ncu*.py", "test_tuning*.py", "test_lab.py", "test_run_kernels.py")),

@@ -11,12 +11,13 @@ import torch
 
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import Peer
-from flashsmith.bench.reference import Comparison, compare, reference_by_head
 from flashsmith.bench.results import FAILED, MISSING, OK, WRONG
 from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.errors import GpuLostError
-from flashsmith.functional import gpu_answers, target_of, workspace_for
+from flashsmith.reference import Comparison, compare, reference_by_head
 from flashsmith.runtime import Kernel, find_kernel
+from flashsmith.runtime.device import gpu_answers, target_of
+from flashsmith.runtime.workspace import workspace_for
 
 Candidate = ForwardKernelConfig | Peer
 Run = Callable[[], torch.Tensor]

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from flashsmith import settings
+from flashsmith import runtime
 from flashsmith.bench.candidates import Candidate, Checker, name_of
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import find_peers
-from flashsmith.build import Progress, build_library
 from flashsmith.configs import DType, ForwardKernelInstance, parse_kernel_name_into_config
-from flashsmith.functional import target_of
-from flashsmith.runtime import find_kernel, load_library
+from flashsmith.jit import Progress
+from flashsmith.runtime import find_kernel
+from flashsmith.runtime.device import target_of
 
 LEFT_OUT = "left out: "  # begins a line on stderr
 
@@ -49,8 +49,7 @@ def load_kernels(
         ToolchainError, BuildError, CacheError: Building failed.
     """
     target = target_of(torch.device(device))
-    if settings.BUILD.get() is not False:
-        load_library(build_library(instances, target, progress=progress), target)
+    runtime.load_kernels(instances, target, progress)
     for instance in instances:
         find_kernel(instance, target)
 

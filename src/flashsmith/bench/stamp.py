@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import torch
 
-import flashsmith
-from flashsmith.build import PACKAGE_SOURCES, kernel_source_stamp, source_hash
-from flashsmith.functional import target_of
+from flashsmith.jit import PACKAGE_SOURCES, kernel_source_stamp, source_hash
+from flashsmith.runtime.device import target_of
+from flashsmith.version import __version__
 
 _GPU_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit")
 # Differ between two runs that may be compared.
@@ -29,7 +29,7 @@ def environment_stamp(device: str = "cuda") -> dict[str, str]:
     """
     stamp = {
         "date": datetime.date.today().isoformat(),
-        "flashsmith": flashsmith.__version__,
+        "flashsmith": __version__,
         "sources": source_hash(PACKAGE_SOURCES.csrc, target_of(torch.device(device)))[:16],
         **kernel_source_stamp(),
         "torch": torch.__version__,

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flashsmith import __version__, settings
+from flashsmith import settings
 from flashsmith.cli import bench, build, cache, configs, doctor, profile, report, run, soak, tune
 from flashsmith.errors import FlashsmithError
+from flashsmith.version import __version__
 
 _FAILED = 1
 _WRONG_USAGE = 2

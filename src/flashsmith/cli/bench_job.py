@@ -46,7 +46,7 @@ from flashsmith.configs import (
     parse_kernel_name_into_instance,
 )
 from flashsmith.errors import BuildError, DeviceError, GpuLostError
-from flashsmith.functional import select_config
+from flashsmith.selection import select_config
 
 Plan = dict[Problem, list[Candidate]]
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from flashsmith import settings
-from flashsmith.build import Target, build_library, default_jobs, find_cuda_toolkit
 from flashsmith.cli.built import built_rows, print_built
 from flashsmith.cli.gpus import arch_name, find_gpus
 from flashsmith.cli.selection import (
@@ -29,14 +28,10 @@ from flashsmith.cli.tables import (
     note,
     print_json,
 )
-from flashsmith.configs import (
-    DType,
-    ForwardKernelInstance,
-    ForwardVariant,
-    get_gpu_architecture,
-    is_hopper_arch,
-)
+from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
 from flashsmith.errors import ToolchainError
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.jit import Target, build_library, default_jobs, find_cuda_toolkit
 
 
 def build(
@@ -142,7 +137,7 @@ def plan_for_attention(
     Raises:
         ValueError: attention() takes no kernel of these kinds somewhere.
     """
-    from flashsmith.functional import served_instances  # it loads torch
+    from flashsmith.selection import served_instances
 
     plan = {}
     for arch in target.archs or (None,):
@@ -151,8 +146,8 @@ def plan_for_attention(
             chosen: dict[str, Any] = {"variants": variants}
             chosen |= {} if dtype is None else {"dtypes": [dtype]}
             chosen |= {} if d_head is None else {"d_heads": [d_head]}
-            hopper = None if arch is None else is_hopper_arch(arch)
-            found |= set(served_instances(name, hopper=hopper, **chosen))
+            capability = None if arch is None else get_gpu_architecture(arch).compute_capability
+            found |= set(served_instances(name, capability=capability, **chosen))
         if not found:
             raise ValueError(
                 f"attention() takes no kernel of these on {arch}; choose other --d-head"
@@ -163,7 +158,7 @@ def plan_for_attention(
 
 def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
     """The GPUs of an architecture to look up tables for, and the architecture itself."""
-    from flashsmith.functional import gpus_with_tables
+    from flashsmith.selection import gpus_with_tables
 
     if arch is None:
         return [None]

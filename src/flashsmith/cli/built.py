@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flashsmith.build import KernelResources, Library
 from flashsmith.cli.tables import print_table
 from flashsmith.configs import DType
+from flashsmith.jit import KernelResources, Library
 
 
 def built_rows(library: Library) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flashsmith.build import KernelCache
 from flashsmith.cli.tables import JsonOption, note, print_json
+from flashsmith.jit import KernelCache
 
 app = typer.Typer(
     name="cache",

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from flashsmith.build import KernelCache, list_libraries
 from flashsmith.cli.built import built_rows, print_built
 from flashsmith.cli.selection import check_d_head, kernel_words, parse_dtype, select_instances
 from flashsmith.cli.tables import (
@@ -26,7 +25,8 @@ from flashsmith.configs import (
     FlashForwardKernelConfig,
     ForwardKernelConfig,
 )
-from flashsmith.configs.legality import SUPPORTED_VALUES
+from flashsmith.configs.sm80.forward import SUPPORTED_VALUES
+from flashsmith.jit import KernelCache, list_libraries
 
 _BLOCK_FIELDS = ("B_r", "B_c", "n_warps")
 

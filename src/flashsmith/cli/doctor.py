@@ -11,7 +11,11 @@ import typer
 from rich.text import Text
 
 from flashsmith import settings
-from flashsmith.build import (
+from flashsmith.cli.cache import folder_bytes
+from flashsmith.cli.gpus import Gpu, find_gpus
+from flashsmith.cli.tables import JsonOption, print_json, print_list
+from flashsmith.errors import FlashsmithError, ToolchainError
+from flashsmith.jit import (
     KernelCache,
     find_cuda_toolkit,
     find_cxx,
@@ -19,12 +23,8 @@ from flashsmith.build import (
     find_tvm_ffi,
     list_libraries,
 )
-from flashsmith.build.disassembler import find_cuobjdump
-from flashsmith.build.toolchain import require_cxx20
-from flashsmith.cli.cache import folder_bytes
-from flashsmith.cli.gpus import Gpu, find_gpus
-from flashsmith.cli.tables import JsonOption, print_json, print_list
-from flashsmith.errors import FlashsmithError, ToolchainError
+from flashsmith.jit.disassembler import find_cuobjdump
+from flashsmith.jit.toolchain import require_cxx20
 
 _INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
 _EMULATOR_NEEDS = ("C++ compiler", "ninja", "tvm-ffi", "torch", "cache")

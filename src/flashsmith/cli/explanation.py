@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 
 from flashsmith.bench.grid import Problem
 from flashsmith.cli.tables import note, print_list, print_table
-from flashsmith.configs import is_hopper_arch
-from flashsmith.functional.rules import describe_rule, fits, rule_config
-from flashsmith.functional.select import Source, choose
-from flashsmith.functional.tables import LENGTH_BUCKETS, Entry, Measured, length_bucket
+from flashsmith.configs.families import (
+    Capability,
+    Family,
+    families_on,
+    family_of,
+    rule_config,
+    serves,
+)
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.selection.choose import Source, choose
+from flashsmith.selection.tables import LENGTH_BUCKETS, Entry, Measured, length_bucket
 
 RULE = "rule"
 _RATES = (
@@ -36,26 +43,27 @@ class Explanation:
     passed_over: tuple[str, ...] = ()
 
 
-def explain(problem: Problem, gpu: str | None, hopper: bool | None = None) -> Explanation:
+def explain(problem: Problem, gpu: str | None, capability: Capability | None = None) -> Explanation:
     """Why ``attention`` takes which kernel for a problem on the GPU of this name (None: a CPU).
 
-    hopper: Whether the GPU has compute capability 9.0; None: going by its name.
+    capability: The GPU's; None: going by its name.
     """
     causal = problem.variant.causal
-    if gpu is not None and hopper is None:
-        hopper = is_hopper_arch(gpu)
-    choice = choose(problem.dtype, problem.d_head, problem.seq_len, causal, gpu, hopper=hopper)
+    if gpu is not None and capability is None:
+        capability = get_gpu_architecture(gpu).compute_capability
+    shape = (problem.dtype, problem.d_head, problem.seq_len, causal)
+    choice = choose(*shape, gpu, capability=capability)
     words = Explanation(
         shape=str(problem),
         gpu=gpu,
         kernel=choice.config.short_form(),
         source=RULE,
-        reason=describe_rule(choice.config),
+        reason=f"the rule: {family_of(choice.config).rule_in_words}",
         passed_over=choice.passed_over,
     )
     if not (gpu and choice.source and choice.entry and choice.measured):
         return words
-    entry, row = choice.entry, choice.measured
+    entry, row, families = choice.entry, choice.measured, families_on(capability)
     measured = (
         f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms and "
         f"{row.tflops} TFLOP/s, at batch {entry.batch}, heads {entry.heads}, length {entry.seq_len}"
@@ -67,8 +75,8 @@ def explain(problem: Problem, gpu: str | None, hopper: bool | None = None) -> Ex
         ms=row.ms,
         tflops=row.tflops,
         measured=measured,
-        next_best=_next_best(entry, row, problem.seq_len, bool(hopper)),
-        rule=_rule(entry, row, problem.seq_len, bool(hopper)),
+        next_best=_next_best(entry, row, problem.seq_len, families),
+        rule=_rule(entry, row, problem.seq_len, families),
     )
 
 
@@ -128,14 +136,14 @@ def _lengths(seq_len: int) -> str:
     return f"for lengths {LENGTH_BUCKETS[i - 1] + 1} to {bucket}"
 
 
-def _next_best(entry: Entry, row: Measured, seq_len: int, hopper: bool) -> str | None:
+def _next_best(entry: Entry, row: Measured, seq_len: int, families: Sequence[Family]) -> str | None:
     after = entry.ranked[entry.ranked.index(row) + 1 :]
-    fitting = next((o for o in after if fits(o.config, seq_len, hopper=hopper)), None)
+    fitting = next((o for o in after if serves(o.config, families, seq_len)), None)
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: Entry, row: Measured, seq_len: int, hopper: bool) -> str:
-    rule = rule_config(entry.dtype, entry.d_head, seq_len, hopper=hopper)
+def _rule(entry: Entry, row: Measured, seq_len: int, families: Sequence[Family]) -> str:
+    rule = rule_config(families, entry.dtype, entry.d_head, seq_len)
     if rule == row.config:
         return "would choose the same"
     measured = next((other for other in entry.ranked if other.config == rule), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
-from flashsmith.configs.legality import MIN_COMPUTE_CAPABILITY
+from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 
 _SECONDS = 20
 _FIELDS = ("name", "compute_cap", "memory.total", "driver_version")

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from flashsmith import settings
-from flashsmith.bench import PEERS, compare, reference_by_head, time_interleaved
-from flashsmith.build import Progress, build_library, find_library
+from flashsmith import runtime
+from flashsmith.bench import PEERS, time_interleaved
 from flashsmith.cli.tensors import Inputs
 from flashsmith.configs import ForwardKernelInstance
-from flashsmith.configs.legality import MIN_COMPUTE_CAPABILITY
+from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.errors import DeviceError, EmulatorFault
-from flashsmith.functional import forward, target_of
-from flashsmith.functional.api import kernel_for
-from flashsmith.functional.rules import fits
-from flashsmith.runtime import emulation, load_library
+from flashsmith.jit import Progress
+from flashsmith.ops.forward import forward, kernel_for
+from flashsmith.reference import compare, reference_by_head
+from flashsmith.runtime import emulation
+from flashsmith.runtime.device import target_of
 
 _FA2 = "fa2"
 
@@ -78,7 +78,7 @@ def check_fit(
     """Raises ValueError that names a kernel whose blocks have to divide the sequence and do not, or
     that takes k and v only as they are shaped if ``plain``: as q."""
     for instance in instances:
-        if fits(instance.config, seq_len, plain=plain):
+        if instance.config.takes(seq_len, plain=plain):
             continue
         if not plain:
             raise ValueError(
@@ -97,13 +97,8 @@ def check_fit(
 def load_kernels(
     instances: Sequence[ForwardKernelInstance], device: str, progress: Progress
 ) -> None:
-    """Has all kernels in one loaded library, built if the cache has none."""
-    target = target_of(torch.device(device))
-    library = find_library(instances, target)
-    if library is None and settings.BUILD.get() is not False:
-        library = build_library(instances, target, progress=progress)
-    if library is not None:  # else looking a kernel up says that building is off
-        load_library(library, target)
+    """As ``runtime.load_kernels``, for the tensors of a device."""
+    runtime.load_kernels(instances, target_of(torch.device(device)), progress)
 
 
 def run_kernels(

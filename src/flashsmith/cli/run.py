@@ -24,12 +24,8 @@ from flashsmith.cli.tables import (
     print_json,
     print_table,
 )
-from flashsmith.configs import (
-    HOPPER_COMPUTE_CAPABILITY,
-    DType,
-    ForwardKernelInstance,
-    ForwardVariant,
-)
+from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
+from flashsmith.configs.families import families_on
 
 if TYPE_CHECKING:
     from flashsmith.cli.job import Result
@@ -124,13 +120,13 @@ def _prepare(request: _Request, on_gpu: bool) -> tuple[Inputs, list[ForwardKerne
     import torch
 
     from flashsmith.cli import job, tensors
-    from flashsmith.functional import select_config
+    from flashsmith.selection import select_config
 
     words = request.kernels or []
     chosen = settings.KERNELS.get()
     if not words and request.output is None:  # --output takes the result of one kernel
-        is_hopper = on_gpu and torch.cuda.get_device_capability() == HOPPER_COMPUTE_CAPABILITY
-        default = "hopper-prog" if is_hopper else "prog"
+        capability = torch.cuda.get_device_capability() if on_gpu else None
+        default = families_on(capability)[0].progression_set
         words = [chosen or default] if chosen or request.input is None else []
     dtype, d_head = request.dtype, request.d_head
     inputs = None

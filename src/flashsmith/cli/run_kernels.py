@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flashsmith import settings
-from flashsmith.bench import PEERS, compare, first_available, reference_by_head
+from flashsmith.bench import PEERS, first_available
 from flashsmith.bench.grid import Problem
 from flashsmith.bench.peers import Peer
 from flashsmith.cli.job import check_fit, choose_device, load_kernels
@@ -20,7 +20,8 @@ from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
 from flashsmith.cli.tables import KERNEL_SETS, build_progress, note, print_table
 from flashsmith.configs import ForwardKernelInstance, ForwardVariant
 from flashsmith.errors import DeviceError, FlashsmithError
-from flashsmith.functional import forward
+from flashsmith.ops.forward import forward
+from flashsmith.reference import compare, reference_by_head
 
 _WRONG = 1
 _WRONG_USAGE = 2

@@ -16,7 +16,7 @@ from flashsmith.configs import (
     is_kernel_name,
     parse_kernel_name_into_instance,
 )
-from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
+from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS
 
 
 def kernel_words(given: Iterable[str] | None, default: str) -> list[str]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flashsmith import settings
-from flashsmith.build import Progress as ProgressCallback
+from flashsmith.jit import Progress as ProgressCallback
 
 KERNEL_SETS = ", ".join(settings.KERNEL_SETS)
 

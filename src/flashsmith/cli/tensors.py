@@ -9,7 +9,7 @@ import torch
 
 from flashsmith.cli.files import write_whole
 from flashsmith.configs import DType
-from flashsmith.configs.hopper_legality import SUPPORTED_D_HEADS
+from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS
 
 _DTYPES = {dtype.to_torch_dtype(): dtype for dtype in DType}
 

@@ -25,20 +25,19 @@ from flashsmith.cli.selection import (
 )
 from flashsmith.cli.tables import build_progress, note, print_json, print_table
 from flashsmith.configs import (
-    HOPPER_COMPUTE_CAPABILITY,
     DType,
     ForwardKernelConfig,
     ForwardKernelInstance,
-    get_gpu_architecture,
-    is_hopper_arch,
     is_kernel_name,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.legality import MIN_COMPUTE_CAPABILITY
+from flashsmith.configs.families import families_on
+from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.errors import DeviceError, GpuLostError
-from flashsmith.functional import target_of
-from flashsmith.functional.tables import Entry, user_table_path
+from flashsmith.gpus import get_gpu_architecture
 from flashsmith.runtime.counters import explain_headings, table_of
+from flashsmith.runtime.device import target_of
+from flashsmith.selection.tables import Entry, user_table_path
 from flashsmith.tuning import KernelLab, journal_path, make_plan, tuning_session
 from flashsmith.tuning.ranking import RANKED_BY, counting_arch, memory_work
 from flashsmith.tuning.search import REPEATS
@@ -79,7 +78,8 @@ class Request:
 
     def configs(self, problems: Iterable[Problem], arch: str) -> list[ForwardKernelConfig]:
         """What the kernel words choose for the dtypes and head dimensions of the problems."""
-        words = self.kernels or ["hopper-tune" if is_hopper_arch(arch) else "tune"]
+        capability = get_gpu_architecture(arch).compute_capability
+        words = self.kernels or [families_on(capability)[0].tuning_set]
         names = [word for word in words if is_kernel_name(word)]
         keys = [word for word in words if word not in names]
         named = [parse_kernel_name_into_config(name) for name in names]
@@ -171,13 +171,13 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def explain(request: Request, gpu: str | None, as_json: bool) -> None:
     """Why each shape gets its kernel; on the GPU of this name, on this one, or on the emulator."""
-    hopper = None
+    capability = None
     if gpu is not None:
         _check_supported(gpu)
     elif torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
-        hopper = torch.cuda.get_device_capability() == HOPPER_COMPUTE_CAPABILITY
-    explained = [explanation.explain(problem, gpu, hopper) for problem in request.problems()]
+        capability = torch.cuda.get_device_capability()
+    explained = [explanation.explain(problem, gpu, capability) for problem in request.problems()]
     if as_json:
         print_json([asdict(item) for item in explained])
     elif len(explained) <= _EXPLAINED_IN_FULL:

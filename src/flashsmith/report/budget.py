@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.configs import ForwardKernelInstance, get_gpu_architecture
+from flashsmith.configs import ForwardKernelInstance
+from flashsmith.gpus import get_gpu_architecture
 from flashsmith.report.families import family_of
 from flashsmith.report.family import (
     EX2_PER_CYCLE,

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from flashsmith import settings
-from flashsmith.build import Library, Progress, Target, build_library, find_library
 from flashsmith.configs import ForwardKernelInstance, require_buildable
 from flashsmith.errors import BuildError, FlashsmithError
+from flashsmith.jit import Library, Progress, Target, build_library, find_library
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
 from flashsmith.report.counts import count, load_emulated

@@ -72,8 +72,8 @@ def faster_families(times: Iterable[Time], sweep: Sequence[Time]) -> list[Time]:
     return sorted(others.values(), key=lambda time: time.shape.seq_len)
 
 
-def _family(time: Time) -> int | None:
-    """Its number; None of a peer."""
+def _family(time: Time) -> str | None:
+    """Its name; None of a peer."""
     return None if isinstance(time.candidate, str) else time.candidate.config.family
 
 
@@ -85,7 +85,7 @@ def _fastest(times: Iterable[Time]) -> dict[Shape, Time]:
     return best
 
 
-def best_at(times: Iterable[Time], shape: Shape, family: int) -> list[Time]:
+def best_at(times: Iterable[Time], shape: Shape, family: str) -> list[Time]:
     """Of all runs at this shape flashsmith's fastest kernel of its dtype; and, if that is of
     ``family`` and one of another family and perhaps another dtype is faster, the fastest of those.
     """

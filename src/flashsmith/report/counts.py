@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from flashsmith import settings
-from flashsmith.build import Progress, Target, build_library, find_library
 from flashsmith.configs import ForwardKernelInstance
-from flashsmith.functional.workspace import workspace_for
+from flashsmith.jit import Progress, Target
 from flashsmith.report.families import family_of
 from flashsmith.report.family import Counts, Sample
-from flashsmith.runtime import Kernel, emulation, find_kernel, load_library
+from flashsmith.runtime import Kernel, emulation, find_kernel, load_kernels
+from flashsmith.runtime.workspace import workspace_for
 
 _LARGEST = ("longest_ldmatrix_run", "longest_mma_run")  # largest of all, not sums
 
@@ -24,11 +23,7 @@ def load_emulated(instances: Sequence[ForwardKernelInstance], progress: Progress
         FlashsmithError: No library has them, and they cannot be built.
     """
     target = Target.emulator()
-    library = find_library(instances, target)
-    if library is None and settings.BUILD.get() is not False:
-        library = build_library(instances, target, progress=progress)
-    if library is not None:
-        load_library(library, target)
+    load_kernels(instances, target, progress)
     return [find_kernel(each, target) for each in instances]  # says it if building is off
 
 

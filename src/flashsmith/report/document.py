@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import flashsmith
 from flashsmith.report.families import family_of_time
 from flashsmith.report.model import Group, KernelReport, Report, Resources, Step
 from flashsmith.report.results import Profile, Time
+from flashsmith.version import __version__
 
 Document = dict[str, Any]
 
@@ -17,7 +17,7 @@ Document = dict[str, Any]
 def document_of(report: Report) -> Document:
     """Of dicts, lists, strings, numbers and None alone. Times are milliseconds, sizes bytes."""
     return {
-        "flashsmith": flashsmith.__version__,
+        "flashsmith": __version__,
         "arch": report.arch,
         "gpu": report.results.gpu or None,
         "results": str(report.results.folder) if report.results.folder else None,

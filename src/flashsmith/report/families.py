@@ -7,7 +7,7 @@ from typing import Any
 from flashsmith.configs import (
     FlashForwardKernelConfig,
     ForwardKernelConfig,
-    HopperForwardKernelConfig,
+    Sm90ForwardKernelConfig,
 )
 from flashsmith.report.family import Family
 from flashsmith.report.results import Time
@@ -16,7 +16,7 @@ from flashsmith.report.sm90 import Sm90
 
 FAMILIES: dict[type[ForwardKernelConfig], Family[Any]] = {
     FlashForwardKernelConfig: Sm80(),
-    HopperForwardKernelConfig: Sm90(),
+    Sm90ForwardKernelConfig: Sm90(),
 }
 
 

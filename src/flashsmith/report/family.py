@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from flashsmith.configs import ForwardKernelInstance
-from flashsmith.configs.family import ForwardConfigBase
+from flashsmith.configs.base import ForwardConfigBase
 from flashsmith.report.banks import BankMap
 
 C = TypeVar("C", bound=ForwardConfigBase)

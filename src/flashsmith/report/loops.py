@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from flashsmith.build.control_flow import Block, find_blocks
-from flashsmith.build.machine_code import Instruction
+from flashsmith.jit.control_flow import Block, find_blocks
+from flashsmith.jit.machine_code import Instruction
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.configs.gpu import WARP_SIZE, get_gpu_architecture
+from flashsmith.gpus import WARP_SIZE, get_gpu_architecture
 
 # Allocation granularity since compute capability 8.0, as in NVIDIA's occupancy calculator.
 REGISTERS_PER_SM = 65536

@@ -9,12 +9,12 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-import flashsmith
 from flashsmith.report import charts, lines
 from flashsmith.report.families import family_of
 from flashsmith.report.model import Report
 from flashsmith.report.sass import CLASSES
 from flashsmith.runtime.counters import COUNTERS
+from flashsmith.version import __version__
 
 _TEMPLATES = files("flashsmith.report") / "templates"
 
@@ -60,7 +60,7 @@ def render(report: Report) -> str:
         classes=CLASSES,
         stalls=_STALLS,
         style=Markup(_read("report.css")),
-        version=flashsmith.__version__,
+        version=__version__,
     )
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flashsmith.build import Library
-from flashsmith.build.disassembler import disassemble
-from flashsmith.build.machine_code import Instruction, parse_machine_code
+from flashsmith.jit import Library
+from flashsmith.jit.disassembler import disassemble
+from flashsmith.jit.machine_code import Instruction, parse_machine_code
 from flashsmith.report.loops import main_loop
 
 # In the order of the charts.

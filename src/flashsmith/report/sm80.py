@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
-from flashsmith.configs.family import ELEMENT_BYTES
-from flashsmith.configs.gpu import WARP_SIZE
-from flashsmith.configs.legality import MMA_K, MMA_M
+from flashsmith.configs.base import ELEMENT_BYTES
+from flashsmith.configs.sm80.forward import MMA_K, MMA_M
+from flashsmith.gpus import WARP_SIZE
 from flashsmith.report.banks import BankMap, bank_map
 from flashsmith.report.family import (
     SHARED_BYTES_PER_CYCLE,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flashsmith.configs import ForwardKernelInstance, HopperForwardKernelConfig
-from flashsmith.configs.family import ELEMENT_BYTES
-from flashsmith.configs.gpu import WARP_SIZE
-from flashsmith.configs.hopper import WARPGROUP_SIZE
-from flashsmith.configs.hopper_legality import CONSUMER_REGISTERS, WGMMA_K, WGMMA_M
+from flashsmith.configs import ForwardKernelInstance, Sm90ForwardKernelConfig
+from flashsmith.configs.base import ELEMENT_BYTES
+from flashsmith.configs.sm90.forward import CONSUMER_REGISTERS, WARPGROUP_SIZE, WGMMA_K, WGMMA_M
+from flashsmith.gpus import WARP_SIZE
 from flashsmith.report.banks import BankMap, bank_map
 from flashsmith.report.family import (
     SHARED_BYTES_PER_CYCLE,
@@ -24,24 +23,24 @@ from flashsmith.report.family import (
 from flashsmith.report.sm90_facts import explain
 
 # Of the loading warpgroup's threads after setmaxnreg, by the number of consumer warpgroups; with
-# one of these no register moves. csrc/include/flashsmith/hopper/static_kernel_configuration.cuh.
+# one of these no register moves. csrc/include/flashsmith/sm90/traits.cuh.
 PRODUCER_REGISTERS = {2: 24, 3: 32, 4: 32}
 _WARPS = WARPGROUP_SIZE // WARP_SIZE
 _QUEUE_BYTES, _BARRIER_BYTES = 16, 8
 _WIDEST_BOX = 64  # columns of a tensor map's box: 128 bytes, the widest swizzle
 
 
-class Sm90(Family[HopperForwardKernelConfig]):
+class Sm90(Family[Sm90ForwardKernelConfig]):
     name = "sm90"
     copies = "TMA"
     unit_of_work = "10^6 multiply-adds"
     reader = "ldmatrix, or wgmma of an operand's core matrix,"
     per_load = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits", "mbarrier_arrivals"))
 
-    def explain(self, config: HopperForwardKernelConfig) -> list[Fact]:
+    def explain(self, config: Sm90ForwardKernelConfig) -> list[Fact]:
         return explain(config)
 
-    def shared_memory(self, config: HopperForwardKernelConfig) -> list[Region]:
+    def shared_memory(self, config: Sm90ForwardKernelConfig) -> list[Region]:
         row = config.d_head * ELEMENT_BYTES
         stages = f"{config.n_stages} stages of {config.B_c} rows"
         barriers = 2 * config.n_warpgroups + 4 * config.n_stages + 2
@@ -62,7 +61,7 @@ class Sm90(Family[HopperForwardKernelConfig]):
         ]
         return [region for region in regions if region.bytes]
 
-    def roles(self, config: HopperForwardKernelConfig, registers: int) -> list[Role]:
+    def roles(self, config: Sm90ForwardKernelConfig, registers: int) -> list[Role]:
         n = config.n_warpgroups
         holds = {
             "O": config.d_head // 2,
@@ -93,7 +92,7 @@ class Sm90(Family[HopperForwardKernelConfig]):
         return short, long
 
     def work(self, instance: ForwardKernelInstance, seq_len_q: int, seq_len_k: int) -> Work:
-        """As tile_schedule.cuh has it."""
+        """As block_range.cuh has it."""
         config = _config(instance)
         cluster_rows = config.B_r * config.cluster_size
         clusters = -(-seq_len_q // cluster_rows)
@@ -114,7 +113,7 @@ class Sm90(Family[HopperForwardKernelConfig]):
             loads += blocks
         return Work(tiles, visited / config.n_warpgroups, loads / config.n_warpgroups)
 
-    def shared_bytes(self, config: HopperForwardKernelConfig, launch: Launch) -> float:
+    def shared_bytes(self, config: Sm90ForwardKernelConfig, launch: Launch) -> float:
         """Operands that wgmma reads, what TMA writes and reads, and the warps' own accesses. A
         multicast lands in each block of the cluster."""
         return (
@@ -125,16 +124,16 @@ class Sm90(Family[HopperForwardKernelConfig]):
             + SHARED_BYTES_PER_CYCLE * launch["shared_wavefronts"]
         )
 
-    def exponentials_per_visit(self, config: HopperForwardKernelConfig) -> float:
+    def exponentials_per_visit(self, config: Sm90ForwardKernelConfig) -> float:
         return config.B_r * config.B_c * (16 - config.fma_exponentials) / 16
 
-    def compute_warps(self, config: HopperForwardKernelConfig) -> int:
+    def compute_warps(self, config: Sm90ForwardKernelConfig) -> int:
         return config.n_warpgroups * _WARPS
 
-    def n_units_of_work(self, config: HopperForwardKernelConfig) -> float:
+    def n_units_of_work(self, config: Sm90ForwardKernelConfig) -> float:
         return fma_per_visit(config) / 1e6
 
-    def bank_maps(self, config: HopperForwardKernelConfig) -> Sequence[BankMap]:
+    def bank_maps(self, config: Sm90ForwardKernelConfig) -> Sequence[BankMap]:
         columns = _WIDEST_BOX if config.d_head % _WIDEST_BOX == 0 else _WIDEST_BOX // 2
         row_bytes = columns * ELEMENT_BYTES
         return [bank_map(row_bytes, swizzled=swizzled) for swizzled in (False, True)]
@@ -156,13 +155,13 @@ class Sm90(Family[HopperForwardKernelConfig]):
         }
 
 
-def wgmma_per_visit(config: HopperForwardKernelConfig) -> int:
+def wgmma_per_visit(config: Sm90ForwardKernelConfig) -> int:
     """Of a tile's warpgroups: the steps of Q K^T, and those of P V."""
     return config.n_warpgroups * (config.d_head // WGMMA_K + config.B_c // WGMMA_K)
 
 
-def _config(instance: ForwardKernelInstance) -> HopperForwardKernelConfig:
-    assert isinstance(instance.config, HopperForwardKernelConfig)
+def _config(instance: ForwardKernelInstance) -> Sm90ForwardKernelConfig:
+    assert isinstance(instance.config, Sm90ForwardKernelConfig)
     return instance.config
 
 

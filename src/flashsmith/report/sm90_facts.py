@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from flashsmith.configs import HopperForwardKernelConfig
-from flashsmith.configs.hopper_legality import WGMMA_K, WGMMA_M
+from flashsmith.configs import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward import WGMMA_K, WGMMA_M
 from flashsmith.report.family import Fact, value_text
 
 
-def explain(config: HopperForwardKernelConfig) -> list[Fact]:
+def explain(config: Sm90ForwardKernelConfig) -> list[Fact]:
     """One fact for each field, in their order."""
     meanings = _tile(config) | _products(config) | _schedule(config) | _softmax(config)
     return [
@@ -18,7 +18,7 @@ def explain(config: HopperForwardKernelConfig) -> list[Fact]:
     ]
 
 
-def _tile(config: HopperForwardKernelConfig) -> dict[str, str]:
+def _tile(config: Sm90ForwardKernelConfig) -> dict[str, str]:
     return {
         "dtype": f"Q, K, V and O are {config.dtype}; sums and softmax statistics are FP32.",
         "d_head": f"A row is {config.d_head} elements; Q K^T takes {config.d_head // WGMMA_K} "
@@ -33,7 +33,7 @@ def _tile(config: HopperForwardKernelConfig) -> dict[str, str]:
     }
 
 
-def _products(config: HopperForwardKernelConfig) -> dict[str, str]:
+def _products(config: Sm90ForwardKernelConfig) -> dict[str, str]:
     steps, held = config.d_head // WGMMA_K, config.Q_steps_in_registers
     if held == 0:
         Q = f"All {steps} steps of Q K^T read Q from shared memory, at every visit."
@@ -56,7 +56,7 @@ def _products(config: HopperForwardKernelConfig) -> dict[str, str]:
     }
 
 
-def _schedule(config: HopperForwardKernelConfig) -> dict[str, str]:
+def _schedule(config: Sm90ForwardKernelConfig) -> dict[str, str]:
     group = config.heads_per_group
     return {
         "persistent": "One block a multiprocessor works on tile after tile."
@@ -83,7 +83,7 @@ def _schedule(config: HopperForwardKernelConfig) -> dict[str, str]:
     }
 
 
-def _softmax(config: HopperForwardKernelConfig) -> dict[str, str]:
+def _softmax(config: Sm90ForwardKernelConfig) -> dict[str, str]:
     lazy, polynomials = config.lazy_rescale_log2, config.fma_exponentials
     return {
         "lazy_rescale_log2": f"O is rescaled only where a row's maximum has grown by more than a "

@@ -1,7 +1,13 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
 from flashsmith.runtime.emulation import Emulation, Site, emulation
-from flashsmith.runtime.kernels import Kernel, find_kernel, load_library, loaded_instances
+from flashsmith.runtime.kernels import (
+    Kernel,
+    find_kernel,
+    load_kernels,
+    load_library,
+    loaded_instances,
+)
 
 __all__ = [
     "Emulation",
@@ -9,6 +15,7 @@ __all__ = [
     "Site",
     "emulation",
     "find_kernel",
+    "load_kernels",
     "load_library",
     "loaded_instances",
 ]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import tvm_ffi
 
 from flashsmith import settings
-from flashsmith.build import (
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+    parse_kernel_name_into_instance,
+)
+from flashsmith.errors import DeviceError, EmulatorFault, KernelNotFoundError
+from flashsmith.jit import (
     Library,
     Progress,
     Target,
@@ -17,12 +24,6 @@ from flashsmith.build import (
     built_instances,
     find_library,
 )
-from flashsmith.configs import (
-    ForwardKernelConfig,
-    ForwardKernelInstance,
-    parse_kernel_name_into_instance,
-)
-from flashsmith.errors import DeviceError, EmulatorFault, KernelNotFoundError
 
 # The kinds that the libraries throw, beside Python's own.
 tvm_ffi.register_error("EmulatorFault", EmulatorFault)
@@ -86,7 +87,7 @@ class _Loaded:
         """The kernel that the library's C++ map has for ``instance``."""
         config = instance.config
         handle = self.module.find(
-            config.family, instance.variant.causal, [int(value) for value in astuple(config)]
+            config.family_number, instance.variant.causal, [int(value) for value in astuple(config)]
         )
         return Kernel(instance, self.module, int(handle), self.forward) if handle >= 0 else None
 
@@ -133,16 +134,36 @@ def find_kernel(
     kernel = _found.get(target, {}).get(instance) or _look_up(instance, target)
     if kernel is not None:
         return kernel
-    library = find_library([instance], target)
+    library = load_kernels([instance], target, progress)
     if library is None:
-        if settings.BUILD.get() is False:
-            raise _not_found(instance, target)
-        library = build_library([instance], target, progress=progress)
-    load_library(library, target)
+        raise _not_found(instance, target)
     kernel = _look_up(instance, target)
     if kernel is None:  # its manifest says otherwise
         raise KernelNotFoundError(f"library {library.path} lacks its kernel {instance}")
     return kernel
+
+
+def load_kernels(
+    instances: Collection[ForwardKernelInstance],
+    target: Target,
+    progress: Progress | None = None,
+) -> Library | None:
+    """Has all kernels in one loaded library: the cache's, else one that is built now.
+
+    Returns:
+        The library; None where none has them all and FLASHSMITH_BUILD forbids to build it:
+        ``find_kernel`` finds those that other libraries hold.
+
+    Raises:
+        ValueError: A configuration is illegal for the target.
+        ToolchainError, BuildError, CacheError: Building failed.
+    """
+    library = find_library(instances, target)
+    if library is None and settings.BUILD.get() is not False:
+        library = build_library(instances, target, progress=progress)
+    if library is not None:
+        load_library(library, target)
+    return library
 
 
 def _look_up(instance: ForwardKernelInstance, target: Target) -> Kernel | None:

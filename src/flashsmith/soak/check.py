@@ -8,17 +8,16 @@ from typing import NamedTuple
 
 import torch
 
-from flashsmith.bench import Comparison, compare, compare_lse
 from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
-    HopperForwardKernelConfig,
 )
 from flashsmith.errors import GpuLostError
-from flashsmith.functional import gpu_answers, workspace_for
-from flashsmith.functional.api import kernel_for
-from flashsmith.functional.rules import fits
+from flashsmith.ops.forward import kernel_for
+from flashsmith.reference import Comparison, compare, compare_lse
 from flashsmith.runtime import Kernel, emulation
+from flashsmith.runtime.device import gpu_answers
+from flashsmith.runtime.workspace import workspace_for
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.load import CardLoad
 from flashsmith.soak.prepared import PreparedCase
@@ -62,12 +61,7 @@ class Verdict:
 def takes(config: ForwardKernelConfig, case: SoakCase) -> bool:
     """Whether the library has to run a case with this configuration; else it has to refuse it."""
     no_keys = case.seq_len_q > 0 and case.seq_len_k == 0
-    return fits(config, case.seq_len_k, plain=case.plain) and not no_keys
-
-
-def has_polynomials(config: ForwardKernelConfig) -> bool:
-    """Whether some exponentials are polynomials, which are less exact and have no NaN."""
-    return isinstance(config, HopperForwardKernelConfig) and config.fma_exponentials > 0
+    return config.takes(case.seq_len_k, plain=case.plain) and not no_keys
 
 
 def check(
@@ -107,7 +101,7 @@ class _Launch(NamedTuple):
     @property
     def lse(self) -> torch.Tensor | None:
         """None if the family gives none."""
-        gives_lse = fits(self.kernel.instance.config, self.prepared.case.seq_len_k, plain=False)
+        gives_lse = self.kernel.instance.config.takes(self.prepared.case.seq_len_k, plain=False)
         return self.prepared.placed.lse if gives_lse else None
 
     def run(self, seed: int = 0) -> torch.Tensor | None:
@@ -173,7 +167,7 @@ def _compare(launch: _Launch) -> tuple[Comparison, Comparison]:
     of_o = compare(placed.o, truth.o, truth.low_precision, truth.allowance)
     if launch.lse is None:
         return of_o, nothing
-    extra = _POLYNOMIAL_ERROR if has_polynomials(launch.kernel.instance.config) else 0.0
+    extra = _POLYNOMIAL_ERROR if launch.kernel.instance.config.has_polynomials else 0.0
     tolerance = truth.lse_tolerance + extra
     return of_o, compare_lse(placed.lse, truth.lse, tolerance)
 

@@ -9,7 +9,7 @@ from random import Random
 
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.soak.case import SoakCase
-from flashsmith.soak.check import has_polynomials, takes
+from flashsmith.soak.check import takes
 from flashsmith.soak.layout import LAYOUTS
 from flashsmith.soak.values import PATTERNS, Values
 
@@ -153,7 +153,7 @@ def all_values(config: ForwardKernelConfig) -> list[Values]:
     ]
     still = [Values(name, config.B_c) for name in PATTERNS if name not in ("rise", "fall")]
     drawn = [*moving, *still]
-    return [v for v in drawn if not (v.make_scores_nan and has_polynomials(config))]
+    return [v for v in drawn if not (v.make_scores_nan and config.has_polynomials)]
 
 
 def random_case(rng: Random, config: ForwardKernelConfig, extent: Extent) -> SoakCase:

@@ -6,21 +6,22 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from flashsmith.build import Progress, build_library, find_library
 from flashsmith.configs import (
     FORWARD_VARIANTS,
     FULL,
     ForwardKernelConfig,
     ForwardKernelInstance,
 )
-from flashsmith.functional import served_instances, target_of
-from flashsmith.functional.tables import (
+from flashsmith.jit import Progress
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
+from flashsmith.selection import served_instances
+from flashsmith.selection.tables import (
     Table,
     shipped_table_path,
     shipped_table_paths,
     user_table_path,
 )
-from flashsmith.runtime import load_library
 
 
 def rule_configs() -> list[ForwardKernelConfig]:
@@ -65,8 +66,4 @@ def load_all(
         ToolchainError, BuildError, CacheError: They could not be built.
     """
     instances = [ForwardKernelInstance(c, v) for c in configs for v in FORWARD_VARIANTS]
-    target = target_of(torch.device(device))
-    library = find_library(instances, target)
-    if library is None:
-        library = build_library(instances, target, progress=progress)
-    load_library(library, target)
+    load_kernels(instances, target_of(torch.device(device)), progress)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flashsmith.bench import (
+from flashsmith.reference import (
     attention_with_rounded_weights,
     lse_tolerance,
     reference_attention,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flashsmith.errors import TuningError
-from flashsmith.functional.tables import mismatches
+from flashsmith.selection.tables import mismatches
 
 _STAMP = "stamp"
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from flashsmith import settings
 from flashsmith.bench import Problem, Timing, time_back_to_back, time_interleaved
 from flashsmith.bench.candidates import Checker
-from flashsmith.build import Progress, build_library, find_library
 from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
 from flashsmith.errors import BuildError, TuningError
-from flashsmith.functional import target_of
-from flashsmith.runtime import load_library
+from flashsmith.jit import Progress
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
 from flashsmith.soak import RERUNS, SoakPlan, soak
 from flashsmith.soak.session import RERUNS_ON_EMULATOR
 from flashsmith.tuning.search import Plan
@@ -51,11 +50,7 @@ class KernelLab:
             for problem, configs in plan.items()
             for cfg in configs
         }
-        library = find_library(instances, self._target)
-        if library is not None:
-            load_library(library, self._target)
-        elif settings.BUILD.get() is not False:  # else the check says that building is off
-            self._build(sorted(instances), progress)
+        self._load(sorted(instances), progress)
 
     def check(
         self, problem: Problem, configs: Sequence[ForwardKernelConfig]
@@ -104,14 +99,14 @@ class KernelLab:
             name, why = next(iter(wrong.items()))
             raise TuningError(f"{name} was right before and is not now: {why}")
 
-    def _build(self, instances: Sequence[ForwardKernelInstance], progress: Progress) -> None:
+    def _load(self, instances: Sequence[ForwardKernelInstance], progress: Progress) -> None:
         """Where one cannot be built, halves: so the others are still in few libraries."""
         try:
-            load_library(build_library(instances, self._target, progress=progress))
+            load_kernels(instances, self._target, progress)
         except BuildError as error:
             if len(instances) == 1:
                 self._unbuilt[instances[0]] = str(error)
                 return
             middle = len(instances) // 2
-            self._build(instances[:middle], progress)
-            self._build(instances[middle:], progress)
+            self._load(instances[:middle], progress)
+            self._load(instances[middle:], progress)

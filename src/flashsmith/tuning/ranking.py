@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flashsmith.configs import ForwardKernelConfig, is_hopper_arch
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs.families import FAMILIES
 
 RANKED_BY = (
     "ranked by bytes of shared memory (a warp's wavefront is 128, beside what wgmma and TMA move), "
@@ -17,8 +18,8 @@ _SECTOR_BYTES = 32
 
 def counting_arch(configs: Iterable[ForwardKernelConfig]) -> str:
     """The plainest architecture that has all kernels."""
-    archs = {config.minimum_gpu for config in configs}
-    return next((arch for arch in archs if is_hopper_arch(arch)), "sm_80")
+    kinds = {type(config) for config in configs} or {FAMILIES[0].config}
+    return max(kinds, key=lambda kind: kind.family_number).minimum_gpu
 
 
 def memory_work(counts: Mapping[str, int | None]) -> tuple[int, ...]:

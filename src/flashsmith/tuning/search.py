@@ -15,12 +15,12 @@ from flashsmith.bench import Problem, Timing
 from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
-    is_hopper_arch,
     parse_kernel_name_into_config,
 )
+from flashsmith.configs.families import families_on, rule_config, serves
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.functional.rules import fits, rule_config
-from flashsmith.functional.tables import Entry, Key, Measured, length_bucket
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.selection.tables import Entry, Key, Measured, length_bucket
 from flashsmith.tuning.journal import Journal
 
 Config = ForwardKernelConfig
@@ -62,16 +62,16 @@ def make_plan(
         ValueError: No blocks divide a length, or ``configs`` has nothing for a problem; two lengths
             fall into one bucket, so that they would have one entry.
     """
-    hopper = is_hopper_arch(arch)
+    families = families_on(get_gpu_architecture(arch).compute_capability)
     plan: dict[Problem, list[Config]] = {}
     buckets: dict[Key, Problem] = {}
     for problem in problems:
-        rule = rule_config(problem.dtype, problem.d_head, problem.seq_len, hopper=hopper)
+        rule = rule_config(families, problem.dtype, problem.d_head, problem.seq_len)
         fitting = [
             cfg
             for cfg in configs
             if (cfg.dtype, cfg.d_head) == (problem.dtype, problem.d_head)
-            and fits(cfg, problem.seq_len, hopper=hopper)
+            and serves(cfg, families, problem.seq_len)
             and not cfg.problems(arch)
         ]
         if not fitting:

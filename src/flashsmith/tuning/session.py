@@ -9,8 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from flashsmith.errors import TuningError
-from flashsmith.functional.select import forget_tables
-from flashsmith.functional.tables import Table
+from flashsmith.selection.choose import forget_tables
+from flashsmith.selection.tables import Table
 from flashsmith.tuning.journal import Journal, refuse_mismatch
 from flashsmith.tuning.search import REPEATS, Lab, Plan, Progress, search
 

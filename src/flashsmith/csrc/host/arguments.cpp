@@ -25,7 +25,7 @@ int n_Q_blocks(const FlashForwardKernelConfig &config, const TensorView &q) {
   return (size(q, kSequence) + config.B_r - 1) / config.B_r;
 }
 
-int n_Q_blocks(const HopperForwardKernelConfig &config, const TensorView &q) {
+int n_Q_blocks(const Sm90ForwardKernelConfig &config, const TensorView &q) {
   return Q_blocks(config, size(q, kSequence));
 }
 
@@ -50,12 +50,12 @@ ForwardKernelArgs forward_args(const FlashForwardKernelConfig &config,
   return args;
 }
 
-HopperForwardKernelArgs forward_args(const HopperForwardKernelConfig &config,
-                                     const ForwardTensors &tensors, double softmax_scale) {
+Sm90ForwardKernelArgs forward_args(const Sm90ForwardKernelConfig &config,
+                                   const ForwardTensors &tensors, double softmax_scale) {
   const auto map = [&](const TensorView &t, int box_rows) {
     return make_tensor_map(t, config.dtype, map_columns(config), box_rows, map_swizzle(config));
   };
-  HopperForwardKernelArgs args{};
+  Sm90ForwardKernelArgs args{};
   args.Q_map = map(tensors.q, kQueryBoxRows);
   args.K_map = map(tensors.k, map_KV_rows(config));
   args.V_map = map(tensors.v, map_KV_rows(config));
@@ -81,7 +81,7 @@ Grid forward_grid(const FlashForwardKernelConfig &config, const ForwardTensors &
   return {static_cast<unsigned>(n_Q_blocks(config, tensors.q)), size_of(kHead), size_of(kBatch)};
 }
 
-Grid forward_grid(const HopperForwardKernelConfig &config, const ForwardTensors &tensors,
+Grid forward_grid(const Sm90ForwardKernelConfig &config, const ForwardTensors &tensors,
                   int multiprocessors) {
   const TensorView &q = tensors.q;
   const int n_tiles = n_Q_blocks(config, q) * size(q, kHead) * size(q, kBatch);

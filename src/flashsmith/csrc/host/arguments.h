@@ -8,8 +8,8 @@ namespace flashsmith {
 
 ForwardKernelArgs forward_args(const FlashForwardKernelConfig &config,
                                const ForwardTensors &tensors, double softmax_scale);
-HopperForwardKernelArgs forward_args(const HopperForwardKernelConfig &config,
-                                     const ForwardTensors &tensors, double softmax_scale);
+Sm90ForwardKernelArgs forward_args(const Sm90ForwardKernelConfig &config,
+                                   const ForwardTensors &tensors, double softmax_scale);
 
 struct Grid {
   unsigned x, y, z;
@@ -18,7 +18,7 @@ struct Grid {
 // The blocks of a launch on a GPU with so many multiprocessors.
 Grid forward_grid(const FlashForwardKernelConfig &config, const ForwardTensors &tensors,
                   int multiprocessors);
-Grid forward_grid(const HopperForwardKernelConfig &config, const ForwardTensors &tensors,
+Grid forward_grid(const Sm90ForwardKernelConfig &config, const ForwardTensors &tensors,
                   int multiprocessors);
 
 }  // namespace flashsmith

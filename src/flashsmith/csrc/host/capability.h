@@ -9,7 +9,7 @@ namespace flashsmith {
 constexpr bool runs_on(const FlashForwardKernelConfig &, int major, int) { return major >= 8; }
 
 // wgmma exists on Hopper alone.
-constexpr bool runs_on(const HopperForwardKernelConfig &, int major, int minor) {
+constexpr bool runs_on(const Sm90ForwardKernelConfig &, int major, int minor) {
   return major == 9 && minor == 0;
 }
 

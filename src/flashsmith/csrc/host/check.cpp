@@ -167,7 +167,7 @@ void check_n_tiles(const TensorView &q, int B_r) {
   }
 }
 
-void check_sizes(const HopperForwardKernelConfig &config, const ForwardTensors &tensors) {
+void check_sizes(const Sm90ForwardKernelConfig &config, const ForwardTensors &tensors) {
   const auto &[q, k, v, o, lse, workspace] = tensors;
   check_same_shape("v", v, "k", k, "k and v");
   check_same_shape("o", o, "q", q, "q and o");
@@ -193,7 +193,7 @@ void check_sizes(const HopperForwardKernelConfig &config, const ForwardTensors &
 void check_strides(const FlashForwardKernelConfig &, const ForwardTensors &) {}
 
 // Bulk copies step through memory by positive strides only.
-void check_strides(const HopperForwardKernelConfig &, const ForwardTensors &tensors) {
+void check_strides(const Sm90ForwardKernelConfig &, const ForwardTensors &tensors) {
   constexpr int64_t kMaxStride = (int64_t{1} << 40) / kElementBytes;
   const auto check = [](const char *name, const TensorView &t) {
     for (int i = kBatch; i <= kHead; i++) {

@@ -31,8 +31,8 @@ constexpr auto fields_of(const FlashForwardKernelConfig *) {
                     &C::mma_double_buffer_loads, &C::optimized_softmax);
 }
 
-constexpr auto fields_of(const HopperForwardKernelConfig *) {
-  using C = HopperForwardKernelConfig;
+constexpr auto fields_of(const Sm90ForwardKernelConfig *) {
+  using C = Sm90ForwardKernelConfig;
   return std::tuple(&C::dtype, &C::d_head, &C::B_r, &C::B_c, &C::n_warpgroups, &C::n_stages,
                     &C::Q_steps_in_registers, &C::overlap_softmax, &C::ping_pong, &C::persistent,
                     &C::dynamic_queue, &C::overlap_tiles, &C::heads_per_group, &C::cluster_size,
@@ -62,7 +62,7 @@ int64_t find(int64_t family, bool causal, Row values) {
     return find_kernel(config_of<FlashForwardKernelConfig>(values), variant).value_or(-1);
   }
   if (family == 1) {
-    return find_kernel(config_of<HopperForwardKernelConfig>(values), variant).value_or(-1);
+    return find_kernel(config_of<Sm90ForwardKernelConfig>(values), variant).value_or(-1);
   }
   TVM_FFI_THROW(ValueError) << "family " << family << " is not known; supported are 0 and 1";
   return -1;

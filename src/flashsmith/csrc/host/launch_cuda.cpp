@@ -71,7 +71,7 @@ class Timer {
 const char *needed_gpu(const FlashForwardKernelConfig &) {
   return "the kernels need 8.0 or newer (Ampere)";
 }
-const char *needed_gpu(const HopperForwardKernelConfig &) {
+const char *needed_gpu(const Sm90ForwardKernelConfig &) {
   return "the sm90 family runs on 9.0 alone (Hopper)";
 }
 
@@ -115,7 +115,7 @@ cudaError_t launch_kernel(const void *kernel, const FlashForwardKernelConfig &,
                           launch.dynamicSmemBytes, launch.stream);
 }
 
-cudaError_t launch_kernel(const void *kernel, const HopperForwardKernelConfig &config,
+cudaError_t launch_kernel(const void *kernel, const Sm90ForwardKernelConfig &config,
                           cudaLaunchConfig_t launch, void **parameters) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;

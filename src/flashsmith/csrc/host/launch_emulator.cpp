@@ -24,10 +24,10 @@ emulator::MemoryRange memory_of(const char *name, const tvm::ffi::TensorView &t,
 }
 
 const char *kernel_name(const FlashForwardKernelConfig &) { return "flash_forward_kernel"; }
-const char *kernel_name(const HopperForwardKernelConfig &) { return "hopper_forward_kernel"; }
+const char *kernel_name(const Sm90ForwardKernelConfig &) { return "forward_kernel"; }
 
 unsigned cluster_size(const FlashForwardKernelConfig &) { return 1; }
-unsigned cluster_size(const HopperForwardKernelConfig &config) {
+unsigned cluster_size(const Sm90ForwardKernelConfig &config) {
   return static_cast<unsigned>(config.cluster_size);
 }
 

@@ -25,12 +25,11 @@ std::optional<int64_t> find_kernel(const FlashForwardKernelConfig &config, Forwa
   return find_in(forward_kernels_causal, config, before);
 }
 
-std::optional<int64_t> find_kernel(const HopperForwardKernelConfig &config,
-                                   ForwardVariant variant) {
+std::optional<int64_t> find_kernel(const Sm90ForwardKernelConfig &config, ForwardVariant variant) {
   size_t before = forward_kernels.size() + forward_kernels_causal.size();
-  if (!variant.causal) return find_in(hopper_forward_kernels, config, before);
-  before += hopper_forward_kernels.size();
-  return find_in(hopper_forward_kernels_causal, config, before);
+  if (!variant.causal) return find_in(sm90_forward_kernels, config, before);
+  before += sm90_forward_kernels.size();
+  return find_in(sm90_forward_kernels_causal, config, before);
 }
 
 const std::vector<RegisteredKernel> &registered_kernels() {
@@ -43,8 +42,8 @@ const std::vector<RegisteredKernel> &registered_kernels() {
     };
     add(forward_kernels, false);
     add(forward_kernels_causal, true);
-    add(hopper_forward_kernels, false);
-    add(hopper_forward_kernels_causal, true);
+    add(sm90_forward_kernels, false);
+    add(sm90_forward_kernels_causal, true);
     return all;
   }();
   return kernels;

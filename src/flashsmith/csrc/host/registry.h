@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "flashsmith/flash_attention.cuh"
-#include "flashsmith/hopper/arguments.cuh"
+#include "flashsmith/sm90/arguments.cuh"
 
 namespace flashsmith {
 
@@ -17,12 +17,12 @@ struct FamilyKernel {
   Function function;
 };
 
-using AmpereKernel = FamilyKernel<FlashForwardKernelConfig, forward_kernel_fn>;
-using HopperKernel = FamilyKernel<HopperForwardKernelConfig, hopper_forward_kernel_fn>;
+using Sm80Kernel = FamilyKernel<FlashForwardKernelConfig, forward_kernel_fn>;
+using Sm90Kernel = FamilyKernel<Sm90ForwardKernelConfig, sm90_forward_kernel_fn>;
 
 // The place of a family in this variant is its number for callers.
 struct RegisteredKernel {
-  std::variant<AmpereKernel, HopperKernel> kernel;
+  std::variant<Sm80Kernel, Sm90Kernel> kernel;
   ForwardVariant variant;
 };
 
@@ -33,6 +33,6 @@ const std::vector<RegisteredKernel> &registered_kernels();
 // The handle of the kernel that the generated map has for a configuration and variant; none if the
 // library lacks it.
 std::optional<int64_t> find_kernel(const FlashForwardKernelConfig &config, ForwardVariant variant);
-std::optional<int64_t> find_kernel(const HopperForwardKernelConfig &config, ForwardVariant variant);
+std::optional<int64_t> find_kernel(const Sm90ForwardKernelConfig &config, ForwardVariant variant);
 
 }  // namespace flashsmith

@@ -21,7 +21,8 @@ struct FlashForwardKernelConfig {
   bool async_copy;         // global -> shared with cp.async, else through registers
   bool eager_load_blocks;  // load the next K and V block as early as their buffer is free
   bool swizzled;           // permute 16-byte chunks of a shared-memory row against bank conflicts
-  // Fragments of the mma's K dimension that are loaded from shared memory at a time; 0: all.
+  // Fragments of the mma's K dimension that are loaded from shared memory at a time; 0: all. The
+  // Python class calls these three fields ..._K_tiles: both names are the documented ones.
   int Q_mma_load_K_fragments;
   int K_mma_load_K_fragments;
   int V_mma_load_K_fragments;
@@ -33,7 +34,7 @@ struct FlashForwardKernelConfig {
 
 // One point of the configuration space of the sm90 family. Same fields, in the same order, as the
 // Python class of this name; ordered, so that it can be the key of a map.
-struct HopperForwardKernelConfig {
+struct Sm90ForwardKernelConfig {
   ScalarType dtype;
   int d_head;                // 64, 96, 128, 192 or 256
   int B_r;                   // rows of Q a block works on at a time, 64 for each consumer warpgroup
@@ -54,7 +55,7 @@ struct HopperForwardKernelConfig {
   int fma_exponentials;   // of 16 exponentials, how many are polynomials on the FMA units
   bool tma_store;         // O leaves through shared memory by a bulk copy, else from registers
 
-  constexpr auto operator<=>(const HopperForwardKernelConfig &) const = default;
+  constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };
 
 // What a kernel computes, apart from how. The default is plain full attention.
@@ -94,12 +95,12 @@ constexpr int shared_memory_bytes(const FlashForwardKernelConfig &cfg) {
   return (cfg.B_r + 2 * cfg.B_c) * cfg.d_head * kElementBytes;
 }
 
-constexpr int threads_per_block(const HopperForwardKernelConfig &cfg) {
+constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;
 }
 
 // Columns of O that are in shared memory at a time, if it leaves by bulk copies.
-constexpr int staged_columns(const HopperForwardKernelConfig &cfg) {
+constexpr int staged_columns(const Sm90ForwardKernelConfig &cfg) {
   constexpr int kMost = 128;
   if (!cfg.tma_store) return 0;
   return cfg.d_head < kMost ? cfg.d_head : kMost;
@@ -107,7 +108,7 @@ constexpr int staged_columns(const HopperForwardKernelConfig &cfg) {
 
 // Tiles of Q, K and V, columns of O, two entries of the tile queue and the barriers: full and empty
 // for the rows of Q of each warpgroup and for each stage of K and V, full for the queue's entries.
-constexpr int shared_memory_bytes(const HopperForwardKernelConfig &cfg) {
+constexpr int shared_memory_bytes(const Sm90ForwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kQueueBytes = 16, kBarrierBytes = 8;
   const int elements =
       cfg.B_r * (cfg.d_head + staged_columns(cfg)) + cfg.B_c * 2 * cfg.n_stages * cfg.d_head;
@@ -117,7 +118,7 @@ constexpr int shared_memory_bytes(const HopperForwardKernelConfig &cfg) {
 
 // Global memory, zeroed, which a launch leaves zeroed: the queue's next tile, and how many blocks
 // have found it empty.
-constexpr int workspace_bytes(const HopperForwardKernelConfig &cfg) {
+constexpr int workspace_bytes(const Sm90ForwardKernelConfig &cfg) {
   return cfg.dynamic_queue ? 8 : 0;
 }
 constexpr int workspace_bytes(const FlashForwardKernelConfig &) { return 0; }

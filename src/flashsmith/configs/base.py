@@ -1,0 +1,170 @@
+"""What the configuration classes of all kernel families share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import Field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.features import Feature
+from flashsmith.configs.variant import FULL, ForwardVariant
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
+ELEMENT_BYTES = 2  # FP16 and BF16
+
+
+class ForwardConfigBase(ABC):
+    """How a kernel works: one point of a family's configuration space.
+
+    A family's class is a frozen, ordered dataclass with the same fields in the same order as the
+    C++ struct of its name. The class variables say how the family is called elsewhere.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    family: ClassVar[str]  # "sm80": its name, and that of the folder and namespace of its kernels
+    family_number: ClassVar[int]  # in libraries
+    minimum_gpu: ClassVar[str]  # the plainest architecture that it runs on
+    exact_arch: ClassVar[bool]  # whether that is the only one
+    kernel_function: ClassVar[str]  # C++ templates and types
+    static_configuration: ClassVar[str]
+    kernel_arguments: ClassVar[str]
+    kernel_pointer: ClassVar[str]  # C++ type
+    kernel_map: ClassVar[str]  # of full attention; the other variants' names follow
+    marker: ClassVar[str]  # the feature that only this family's short forms have; "" is all others
+    tuple_fields: ClassVar[tuple[str, ...]]  # of the short form
+    feature_table: ClassVar[tuple[Feature, ...]]
+    may_be_zero: ClassVar[frozenset[str]]  # fields for which 0 means something
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+
+    @abstractmethod
+    def problems(self, gpu: str) -> list[str]:
+        """The reasons, one sentence each, why this cannot be built or run on `gpu`; none if it can.
+
+        Raises:
+            ValueError: `gpu` is not a known architecture.
+        """
+
+    @abstractmethod
+    def takes(self, seq_len_k: int, *, plain: bool) -> bool:
+        """Whether a kernel can serve a problem.
+
+        plain: k is shaped as q, and no log-sum-exp is wanted.
+        """
+
+    @property
+    @abstractmethod
+    def threads_per_block(self) -> int:
+        """Threads of a block, those that only load included."""
+
+    @property
+    @abstractmethod
+    def shared_memory_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+
+    def for_dtype(self, dtype: DType) -> Self:
+        """The same tiles for another element type."""
+        return replace(self, dtype=dtype)
+
+    @property
+    def has_polynomials(self) -> bool:
+        """Whether some exponentials are polynomials, which are less exact and have no NaN."""
+        return False
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Zeroed global memory that a launch needs, and leaves zeroed."""
+        return 0
+
+    @property
+    def sort_key(self) -> tuple[int, Any]:
+        """Sorts configurations of several families; those of one sort by themselves, too."""
+        return self.family_number, self
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            kind = type(value).__name__
+            # isinstance would take True for an int, and True is no tile size.
+            if kind != field.type:
+                raise TypeError(
+                    f"{field.name}: expected {field.type}, got {value!r} of type {kind}"
+                )
+            minimum = 0 if field.name in self.may_be_zero else 1
+            if field.type == "int" and value < minimum:
+                raise ValueError(f"{field.name}: expected at least {minimum}, got {value}")
+
+    def __str__(self) -> str:
+        return self.short_form()
+
+    def short_form(self, include_d_head: bool = True, include_tup: bool = True) -> str:
+        """`(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax`.
+
+        The tuple is (dtype, d_head, B_r, B_c, n_warps), of the sm90 family with n_warpgroups. Only
+        the whole form says everything: the parser wants the d_head beside a form without it, and
+        reads none without the tuple.
+        """
+        text = "+".join(filter(None, (feature.write(self) for feature in self.feature_table)))
+        if not include_tup:
+            return text
+        names = [name for name in self.tuple_fields if include_d_head or name != "d_head"]
+        return f"({', '.join(str(getattr(self, name)) for name in names)}): {text}"
+
+    def to_cpp_struct(self) -> str:
+        """The C++ literal, `FlashForwardKernelConfig{ScalarType::Half, 128, 64, ...}`."""
+        values = ", ".join(self._cpp_values(self.dtype.to_cpp_str(), with_types=False))
+        return f"{type(self).__name__}{{{values}}}"
+
+    def kernel_name(self, with_types: bool = False, variant: ForwardVariant = FULL) -> str:
+        """The name of the kernel for `variant` as c++filt demangles it.
+
+        With types: as profilers print it, `(int)128, (bool)1`.
+        """
+        values = ", ".join(
+            self._cpp_values(f"(flashsmith::ScalarType){self.dtype.value}", with_types)
+        )
+        causal = f"(bool){int(variant.causal)}" if with_types else str(variant.causal).lower()
+        return (
+            f"void flashsmith::{self.kernel_function}<flashsmith::{self.static_configuration}<"
+            f"flashsmith::{type(self).__name__}{{{values}}}, "
+            f"flashsmith::ForwardVariant{{{causal}}}> >(flashsmith::{self.kernel_arguments})"
+        )
+
+    def _cpp_values(self, dtype: str, with_types: bool) -> list[str]:
+        values = [dtype]
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if with_types:
+                values.append(f"({field.type}){int(value)}")
+            else:
+                values.append(str(value).lower())
+        return values
+
+    def attn_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
+        """Operations of the two matrix products of full attention, 4 * b * h * s^2 * d.
+
+        What published TFLOP/s of attention are based on.
+        """
+        for name, value in {"n_samples": n_samples, "n_heads": n_heads, "seq_len": seq_len}.items():
+            if value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+        return 4 * n_samples * n_heads * seq_len**2 * self.d_head
+
+    def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
+        """`attn_flop` plus what the online softmax takes, an exponential counted as one operation.
+
+        Each score: scale, maximum, subtraction, exponential, sum (5). Each row at each K/V block:
+        difference of maxima, exponential, rescaling of l and of O's row (3 + d). Each row at the
+        end: division of O's row (d).
+        """
+        matmuls = self.attn_flop(n_samples, n_heads, seq_len)
+        n_KV_blocks = -(-seq_len // self.B_c)
+        row = 5 * seq_len + (3 + self.d_head) * n_KV_blocks + self.d_head
+        return matmuls + n_samples * n_heads * seq_len * row

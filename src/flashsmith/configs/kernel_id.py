@@ -1,0 +1,74 @@
+"""A kernel: a configuration of some family (how it works) with a variant (what it computes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import total_ordering
+
+from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.variant import FULL, ForwardVariant
+
+ForwardKernelConfig = FlashForwardKernelConfig | Sm90ForwardKernelConfig
+CONFIG_CLASSES: tuple[type[ForwardKernelConfig], ...] = (
+    FlashForwardKernelConfig,
+    Sm90ForwardKernelConfig,
+)
+
+
+@total_ordering
+@dataclass(frozen=True)
+class ForwardKernelInstance:
+    """One kernel: how it works (config) and what it computes (variant). Sorted by family first."""
+
+    config: ForwardKernelConfig
+    variant: ForwardVariant = FULL
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, CONFIG_CLASSES):
+            names = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
+            raise TypeError(f"config: expected {names}, got {self.config!r}")
+        if not isinstance(self.variant, ForwardVariant):
+            raise TypeError(f"variant: expected ForwardVariant, got {self.variant!r}")
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, ForwardKernelInstance):
+            return NotImplemented
+        return (*self.config.sort_key, self.variant) < (*other.config.sort_key, other.variant)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """The short form, then the variant's name unless that is plain full attention."""
+        return self.config.short_form() + self._variant_suffix(" ")
+
+    @property
+    def slug(self) -> str:
+        """A unique name for files and C++ identifiers, `fp16_d128_r64_c64_w4_async_..._causal`."""
+        values = (getattr(self.config, name) for name in self.config.tuple_fields)
+        tup = "{}_d{}_r{}_c{}_w{}".format(*values).lower()
+        features = self.config.short_form(include_tup=False).replace("_tiles", "").replace("+", "_")
+        return f"{tup}_{features}" + self._variant_suffix("_")
+
+    def kernel_name(self, with_types: bool = False) -> str:
+        """The kernel's name as c++filt demangles it.
+
+        With types: as profilers print it, `(int)128, (bool)1`.
+        """
+        return self.config.kernel_name(with_types, self.variant)
+
+    def _variant_suffix(self, separator: str) -> str:
+        return "" if self.variant == FULL else separator + self.variant.name
+
+
+def require_buildable(config: ForwardKernelConfig, gpu: str | None = None) -> None:
+    """Raises ValueError that lists the problems of `config` on `gpu`, if it has any.
+
+    gpu: None: the plainest that the family runs on.
+    """
+    gpu = gpu or config.minimum_gpu
+    if problems := config.problems(gpu):
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        raise ValueError(f"config {config} cannot be built for {gpu}:\n{listed}")

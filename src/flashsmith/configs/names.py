@@ -1,0 +1,186 @@
+"""Kernel names, as compilers, profilers and tables write them, back into configurations.
+
+Three forms are read: the short form, also as a cell of a `|`-separated table row; the demangled
+name, without types as c++filt prints it or with them (`(c10::ScalarType)5, (int)128, (bool)1`); and
+the mangled name, which ptxas reports and which a demangler older than C++20 leaves as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.features import read_features
+from flashsmith.configs.kernel_id import (
+    CONFIG_CLASSES,
+    ForwardKernelConfig,
+    ForwardKernelInstance,
+)
+from flashsmith.configs.variant import FORWARD_VARIANTS, FULL, ForwardVariant
+
+_EXAMPLE = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+_CPP_DTYPES = {dtype.to_cpp_str(): dtype for dtype in DType}
+
+_SHORT_FORM = re.compile(
+    r"\(\s*(?P<dtype>\w+)\s*,(?:\s*(?P<d_head>\d+)\s*,)?"
+    r"\s*(?P<B_r>\d+)\s*,\s*(?P<B_c>\d+)\s*,\s*(?P<warps>\d+)\s*\)"
+    r"\s*:\s*(?P<features>[\w+]+)"
+    rf"(?:\s+(?P<variant>{'|'.join(variant.name for variant in FORWARD_VARIANTS)}))?"
+)
+
+_CLASSES = {kind.__name__: kind for kind in CONFIG_CLASSES}
+_CONFIG = re.compile(rf"(?<!\w)({'|'.join(_CLASSES)})\s*\{{([^{{}}]*)\}}")
+_VARIANT = re.compile(r"(ForwardVariant)\s*\{([^{}]*)\}")
+# A type only where one is printed, then an enumerator, true, false or a number.
+_VALUE = re.compile(r"(?:\(\s*(?P<type>[\w:]+)\s*\)\s*)?(?P<value>[\w:]+)")
+
+# Itanium ABI: L <type> <value> E, the type being i (int), b (bool) or N...E (the enumeration).
+_MANGLED_VALUE = r"L(?:N\w*?ScalarTypeE|i|b)\d+E"
+_MANGLED_CONFIG = re.compile(rf"(?<!\d)\d\d({'|'.join(_CLASSES)})E((?:{_MANGLED_VALUE})+)E")
+_MANGLED_VARIANT = re.compile(rf"14(ForwardVariant)E((?:{_MANGLED_VALUE})*)E")
+
+
+def is_kernel_name(word: str) -> bool:
+    """Whether a word is meant as a kernel's name, in any form; no key of a set looks like one."""
+    return ":" in word or "{" in word or is_cpp_name(word)
+
+
+def is_cpp_name(text: str) -> bool:
+    """Whether `text` names a kernel of ours as C++ does, demangled or mangled."""
+    return any(name in text for name in _CLASSES)
+
+
+def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> ForwardKernelConfig:
+    """The configuration that a kernel name, demangled or mangled, or a short form stands for.
+
+    Args:
+        name: the name; a table row may have other cells beside it.
+        d_head: the head dimension of a short form whose tuple leaves it out, (FP16, 64, 64, 4).
+            Such a form does not say it, so it is needed there; elsewhere it must agree.
+
+    Raises:
+        ValueError: the name is in none of the forms, incomplete, or names two configurations.
+    """
+    return parse_kernel_name_into_instance(name, d_head).config
+
+
+def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> ForwardKernelInstance:
+    """As parse_kernel_name_into_config, with the variant; a name without one: full attention."""
+    parse = _parse_cpp_name if is_cpp_name(name) else _parse_short_form
+    try:
+        found = parse(name, d_head)
+        if not found:
+            raise ValueError("it contains no configuration")
+        if len(found) > 1:
+            raise ValueError(f"it names {len(found)} kernels: {', '.join(sorted(map(str, found)))}")
+        (instance,) = found
+        if d_head not in (None, instance.config.d_head):
+            raise ValueError(
+                f"it says d_head {instance.config.d_head}, the argument d_head {d_head}"
+            )
+    except ValueError as error:
+        raise ValueError(
+            f"kernel name {name!r} cannot be parsed: {error}; valid are a short form like "
+            f"{_EXAMPLE!r} and a kernel's C++ name with "
+            f"{' or '.join(f'{kind}{{...}}' for kind in _CLASSES)}"
+        ) from None
+    return instance
+
+
+def _parse_short_form(text: str, d_head: int | None) -> set[ForwardKernelInstance]:
+    # Markdown may emphasise a cell.
+    cells = (cell.strip(" \t\r\n`*") for cell in text.split("|"))
+    matches = (match for cell in cells if (match := _SHORT_FORM.fullmatch(cell)))
+    return {_from_short_form(match, d_head) for match in matches}
+
+
+def _from_short_form(match: re.Match[str], d_head: int | None) -> ForwardKernelInstance:
+    d_head = int(match["d_head"]) if match["d_head"] else d_head
+    if d_head is None:
+        raise ValueError(
+            "its tuple has no d_head; pass d_head, or write (dtype, d_head, B_r, B_c, n_warps)"
+        )
+    texts = match["features"].split("+")
+    kinds = sorted(CONFIG_CLASSES, key=lambda kind: not kind.marker)  # the one without comes last
+    kind = next(kind for kind in kinds if not kind.marker or kind.marker in texts)
+    sizes = map(int, match.group("B_r", "B_c", "warps"))
+    tup: tuple[Any, ...] = (DType.from_string(match["dtype"]), d_head, *sizes)
+    values = dict(zip(kind.tuple_fields, tup, strict=True))
+    config = kind(**values, **read_features(texts, kind.feature_table))
+    return ForwardKernelInstance(config, ForwardVariant.from_name(match["variant"] or FULL.name))
+
+
+def _parse_cpp_name(text: str, _d_head: int | None) -> set[ForwardKernelInstance]:
+    configs = {
+        _config_from_values(_CLASSES[kind], values)
+        for kind, values in _cpp_values(_CONFIG, _MANGLED_CONFIG, text)
+    }
+    variants = {
+        _variant_from_values(values) for _, values in _cpp_values(_VARIANT, _MANGLED_VARIANT, text)
+    }
+    return {
+        ForwardKernelInstance(config, variant)
+        for config in configs
+        for variant in variants or {FULL}
+    }
+
+
+def _cpp_values(
+    demangled: re.Pattern[str], mangled: re.Pattern[str], text: str
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The name and (type, value) pairs of each struct literal; "" where no type is written."""
+    found = [
+        (kind, [_split_value(value) for value in body.split(",") if value.strip()])
+        for kind, body in demangled.findall(text)
+    ]
+    for kind, body in mangled.findall(text):
+        literals = re.findall(r"L(?:N\w*?(ScalarType)E|(i)|(b))(\d+)E", body)
+        values = [(enum or ("int" if is_int else "bool"), n) for enum, is_int, _, n in literals]
+        found.append((kind, values))
+    return found
+
+
+def _split_value(text: str) -> tuple[str, str]:
+    match = _VALUE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text.strip()!r} is not a value")
+    return (match["type"] or "").rpartition("::")[2], match["value"]
+
+
+def _config_from_values(
+    kind: type[ForwardKernelConfig], values: list[tuple[str, str]]
+) -> ForwardKernelConfig:
+    wanted = fields(kind)
+    if len(values) > len(wanted):
+        raise ValueError(f"it has {len(values)} values for the {len(wanted)} fields")
+    # g++ leaves out the zeros that a literal ends with.
+    values = values + [("", "0")] * (len(wanted) - len(values))
+    return kind(
+        *(
+            _convert(field.name, str(field.type), *value)
+            for field, value in zip(wanted, values, strict=True)
+        )
+    )
+
+
+def _variant_from_values(values: list[tuple[str, str]]) -> ForwardVariant:
+    if len(values) > 1:
+        raise ValueError(f"its ForwardVariant has {len(values)} values for 1 field")
+    return ForwardVariant(*(_convert("causal", "bool", *value) for value in values))
+
+
+def _convert(name: str, kind: str, cpp_type: str, value: str) -> Any:
+    if cpp_type in ("", {"DType": "ScalarType"}.get(kind, kind)):
+        if kind == "DType":
+            enumerator = f"ScalarType::{value.rpartition('::')[2]}"
+            return (
+                _CPP_DTYPES[enumerator] if enumerator in _CPP_DTYPES else DType.from_string(value)
+            )
+        if kind == "bool" and value in ("0", "1", "false", "true"):
+            return value in ("1", "true")
+        if kind == "int" and value.isdigit():
+            return int(value)
+    written = f"({cpp_type}){value}" if cpp_type else value
+    raise ValueError(f"its {name} is {written}, which is no {kind}")

@@ -1,0 +1,92 @@
+"""Sets of configurations by name: what the keys of commands and of KERNELS stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from flashsmith import settings
+from flashsmith.configs.kernel_id import ForwardKernelConfig
+from flashsmith.configs.names import is_kernel_name, parse_kernel_name_into_config
+from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
+from flashsmith.configs.sm80.forward_space import (
+    get_autotuning_kernel_configs,
+    get_kernel_progression_configs,
+)
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward_space import (
+    get_sm90_autotuning_kernel_configs,
+    get_sm90_kernel_progression_configs,
+)
+
+
+def get_kernels_to_build() -> list[FlashForwardKernelConfig]:
+    """The default set: the tuning space and the progression, unique and sorted (85)."""
+    return sorted({*get_autotuning_kernel_configs(), *get_kernel_progression_configs()})
+
+
+def get_sm90_kernels_to_build() -> list[Sm90ForwardKernelConfig]:
+    """The tuning space and the progression of the sm90 family, unique and sorted."""
+    return sorted({*get_sm90_autotuning_kernel_configs(), *get_sm90_kernel_progression_configs()})
+
+
+_SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
+    "all": get_kernels_to_build,
+    "tune": get_autotuning_kernel_configs,
+    "sm90-prog": get_sm90_kernel_progression_configs,
+    "sm90-tune": get_sm90_autotuning_kernel_configs,
+    "sm90": get_sm90_kernels_to_build,
+}
+
+
+def get_kernel_configs(kernels_key: str | None = None) -> list[ForwardKernelConfig]:
+    """The set of configurations called `kernels_key`.
+
+    Every key that begins with prog: the progression, in its order, with "all" in it (progall,
+    prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
+    as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90:
+    progression, tuning space and both of the sm90 family. None or empty: what the environment
+    variable KERNELS says, and "all" where it is unset.
+
+    Raises:
+        ValueError: there is no such set; the message lists the keys.
+    """
+    if kernels_key is None or not kernels_key.strip():
+        kernels_key = settings.KERNELS.get() or "all"
+    key = kernels_key.strip().lower()
+    if key.startswith("prog"):
+        return list(get_kernel_progression_configs(all_block_sizes="all" in key))
+    if key in _SETS:
+        return list(_SETS[key]())
+    tuning_space = get_autotuning_kernel_configs()
+    if block := re.fullmatch(r"(\d+)\s*,\s*(\d+)", key):
+        B_r, B_c = int(block[1]), int(block[2])
+        if configs := [cfg for cfg in tuning_space if (cfg.B_r, cfg.B_c) == (B_r, B_c)]:
+            return list(configs)
+    pairs = " ".join(
+        f'"{B_r},{B_c}"' for B_r, B_c in sorted({(c.B_r, c.B_c) for c in tuning_space})
+    )
+    valid = ", ".join(settings.KERNEL_SETS)
+    raise ValueError(
+        f"kernels key {kernels_key!r} is not known; valid are {valid}, with B_r,B_c of the tuning "
+        f"space: {pairs}"
+    )
+
+
+def select_kernel_configs(selectors: Sequence[str] = ()) -> list[ForwardKernelConfig]:
+    """The configurations that words choose: keys of get_kernel_configs, and kernel names.
+
+    Each once, in the order of the words; no words stand for `get_kernel_configs()`.
+
+    Raises:
+        ValueError: a word is neither a key nor a name.
+    """
+    if not selectors:
+        return get_kernel_configs()
+    chosen: list[ForwardKernelConfig] = []
+    for selector in selectors:
+        if is_kernel_name(selector):
+            chosen.append(parse_kernel_name_into_config(selector))
+        else:
+            chosen.extend(get_kernel_configs(selector))
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,1 @@
+"""What the sm80 family (mma.sync, cp.async) can build."""

@@ -1,0 +1,185 @@
+"""Forward kernels of the sm80 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flashsmith.configs.base import ELEMENT_BYTES, ForwardConfigBase
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.features import Feature, flag
+from flashsmith.gpus import (
+    MAX_REGISTERS_PER_THREAD,
+    MAX_THREADS_PER_BLOCK,
+    WARP_SIZE,
+    GpuArchitecture,
+    get_gpu_architecture,
+)
+
+MMA_M = 16  # mma.sync.m16n8k16: rows of Q in a fragment
+MMA_K = 16  # elements of a fragment along the dimension that is summed over
+MIN_COMPUTE_CAPABILITY = (8, 0)  # cp.async, ldmatrix and the BF16 mma
+
+# FP32 accumulators S and O that a thread may hold; the rest are for addresses and fragments.
+MAX_ACCUMULATOR_REGISTERS = 224
+
+SUPPORTED_VALUES = {
+    "d_head": (64, 128),
+    "B_r": (64, 128),
+    "B_c": (32, 64, 128),
+    "n_warps": (4, 8),
+}
+
+_LOAD_TILES = ("Q_mma_load_K_tiles", "K_mma_load_K_tiles", "V_mma_load_K_tiles")
+
+
+@dataclass(frozen=True, order=True)
+class FlashForwardKernelConfig(ForwardConfigBase):
+    """How a kernel works: one point of the configuration space, the C++ struct of the same name.
+
+    Same fields in the same order as the C++ struct, and the same order between configurations.
+
+    dtype: element type of Q, K, V and O; sums and statistics are FP32.
+    d_head: head dimension, 64 or 128.
+    B_r: rows of Q that a thread block works on.
+    B_c: rows of K and V that are in shared memory at a time.
+    n_warps: warps of a thread block, which share the rows of Q.
+    async_copy: global to shared memory with cp.async, else through registers.
+    eager_load_blocks: load the next K and V block as early as their buffer is free.
+    swizzled: permute the 16-byte chunks of a shared-memory row against bank conflicts.
+    Q_mma_load_K_tiles, K_mma_load_K_tiles, V_mma_load_K_tiles: fragments along the mma's K
+        dimension that are loaded from shared memory at a time; 0: the operand's whole block is
+        held in registers.
+    mma_double_buffer_loads: load the next fragments before the current mma.
+    optimized_softmax: the softmax scale is folded into the exponential, row sums are reduced once
+        at the end.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative, or zero where that means nothing. What is well formed may
+            still be a point that no kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+    async_copy: bool
+    eager_load_blocks: bool
+    swizzled: bool
+    Q_mma_load_K_tiles: int
+    K_mma_load_K_tiles: int
+    V_mma_load_K_tiles: int
+    mma_double_buffer_loads: bool
+    optimized_softmax: bool
+
+    family: ClassVar[str] = "sm80"
+    family_number: ClassVar[int] = 0
+    minimum_gpu: ClassVar[str] = "sm_80"
+    exact_arch: ClassVar[bool] = False
+    kernel_function: ClassVar[str] = "sm80::flash_forward_kernel"
+    static_configuration: ClassVar[str] = "sm80::StaticForwardKernelConfig"
+    kernel_arguments: ClassVar[str] = "ForwardKernelArgs"
+    kernel_pointer: ClassVar[str] = "forward_kernel_fn"
+    kernel_map: ClassVar[str] = "forward_kernels"
+    marker: ClassVar[str] = ""
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        flag("async", "async_copy"),
+        flag("eager", "eager_load_blocks"),
+        flag("swizzled", "swizzled"),
+        Feature("load_{Q}_{K}_{V}_tiles", _LOAD_TILES),
+        flag("buffer", "mma_double_buffer_loads"),
+        flag("opt_softmax", "optimized_softmax"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset(_LOAD_TILES)
+
+    def problems(self, gpu: str = "sm_80") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_value_problems(self),
+            *_row_problems(self),
+            *_load_tile_problems(self),
+            *_register_problems(self),
+            *_gpu_problems(self, architecture),
+        ]
+
+    def takes(self, seq_len_k: int, *, plain: bool) -> bool:
+        """Its blocks have to divide the length."""
+        return plain and seq_len_k % self.B_r == 0 and seq_len_k % self.B_c == 0
+
+    @property
+    def threads_per_block(self) -> int:
+        return self.n_warps * WARP_SIZE
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """One tile each of Q, K and V; O leaves through Q's."""
+        return (self.B_r + 2 * self.B_c) * self.d_head * ELEMENT_BYTES
+
+
+def _value_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+    for name, supported in SUPPORTED_VALUES.items():
+        value = getattr(config, name)
+        if value not in supported:
+            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+
+
+def _row_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+    if config.B_r % (MMA_M * config.n_warps) != 0:
+        yield (
+            f"B_r is {config.B_r}, which {config.n_warps} warps cannot share in multiples of an "
+            f"mma's {MMA_M} rows; B_r must be a multiple of {MMA_M * config.n_warps}."
+        )
+
+
+def _load_tile_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+    # Q K^T sums over d_head, P V over the rows of V.
+    for operand, summed in (("Q", "d_head"), ("K", "d_head"), ("V", "B_c")):
+        name = f"{operand}_mma_load_K_tiles"
+        tiles = getattr(config, name)
+        fragments = getattr(config, summed) // MMA_K
+        if tiles == 0:
+            continue
+        if tiles == 1 or tiles & (tiles - 1) != 0:
+            yield f"{name} is {tiles}; it must be 0 or a power of two that is at least 2."
+        elif tiles > fragments:
+            yield (
+                f"{name} is {tiles}, but {operand} has only {fragments} fragments "
+                f"({summed} {getattr(config, summed)} / {MMA_K})."
+            )
+
+
+def _register_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+    rows_per_warp = config.B_r // config.n_warps
+    S_registers = rows_per_warp * config.B_c // WARP_SIZE
+    O_registers = rows_per_warp * config.d_head // WARP_SIZE
+    if S_registers + O_registers > MAX_ACCUMULATOR_REGISTERS:
+        yield (
+            f"The accumulators take {S_registers} (S) + {O_registers} (O) registers per thread; "
+            f"at most {MAX_ACCUMULATOR_REGISTERS} of {MAX_REGISTERS_PER_THREAD} leave room for "
+            "addresses and fragments."
+        )
+
+
+def _gpu_problems(config: FlashForwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
+        yield (
+            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "
+            f"{'.'.join(map(str, MIN_COMPUTE_CAPABILITY))} or newer is needed."
+        )
+    if config.threads_per_block > MAX_THREADS_PER_BLOCK:
+        yield (
+            f"n_warps is {config.n_warps}, which makes {config.threads_per_block} threads per "
+            f"block; at most {MAX_THREADS_PER_BLOCK} are possible."
+        )
+    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
+        yield (
+            f"The tiles of Q, K and V take {config.shared_memory_bytes} bytes of shared memory; a "
+            f"block on {gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
+        )

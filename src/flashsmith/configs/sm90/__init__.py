@@ -1,0 +1,1 @@
+"""What the sm90 family (wgmma, TMA) can build."""

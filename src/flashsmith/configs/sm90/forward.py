@@ -1,0 +1,264 @@
+"""Forward kernels of the sm90 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from flashsmith.configs.base import ELEMENT_BYTES, ForwardConfigBase
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.features import Feature, flag, number
+from flashsmith.gpus import GpuArchitecture, get_gpu_architecture
+
+WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
+WARPGROUP_SIZE = 128
+_STAGED_COLUMNS = 128  # of O, at most, in shared memory at a time
+_QUEUE_BYTES = 16  # of shared memory: two entries
+_BARRIER_BYTES = 8
+COMPUTE_CAPABILITY = (9, 0)  # wgmma exists there alone
+WGMMA_M = 64  # rows of one wgmma
+WGMMA_K = 16  # elements that one wgmma sums over
+MAX_WGMMA_N = 256
+MAX_STAGES = 8
+MAX_CLUSTER = 2
+MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
+MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
+
+SUPPORTED_D_HEADS = (64, 96, 128, 192, 256)
+# Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
+CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
+# What addresses, statistics and temporaries take, at least.
+OTHER_REGISTERS = 24
+
+
+def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
+    """The largest lazy_rescale_log2 at which an element type loses nothing."""
+    if stale_maximum and dtype == DType.FP16:
+        return MAX_FP16_LEAD_LOG2
+    return MAX_LAZY_LOG2
+
+
+@dataclass(frozen=True, order=True)
+class Sm90ForwardKernelConfig(ForwardConfigBase):
+    """How a kernel works: one point of the configuration space, the C++ struct of the same name.
+
+    A thread block has one warpgroup that loads, and others that compute (consumers).
+
+    dtype: element type of Q, K, V and O; sums and statistics are FP32.
+    d_head: head dimension: 64, 96, 128, 192 or 256.
+    B_r: rows of Q that a thread block works on at a time, 64 for each consumer warpgroup.
+    B_c: rows of K and V that a stage holds.
+    n_warpgroups: consumer warpgroups.
+    n_stages: blocks of K, and of V, that are in shared memory at a time.
+    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T take Q from registers, the
+        others from shared memory.
+    overlap_softmax: Q K^T of the next block runs while the softmax of this one does.
+    ping_pong: the consumer warpgroups take turns with the tensor cores.
+    persistent: one block on each multiprocessor works on tile after tile.
+    dynamic_queue: persistent blocks take their next tile from a queue in global memory, else block
+        b of n works on the tiles b, b + n, b + 2 n and so on.
+    overlap_tiles: persistent blocks run a tile's last P V with the next tile's first Q K^T.
+    heads_per_group: tiles go, longest first, through so many heads at a time; 0: head by head.
+    cluster_size: thread blocks that work on neighbouring blocks of Q and load K and V together, by
+        multicast; 1: each on its own.
+    lazy_rescale_log2: O is rescaled only where a row's maximum has grown by more than a factor
+        2^this; 0: at every block.
+    stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale.
+    fma_exponentials: how many of 16 exponentials are polynomials on the FMA units.
+    tma_store: O leaves through shared memory by a bulk copy, else from registers.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative, or zero where that means nothing. What is well formed may
+            still be a point that no kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warpgroups: int
+    n_stages: int
+    Q_steps_in_registers: int
+    overlap_softmax: bool
+    ping_pong: bool
+    persistent: bool
+    dynamic_queue: bool
+    overlap_tiles: bool
+    heads_per_group: int
+    cluster_size: int
+    lazy_rescale_log2: int
+    stale_maximum: bool
+    fma_exponentials: int
+    tma_store: bool
+
+    family: ClassVar[str] = "sm90"
+    family_number: ClassVar[int] = 1
+    minimum_gpu: ClassVar[str] = "sm_90a"
+    exact_arch: ClassVar[bool] = True
+    kernel_function: ClassVar[str] = "sm90::forward_kernel"
+    static_configuration: ClassVar[str] = "sm90::KernelTraits"
+    kernel_arguments: ClassVar[str] = "Sm90ForwardKernelArgs"
+    kernel_pointer: ClassVar[str] = "sm90_forward_kernel_fn"
+    kernel_map: ClassVar[str] = "sm90_forward_kernels"
+    marker: ClassVar[str] = WGMMA
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warpgroups")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(WGMMA),
+        number("stages", "n_stages"),
+        number("q_regs", "Q_steps_in_registers", absent=0),
+        flag("overlap", "overlap_softmax"),
+        flag("ping_pong", "ping_pong"),
+        flag("persistent", "persistent"),
+        flag("queue", "dynamic_queue"),
+        flag("tiles", "overlap_tiles"),
+        number("heads", "heads_per_group", absent=0),
+        number("cluster", "cluster_size", absent=1),
+        number("lazy", "lazy_rescale_log2", absent=0),
+        flag("stale", "stale_maximum"),
+        number("fma_exp", "fma_exponentials", absent=0),
+        flag("tma_store", "tma_store"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset(
+        ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
+    )
+
+    def problems(self, gpu: str = "sm_90a") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_tile_problems(self),
+            *_schedule_problems(self),
+            *_softmax_problems(self),
+            *_register_problems(self),
+            *_gpu_problems(self, architecture),
+        ]
+
+    def takes(self, seq_len_k: int, *, plain: bool) -> bool:
+        """It takes every length, k of any length and with fewer heads, and gives log-sum-exp."""
+        return True
+
+    def for_dtype(self, dtype: DType) -> Sm90ForwardKernelConfig:
+        """The same tiles for another element type; FP16 has less room for a stale maximum."""
+        lead = max_lead_log2(dtype, stale_maximum=self.stale_maximum)
+        return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
+
+    @property
+    def threads_per_block(self) -> int:
+        return (self.n_warpgroups + 1) * WARPGROUP_SIZE
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Tiles of Q, K and V, columns of O on their way out, queue entries and barriers."""
+        staged_columns = min(self.d_head, _STAGED_COLUMNS) if self.tma_store else 0
+        elements = self.B_r * (self.d_head + staged_columns)
+        elements += self.B_c * 2 * self.n_stages * self.d_head
+        n_barriers = 2 * self.n_warpgroups + 4 * self.n_stages + 2
+        return elements * ELEMENT_BYTES + _QUEUE_BYTES + n_barriers * _BARRIER_BYTES
+
+    @property
+    def has_polynomials(self) -> bool:
+        return self.fma_exponentials > 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The queue's next tile, and how many blocks have found it empty."""
+        return 8 if self.dynamic_queue else 0
+
+
+def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
+    if config.d_head not in SUPPORTED_D_HEADS:
+        yield f"d_head is {config.d_head}; supported are {', '.join(map(str, SUPPORTED_D_HEADS))}."
+    if config.n_warpgroups not in CONSUMER_REGISTERS:
+        most = max(CONSUMER_REGISTERS)
+        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {most}."
+    if config.B_r != WGMMA_M * config.n_warpgroups:
+        yield (
+            f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "
+            f"{WGMMA_M} rows of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
+        )
+    steps = config.d_head // WGMMA_K
+    if config.Q_steps_in_registers > steps:
+        yield (
+            f"Q_steps_in_registers is {config.Q_steps_in_registers}; with d_head {config.d_head} "
+            f"Q K^T has {steps}."
+        )
+    if config.B_c % WGMMA_K != 0 or config.B_c > MAX_WGMMA_N:
+        yield f"B_c is {config.B_c}; it must be a multiple of {WGMMA_K} up to {MAX_WGMMA_N}."
+
+
+def _schedule_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
+    if config.n_stages > MAX_STAGES:
+        yield f"n_stages is {config.n_stages}; at most {MAX_STAGES} are supported."
+    if config.overlap_softmax and config.n_stages < 2:
+        yield "overlap_softmax needs the next block's K beside this one's V, that is 2 stages."
+    if config.ping_pong and config.n_warpgroups < 2:
+        yield "ping_pong needs warpgroups that take turns, but n_warpgroups is 1."
+    if config.dynamic_queue and not config.persistent:
+        yield "dynamic_queue needs persistent blocks, which alone ask for further tiles."
+    if config.overlap_tiles and not (config.persistent and config.overlap_softmax):
+        yield "overlap_tiles needs persistent blocks and overlap_softmax."
+    if config.cluster_size > MAX_CLUSTER:
+        yield f"cluster_size is {config.cluster_size}; supported are 1 to {MAX_CLUSTER}."
+    if config.cluster_size > 1 and config.dynamic_queue:
+        yield "dynamic_queue hands out tiles one by one; the blocks of a cluster need neighbours."
+
+
+def _softmax_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
+    if config.lazy_rescale_log2 > MAX_LAZY_LOG2:
+        yield (
+            f"lazy_rescale_log2 is {config.lazy_rescale_log2}; at most {MAX_LAZY_LOG2} keeps P far "
+            "from overflow in FP16."
+        )
+    if config.stale_maximum and config.lazy_rescale_log2 == 0:
+        yield "stale_maximum needs room for growth, but lazy_rescale_log2 is 0."
+    lead = max_lead_log2(config.dtype, stale_maximum=config.stale_maximum)
+    if lead < config.lazy_rescale_log2 <= MAX_LAZY_LOG2:
+        yield (
+            f"lazy_rescale_log2 is {config.lazy_rescale_log2}; with stale_maximum P is smaller by "
+            f"2^that, and FP16 loses small weights beyond {lead}."
+        )
+    if config.stale_maximum and config.fma_exponentials > 0:
+        yield (
+            f"fma_exponentials is {config.fma_exponentials}; with stale_maximum there are no "
+            "registers for polynomials (ptxas would serialise wgmma, C7511)."
+        )
+    if config.fma_exponentials > 16:
+        yield f"fma_exponentials is {config.fma_exponentials} of 16; at most all of them can be."
+
+
+def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
+    if config.n_warpgroups not in CONSUMER_REGISTERS:
+        return
+    registers = {
+        "O": config.d_head // 2,
+        "S": config.B_c // 2,
+        # Else S is in registers no longer when P, half as large, takes their place.
+        "P": config.B_c // 4 if config.overlap_softmax else 0,
+        "Q": 4 * config.Q_steps_in_registers,
+        "other": OTHER_REGISTERS,
+    }
+    needed = sum(registers.values())
+    available = CONSUMER_REGISTERS[config.n_warpgroups]
+    if needed > available:
+        listed = " + ".join(f"{n} ({what})" for what, n in registers.items() if n)
+        yield (
+            f"A consumer's thread needs {needed} registers, {listed}; with {config.n_warpgroups} "
+            f"consumer warpgroups it has {available}."
+        )
+
+
+def _gpu_problems(config: Sm90ForwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    if gpu.compute_capability != COMPUTE_CAPABILITY:
+        yield (
+            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; the "
+            "instructions of the sm90 family exist on 9.0 alone (sm_90a)."
+        )
+    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
+        yield (
+            f"The tiles take {config.shared_memory_bytes} bytes of shared memory; a block on "
+            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
+        )

@@ -1,0 +1,164 @@
+"""The declared sets of the sm90 family: to show step by step, and to tune over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+from flashsmith.configs.dtype import DType
+from flashsmith.configs.names import parse_kernel_name_into_config
+from flashsmith.configs.sm90.forward import WGMMA_M, Sm90ForwardKernelConfig, max_lead_log2
+from flashsmith.gpus import get_gpu_architecture
+
+# One idea a step, in this order.
+_PROGRESSION = (
+    "wgmma+stages_2",
+    "wgmma+stages_2+overlap",
+    "wgmma+stages_2+q_regs_8+overlap",
+    "wgmma+stages_2+q_regs_8+overlap+lazy_8",
+    "wgmma+stages_2+q_regs_8+overlap+lazy_8+stale",
+    "wgmma+stages_2+q_regs_8+overlap+persistent+tiles+lazy_8+stale",
+    "wgmma+stages_2+q_regs_8+overlap+persistent+tiles+lazy_8+stale+tma_store",
+    "wgmma+stages_2+q_regs_8+overlap+persistent+queue+tiles+heads_16+lazy_8+stale+tma_store",
+)
+_PROGRESSION_TILES = f"({DType.BF16}, 128, 128, 128, 2)"  # lazy_8 with stale needs BF16's exponents
+
+
+class Sm90Tiles(NamedTuple):
+    """What of a configuration decides about its registers and shared memory."""
+
+    n_warpgroups: int
+    B_c: int
+    n_stages: int
+    Q_steps_in_registers: int
+    ping_pong: bool
+    overlap_softmax: bool = True
+    overlap_tiles: bool = True  # where softmax overlaps
+
+
+# By d_head, those that were the fastest for some shape, or close (docs/kernels/sm90-forward.md).
+_TUNING_TILES = {
+    64: (
+        Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
+        Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True, overlap_tiles=False),
+        Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(4, 64, 4, Q_steps_in_registers=4, ping_pong=False, overlap_softmax=False),
+        Sm90Tiles(3, 128, 2, Q_steps_in_registers=0, ping_pong=True),
+    ),
+    96: (
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
+        Sm90Tiles(3, 64, 3, Q_steps_in_registers=0, ping_pong=True),
+        Sm90Tiles(3, 96, 2, Q_steps_in_registers=0, ping_pong=True),
+        Sm90Tiles(3, 96, 2, Q_steps_in_registers=0, ping_pong=True, overlap_tiles=False),
+    ),
+    128: (
+        Sm90Tiles(2, 64, 4, Q_steps_in_registers=8, ping_pong=False),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=False),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
+        Sm90Tiles(3, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
+        Sm90Tiles(3, 80, 2, Q_steps_in_registers=1, ping_pong=True),
+    ),
+    192: (
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
+        Sm90Tiles(2, 80, 2, Q_steps_in_registers=4, ping_pong=False),
+        Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
+    ),
+    256: (
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True),
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=True, overlap_tiles=False),
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
+    ),
+}
+_HEADS_PER_GROUP = (0, 16, 32, 64)
+
+# By d_head, what serves middling lengths well.
+_RULE_TILES = {
+    64: Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
+    96: Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
+    128: Sm90Tiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
+    192: Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
+    256: Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+}
+
+
+def make_sm90_config(
+    dtype: DType,
+    d_head: int,
+    tiles: Sm90Tiles,
+    *,
+    heads_per_group: int,
+    stale_maximum: bool,
+) -> Sm90ForwardKernelConfig:
+    """With what helps every shape: persistent blocks with a queue, as lazy a rescale as the dtype
+    allows, and bulk stores where there is room for them."""
+    config = Sm90ForwardKernelConfig(
+        dtype=dtype,
+        d_head=d_head,
+        B_r=WGMMA_M * tiles.n_warpgroups,
+        B_c=tiles.B_c,
+        n_warpgroups=tiles.n_warpgroups,
+        n_stages=tiles.n_stages,
+        Q_steps_in_registers=tiles.Q_steps_in_registers,
+        overlap_softmax=tiles.overlap_softmax,
+        ping_pong=tiles.ping_pong,
+        persistent=True,
+        dynamic_queue=True,
+        overlap_tiles=tiles.overlap_softmax and tiles.overlap_tiles,
+        heads_per_group=heads_per_group,
+        cluster_size=1,
+        lazy_rescale_log2=max_lead_log2(dtype, stale_maximum=stale_maximum),
+        stale_maximum=stale_maximum,
+        fma_exponentials=0,
+        tma_store=True,
+    )
+    architecture = get_gpu_architecture(config.minimum_gpu)
+    has_room = config.shared_memory_bytes <= architecture.max_shared_memory_per_block_bytes
+    return config if has_room else replace(config, tma_store=False)
+
+
+def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
+    """The steps from the plainest wgmma kernel to the best, in that order, BF16 and d_head 128."""
+    names = (f"{_PROGRESSION_TILES}: {features}" for features in _PROGRESSION)
+    configs = (parse_kernel_name_into_config(name) for name in names)
+    return [config for config in configs if isinstance(config, Sm90ForwardKernelConfig)]
+
+
+def get_sm90_autotuning_kernel_configs(
+    dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = tuple(_TUNING_TILES)
+) -> list[Sm90ForwardKernelConfig]:
+    """The tuning space of the sm90 family, sorted: at most 40 points for each dtype and d_head.
+
+    Raises:
+        ValueError: the family does not take a d_head.
+    """
+    d_heads = tuple(d_heads)
+    if unknown := [d_head for d_head in d_heads if d_head not in _TUNING_TILES]:
+        supported = ", ".join(map(str, _TUNING_TILES))
+        raise ValueError(f"d_head {unknown[0]} is not known; supported: {supported}")
+    configs = {
+        make_sm90_config(dtype, d_head, tiles, heads_per_group=heads, stale_maximum=stale)
+        for dtype, d_head in product(tuple(dtypes), d_heads)
+        for tiles in _TUNING_TILES[d_head]
+        for heads, stale in product(_HEADS_PER_GROUP, (False, True))
+    }
+    return sorted(configs)
+
+
+def rule(dtype: DType, d_head: int, seq_len: int) -> Sm90ForwardKernelConfig:
+    """Tiles by d_head alone.
+
+    Measured on the H200, docs/kernels/sm90-forward.md.
+
+    Raises:
+        ValueError: The family does not take d_head. It takes every ``seq_len``.
+    """
+    if d_head not in _RULE_TILES:
+        supported = ", ".join(map(str, _RULE_TILES))
+        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    return make_sm90_config(
+        dtype, d_head, _RULE_TILES[d_head], heads_per_group=16, stale_maximum=True
+    )

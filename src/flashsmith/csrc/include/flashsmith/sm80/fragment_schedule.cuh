@@ -1,0 +1,40 @@
+// When the fragments of one mma operand move from shared memory to registers.
+#pragma once
+
+#include "flashsmith/ptx/schedule.cuh"
+
+namespace flashsmith::sm80 {
+
+// A gemm takes kFragments mma steps. kLoad fragments are loaded at a time, after the mma that came
+// before; 0: all of them, into registers of their own. With kDoubleBuffer the next load is issued
+// before the mma of this step, so that its latency hides behind them, and ptxas may move it further
+// ahead; a whole operand then trickles in one fragment ahead of its use.
+template <int kFragments, int kLoad, bool kDoubleBuffer>
+struct FragmentSchedule {
+  static constexpr bool whole = kLoad == 0;
+  static constexpr int group = whole ? (kDoubleBuffer ? 1 : kFragments) : kLoad;
+  static constexpr int buffered = kDoubleBuffer ? 2 * group : group;
+  static constexpr int slots = whole || buffered > kFragments ? kFragments : buffered;
+
+  // Calls load(slot, fragment) for what is due at `step`; the mma of `step` then reads slot
+  // step % slots. `never_zero`: see schedule_fence.
+  template <typename Load>
+  static FLASHSMITH_DEVICE void advance(int step, int never_zero, Load load) {
+    if (step % group != 0) return;
+    if (step > 0 && !kDoubleBuffer) ptx::schedule_fence(never_zero);
+    if (step == 0 || !kDoubleBuffer) load_group(step / group, load);
+    if (kDoubleBuffer) load_group(step / group + 1, load);
+  }
+
+ private:
+  template <typename Load>
+  static FLASHSMITH_DEVICE void load_group(int index, Load load) {
+#pragma unroll
+    for (int i = 0; i < group; i++) {
+      const int fragment = index * group + i;
+      if (fragment < kFragments) load(fragment % slots, fragment);
+    }
+  }
+};
+
+}  // namespace flashsmith::sm80

@@ -1,0 +1,102 @@
+// The two matrix products of a warp: S = Q K^T and O += P V, on mma.m16n8k16.
+#pragma once
+
+#include "flashsmith/ptx/mma.cuh"
+#include "flashsmith/sm80/smem_tile.cuh"
+
+namespace flashsmith::sm80 {
+
+// Accumulators: [m tile][n tile][rows r, r + 8 times columns c, c + 1], r = lane / 4, c = lane % 4
+// * 2.
+template <typename Traits>
+using SAccumulators = float[Traits::m_tiles][Traits::S_n_tiles][4];
+template <typename Traits>
+using OAccumulators = float[Traits::m_tiles][Traits::O_n_tiles][4];
+
+// Operands: [slot][tile][registers of one ldmatrix.x4].
+template <typename Traits>
+using QFragments = uint32_t[Traits::QSchedule::slots][Traits::m_tiles][4];
+template <typename Traits>
+using PFragments = uint32_t[Traits::PV_fragments][Traits::m_tiles][4];
+
+// Fragment `k` of this warp's rows of Q. `Q` is the address of the first of them.
+template <typename Traits>
+FLASHSMITH_DEVICE void load_Q_fragment(uint32_t (&fragment)[Traits::m_tiles][4],
+                                       ptx::shared_address Q, int lane_offset, int k) {
+#pragma unroll
+  for (int m = 0; m < Traits::m_tiles; m++) {
+    ptx::ldmatrix_x4<false>(fragment[m], Q + SmemTile<Traits>::fragment_offset(lane_offset, m, k));
+  }
+}
+
+// S = Q K^T for this warp's rows. Q, K: tile addresses (Q's at this warp's first row). Where Q
+// stays in registers, `q` holds it already.
+template <typename Traits>
+FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Traits> &S, QFragments<Traits> &q,
+                               ptx::shared_address Q, ptx::shared_address K, int lane_offset,
+                               int K_lane_offset, int never_zero) {
+  using QSchedule = typename Traits::QSchedule;
+  using KSchedule = typename Traits::KSchedule;
+  uint32_t k_fragments[KSchedule::slots][Traits::S_n_tiles / 2][4];
+#pragma unroll
+  for (int m = 0; m < Traits::m_tiles; m++)
+#pragma unroll
+    for (int n = 0; n < Traits::S_n_tiles; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) S[m][n][i] = 0.f;
+
+#pragma unroll
+  for (int step = 0; step < Traits::QK_fragments; step++) {
+    if constexpr (!Traits::Q_in_registers) {
+      QSchedule::advance(step, never_zero, [&](int slot, int k) {
+        load_Q_fragment<Traits>(q[slot], Q, lane_offset, k);
+      });
+    }
+    KSchedule::advance(step, never_zero, [&](int slot, int k) {
+#pragma unroll
+      for (int n = 0; n < Traits::S_n_tiles / 2; n++) {
+        ptx::ldmatrix_x4<false>(k_fragments[slot][n],
+                                K + SmemTile<Traits>::fragment_offset(K_lane_offset, n, k));
+      }
+    });
+    auto &a = q[step % QSchedule::slots];
+    auto &b = k_fragments[step % KSchedule::slots];
+#pragma unroll
+    for (int n = 0; n < Traits::S_n_tiles; n++) {
+#pragma unroll
+      for (int m = 0; m < Traits::m_tiles; m++) {
+        ptx::mma_m16n8k16<typename Traits::value_t>(S[m][n], a[m], b[n / 2][n % 2 * 2],
+                                                    b[n / 2][n % 2 * 2 + 1]);
+      }
+    }
+  }
+}
+
+// O += P V for this warp's rows. V: tile address.
+template <typename Traits>
+FLASHSMITH_DEVICE void gemm_PV(OAccumulators<Traits> &O, const PFragments<Traits> &P,
+                               ptx::shared_address V, int lane_offset, int never_zero) {
+  using VSchedule = typename Traits::VSchedule;
+  uint32_t v_fragments[VSchedule::slots][Traits::O_n_tiles / 2][4];
+#pragma unroll
+  for (int step = 0; step < Traits::PV_fragments; step++) {
+    VSchedule::advance(step, never_zero, [&](int slot, int k) {
+#pragma unroll
+      for (int n = 0; n < Traits::O_n_tiles / 2; n++) {
+        ptx::ldmatrix_x4<true>(v_fragments[slot][n],
+                               V + SmemTile<Traits>::fragment_offset(lane_offset, k, n));
+      }
+    });
+    auto &b = v_fragments[step % VSchedule::slots];
+#pragma unroll
+    for (int n = 0; n < Traits::O_n_tiles; n++) {
+#pragma unroll
+      for (int m = 0; m < Traits::m_tiles; m++) {
+        ptx::mma_m16n8k16<typename Traits::value_t>(O[m][n], P[step][m], b[n / 2][n % 2 * 2],
+                                                    b[n / 2][n % 2 * 2 + 1]);
+      }
+    }
+  }
+}
+
+}  // namespace flashsmith::sm80

@@ -1,0 +1,337 @@
+// A warpgroup that computes: its 64 rows of tile after tile.
+//
+// With overlap_softmax the products run one block apart: S of a block is computed together with
+// O += P V of the block before it, and the softmax of a block runs under the latter. With
+// overlap_tiles a tile's last P V runs with the next tile's first Q K^T in the same way. That
+// boundary is a copy of the loop's body: as a case inside the loop it would cost every iteration.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/named_barrier.cuh"
+#include "flashsmith/sm90/block_range.cuh"
+#include "flashsmith/sm90/epilogue.cuh"
+#include "flashsmith/sm90/mask.cuh"
+#include "flashsmith/sm90/softmax.cuh"
+#include "flashsmith/sm90/tile_queue.cuh"
+
+namespace flashsmith::sm90 {
+
+template <typename Traits>
+class Consumer {
+  static constexpr int kFirstTurn = 1;  // named barrier of the first warpgroup's turn
+
+  const Sm90ForwardKernelArgs &args_;
+  const int warpgroup_;
+  const ptx::shared_address shared_;
+
+  TileConsumer<Traits> tiles_;
+  RingPosition<Traits::n_stages> K_stage_, V_stage_;
+  RingPosition<1> Q_buffer_;
+
+  QOperand<Traits> Q_;
+  SAccumulator<Traits> S_;
+  POperand<Traits> P_;
+  OAccumulator<Traits> O_;
+  Softmax<Traits> softmax_;
+
+  int tile_index_ = 0,
+      row_ = 0;  // of the tile in the order; of this warp's first row in the sequence
+  int block_ = 0, masked_from_ = 0;  // the block of S; blocks from here on have a mask
+  int skipped_ = 0;                  // blocks before the tile's first that no row here sees
+  bool O_started_ = false;
+
+ public:
+  FLASHSMITH_DEVICE Consumer(const Sm90ForwardKernelArgs &args, int warpgroup)
+      : args_(args),
+        warpgroup_(warpgroup),
+        shared_(ptx::shared_memory()),
+        tiles_(args),
+        softmax_(args.softmax_scale_log2) {}
+
+  FLASHSMITH_DEVICE void run() {
+    if constexpr (Traits::config.ping_pong) {
+      if (warpgroup_ == 0) pass_turn(Traits::n_warpgroups - 1);
+    }
+    int tile_index = tiles_.next();
+    if (tile_index < n_tiles(args_)) {
+      if constexpr (Traits::config.overlap_tiles) {
+        run_overlapped_tiles(tile_index);
+      } else {
+        for (; tile_index < n_tiles(args_); tile_index = tiles_.next()) run_tile(tile_index);
+      }
+    }
+    if constexpr (Traits::config.ping_pong) {
+      if (warpgroup_ == 0) wait_turn();  // nobody else waits for the last turn
+    }
+    if constexpr (Traits::config.tma_store) {
+      if (lane() == 0) ptx::tma_store_wait_group<0>();
+    }
+  }
+
+ private:
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+  static FLASHSMITH_DEVICE int warp() { return ptx::thread_index() % kWarpgroupSize / kWarpSize; }
+
+  // ---- tiles ----
+
+  FLASHSMITH_DEVICE void run_tile(int tile_index) {
+    open(tile_index);
+    skip_V();
+    load_Q();
+    first_scores();
+    if constexpr (Traits::config.overlap_softmax) {
+      for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
+      values();
+    } else {
+      values();
+      for_each_block([&](auto masked) { plain_step<decltype(masked)::value>(); });
+    }
+    store(tile_index_, softmax_);
+  }
+
+  FLASHSMITH_DEVICE void run_overlapped_tiles(int tile_index) {
+    open(tile_index);
+    skip_V();
+    load_Q();
+    first_scores();
+    while (true) {
+      for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
+      tile_index = tiles_.next();
+      if (tile_index >= n_tiles(args_)) break;
+      cross_into_tile(tile_index);
+    }
+    values();
+    store(tile_index_, softmax_);
+  }
+
+  // The blocks after the first, those with a mask before the others.
+  template <typename Step>
+  FLASHSMITH_DEVICE void for_each_block(Step step) {
+    for (block_--; block_ >= masked_from_ && block_ >= 0; block_--) step(std::true_type());
+    for (; block_ >= 0; block_--) step(std::false_type());
+  }
+
+  FLASHSMITH_DEVICE void open(int tile_index) {
+    const WorkTile tile = tile_at<Traits>(args_, tile_index);
+    const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM;
+    tile_index_ = tile_index;
+    row_ = row + warp() * kWarpRows;
+    const int blocks = n_KV_blocks<Traits>(args_, tile_row_end<Traits>(tile));
+    skipped_ = n_skipped_blocks<Traits>(args_, blocks, row);
+    block_ = blocks - 1 - skipped_;
+    masked_from_ = first_masked_block<Traits>(args_, row);
+    skip_K();
+  }
+
+  // Last before the first product, which uses it: the build refuses arrivals at a barrier, even at
+  // another buffer's, while ldmatrix is under way.
+  FLASHSMITH_DEVICE void load_Q() {
+    ptx::mbarrier_wait_parity(Barriers<Traits>::Q(warpgroup_).full, Q_buffer_.parity);
+    Q_buffer_.advance();
+    Q_.load(shared_ + Traits::Q_offset + warpgroup_ * kWgmmaM * Traits::row_bytes);
+  }
+
+  FLASHSMITH_DEVICE void store(int tile_index, const Softmax<Traits> &softmax) {
+    const WorkTile tile = tile_at<Traits>(args_, tile_index);
+    const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM + warp() * kWarpRows;
+    const ptx::shared_address staging =
+        shared_ + Traits::O_offset + (warpgroup_ * 4 + warp()) * Traits::warp_staging_bytes;
+    store_tile<Traits>(args_, O_, softmax, {row, tile.head, tile.batch}, staging);
+  }
+
+  // ---- steps ----
+
+  // S of a tile's first block, and P.
+  FLASHSMITH_DEVICE void first_scores() {
+    issue_scores();
+    pass_turn(warpgroup_);
+    finish_scores<0>();
+    release_loaded_Q();
+    start_softmax();
+    convert_P<Traits>(P_, S_);
+    O_started_ = false;
+  }
+
+  FLASHSMITH_DEVICE void start_softmax() {
+    softmax_.reset();
+    if (block_ >= masked_from_) mask_scores();
+    softmax_.template step<true>(S_);
+  }
+
+  // S of this block with O += P V of the one before; then P.
+  template <bool kMasked>
+  FLASHSMITH_DEVICE void overlapped_step() {
+    issue_both();
+    if constexpr (kMasked) mask_scores();
+    softmax_.template step<kMasked>(S_);
+    finish_values();
+    // Before the branch in rescale: in one basic block with the exponentials, it fits in their
+    // gaps.
+    convert_P<Traits>(P_, S_);
+    softmax_.rescale(O_);
+  }
+
+  // The last O += P V of the tile that is done, together with S of the first block of the one at
+  // `tile_index`; then P.
+  FLASHSMITH_DEVICE void cross_into_tile(int tile_index) {
+    const int done = tile_index_;
+    if constexpr (Traits::Q_in_registers) {
+      // Q has long been in shared memory. As in the loop the softmax runs under P V.
+      open(tile_index);
+      load_Q();
+      issue_both();
+      release_loaded_Q();
+      const Softmax<Traits> softmax_of_done = softmax_;
+      start_softmax();
+      finish_values();
+      skip_V();
+      store(done, softmax_of_done);
+    } else {
+      // The wait for Q is covered by P V, and O leaves under Q K^T.
+      issue_values();
+      open(tile_index);
+      load_Q();
+      issue_scores();
+      pass_turn(warpgroup_);
+      finish_values<1>();
+      skip_V();
+      store(done, softmax_);
+      finish_scores<0>();
+      start_softmax();
+    }
+    convert_P<Traits>(P_, S_);
+    O_started_ = false;
+  }
+
+  // One product after the other.
+  template <bool kMasked>
+  FLASHSMITH_DEVICE void plain_step() {
+    issue_scores();
+    pass_turn(warpgroup_);
+    finish_scores<0>();
+    if constexpr (kMasked) mask_scores();
+    softmax_.template step<kMasked>(S_);
+    convert_P<Traits>(P_, S_);
+    softmax_.rescale(O_);
+    values();
+  }
+
+  FLASHSMITH_DEVICE void values() {
+    issue_values();
+    finish_values();
+  }
+
+  // ---- products ----
+
+  FLASHSMITH_DEVICE void issue_values() {
+    wait_V();
+    issue_PV<Traits>(O_, P_, V_block(), O_started_);
+    O_started_ = true;
+  }
+
+  FLASHSMITH_DEVICE void issue_scores() {
+    wait_K();
+    wait_turn();
+    issue_QK<Traits>(S_, Q_, K_block());
+  }
+
+  // Both in one turn.
+  FLASHSMITH_DEVICE void issue_both() {
+    issue_scores();
+    issue_values();
+    pass_turn(warpgroup_);
+    finish_scores<1>();
+  }
+
+  // S has arrived, with kPending younger groups in flight; K may be overwritten, and after the last
+  // block Q.
+  template <int kPending>
+  FLASHSMITH_DEVICE void finish_scores() {
+    ptx::wgmma_wait_group<kPending>();
+    ptx::pin_registers(S_);
+    release(Barriers<Traits>::K(K_stage_.buffer));
+    K_stage_.advance();
+    if constexpr (!Traits::Q_in_registers) {
+      if (block_ == 0) release_Q();
+    }
+  }
+
+  // O has arrived, with kPending younger groups in flight; V may be overwritten.
+  template <int kPending = 0>
+  FLASHSMITH_DEVICE void finish_values() {
+    ptx::wgmma_wait_group<kPending>();
+    ptx::pin_registers(O_);
+    release(Barriers<Traits>::V(V_stage_.buffer));
+    V_stage_.advance();
+  }
+
+  // Blocks that other warpgroups work on pass by. A lane that still waits when the others let go of
+  // the buffer could miss its phase: all lanes have to be there, as they are after a turn.
+  FLASHSMITH_DEVICE void skip_K() {
+    for (int i = 0; i < skipped_; i++) {
+      wait_K();
+      if constexpr (!Traits::config.ping_pong) ptx::warp_sync();
+      wait_turn();
+      pass_turn(warpgroup_);
+      release(Barriers<Traits>::K(K_stage_.buffer));
+      K_stage_.advance();
+    }
+  }
+  FLASHSMITH_DEVICE void skip_V() {
+    for (int i = 0; i < skipped_; i++) {
+      wait_V();
+      ptx::warp_sync();
+      release(Barriers<Traits>::V(V_stage_.buffer));
+      V_stage_.advance();
+    }
+  }
+
+  FLASHSMITH_DEVICE void mask_scores() { mask<Traits>(S_, args_, row_ + lane() / 4, block_); }
+
+  // ---- synchronisation ----
+
+  FLASHSMITH_DEVICE ptx::shared_address K_block() const {
+    return shared_ + Traits::K_offset + K_stage_.buffer * Traits::KV_bytes;
+  }
+  FLASHSMITH_DEVICE ptx::shared_address V_block() const {
+    return shared_ + Traits::V_offset + V_stage_.buffer * Traits::KV_bytes;
+  }
+  FLASHSMITH_DEVICE void wait_K() const {
+    ptx::mbarrier_wait_parity(Barriers<Traits>::K(K_stage_.buffer).full, K_stage_.parity);
+  }
+  FLASHSMITH_DEVICE void wait_V() const {
+    ptx::mbarrier_wait_parity(Barriers<Traits>::V(V_stage_.buffer).full, V_stage_.parity);
+  }
+  // Where all of Q is in registers: after a tile's first product has used them. An arrival right
+  // after ldmatrix would overtake its reads, and the copy of the next tile's Q overwrite them.
+  FLASHSMITH_DEVICE void release_loaded_Q() const {
+    if constexpr (Traits::Q_in_registers) release_Q();
+  }
+  FLASHSMITH_DEVICE void release_Q() const {
+    if constexpr (Traits::config.persistent) {
+      if (lane() == 0) ptx::mbarrier_arrive(Barriers<Traits>::Q(warpgroup_).empty);
+    }
+  }
+  // A buffer of K or V, to the producers of all blocks of the cluster.
+  FLASHSMITH_DEVICE void release(const BufferBarriers &barriers) const {
+    if constexpr (Traits::cluster_size == 1) {
+      if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
+    } else if (lane() < Traits::cluster_size) {
+      ptx::mbarrier_arrive_remote(barriers.empty, lane());
+    }
+  }
+
+  // Turns with the tensor cores go round the warpgroups.
+  FLASHSMITH_DEVICE void wait_turn() const {
+    if constexpr (Traits::config.ping_pong) {
+      ptx::named_barrier_sync(kFirstTurn + warpgroup_, 2 * kWarpgroupSize);
+    }
+  }
+  FLASHSMITH_DEVICE void pass_turn(int from) const {
+    if constexpr (Traits::config.ping_pong) {
+      ptx::named_barrier_arrive(kFirstTurn + (from + 1) % Traits::n_warpgroups, 2 * kWarpgroupSize);
+    }
+  }
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,146 @@
+// O / l on its way out: through shared memory by bulk copies, or from registers.
+#pragma once
+
+#include <type_traits>
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/fence.cuh"
+#include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/mma.cuh"
+#include "flashsmith/ptx/schedule.cuh"
+#include "flashsmith/ptx/tma.cuh"
+#include "flashsmith/sm90/softmax.cuh"
+#include "flashsmith/sm90/tile_order.cuh"
+
+namespace flashsmith::sm90 {
+
+// A warp's 16 rows of a tile; `row` is the first one's place in the sequence.
+struct WarpRows {
+  int row, head, batch;
+};
+
+// Packs the accumulators of 16 columns, from 16 * `pair` on, scaled by row: an operand of
+// stmatrix_x4 or two words of each of two rows.
+template <typename Traits>
+FLASHSMITH_DEVICE void pack_columns(uint32_t (&words)[4], const OAccumulator<Traits> &O, int pair,
+                                    const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    words[i] = ptx::pack<typename Traits::value_t>(O[pair * 8 + 2 * i] * factor[i % 2],
+                                                   O[pair * 8 + 2 * i + 1] * factor[i % 2]);
+  }
+}
+
+// The boxes from `first` to before `end`, by a bulk copy each that one lane issues. `staging`: the
+// warp's own memory, which copies of boxes before these may still be reading.
+template <typename Traits>
+FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
+                                   const WarpRows &rows, const float (&factor)[2],
+                                   ptx::shared_address staging, int first, int end) {
+  constexpr int kPairsPerBox = Traits::box_columns / 16, kChunksPerRow = Traits::row_bytes / 16;
+  const int lane = ptx::recomputed(ptx::thread_index() % kWarpSize);
+  const int row = lane % 16, permutation = row * Traits::row_bytes / 128 % kChunksPerRow;
+  if (lane == 0) ptx::tma_store_wait_group_read<0>();
+  ptx::warp_sync();
+#pragma unroll
+  for (int pair = first * kPairsPerBox; pair < end * kPairsPerBox; pair++) {
+    uint32_t words[4];
+    pack_columns<Traits>(words, O, pair, factor);
+    const int chunk = pair % kPairsPerBox * 2 + lane / 16;
+    ptx::stmatrix_x4(staging + (pair / kPairsPerBox - first) * Traits::warp_box_bytes +
+                         row * Traits::row_bytes + (chunk ^ permutation) * 16,
+                     words);
+  }
+  ptx::fence_proxy_async();
+  ptx::warp_sync();
+  if (lane != 0) return;
+#pragma unroll
+  for (int box = first; box < end; box++) {
+    ptx::tma_store(args.O_map, staging + (box - first) * Traits::warp_box_bytes,
+                   box * Traits::box_columns, rows.row, rows.head, rows.batch);
+  }
+  ptx::tma_store_commit_group();
+}
+
+template <typename Traits>
+FLASHSMITH_DEVICE void store_by_copy(const Sm90ForwardKernelArgs &args,
+                                     const OAccumulator<Traits> &O, const WarpRows &rows,
+                                     const float (&factor)[2], ptx::shared_address staging) {
+  constexpr int kRound = Traits::n_staged_boxes;
+#pragma unroll
+  for (int first = 0; first < Traits::n_boxes; first += kRound) {
+    const int end = first + kRound < Traits::n_boxes ? first + kRound : Traits::n_boxes;
+    store_boxes<Traits>(args, O, rows, factor, staging, first, end);
+  }
+}
+
+// Lane q of a quad gives word i to lane i, as its word q.
+FLASHSMITH_DEVICE void transpose_quad(uint32_t (&words)[4]) {
+  const auto exchange = [](auto mask, uint32_t &low, uint32_t &high) {
+    const bool upper = ptx::thread_index() & mask.value;
+    const uint32_t given = upper ? low : high;
+    const uint32_t taken = ptx::float_bits(ptx::shuffle_xor<mask.value>(ptx::bits_float(given)));
+    (upper ? low : high) = taken;
+  };
+  constexpr std::integral_constant<int, 1> kNeighbour;
+  constexpr std::integral_constant<int, 2> kPair;
+  exchange(kNeighbour, words[0], words[1]);
+  exchange(kNeighbour, words[2], words[3]);
+  exchange(kPair, words[0], words[2]);
+  exchange(kPair, words[1], words[3]);
+}
+
+// 16 bytes a lane: the four lanes of a row exchange words until each has a chunk of its own.
+template <typename Traits>
+FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
+                                            const OAccumulator<Traits> &O, const WarpRows &rows,
+                                            const float (&factor)[2]) {
+  using value_t = typename Traits::value_t;
+  const int lane = ptx::thread_index() % kWarpSize, quad_lane = lane % 4;
+  value_t *first = static_cast<value_t *>(args.O) + rows.batch * args.O_strides.batch +
+                   rows.head * args.O_strides.head;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = rows.row + lane / 4 + half * 8;
+    value_t *out = first + row * args.O_strides.seq + quad_lane * 8;
+#pragma unroll
+    for (int column = 0; column < Traits::d_head; column += 32) {
+      ptx::Chunk chunk;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int element = column / 2 + 4 * i + 2 * half;
+        chunk.word[i] =
+            ptx::pack<value_t>(O[element] * factor[half], O[element + 1] * factor[half]);
+      }
+      transpose_quad(chunk.word);
+      if (row < args.seq_len_q) ptx::thread_store_global_16(out + column, chunk);
+    }
+  }
+}
+
+// Writes a warp's rows of O, and their log-sum-exp if the caller wants it.
+template <typename Traits>
+FLASHSMITH_DEVICE void store_tile(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
+                                  const Softmax<Traits> &softmax, const WarpRows &rows,
+                                  ptx::shared_address staging) {
+  const int lane = ptx::thread_index() % kWarpSize;
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const float sum = softmax.row_sum(half);
+    factor[half] = sum == 0.f ? 0.f : 1.f / sum;
+    const int row = rows.row + lane / 4 + half * 8;
+    if (args.lse != nullptr && lane % 4 == 0 && row < args.seq_len_q) {
+      const int64_t head = static_cast<int64_t>(rows.batch) * args.n_heads + rows.head;
+      ptx::thread_store_global_4(args.lse + head * args.seq_len_q + row,
+                                 ptx::float_bits(softmax.log_sum_exp(half, sum)));
+    }
+  }
+  if constexpr (Traits::config.tma_store) {
+    store_by_copy<Traits>(args, O, rows, factor, staging);
+  } else {
+    store_from_registers<Traits>(args, O, rows, factor);
+  }
+}
+
+}  // namespace flashsmith::sm90

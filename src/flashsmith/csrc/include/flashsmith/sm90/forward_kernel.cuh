@@ -1,0 +1,40 @@
+// The forward kernel of the sm90 family: FlashAttention-2's algorithm 1 in warp-specialised blocks,
+// as FlashAttention-3 (section 3) lays them out. One warpgroup loads, the others compute.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/cluster.cuh"
+#include "flashsmith/ptx/warpgroup.cuh"
+#include "flashsmith/sm90/consumer.cuh"
+#include "flashsmith/sm90/pipeline.cuh"
+#include "flashsmith/sm90/producer.cuh"
+#include "flashsmith/sm90/traits.cuh"
+
+namespace flashsmith::sm90 {
+
+// Grid: grid_blocks(CFG, tiles, multiprocessors), in clusters of cluster_size along x. Block:
+// threads_per_block(CFG). Dynamic shared memory: shared_memory_bytes(CFG).
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, 1)
+    forward_kernel(const __grid_constant__ Sm90ForwardKernelArgs args) {
+  // With one consumer warpgroup every thread has as many registers as there can be.
+  constexpr bool kMoveRegisters = Traits::n_warpgroups > 1;
+  if (ptx::thread_index() == 0) Barriers<Traits>::init();
+  if constexpr (Traits::cluster_size > 1) {
+    ptx::cluster_sync();
+  } else {
+    ptx::barrier_sync();
+  }
+  // warp_index() comes from a shuffle, so that ptxas knows that all lanes of a warp have the same
+  // value, and keeps ring positions and loop counts in uniform registers.
+  const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
+  if (warpgroup == 0) {
+    if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();
+    if (ptx::warp_index() == 0 && ptx::elect_one()) produce<Traits>(args);
+  } else {
+    if constexpr (kMoveRegisters) ptx::increase_registers<Traits::registers.consumer>();
+    Consumer<Traits>(args, warpgroup - 1).run();
+  }
+}
+
+}  // namespace flashsmith::sm90

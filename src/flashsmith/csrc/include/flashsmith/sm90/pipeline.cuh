@@ -1,0 +1,75 @@
+// The block's mbarriers, by what they guard, and positions in rings of buffers.
+#pragma once
+
+#include "flashsmith/ptx/fence.cuh"
+#include "flashsmith/ptx/mbarrier.cuh"
+#include "flashsmith/sm90/traits.cuh"
+
+namespace flashsmith::sm90 {
+
+// The two barriers of a buffer. `full`: the producer has filled it, or the producers of the cluster
+// have. `empty`: every warp that reads it has done with it; of K and V, in all blocks of the
+// cluster, because each producer fills its share of the buffer in all of them.
+struct BufferBarriers {
+  ptx::shared_address full, empty;
+};
+
+// Which buffer of a ring is next, and the parity of the round.
+template <int kBuffers>
+struct RingPosition {
+  int buffer = 0, parity = 0;
+
+  FLASHSMITH_DEVICE void advance() {
+    if (++buffer == kBuffers) {
+      buffer = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+constexpr int kQueueEntries = 2;
+
+template <typename Traits>
+struct Barriers {
+  // Those of the buffer with one warpgroup's 64 rows of Q.
+  static FLASHSMITH_DEVICE BufferBarriers Q(int warpgroup) { return pair(warpgroup); }
+  static FLASHSMITH_DEVICE BufferBarriers K(int stage) {
+    return pair(Traits::n_warpgroups + stage);
+  }
+  static FLASHSMITH_DEVICE BufferBarriers V(int stage) {
+    return pair(Traits::n_warpgroups + Traits::n_stages + stage);
+  }
+
+  // An entry of the queue is full. That it is empty again needs no barrier: before the producer
+  // writes it once more it waits for Q's buffer, which warps free after they have read the entry.
+  static FLASHSMITH_DEVICE ptx::shared_address queue(int entry) { return at(2 * kPairs + entry); }
+
+  // One thread calls this before any other thread touches a barrier.
+  static FLASHSMITH_DEVICE void init() {
+    for (int i = 0; i < kPairs; i++) {
+      ptx::mbarrier_init(pair(i).full, 1);
+      const int n_warps = i < Traits::n_warpgroups
+                              ? kWarpgroupSize / kWarpSize
+                              : Traits::n_consumer_warps * Traits::cluster_size;
+      ptx::mbarrier_init(pair(i).empty, n_warps);
+    }
+    if constexpr (Traits::config.dynamic_queue) {
+      for (int i = 0; i < kQueueEntries; i++) ptx::mbarrier_init(queue(i), 1);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+ private:
+  static constexpr int kPairs = Traits::n_warpgroups + 2 * Traits::n_stages;
+  static_assert(Traits::n_barriers == 2 * kPairs + kQueueEntries,
+                "the traits count as many barriers as there are here");
+
+  static FLASHSMITH_DEVICE ptx::shared_address at(int index) {
+    return ptx::shared_memory() + Traits::barriers_offset + index * ptx::kMbarrierBytes;
+  }
+  static FLASHSMITH_DEVICE BufferBarriers pair(int index) {
+    return {at(2 * index), at(2 * index + 1)};
+  }
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,46 @@
+// Which tile of the output has which index: the order in which tiles are worked on.
+#pragma once
+
+#include "flashsmith/sm90/traits.cuh"
+
+namespace flashsmith::sm90 {
+
+// The rows of one block of Q, in one head of one batch entry.
+struct WorkTile {
+  int Q_block, head, batch;
+};
+
+FLASHSMITH_DEVICE int n_tiles(const Sm90ForwardKernelArgs &args) {
+  return args.n_Q_blocks * args.n_heads * args.batch;
+}
+
+// The tile with an index in the order. Head by head, Q blocks in order; or, longest first for
+// causal, the last Q block of each head in a group, then the one before: K and V of a group stay in
+// L2. A cluster's blocks have neighbouring indices, with Q blocks of one head side by side.
+template <typename Traits>
+FLASHSMITH_DEVICE WorkTile tile_at(const Sm90ForwardKernelArgs &args, int tile_index) {
+  constexpr int kGroup = Traits::config.heads_per_group, kCluster = Traits::cluster_size;
+  int Q_block, head;
+  if constexpr (kGroup == 0) {
+    head = tile_index / args.n_Q_blocks;
+    Q_block = tile_index - head * args.n_Q_blocks;
+  } else {
+    const int tiles_per_group = kGroup * args.n_Q_blocks;
+    const int group = tile_index / tiles_per_group, rest = tile_index - group * tiles_per_group;
+    const int n_heads = args.n_heads * args.batch - group * kGroup;
+    const int heads = n_heads < kGroup ? n_heads : kGroup;
+    const int round = rest / (heads * kCluster), within = rest - round * heads * kCluster;
+    Q_block = args.n_Q_blocks - (round + 1) * kCluster + within % kCluster;
+    head = group * kGroup + within / kCluster;
+  }
+  const int batch = head / args.n_heads;
+  return {Q_block, head - batch * args.n_heads, batch};
+}
+
+// One past the last row that the tile, or one side by side with it in the cluster, has.
+template <typename Traits>
+FLASHSMITH_DEVICE int tile_row_end(const WorkTile &tile) {
+  return (tile.Q_block / Traits::cluster_size + 1) * Traits::cluster_size * Traits::B_r;
+}
+
+}  // namespace flashsmith::sm90

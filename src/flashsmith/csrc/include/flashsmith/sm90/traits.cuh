@@ -1,0 +1,106 @@
+// A configuration lifted to compile time: every number the kernel derives from it, each beside the
+// assertion that keeps it sound. flashsmith.configs states the same rules in Python (problems()).
+#pragma once
+
+#include "flashsmith/ptx/mbarrier.cuh"
+#include "flashsmith/sm90/arguments.cuh"
+#include "flashsmith/types.cuh"
+
+namespace flashsmith::sm90 {
+
+// Rows of one wgmma, its step along K, and the rows a warp has of it.
+constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWarpRows = kOutputBoxRows;
+
+// Registers of a thread after setmaxnreg: what the block has at its launch, moved to the consumers.
+struct RegisterSplit {
+  int producer, consumer;
+};
+
+constexpr RegisterSplit register_split(int n_warpgroups) {
+  switch (n_warpgroups) {
+    case 2:
+      return {24, 240};
+    case 3:
+      return {32, 160};
+    default:
+      return {32, 112};
+  }
+}
+
+template <Sm90ForwardKernelConfig CFG, ForwardVariant VARIANT = ForwardVariant{}>
+struct KernelTraits {
+  static constexpr Sm90ForwardKernelConfig config = CFG;
+  static constexpr bool causal = VARIANT.causal;
+
+  using value_t = value_type<CFG.dtype>;
+  static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
+                "dtype is FP16 or BF16");
+
+  static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
+  static constexpr int n_warpgroups = CFG.n_warpgroups, n_stages = CFG.n_stages;
+  static constexpr int cluster_size = CFG.cluster_size;
+  static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192 || d_head == 256,
+                "d_head is 64, 96, 128, 192 or 256");
+  static_assert(n_warpgroups >= 1 && n_warpgroups <= 4, "1 to 4 warpgroups share the rows of Q");
+  static_assert(B_r == n_warpgroups * kWgmmaM, "each warpgroup works on the 64 rows of a wgmma");
+  static_assert(B_c % kWgmmaK == 0 && B_c >= 16 && B_c <= 256,
+                "B_c is N of one wgmma and K of the next: a multiple of 16 up to 256");
+  static_assert(n_stages >= 1 && n_stages <= 8, "there are 1 to 8 stages");
+  static_assert(!CFG.overlap_softmax || n_stages >= 2,
+                "the next block's K is in shared memory together with this one's V");
+  static_assert(!CFG.ping_pong || n_warpgroups >= 2, "one warpgroup has nobody to take turns with");
+  static_assert(CFG.persistent || !CFG.dynamic_queue, "only persistent blocks ask for more tiles");
+  static_assert(!CFG.overlap_tiles || (CFG.persistent && CFG.overlap_softmax),
+                "a tile runs into the next in persistent blocks that overlap the softmax");
+  static_assert(cluster_size == 1 || cluster_size == 2, "a cluster has one or two blocks");
+  static_assert(cluster_size == 1 || !CFG.dynamic_queue,
+                "blocks of a cluster work on tiles side by side: they do not draw one by one");
+  static_assert(CFG.heads_per_group >= 0, "0 is head by head");
+  static_assert(CFG.lazy_rescale_log2 >= 0 && CFG.lazy_rescale_log2 <= 8,
+                "P stays within 2^8, far from overflow in fp16");
+  static_assert(!CFG.stale_maximum ||
+                    (CFG.lazy_rescale_log2 > 0 &&
+                     (CFG.lazy_rescale_log2 <= 4 || CFG.dtype == ScalarType::BFloat16)),
+                "a stale maximum needs room for growth, and a P below 2^-4 the exponents of BF16");
+  static_assert(!CFG.stale_maximum || CFG.fma_exponentials == 0,
+                "a stale maximum leaves polynomials no registers: ptxas would serialise wgmma");
+  static_assert(CFG.fma_exponentials >= 0 && CFG.fma_exponentials <= 16,
+                "0 to 16 of 16 exponentials are polynomials");
+
+  static constexpr int n_threads = threads_per_block(CFG);
+  static constexpr RegisterSplit registers = register_split(n_warpgroups);
+  static constexpr int n_consumer_warps = n_warpgroups * 4;
+  static constexpr int QK_steps = d_head / kWgmmaK, PV_steps = B_c / kWgmmaK;
+  static constexpr int Q_register_steps = CFG.Q_steps_in_registers;
+  static constexpr bool Q_in_registers = Q_register_steps == QK_steps;
+  static_assert(Q_register_steps >= 0 && Q_register_steps <= QK_steps,
+                "up to all steps of Q K^T take Q from registers");
+
+  // A tile in shared memory is as many boxes of a tensor map as d_head is wide.
+  static constexpr ptx::Swizzle swizzle = map_swizzle(CFG);
+  static constexpr int box_columns = map_columns(CFG), n_boxes = d_head / box_columns;
+  static constexpr int row_bytes = box_columns * 2;
+  static constexpr int Q_box_bytes = B_r * row_bytes, KV_box_bytes = B_c * row_bytes;
+  static constexpr int Q_bytes = Q_box_bytes * n_boxes, KV_bytes = KV_box_bytes * n_boxes;
+  static constexpr int warp_box_bytes = kWarpRows * row_bytes;
+  // O leaves in rounds of so many boxes.
+  static constexpr int n_staged_boxes = staged_columns(CFG) / box_columns;
+  static constexpr int warp_staging_bytes = n_staged_boxes * warp_box_bytes;
+  // Each block of a cluster loads its share of the rows of K and V, for all of them.
+  static constexpr int KV_share_rows = map_KV_rows(CFG);
+  static constexpr int KV_share_bytes = KV_share_rows * row_bytes;
+
+  // Shared memory. Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
+  static constexpr int Q_offset = 0;
+  static constexpr int K_offset = Q_offset + Q_bytes;
+  static constexpr int V_offset = K_offset + n_stages * KV_bytes;
+  static constexpr int O_offset = V_offset + n_stages * KV_bytes;
+  static constexpr int queue_offset = O_offset + n_consumer_warps * warp_staging_bytes;
+  static constexpr int barriers_offset = queue_offset + 16;
+  static constexpr int n_barriers = 2 * n_warpgroups + 4 * n_stages + 2;
+  static_assert(Q_bytes % 1024 == 0 && KV_bytes % 1024 == 0, "tiles are 1024-byte aligned");
+  static_assert(barriers_offset + n_barriers * ptx::kMbarrierBytes == shared_memory_bytes(CFG),
+                "the host asks for as much shared memory as the kernel uses");
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,117 @@
+"""What is known of NVIDIA's GPUs: an architecture's budgets, and the models that have it.
+
+Legality is checked against the budgets. Every layer may use this table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WARP_SIZE = 32
+MAX_THREADS_PER_BLOCK = 1024
+MAX_REGISTERS_PER_THREAD = 255
+
+
+@dataclass(frozen=True)
+class GpuArchitecture:
+    """One compute capability. A block has its shared memory after opting in to more than 48 KiB."""
+
+    compute_capability: tuple[int, int]
+    shared_memory_per_sm_bytes: int
+    max_shared_memory_per_block_bytes: int
+
+    @property
+    def name(self) -> str:
+        major, minor = self.compute_capability
+        return f"sm_{major}{minor}"
+
+
+def _architecture(major: int, minor: int, shared_memory_per_sm_kib: int) -> GpuArchitecture:
+    # Since compute capability 8.0 the driver keeps 1 KiB of each block's shared memory.
+    reserved_kib = 1 if major >= 8 else 0
+    return GpuArchitecture(
+        (major, minor),
+        shared_memory_per_sm_kib * 1024,
+        (shared_memory_per_sm_kib - reserved_kib) * 1024,
+    )
+
+
+# CUDA programming guide, "Technical Specifications per Compute Capability"; the same figures are
+# in CCCL's cuda::arch_traits. 7.5 is here to be refused with a reason.
+GPU_ARCHITECTURES = (
+    _architecture(7, 5, 64),
+    _architecture(8, 0, 164),
+    _architecture(8, 6, 100),
+    _architecture(8, 7, 164),
+    _architecture(8, 9, 100),
+    _architecture(9, 0, 228),
+    _architecture(10, 0, 228),
+    _architecture(10, 3, 228),
+    _architecture(11, 0, 228),
+    _architecture(12, 0, 100),
+    _architecture(12, 1, 100),
+)
+
+
+# NVIDIA's list, https://developer.nvidia.com/cuda-gpus. A name has a model's words in this order,
+# among others: "NVIDIA A100-SXM4-80GB" has A100. The first that fits counts.
+_MODELS: dict[tuple[int, int], tuple[str, ...]] = {
+    (9, 0): ("H100", "H200", "H800", "H20", "GH200"),
+    (10, 0): ("B100", "B200", "GB200"),
+    (10, 3): ("B300", "GB300"),
+    (11, 0): ("Thor",),
+    (12, 0): ("RTX 5050", "RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090", "RTX PRO"),
+    (12, 1): ("GB10",),
+    (8, 0): ("A100", "A800", "A30"),
+    (8, 6): (
+        *("A2", "A10", "A10G", "A16", "A40", "RTX 3050", "RTX 3060", "RTX 3070", "RTX 3080"),
+        *("RTX 3090", "RTX A2000", "RTX A3000", "RTX A4000", "RTX A4500", "RTX A5000"),
+        *("RTX A5500", "RTX A6000"),
+    ),
+    (8, 7): ("Orin",),
+    (8, 9): (
+        *("L4", "L20", "L40", "L40S", "RTX 4050", "RTX 4060", "RTX 4070", "RTX 4080", "RTX 4090"),
+        *("RTX 2000 Ada", "RTX 4000 Ada", "RTX 4500 Ada", "RTX 5000 Ada", "RTX 5880 Ada"),
+        "RTX 6000 Ada",
+    ),
+    (7, 5): ("T4", "RTX 2060", "RTX 2070", "RTX 2080", "Quadro RTX", "TITAN RTX"),
+}
+
+GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
+
+
+def get_gpu_architecture(name: str) -> GpuArchitecture:
+    """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0"; or
+    that of the GPU of this name, in any spelling: "NVIDIA H200", "h200", "rtx-4090".
+
+    Raises:
+        ValueError: neither is known; the message lists both.
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?|(\d+)\.(\d)", name)
+    capability: tuple[int, ...] | None = find_compute_capability(name)
+    if match:
+        capability = tuple(int(digits) for digits in match.groups() if digits)
+    for gpu in GPU_ARCHITECTURES:
+        if gpu.compute_capability == capability:
+            return gpu
+    valid = ", ".join(gpu.name for gpu in GPU_ARCHITECTURES)
+    models = ", ".join(GPU_MODELS)
+    raise ValueError(f"gpu {name!r} is not known; supported: {valid}, and names with {models}")
+
+
+def find_compute_capability(gpu: str) -> tuple[int, int] | None:
+    """That of the GPU of this name, as drivers and people write it: `NVIDIA H200`, `rtx4090`.
+
+    None: no model in the list has this name.
+    """
+    for capability, models in _MODELS.items():
+        if any(_pattern(model).search(gpu) for model in models):
+            return capability
+    return None
+
+
+def _pattern(model: str) -> re.Pattern[str]:
+    """A model's words, whole; between them anything but letters and digits, or nothing."""
+    words = r"[^a-z0-9]*".join(model.split())
+    return re.compile(rf"(?<![a-z0-9]){words}(?![a-z0-9])", re.IGNORECASE)

@@ -1,0 +1,238 @@
+"""Running the compilers: ninja over the missing objects, each published as soon as it is done.
+
+The machine code of a kernel is disassembled by the same job that compiles it, so that the kernels'
+run side by side, and linted once, before its object is published.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from flashsmith import settings
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.disassembler import find_cuobjdump, search_path
+from flashsmith.jit.lint import Lint, lint_machine_code
+from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.toolchain import find_ninja
+from flashsmith.jit.units import FORMAT, TranslationUnit
+
+# (objects done, objects in all, what was just finished)
+Progress = Callable[[int, int, str], None]
+
+BUILD_LOG = "build.log"
+_MACHINE_CODE, _DISASSEMBLY_LOG = "machine_code.sass", "cuobjdump.log"
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_COMPILER_BYTES = 1 << 30  # what one nvcc takes of memory at its peak, rounded up
+_LOG_TAIL_LINES = 30
+_KILLED = re.compile(r"code=137|Killed signal|signal 9")
+_STATUS = re.compile(r"\[(\d+)/\d+\] (.+)")
+
+# The object appears under its name only when the compiler succeeded and the log is on disk. A
+# disassembler that fails does not fail the job.
+_NINJA_RULE = r"""
+rule compile
+  command = log=$$($compiler -c $in -o $out.part 2>&1) && printf '%s\n' "$$log" > $log && $
+    { $disassemble; } && $
+    mv $out.part $out || { code=$$?; printf '%s\n' "$$log"; exit $$code; }
+  description = $entry
+"""
+
+
+def default_jobs() -> int:
+    """FLASHSMITH_JOBS, else the processors that we may use, as far as memory reaches."""
+    chosen = settings.JOBS.get()
+    if chosen is not None:
+        return chosen
+    processors = len(os.sched_getaffinity(0))
+    with suppress(OSError, AttributeError):
+        available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        if available:
+            return max(1, min(processors, int(available[1]) * 1024 // _COMPILER_BYTES))
+    return processors
+
+
+def compile_units(
+    units: Sequence[TranslationUnit],
+    cache: KernelCache,
+    staging: Path,
+    jobs: int,
+    on_done: Callable[[TranslationUnit, Manifest], None],
+) -> None:
+    """Compiles ``units`` into the cache's objects, ``jobs`` at a time.
+
+    ``on_done`` is called with each and its manifest once it is in the cache. Raises BuildError for
+    the first compiler that fails, after those already running have finished, and for a header that
+    was written meanwhile; CacheError for a full disk.
+    """
+    if not units:
+        return
+    by_entry = {unit.entry: unit for unit in units}
+    disassembler, why_none = _disassembler(units)
+    with cache.disk_errors():
+        for unit in units:
+            folder = staging / unit.entry
+            folder.mkdir()
+            for name, text in unit.files.items():
+                (folder / name).write_text(text)
+        (staging / "build.ninja").write_text(_ninja_file(units, disassembler))
+
+    def publish(entry: str) -> None:
+        unit = by_entry.get(entry)  # or a line of a compiler that looks like ninja's
+        if unit and (staging / entry / unit.object_file).exists():
+            _require_unchanged(unit)
+            lint = _lint(unit, staging / entry, why_none)
+            on_done(unit, _publish_object(unit, cache, staging / entry, lint))
+
+    output = _run_ninja(staging, jobs, publish)
+    if output is not None:
+        _raise_failure(output, by_entry, cache, staging)
+
+
+def _run_ninja(staging: Path, jobs: int, finished: Callable[[str], None]) -> list[str] | None:
+    """None, or what ninja and the compilers printed if one failed."""
+    output = []
+    with subprocess.Popen(
+        [find_ninja(), "-C", staging, "-j", str(jobs)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | {"NINJA_STATUS": "[%f/%t] ", "LC_ALL": "C"},
+        start_new_session=True,  # Ctrl-C reaches this process, which ends ninja in order
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                output.append(line.rstrip("\n"))
+                if match := _STATUS.fullmatch(output[-1]):
+                    finished(match[2])
+            failed = process.wait() != 0
+        except BaseException:
+            process.terminate()  # ninja passes it on to the compilers
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+            process.kill()
+            raise
+    return output if failed else None
+
+
+def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> str:
+    lines = [_NINJA_RULE]
+    for unit in units:
+        folder = unit.entry
+        compiler = shlex.join(unit.command).replace("$", "$$")
+        lines += [
+            f"build {folder}/{unit.object_file}: compile {folder}/{unit.source_file}",
+            f"  compiler = {compiler}",
+            f"  disassemble = {_disassemble_command(unit, disassembler)}",
+            f"  entry = {folder}",
+            f"  log = {folder}/{BUILD_LOG}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
+    """cuobjdump if there is machine code to read, and why there is none."""
+    if not any(unit.linted_archs for unit in units):
+        return None, ""
+    try:
+        return find_cuobjdump(), ""
+    except ToolchainError as error:
+        return None, str(error)
+
+
+def _disassemble_command(unit: TranslationUnit, disassembler: Path | None) -> str:
+    if disassembler is None or not unit.linted_archs:
+        return ":"
+    assignment = f"PATH={shlex.quote(search_path(disassembler))}"
+    tool = f"{assignment} {shlex.quote(str(disassembler))}".replace("$", "$$")
+    folder = unit.entry
+    text, log = f"{folder}/{_MACHINE_CODE}", f"{folder}/{_DISASSEMBLY_LOG}"
+    return f"{tool} -sass {folder}/{unit.object_file}.part > {text} 2> {log} || rm -f {text}"
+
+
+def _require_unchanged(unit: TranslationUnit) -> None:
+    """Raises BuildError if the object may be of other sources than its key says."""
+    if changed := unit.headers.changed():
+        raise BuildError(
+            f"{', '.join(map(str, changed))} changed while {unit.label} was compiled; nobody knows "
+            "which version the compiler read, so the object was thrown away: build again"
+        )
+
+
+def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
+    """What the lint says of the machine code in ``staged``, which goes: it is 20 times the size of
+    the object."""
+    if not unit.linted_archs:
+        return Lint()
+    if why_none:
+        return Lint(not_linted=(why_none,))
+    text, log = staged / _MACHINE_CODE, staged / _DISASSEMBLY_LOG
+    failure = log.read_text(errors="replace").strip() if log.exists() else ""
+    found = (
+        lint_machine_code(text.read_text(errors="replace"), unit.linted_archs)
+        if text.exists()
+        else Lint(not_linted=(f"cuobjdump failed: {failure or 'it printed nothing'}",))
+    )
+    text.unlink(missing_ok=True)
+    log.unlink(missing_ok=True)
+    return found
+
+
+def _publish_object(
+    unit: TranslationUnit, cache: KernelCache, staged: Path, lint: Lint
+) -> Manifest:
+    log = (staged / BUILD_LOG).read_text(errors="replace")
+    manifest: Manifest = {
+        "format": FORMAT,
+        "name": unit.name,
+        "command": shlex.join(unit.command),
+        "kernels": [asdict(kernel) for kernel in parse_resources(log)],
+        "performance_warnings": parse_performance_warnings(log),
+        "lint": asdict(lint),
+    }
+    shutil.rmtree(cache.failed / unit.entry, ignore_errors=True)
+    return cache.publish(staged, cache.objects / unit.entry, unit.object_file, manifest)
+
+
+def _raise_failure(
+    output: list[str], by_entry: dict[str, TranslationUnit], cache: KernelCache, staging: Path
+) -> None:
+    """Raises for the first failure in ninja's output, and keeps its source and log."""
+    failed_at = next((i for i, line in enumerate(output) if line.startswith("FAILED: ")), None)
+    if mentions_full_disk("\n".join(output)):
+        raise cache.full_error()
+    if failed_at is None or not (status := _STATUS.fullmatch(output[failed_at - 1])):
+        raise BuildError("ninja failed:\n" + "\n".join(output[-_LOG_TAIL_LINES:]))
+    unit = by_entry[status[2]]
+    log = []
+    for line in output[failed_at + 2 :]:  # past the command, which ninja repeats
+        if _STATUS.fullmatch(line) or line.startswith("ninja: "):
+            break
+        log.append(line)
+    killed = _KILLED.search("\n".join([output[failed_at], *log]))
+    hint = "it was killed, most likely for want of memory: lower FLASHSMITH_JOBS\n"
+    kept = cache.failed / unit.entry
+    with cache.disk_errors():
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(staging / unit.entry, kept)
+        (kept / BUILD_LOG).write_text("\n".join([shlex.join(unit.command), *log]) + "\n")
+    raise BuildError(
+        f"compiling {unit.label} failed\n{hint if killed else ''}"
+        f"command: {shlex.join(unit.command)} -c {kept / unit.source_file}\n"
+        f"the last lines of its output (whole in {kept / BUILD_LOG}):\n"
+        + "\n".join(log[-_LOG_TAIL_LINES:])
+    )
+
+
+def mentions_full_disk(log: str) -> bool:
+    return any(mark in log for mark in _DISK_FULL)

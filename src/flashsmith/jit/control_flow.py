@@ -1,0 +1,123 @@
+"""Which instruction of a function may run after which: basic blocks and the edges between them.
+
+Where machine code does not say where it goes on, every place is assumed that it may go to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from flashsmith.jit.machine_code import Instruction
+
+_JUMPS = {"BRA", "JMP"}  # BRA.U, BRA.DIV and their like go on, too
+_INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
+_ENDS = {"EXIT", "KILL"}
+_BARRIER = re.compile(r"\bB\d+\b")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions that run one after the other, by index, and the blocks that may follow."""
+
+    indices: range
+    successors: tuple[int, ...]
+    # It may also go on in code outside of the function.
+    leaves: bool
+
+
+@dataclass
+class _Edges:
+    """Where control may go after one instruction."""
+
+    falls_through: bool = True
+    targets: list[int] = field(default_factory=list)  # addresses
+    anywhere: bool = False  # to any instruction of the function
+    leaves: bool = False
+
+
+def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
+    """The basic blocks of a function in the order of their addresses; the first is its entry.
+
+    - A guarded jump, and one with a condition of its own (``BRA P1``, ``BRA.U``, ``BRA.DIV``),
+      may be taken or not.
+    - ``BSYNC B0`` goes on behind itself or where a ``BSSY B0`` says; where B registers are
+      restored (``BMOV``), where any ``BSSY`` says.
+    - ``CALL`` goes to its subroutine, ``RET`` behind every call of the function.
+    - An indirect branch (``BRX``) goes to every instruction.
+    - A call or a branch out of the function, or to an address in a register, leaves: nobody knows
+      what runs there. A call returns.
+    """
+    reader = _EdgeReader(instructions)
+    edges = {i: found for i, each in enumerate(instructions) if (found := reader.edges(each))}
+    index_of = {each.address: i for i, each in enumerate(instructions)}
+    everywhere = any(each.anywhere for each in edges.values())
+    starts = {0} | {i + 1 for i in edges}
+    starts |= {index_of[address] for each in edges.values() for address in each.targets}
+    if everywhere:
+        starts |= set(range(len(instructions)))
+    ordered = sorted(start for start in starts if start < len(instructions))
+    block_of = {start: block for block, start in enumerate(ordered)}
+    blocks = []
+    for start, end in zip(ordered, [*ordered[1:], len(instructions)], strict=True):
+        last = edges.get(end - 1, _Edges())
+        if last.anywhere:
+            following = set(range(len(ordered)))
+        else:
+            following = {block_of[index_of[address]] for address in last.targets}
+            if last.falls_through and end in block_of:
+                following.add(block_of[end])
+        blocks.append(Block(range(start, end), tuple(sorted(following)), last.leaves))
+    return blocks
+
+
+class _EdgeReader:
+    """What the control instructions of one function mean."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self._inside = {each.address for each in instructions}
+        self._behind_calls = [
+            after.address for call, after in pairwise(instructions) if call.base == "CALL"
+        ]
+        self._joins: dict[str, list[int]] = {}  # B register -> where its BSSYs say
+        for each in instructions:
+            if each.base == "BSSY" and each.target in self._inside:
+                self._joins.setdefault(_barrier(each), []).append(each.target)
+        if any(each.base == "BMOV" for each in instructions):
+            everything = sorted({join for joins in self._joins.values() for join in joins})
+            self._joins = dict.fromkeys(self._joins, everything)
+
+    def edges(self, instruction: Instruction) -> _Edges | None:
+        """None for an instruction that the next one follows in any case."""
+        base = instruction.base
+        guarded = instruction.guard not in ("", "PT", "UPT")
+        if base in _JUMPS:
+            own_condition = instruction.opcode != base or len(instruction.operands.split()) > 1
+            return self._jump(instruction, falls_through=guarded or own_condition)
+        if base == "WARPSYNC" and instruction.target in self._inside:
+            return self._jump(instruction, falls_through=True)
+        if base in _INDIRECT:
+            return _Edges(anywhere=True)
+        if base == "CALL":
+            returns = instruction.target not in self._inside
+            return self._jump(instruction, falls_through=guarded or returns)
+        if base == "RET":
+            return _Edges(guarded, self._behind_calls, leaves=not self._behind_calls)
+        if base == "BSYNC":
+            return _Edges(True, self._joins.get(_barrier(instruction), []))
+        if base in _ENDS:
+            return _Edges(guarded or bool(instruction.operands))
+        return None
+
+    def _jump(self, instruction: Instruction, falls_through: bool) -> _Edges:
+        target = instruction.target
+        if target is None or target not in self._inside:
+            return _Edges(falls_through, leaves=True)
+        return _Edges(falls_through, [target])
+
+
+def _barrier(instruction: Instruction) -> str:
+    found = _BARRIER.search(instruction.operands)
+    return found[0] if found else ""

@@ -1,0 +1,62 @@
+"""What the machine code of a family's kernels is made of, as one hash.
+
+Measurements and soaked kernels stand for these sources, and for no others. The hash follows the
+headers that a generated kernel includes, and leaves out what makes no machine code: comments,
+spacing, the emulator, the host side, the headers of other families.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from pathlib import Path
+
+from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.jit.units import NVCC_FLAGS, PACKAGE_SOURCES
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+# A string is kept: static_assert has some, and a comment may not begin in one.
+_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+def kernel_source_stamp(csrc: Path = PACKAGE_SOURCES.csrc) -> dict[str, str]:
+    """For every family: the name of its stamp's field, and the hash of its kernels' sources."""
+    return {stamp_field(kind): kernel_source_hash(kind, csrc) for kind in CONFIG_CLASSES}
+
+
+def stamp_field(kind: type[ForwardKernelConfig]) -> str:
+    """What the hash of a family is called in stamps of measurements: `kernels_sm90`."""
+    return f"kernels_{kind.family}"
+
+
+@functools.cache
+def kernel_source_hash(kind: type[ForwardKernelConfig], csrc: Path = PACKAGE_SOURCES.csrc) -> str:
+    """16 hexadecimal digits that change when what nvcc makes of a family's kernels may change.
+
+    The compiler's version is not in it: a table that was measured with another is used.
+    """
+    include = csrc / "include"
+    digest = hashlib.sha256("\0".join(NVCC_FLAGS).encode())
+    for name in _closure(include, f"flashsmith/{kind.family}/forward_kernel.cuh"):
+        text = _without_comments((include / name).read_text())
+        digest.update(f"\0{name}\0{text}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _closure(include: Path, first: str) -> list[str]:
+    """``first`` and what it includes, directly or not, of the headers below ``include``; sorted."""
+    found, waiting = set(), [first]
+    while waiting:
+        name = waiting.pop()
+        if name in found or not (include / name).is_file():
+            continue  # the emulator's are not there
+        found.add(name)
+        waiting += _INCLUDE.findall((include / name).read_text())
+    return sorted(found)
+
+
+def _without_comments(text: str) -> str:
+    kept = _STRING_OR_COMMENT.sub(lambda match: match[1] or " ", text)
+    lines = (" ".join(line.split()) for line in kept.splitlines())
+    return "\n".join(line for line in lines if line)

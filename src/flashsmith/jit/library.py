@@ -1,0 +1,289 @@
+"""Building a library of kernels, and finding one that was built."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flashsmith import codegen
+from flashsmith.configs import ForwardKernelInstance, parse_kernel_name_into_instance
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.cache import Claims, KernelCache, Manifest
+from flashsmith.jit.compile import (
+    BUILD_LOG,
+    Progress,
+    compile_units,
+    default_jobs,
+    mentions_full_disk,
+)
+from flashsmith.jit.refusal import refuse_bad_kernels
+from flashsmith.jit.target import Target
+from flashsmith.jit.toolchain import require_cxx20
+from flashsmith.jit.units import (
+    FORMAT,
+    PACKAGE_SOURCES,
+    SourceTree,
+    Toolchain,
+    TranslationUnit,
+    find_toolchain,
+    library_key,
+    link_command,
+    plan_units,
+    source_hash,
+    text_hash,
+)
+
+LIBRARY_FILE = "flash_kernels.so"
+
+_WAITING = "waiting for another process that builds the same"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library in the cache; it has been checked against its manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def path(self) -> Path:
+        return self.directory / str(self.manifest["artifact"]["file"])
+
+    @property
+    def target(self) -> Target:
+        return Target(self.manifest["target"]["kind"], tuple(self.manifest["target"]["archs"]))
+
+    @property
+    def kernels(self) -> dict[str, Manifest]:
+        """Instance slug -> its name, dynamic shared memory in bytes, and ptxas' figures by arch."""
+        return dict(self.manifest["kernels"])
+
+    @property
+    def not_linted(self) -> dict[str, int]:
+        """Why machine code was not linted -> in how many kernels."""
+        return dict(
+            Counter(why for kernel in self.kernels.values() for why in kernel["not_linted"])
+        )
+
+
+def build_library(
+    instances: Iterable[ForwardKernelInstance],
+    target: Target,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    force: bool = False,
+    sources: SourceTree = PACKAGE_SOURCES,
+) -> Library:
+    """The library of exactly these kernels for ``target``, built where the cache lacks it.
+
+    jobs: compilers at a time; default FLASHSMITH_JOBS or what processors and memory allow.
+    progress: called with (objects done, objects in all, what was finished).
+    force: compile everything again.
+
+    Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
+    compiler failed, a kernel spills, or its machine code breaks a rule), CacheError (foreign
+    directory, full disk), ValueError (no instances, or one that cannot be built).
+    """
+    wanted = sorted(set(instances))
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs is {jobs}; it must be at least 1")
+    cache = KernelCache()
+    cache.check()
+    try:
+        toolchain = find_toolchain(target)
+    except ToolchainError:
+        found = None if force else find_library(wanted, target, sources=sources)
+        if found is None:
+            raise
+        return found
+    build = _Build(wanted, target, toolchain, cache, sources)
+    if not force and (library := build.cached()):
+        return library
+    return build.run(jobs or default_jobs(), progress or (lambda *_: None), force)
+
+
+def find_library(
+    instances: Iterable[ForwardKernelInstance],
+    target: Target,
+    *,
+    sources: SourceTree = PACKAGE_SOURCES,
+) -> Library | None:
+    """The newest sound library that has all ``instances`` for ``target``, and maybe more.
+
+    Only libraries built from the present sources count, by whatever compiler. Needs no compiler.
+    """
+    wanted = sorted(set(instances))
+    texts = sources.generate(wanted)
+    hashes = {instance.slug: text_hash(texts[f"{instance.slug}.cu"]) for instance in wanted}
+    present = source_hash(sources.csrc, target)
+    cache = KernelCache()
+    for library in list_libraries():
+        built = library.kernels
+        if (
+            library.target.covers(target)
+            and library.manifest["source_hash"] == present
+            and all(built.get(slug, {}).get("text_sha256") == h for slug, h in hashes.items())
+            and cache.read(library.directory)
+        ):
+            return library
+    return None
+
+
+def built_instances(
+    target: Target, *, sources: SourceTree = PACKAGE_SOURCES
+) -> set[ForwardKernelInstance]:
+    """What ``find_library`` would find for ``target``, one at a time."""
+    present = source_hash(sources.csrc, target)
+    return {
+        parse_kernel_name_into_instance(kernel["name"])
+        for library in list_libraries()
+        if library.target.covers(target) and library.manifest["source_hash"] == present
+        for kernel in library.kernels.values()
+    }
+
+
+def list_libraries() -> list[Library]:
+    """The libraries in the cache, newest first, each with a manifest that can be read.
+
+    The shared libraries themselves are not hashed here: this is for tables and look-up.
+    """
+    cache = KernelCache()
+    cache.check()
+    found = [
+        Library(folder, manifest)
+        for folder in cache.entries(cache.libraries)
+        if (manifest := cache.read(folder, check_hash=False)) and manifest.get("format") == FORMAT
+    ]
+    return sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
+
+
+class _Build:
+    """One library from plan to cache entry."""
+
+    def __init__(
+        self,
+        instances: Sequence[ForwardKernelInstance],
+        target: Target,
+        toolchain: Toolchain,
+        cache: KernelCache,
+        sources: SourceTree,
+    ) -> None:
+        self.target, self.toolchain, self.cache = target, toolchain, cache
+        generated = sources.generate(instances)
+        self.map_header = generated[codegen.MAP_HEADER]
+        self.units = plan_units(instances, generated, target, toolchain, sources.csrc)
+        self.source_hash = source_hash(sources.csrc, target)
+        key = library_key(self.units, target, toolchain.tvm_ffi)
+        self.entry = f"{target.name}-{len(instances)}-{key[:16]}"
+        self.directory = cache.libraries / self.entry
+
+    def cached(self) -> Library | None:
+        manifest = self.cache.read(self.directory)
+        return Library(self.directory, manifest) if manifest else None
+
+    def run(self, jobs: int, progress: Progress, force: bool) -> Library:
+        require_cxx20(self.toolchain.cxx)
+        self.cache.create()
+        total = len(self.units)
+        with self.cache.locked(self.entry, lambda: progress(0, total, _WAITING)):
+            if not force and (library := self.cached()):
+                return library
+            self.cache.sweep(held=self.entry)
+            with self.cache.staging(self.entry) as staging:
+                objects = self._compile(staging, jobs, progress, force)
+                refuse_bad_kernels(self.units, objects)
+                return self._link(staging, objects)
+
+    def _compile(
+        self, staging: Path, jobs: int, progress: Progress, force: bool
+    ) -> dict[str, Manifest]:
+        """Entry -> manifest of every object, once all are in the cache.
+
+        Other libraries may share objects, so each is claimed by its lock and given free as soon as
+        it is done. Nobody waits for a claim while holding one, so this cannot deadlock.
+        """
+        objects = {} if force else self._read_objects(self.units)
+        while missing := [unit for unit in self.units if unit.entry not in objects]:
+            with self.cache.claims([unit.entry for unit in missing]) as claimed:
+                if not claimed:
+                    progress(len(objects), len(self.units), _WAITING)
+                    self.cache.wait_for(missing[0].entry)
+                # What another process finished just before it was claimed, or while we waited.
+                if not (force and claimed):
+                    objects.update(self._read_objects(missing))
+
+                def done(
+                    unit: TranslationUnit, manifest: Manifest, claimed: Claims = claimed
+                ) -> None:
+                    objects[unit.entry] = manifest
+                    claimed.pop(unit.entry).release()
+                    progress(len(objects), len(self.units), unit.label)
+
+                mine = [u for u in missing if u.entry in claimed and u.entry not in objects]
+                compile_units(mine, self.cache, staging, jobs, done)
+        return objects
+
+    def _read_objects(self, units: Sequence[TranslationUnit]) -> dict[str, Manifest]:
+        found = ((unit.entry, self.cache.read(self.cache.objects / unit.entry)) for unit in units)
+        return {entry: manifest for entry, manifest in found if manifest is not None}
+
+    def _link(self, staging: Path, objects: dict[str, Manifest]) -> Library:
+        paths = [
+            self.cache.objects / entry / manifest["artifact"]["file"]
+            for entry, manifest in sorted(objects.items())
+        ]
+        folder = staging / "library"
+        with self.cache.disk_errors():
+            folder.mkdir()
+            (folder / codegen.MAP_HEADER).write_text(self.map_header)
+        command = link_command(self.toolchain, paths, LIBRARY_FILE)
+        log = self._run_linker(command, folder)
+        with self.cache.disk_errors():
+            (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
+        manifest = self.cache.publish(folder, self.directory, LIBRARY_FILE, self._manifest(objects))
+        return Library(self.directory, manifest)
+
+    def _run_linker(self, command: tuple[str, ...], folder: Path) -> str:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode == 0:
+            return done.stdout
+        if mentions_full_disk(done.stdout):
+            raise self.cache.full_error()
+        raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{done.stdout}")
+
+    def _manifest(self, objects: dict[str, Manifest]) -> Manifest:
+        kernels = {
+            unit.name: {
+                "name": unit.instance.name,
+                "config": asdict(unit.instance.config),
+                "variant": asdict(unit.instance.variant),
+                "object": unit.entry,
+                "text_sha256": text_hash(unit.files[unit.source_file]),
+                "dynamic_shared_bytes": unit.instance.config.shared_memory_bytes,
+                "resources": objects[unit.entry]["kernels"],
+                "not_linted": objects[unit.entry]["lint"]["not_linted"],
+            }
+            for unit in self.units
+            if unit.instance is not None
+        }
+        return {
+            "format": FORMAT,
+            "target": asdict(self.target),
+            "compiler": self.toolchain.identity.splitlines(),
+            "tvm_ffi": self.toolchain.tvm_ffi.version,
+            "source_hash": self.source_hash,
+            "kernels": kernels,
+        }

@@ -1,0 +1,59 @@
+"""Kernels that compile, and are not built into a library all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from flashsmith.errors import BuildError
+from flashsmith.jit import spills
+from flashsmith.jit.cache import Manifest
+from flashsmith.jit.lint import Lint
+from flashsmith.jit.ptxas import KernelResources
+from flashsmith.jit.units import TranslationUnit
+
+_SLOW = (
+    "kernels that would be slow are not built into a library; change their configuration, or allow "
+    "the spill in flashsmith/jit/spills.py:"
+)
+_RELEASED_EARLY = (
+    "kernels that let shared memory be overwritten before they have read it are not built into a "
+    "library: before the arrival, use the registers that were loaded or put a fence.proxy.async, "
+    "or arrive later (docs/troubleshooting.md):"
+)
+
+
+def refuse_bad_kernels(units: Sequence[TranslationUnit], objects: Mapping[str, Manifest]) -> None:
+    """Raises BuildError for kernels that would be wrong, else for those that would be slow.
+
+    objects: entry -> manifest. What compiler and lint said is in there, so that an object from the
+    cache is refused as it was when it was new.
+    """
+    kernels = [(unit, objects[unit.entry]) for unit in units if unit.instance is not None]
+    for reason, problems in (
+        (_RELEASED_EARLY, [text for kernel in kernels for text in _early_releases(*kernel)]),
+        (_SLOW, [text for kernel in kernels for text in _slowness(*kernel)]),
+    ):
+        if problems:
+            raise BuildError("\n  ".join([reason, *problems]))
+
+
+def _early_releases(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
+    """One sentence for a kernel: the first early release stands for the others."""
+    first, *others = Lint.from_manifest(manifest["lint"]).early_releases or (None,)
+    if first is not None:
+        more = f"; {len(others)} more of its instructions are, too" if others else ""
+        yield f"{unit.label}: {first}{more}"
+
+
+def _slowness(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
+    """Spills that are not allowed, and serialised instructions."""
+    assert unit.instance is not None
+    allowed = spills.allowed_spill_bytes(unit.instance.config)
+    for kernel in (KernelResources(**figures) for figures in manifest["kernels"]):
+        if kernel.spilled > allowed:
+            yield (
+                f"{unit.label} spills {kernel.spilled} bytes of registers on {kernel.arch} "
+                f"({allowed} allowed)"
+            )
+    for text in manifest["performance_warnings"]:
+        yield f"{unit.label}: {text}"

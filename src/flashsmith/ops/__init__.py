@@ -1,0 +1,1 @@
+"""The functions users call, on torch tensors: check, choose a configuration, launch."""

@@ -1,0 +1,66 @@
+"""What happens when a kernel is used for the first time: checks that spare a build, and the log."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from flashsmith import settings
+from flashsmith.configs import DType, ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.jit import Target
+
+logger = logging.getLogger("flashsmith")
+
+
+def check_before_building(cfg: ForwardKernelConfig, **tensors: torch.Tensor) -> None:
+    """Refuses what a look at the tensors shows, which else would wait for a kernel to be built.
+
+    The library checks the same and more at every call, in the same words.
+
+    Raises:
+        TypeError: A tensor of another dtype than q or ``cfg``, or one inside a function transform.
+    """
+    refuse_transforms(**tensors)
+    q, expected = tensors["q"], cfg.dtype.to_torch_dtype()
+    supported = [dtype.to_torch_dtype() for dtype in DType]
+    for name, tensor in tensors.items():
+        if tensor.dtype not in supported:
+            names = " and ".join(map(_name, supported))
+            raise TypeError(f"{name} has dtype {_name(tensor.dtype)}; supported are {names}")
+        if tensor.dtype == expected:
+            continue
+        if q.dtype == expected:
+            raise TypeError(
+                f"{name} has dtype {_name(tensor.dtype)}, but q has {_name(q.dtype)}; q, k, v and "
+                "o need the same dtype"
+            )
+        raise TypeError(
+            f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for "
+            f"{_name(expected)}; pass a configuration of the tensors' dtype"
+        )
+
+
+def refuse_transforms(**tensors: torch.Tensor) -> None:
+    """Raises TypeError for a tensor of torch.vmap or the like, which has no memory of its own."""
+    for name, tensor in tensors.items():
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise TypeError(
+                f"{name} is inside torch.vmap or another function transform, which kernels do not "
+                "support; attention takes a batch dimension itself: call it on the whole batch"
+            )
+
+
+def log_kernel(instance: ForwardKernelInstance, target: Target, reason: str) -> None:
+    """Says which kernel serves calls from now on, and why; on stderr if FLASHSMITH_LOG is on."""
+    if settings.LOG.get():
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    logger.info("kernel %s on %s: %s", instance, target.name, reason)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
