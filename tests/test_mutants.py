@@ -12,7 +12,7 @@ from tools.mutants import areas, compiler, schedule
 from tools.mutants.areas import Area, Stage
 from tools.mutants.mutant import Mutant
 from tools.mutants.results import Result, Table, read, summary
-from tools.mutants.sample import quotas
+from tools.mutants.sample import of_places, quotas
 from tools.mutants.sandbox import Workshop
 from tools.mutants.schedule import Schedule
 
@@ -145,6 +145,19 @@ def test_summary_keeps_equivalent_mutants_apart() -> None:
     assert "survived: b" in text and "equivalent: c" in text and "    no effect" in text
     assert "noticed: 66.7% of 3 mutants" in text
     assert "not equivalent, test_x notices it: a" in summary(results, {"a": "no effect"})
+
+
+def test_a_place_is_judged_by_its_first_mutant_that_compiles() -> None:
+    """Results of substitutes that an earlier sample needed do not count."""
+    places = [[KILLED, SURVIVES], [BROKEN, ENDLESS], [ENDLESS]]
+    results = {
+        KILLED.id: _result("a", "killed"),
+        SURVIVES.id: _result("b", "survived"),
+        BROKEN.id: _result("c", "not-compiled"),
+    }
+    found, missing = of_places(places, results)
+    assert [each.id for each in found] == ["a", "c"]
+    assert missing == 2
 
 
 # the compiler that keeps objects

@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.mutants.areas import AREAS, BY_NAME
 from tools.mutants.mutant import change_between
 from tools.mutants.results import Table, equivalents, summary
-from tools.mutants.sample import Queue, mutants_of, sample
+from tools.mutants.sample import Queue, mutants_of, of_places, sample
 from tools.mutants.sandbox import Workshop
 from tools.mutants.schedule import Schedule
 
@@ -38,11 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: workshop.stop.set())  # results are kept
     Schedule(workshop, table).run(places, options.jobs, options.minutes)
-    ids = {m.id for queue in places for m in queue}
-    results = [r for r in table.results.values() if r.id in ids]
+    results, missing = of_places(places, table.results)
     reasons = equivalents()
     print(summary(results, reasons))
-    missing = len(places) - sum(r.status != "not-compiled" for r in results)
     if missing:
         print(f"not run: {missing} of {len(places)}; the same command goes on with them")
     return _SURVIVED if any(r.status == "survived" and r.id not in reasons for r in results) else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from tools.mutants import cxx_operators
 from tools.mutants.areas import AREAS, Area
 from tools.mutants.mutant import Mutant, mutant_id
+from tools.mutants.results import Result
 
 # The mutants that may take a place of the sample: the first, then its substitutes.
 Queue = list[Mutant]
@@ -33,6 +34,25 @@ def sample(root: Path, count: int, seed: int, areas: Sequence[Area] = AREAS) -> 
         order = _in_turns(mutants_of(area, root), random.Random(f"{seed}:{area.name}"))
         places += [order[place::quota] for place in range(min(quota, len(order)))]
     return places
+
+
+def of_places(places: Sequence[Queue], results: Mapping[str, Result]) -> tuple[list[Result], int]:
+    """What became of each place of a sample, and how many have not run.
+
+    A place is judged by its first mutant that compiles; those before it are in the list, too. A
+    substitute that ran for an earlier state of the sources is not.
+    """
+    found, missing = [], 0
+    for queue in places:
+        for mutant in queue:
+            result = results.get(mutant.id)
+            if result is None:
+                missing += 1
+                break
+            found.append(result)
+            if result.status != "not-compiled":
+                break
+    return found, missing
 
 
 def quotas(shares: Sequence[int], count: int) -> list[int]:
