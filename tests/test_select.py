@@ -25,7 +25,7 @@ from flashsmith.configs import (
     get_sm90_autotuning_kernel_configs,
 )
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
-from flashsmith.errors import TuningError
+from flashsmith.errors import DeviceError, TuningError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.ops.forward import attention
@@ -454,3 +454,8 @@ def test_explain_lists_many_shapes_and_speaks_json() -> None:
     causal = choose(DType.FP16, 128, 4096, CAUSAL.causal, H200)
     assert document[-1]["kernel"] == str(causal.config)
     assert document[-1]["ms"] == causal.measured.ms  # type: ignore[union-attr]
+
+
+def test_a_gpu_that_no_family_runs_on_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5; the kernels"):
+        choose(DType.FP16, 128, 1024, False, "Tesla T4", capability=(7, 5))

@@ -18,7 +18,7 @@ from flashsmith.configs.families import (
     rule_config,
     serves,
 )
-from flashsmith.errors import TuningError
+from flashsmith.errors import DeviceError, TuningError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.selection.tables import (
     Entry,
@@ -121,6 +121,7 @@ def choose(
         plain: Whether q is shaped as k, and no log-sum-exp is wanted.
 
     Raises:
+        DeviceError: The GPU is too old for every family.
         ValueError: No family takes the shape there; without ``capability``: no GPU of this name is
             known.
     """
@@ -130,6 +131,9 @@ def choose(
     if capability is None:
         capability = get_gpu_architecture(gpu).compute_capability
     families = families_on(capability)
+    if not families:
+        version = ".".join(map(str, capability))
+        raise DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
     if not plain and all(family.plain_only for family in families):
         raise ValueError(
             f"{gpu} is not of compute capability 9.0, and only kernels for that take k of another "
