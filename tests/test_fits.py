@@ -19,6 +19,7 @@ from flashsmith.configs.families import (
     SM80_FORWARD,
     SM90_FORWARD,
     Family,
+    families_for,
     families_on,
     rule_config,
     serves,
@@ -58,6 +59,11 @@ def test_families_on_a_gpu_come_newest_first_and_on_the_emulator_plainest_first(
     for capability in ((8, 0), (8, 9), (10, 0), (12, 1)):
         assert families_on(capability) == (SM80_FORWARD,)
     assert families_on((7, 5)) == ()
+    assert families_for(None) == families_on(None)
+    assert families_for("NVIDIA H200") == families_for("sm_90a") == families_on((9, 0))
+    assert families_for("a card of tomorrow", (9, 0)) == families_on((9, 0))  # by what it can do
+    with pytest.raises(ValueError, match="gpu 'a card of tomorrow' is not known"):
+        families_for("a card of tomorrow")
 
 
 def test_the_rule_is_of_the_first_family_that_takes_the_problem() -> None:

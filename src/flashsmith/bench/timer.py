@@ -68,11 +68,10 @@ def time_interleaved(
             run()
             events[name].append((start, _record()))
     torch.cuda.synchronize()
-    return {
-        name: _timing(times, statistics.median(times))
-        for name, pairs in events.items()
-        for times in [[start.elapsed_time(stop) for start, stop in pairs]]
+    times = {
+        name: [start.elapsed_time(stop) for start, stop in pairs] for name, pairs in events.items()
     }
+    return {name: _timing(runs, statistics.median(runs)) for name, runs in times.items()}
 
 
 def time_back_to_back(
@@ -95,10 +94,10 @@ def time_back_to_back(
         milliseconds: How long the GPU works on each candidate while it is timed.
         warmup_ms: How long it works on it before, so that clocks and L2 are those of this kernel.
     """
-    for run in [*candidates.values()][:1]:
-        _steady_times(run, milliseconds, warmup_ms)
     times = {}
-    for name, run in candidates.items():
+    for i, (name, run) in enumerate(candidates.items()):
+        if i == 0:
+            _steady_times(run, milliseconds, warmup_ms)
         of_launches = _steady_times(run, milliseconds, warmup_ms)
         times[name] = _timing(of_launches, statistics.fmean(of_launches))
     return times

@@ -137,7 +137,7 @@ def plan_for_attention(
     Raises:
         ValueError: attention() takes no kernel of these kinds somewhere.
     """
-    from flashsmith.selection import served_instances
+    from flashsmith.selection import served_instances  # it loads torch
 
     plan = {}
     for arch in target.archs or (None,):

@@ -10,12 +10,10 @@ from flashsmith.cli.tables import note, print_list, print_table
 from flashsmith.configs.families import (
     Capability,
     Family,
-    families_on,
-    family_of,
+    families_for,
     rule_config,
     serves,
 )
-from flashsmith.gpus import get_gpu_architecture
 from flashsmith.selection.choose import Source, choose
 from flashsmith.selection.tables import LENGTH_BUCKETS, Entry, Measured, length_bucket
 
@@ -49,8 +47,6 @@ def explain(problem: Problem, gpu: str | None, capability: Capability | None = N
     capability: The GPU's; None: going by its name.
     """
     causal = problem.variant.causal
-    if gpu is not None and capability is None:
-        capability = get_gpu_architecture(gpu).compute_capability
     shape = (problem.dtype, problem.d_head, problem.seq_len, causal)
     choice = choose(*shape, gpu, capability=capability)
     words = Explanation(
@@ -58,12 +54,12 @@ def explain(problem: Problem, gpu: str | None, capability: Capability | None = N
         gpu=gpu,
         kernel=choice.config.short_form(),
         source=RULE,
-        reason=f"the rule: {family_of(choice.config).rule_in_words}",
+        reason=choice.reason,
         passed_over=choice.passed_over,
     )
     if not (gpu and choice.source and choice.entry and choice.measured):
         return words
-    entry, row, families = choice.entry, choice.measured, families_on(capability)
+    entry, row, families = choice.entry, choice.measured, families_for(gpu, capability)
     measured = (
         f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms and "
         f"{row.tflops} TFLOP/s, at batch {entry.batch}, heads {entry.heads}, length {entry.seq_len}"

@@ -31,7 +31,7 @@ from flashsmith.configs import (
     is_kernel_name,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.families import families_on
+from flashsmith.configs.families import families_for
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.gpus import get_gpu_architecture
@@ -78,8 +78,7 @@ class Request:
 
     def configs(self, problems: Iterable[Problem], arch: str) -> list[ForwardKernelConfig]:
         """What the kernel words choose for the dtypes and head dimensions of the problems."""
-        capability = get_gpu_architecture(arch).compute_capability
-        words = self.kernels or [families_on(capability)[0].tuning_set]
+        words = self.kernels or [families_for(arch)[0].tuning_set]
         names = [word for word in words if is_kernel_name(word)]
         keys = [word for word in words if word not in names]
         named = [parse_kernel_name_into_config(name) for name in names]

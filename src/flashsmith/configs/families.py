@@ -81,6 +81,19 @@ def families_on(capability: Capability | None) -> tuple[Family, ...]:
     return tuple(family for family in reversed(FAMILIES) if family.runs_on(capability))
 
 
+def families_for(gpu: str | None, capability: Capability | None = None) -> tuple[Family, ...]:
+    """``families_on`` the GPU, or architecture, of this name; None: the emulator.
+
+    capability: The GPU's, where it is known; None: going by its name.
+
+    Raises:
+        ValueError: No GPU of this name is known.
+    """
+    if gpu is None:
+        return families_on(None)
+    return families_on(capability or get_gpu_architecture(gpu).compute_capability)
+
+
 def serves(
     config: ForwardKernelConfig, families: Sequence[Family], seq_len_k: int, *, plain: bool = True
 ) -> bool:
@@ -88,8 +101,7 @@ def serves(
 
     plain: k is shaped as q, and no log-sum-exp is wanted.
     """
-    known = any(type(config) is family.config for family in families)
-    return known and config.takes(seq_len_k, plain=plain)
+    return family_of(config) in families and config.takes(seq_len_k, plain=plain)
 
 
 def rule_config(
@@ -107,12 +119,12 @@ def rule_config(
     Raises:
         ValueError: None of them takes it; says what the newest does not take.
     """
-    errors: dict[str, ValueError] = {}
+    errors: dict[int, ValueError] = {}
     for family in families:
         try:
             config = family.rule(dtype, d_head, seq_len)
         except ValueError as error:
-            errors[family.name] = error
+            errors[family.config.family_number] = error
             continue
         if config.takes(seq_len, plain=plain):
             return config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,17 +35,17 @@ class Headers:
         return [path for path, stamp in self.stamps if _stamp(path) != stamp]
 
 
-def with_included(text: str, include: Path) -> Iterator[str]:
-    """``text`` and the texts of all headers under ``include`` that it includes, at any depth."""
-    waiting, seen = [text], set()
+def included(text: str, include: Path) -> dict[str, str]:
+    """The headers under ``include`` that ``text`` includes, at any depth: their names and texts."""
+    found: dict[str, str] = {}
+    waiting = [text]
     while waiting:
-        current = waiting.pop()
-        yield current
-        for name in _INCLUDE.findall(current):
+        for name in _INCLUDE.findall(waiting.pop()):
             path = include / name
-            if name not in seen and path.is_file():
-                seen.add(name)
-                waiting.append(path.read_text())
+            if name not in found and path.is_file():
+                found[name] = path.read_text()
+                waiting.append(found[name])
+    return found
 
 
 def hash_files(root: Path, paths: Iterable[Path]) -> str:

@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 
 from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.jit.headers import included
 from flashsmith.jit.units import NVCC_FLAGS, PACKAGE_SOURCES
 
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 # A string is kept: static_assert has some, and a comment may not begin in one.
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
@@ -38,22 +38,11 @@ def kernel_source_hash(kind: type[ForwardKernelConfig], csrc: Path = PACKAGE_SOU
     """
     include = csrc / "include"
     digest = hashlib.sha256("\0".join(NVCC_FLAGS).encode())
-    for name in _closure(include, f"flashsmith/{kind.family}/forward_kernel.cuh"):
-        text = _without_comments((include / name).read_text())
-        digest.update(f"\0{name}\0{text}".encode())
+    # The emulator's headers are elsewhere, so they are not among these.
+    headers = included(f'#include "flashsmith/{kind.family}/forward_kernel.cuh"', include)
+    for name, text in sorted(headers.items()):
+        digest.update(f"\0{name}\0{_without_comments(text)}".encode())
     return digest.hexdigest()[:16]
-
-
-def _closure(include: Path, first: str) -> list[str]:
-    """``first`` and what it includes, directly or not, of the headers below ``include``; sorted."""
-    found, waiting = set(), [first]
-    while waiting:
-        name = waiting.pop()
-        if name in found or not (include / name).is_file():
-            continue  # the emulator's are not there
-        found.add(name)
-        waiting += _INCLUDE.findall((include / name).read_text())
-    return sorted(found)
 
 
 def _without_comments(text: str) -> str:

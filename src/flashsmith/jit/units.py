@@ -14,7 +14,7 @@ from flashsmith.configs import (
     ForwardKernelConfig,
     ForwardKernelInstance,
 )
-from flashsmith.jit.headers import Headers, hash_files, with_included
+from flashsmith.jit.headers import Headers, hash_files, included
 from flashsmith.jit.lint import may_release
 from flashsmith.jit.target import Target
 from flashsmith.jit.toolchain import (
@@ -247,7 +247,8 @@ def _without_other_families(headers: Iterable[Path], kind: type[ForwardKernelCon
 
 def _texts(files: Mapping[str, str], csrc: Path) -> Iterator[str]:
     for text in files.values():
-        yield from with_included(text, csrc / "include")
+        yield text
+        yield from included(text, csrc / "include").values()
 
 
 def text_hash(text: str) -> str:

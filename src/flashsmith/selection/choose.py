@@ -13,7 +13,7 @@ import torch
 from flashsmith.configs import DType, ForwardKernelConfig, ForwardVariant
 from flashsmith.configs.families import (
     Capability,
-    families_on,
+    families_for,
     family_of,
     rule_config,
     serves,
@@ -126,13 +126,11 @@ def choose(
             known.
     """
     if gpu is None:
-        by_rule = rule_config(families_on(None), dtype, d_head, seq_len, plain=plain)
+        by_rule = rule_config(families_for(None), dtype, d_head, seq_len, plain=plain)
         return Choice(by_rule, ("no GPU: on a CPU the emulator runs, and there is no table",))
-    if capability is None:
-        capability = get_gpu_architecture(gpu).compute_capability
-    families = families_on(capability)
+    families = families_for(gpu, capability)
     if not families:
-        version = ".".join(map(str, capability))
+        version = ".".join(map(str, capability or get_gpu_architecture(gpu).compute_capability))
         raise DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
     if not plain and all(family.plain_only for family in families):
         raise ValueError(

@@ -16,7 +16,7 @@ from flashsmith.configs import (
 from flashsmith.configs.families import (
     Capability,
     Family,
-    families_on,
+    families_for,
     rule_config,
     serves,
 )
@@ -54,9 +54,7 @@ def served_instances(
     Raises:
         ValueError: No GPU of this name is known.
     """
-    if gpu is not None and capability is None:
-        capability = get_gpu_architecture(gpu).compute_capability
-    families = families_on(None if gpu is None else capability)
+    families = families_for(gpu, capability)
     found = set()
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
         configs = set(_of_rule(families, dtype, d_head))

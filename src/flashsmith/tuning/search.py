@@ -17,9 +17,8 @@ from flashsmith.configs import (
     ForwardKernelInstance,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.families import families_on, rule_config, serves
+from flashsmith.configs.families import families_for, rule_config, serves
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.gpus import get_gpu_architecture
 from flashsmith.selection.tables import Entry, Key, Measured, length_bucket
 from flashsmith.tuning.journal import Journal
 
@@ -62,7 +61,7 @@ def make_plan(
         ValueError: No blocks divide a length, or ``configs`` has nothing for a problem; two lengths
             fall into one bucket, so that they would have one entry.
     """
-    families = families_on(get_gpu_architecture(arch).compute_capability)
+    families = families_for(arch)
     plan: dict[Problem, list[Config]] = {}
     buckets: dict[Key, Problem] = {}
     for problem in problems:
