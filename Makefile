@@ -16,7 +16,7 @@ run: $(READY)
 	$(BIN)/flashsmith run $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n auto -m "not gpu"
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu

@@ -28,13 +28,15 @@ from flashsmith import bench, reference
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
-    ForwardKernelInstance,
-    ForwardVariant,
+    KernelId,
+    Variant,
+    Workload,
     get_autotuning_kernel_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
 )
 from flashsmith.jit import build_library
+from flashsmith.problem import Problem
 from flashsmith.runtime import find_kernel, load_library
 from flashsmith.runtime.device import target_of
 
@@ -49,7 +51,7 @@ def kernel(
 ) -> Callable[[], object]:
     q, k, v = qkv
     o = torch.empty_like(q)
-    instance = ForwardKernelInstance(cfg, ForwardVariant(causal))
+    instance = KernelId(cfg, Variant(causal))
     found = find_kernel(instance, target_of(q.device))
     return lambda: found(q, k, v, o, cfg.d_head**-0.5)
 
@@ -63,11 +65,7 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 
 def build(configs: Iterable[FlashForwardKernelConfig]) -> list[dict[str, object]]:
     """Builds and loads full and causal kernels; returns what ptxas says of each."""
-    instances = [
-        ForwardKernelInstance(c, ForwardVariant(causal))
-        for c in configs
-        for causal in (False, True)
-    ]
+    instances = [KernelId(c, Variant(causal)) for c in configs for causal in (False, True)]
     start = time.monotonic()
     library = build_library(instances, target_of(torch.device("cuda")))
     load_library(library)
@@ -84,8 +82,8 @@ def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, o
     rows: list[dict[str, object]] = []
     for cfg in track(configs, "checking", console=console):
         for causal in (False, True):
-            wide = bench.Problem(cfg.dtype, 3 * cfg.d_head, "full", 2, 3, 1024)
-            q, k, v = wide.make_qkv("cuda")
+            wide = Problem.square(cfg.dtype, 3 * cfg.d_head, batch=2, heads=3, seq_len=1024)
+            q, k, v = bench.make_qkv(wide, "cuda")
             q, k, v = q[..., : cfg.d_head], k[..., cfg.d_head : -cfg.d_head], v[..., : cfg.d_head]
             o = torch.full(q.shape, torch.nan, dtype=q.dtype, device="cuda")
             flashsmith.forward(cfg, q, k, v, o, causal=causal)
@@ -107,27 +105,22 @@ def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, o
 
 
 def measure(
-    configs: Sequence[FlashForwardKernelConfig], problem: bench.Problem, repeats: int
+    configs: Sequence[FlashForwardKernelConfig], workload: Workload, repeats: int
 ) -> list[dict[str, object]]:
     """TFLOP/s of each config and of FA2 at one shape."""
-    qkv = problem.make_qkv("cuda")
-    causal = problem.variant.causal
+    qkv = bench.make_qkv(workload.problem, "cuda")
+    causal = workload.variant.causal
     runs = {cfg.short_form(): kernel(cfg, qkv, causal) for cfg in configs}
     runs["FA2"] = bench.PEERS["fa2"].make(*qkv, causal)
     timings = bench.time_interleaved(runs, repeats=repeats)
     return [
         {
             "kernel": name,
-            "dtype": problem.dtype.name,
-            "d_head": problem.d_head,
-            "mask": problem.mask,
-            "batch": problem.batch,
-            "heads": problem.heads,
-            "seq_len": problem.seq_len,
+            **workload.as_row(),
             "ms": f"{t.ms:.5f}",
             "ms_p20": f"{t.low:.5f}",
             "ms_p80": f"{t.high:.5f}",
-            "tflops": f"{problem.tflops(t.ms):.1f}",
+            "tflops": f"{workload.tflops(t.ms):.1f}",
             "percent_of_fa2": f"{100 * timings['FA2'].ms / t.ms:.1f}",
         }
         for name, t in timings.items()
@@ -152,12 +145,12 @@ def sweep(repeats: int) -> list[dict[str, object]]:
         grid = bench.make_grid(
             [DType.FP16], [d_head], [mask], SEQ_LENS, tokens=TOKENS, hidden=HIDDEN
         )
-        for problem in grid:
-            *measured, fa2_row = measure(configs, problem, repeats)
+        for workload in grid:
+            *measured, fa2_row = measure(configs, workload, repeats)
             rows += [*measured, fa2_row]
             ranked = sorted(measured, key=lambda row: float(str(row["ms"])))
             best.append(float(str(ranked[0]["percent_of_fa2"])))
-            show(f"{problem}: best", [*ranked[:3], fa2_row])
+            show(f"{workload}: best", [*ranked[:3], fa2_row])
         mean = statistics.harmonic_mean(best)
         console.print(f"d {d_head} {mask}: harmonic mean of the best {mean:.1f} % of FA2")
     return rows
@@ -180,7 +173,7 @@ def main() -> int:
         f"correct: {len(checked) - wrong} of {len(checked)} (165 configs, full and causal)"
     )
 
-    shape = bench.Problem(DType.FP16, 128, "full", BATCH, HEADS, SEQ_LEN)
+    shape = Workload(Problem.square(DType.FP16, 128, BATCH, HEADS, SEQ_LEN))
     progression = measure(get_kernel_progression_configs(False), shape, args.repeats)
     write(args.out / "progression.csv", progression)
     show(

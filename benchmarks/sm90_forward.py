@@ -24,12 +24,15 @@ from flashsmith import bench
 from flashsmith.bench.candidates import Candidate, Checker, name_of
 from flashsmith.bench.monitor import GpuMonitor
 from flashsmith.configs import (
-    FORWARD_VARIANTS,
+    VARIANTS,
     DType,
-    ForwardKernelInstance,
+    KernelId,
+    Variant,
+    Workload,
     get_sm90_kernel_progression_configs,
 )
 from flashsmith.jit import build_library
+from flashsmith.problem import Problem
 from flashsmith.runtime import load_library
 from flashsmith.runtime.device import target_of
 
@@ -51,9 +54,9 @@ def write(path: Path, rows: Sequence[Row]) -> None:
 def build() -> list[Row]:
     """Builds and loads the progression, full and causal; returns what ptxas says of each."""
     instances = [
-        ForwardKernelInstance(config, variant)
+        KernelId(config, variant)
         for config in get_sm90_kernel_progression_configs()
-        for variant in FORWARD_VARIANTS
+        for variant in VARIANTS
     ]
     library = build_library(instances, target_of(torch.device("cuda")))
     load_library(library)
@@ -64,7 +67,7 @@ def build() -> list[Row]:
     ]
 
 
-def sustained(run: Callable[[], object], problem: bench.Problem) -> Row:
+def sustained(run: Callable[[], object], workload: Workload) -> Row:
     """The same kernel again and again: what the power limit leaves."""
     with GpuMonitor() as monitor:
         runs, start = 0, time.monotonic()
@@ -75,7 +78,7 @@ def sustained(run: Callable[[], object], problem: bench.Problem) -> Row:
             runs += 20
         elapsed = time.monotonic() - start
         sample = monitor.since(start + SUSTAINED_SECONDS / 2)
-    tflops = problem.tflops(1e3 * elapsed / runs)
+    tflops = workload.tflops(1e3 * elapsed / runs)
     row: Row = {
         "sustained_tflops": f"{tflops:.1f}",
         "sustained_sm_clock_mhz": sample.sm_clock_mhz,
@@ -86,9 +89,10 @@ def sustained(run: Callable[[], object], problem: bench.Problem) -> Row:
     return row
 
 
-def measure(mask: str, cublas_tflops: float, repeats: int) -> list[Row]:
-    problem = bench.Problem(DType.BF16, D_HEAD, mask, BATCH, HEADS, SEQ_LEN)
-    checker = Checker(problem, "cuda")
+def measure(variant: Variant, cublas_tflops: float, repeats: int) -> list[Row]:
+    problem = Problem.square(DType.BF16, D_HEAD, BATCH, HEADS, SEQ_LEN)
+    workload = Workload(problem, variant)
+    checker = Checker(workload, "cuda")
     progression = get_sm90_kernel_progression_configs()
     candidates: list[Candidate] = [*bench.find_peers(PEERS), *progression]
     runs = {}
@@ -100,22 +104,17 @@ def measure(mask: str, cublas_tflops: float, repeats: int) -> list[Row]:
     timings = bench.time_interleaved(runs, repeats=repeats)
     rows: list[Row] = []
     for name, timing in timings.items():
-        tflops = problem.tflops(timing.ms)
+        tflops = workload.tflops(timing.ms)
         row: Row = {
             "kernel": name,
-            "dtype": str(problem.dtype),
-            "d_head": problem.d_head,
-            "mask": mask,
-            "batch": problem.batch,
-            "heads": problem.heads,
-            "seq_len": problem.seq_len,
+            **workload.as_row(),
             "ms": f"{timing.ms:.5f}",
             "ms_p20": f"{timing.low:.5f}",
             "ms_p80": f"{timing.high:.5f}",
             "tflops": f"{tflops:.1f}",
             "percent_of_cublas": f"{100 * tflops / cublas_tflops:.1f}",
         }
-        rows.append(row | sustained(runs[name], problem))
+        rows.append(row | sustained(runs[name], workload))
         console.print(rows[-1])
     return rows
 
@@ -132,7 +131,7 @@ def main() -> int:
     write(args.out / "sm90_resources.csv", build())
     cublas = bench.measure_ceilings(DType.BF16).matmul_tflops
     console.print(f"cuBLAS 8192^3 BF16: {cublas:.1f} TFLOP/s")
-    rows = [row for mask in ("full", "causal") for row in measure(mask, cublas, args.repeats)]
+    rows = [row for variant in VARIANTS for row in measure(variant, cublas, args.repeats)]
     write(args.out / "sm90_progression.csv", [{"cublas_tflops": f"{cublas:.1f}"} | r for r in rows])
     return 0
 

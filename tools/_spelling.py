@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_NAMES = {"--seq-lens": "--seq-len", "--d-heads": "--d-head"}
+_NAMES = {"--seq-lens": "--seq-len", "--d-heads": "--d-head", "--runs": "--repeats"}
 
 
 def as_commands_spell(words: Iterable[str]) -> list[str]:

@@ -17,13 +17,13 @@ from flashsmith.version import __version__
 
 if TYPE_CHECKING:
     from flashsmith import codegen, configs, errors, jit, ops, runtime, settings
-    from flashsmith.configs import DType, FlashForwardKernelConfig, ForwardVariant
+    from flashsmith.configs import DType, FlashForwardKernelConfig, Variant
     from flashsmith.ops.forward import attention, forward
 
 __all__ = [
     "DType",
     "FlashForwardKernelConfig",
-    "ForwardVariant",
+    "Variant",
     "__version__",
     "attention",
     "codegen",
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "DType": "flashsmith.configs",
     "FlashForwardKernelConfig": "flashsmith.configs",
-    "ForwardVariant": "flashsmith.configs",
+    "Variant": "flashsmith.configs",
     "attention": "flashsmith.ops.forward",
     "forward": "flashsmith.ops.forward",
 }

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from flashsmith.configs import (
     CONFIG_CLASSES,
-    FORWARD_VARIANTS,
     FULL,
+    FlashForwardKernelConfig,
     ForwardKernelConfig,
-    ForwardKernelInstance,
-    ForwardVariant,
+    KernelId,
     require_buildable,
 )
+from flashsmith.gpus import get_gpu_architecture
 
 MAP_HEADER = "flash_kernels.cuh"
 
@@ -27,29 +27,51 @@ _MAP_HEADER = """\
 {head}#pragma once
 
 #include <map>
+#include <memory>
+#include <vector>
 
-#include "flashsmith/flash_attention.cuh"
-#include "flashsmith/sm90/arguments.cuh"
+{includes}
+#include "host/named_kernel.h"
 
 namespace flashsmith {{
 
-// As in these headers: what the maps hold.
-typedef void (*forward_kernel_fn)(const ForwardKernelArgs);
-typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
+// As in these headers: what kernels of each family are.
+{pointers}
 
 // Each is defined in the translation unit of its name: kernels have internal linkage.
 namespace kernels {{
 {getters}
 }}  // namespace kernels
 
-{maps}
+// Full attention of the sm80 family.
+inline const std::map<FlashForwardKernelConfig, forward_kernel_fn> forward_kernels = {{
+{map_entries}}};
+
+{families}
+template <typename Add>
+void for_each_family(const Add &add) {{
+{calls}
+}}
+
 }}  // namespace flashsmith
 """
 
-_MAP = """\
-// Variant: {variant}.
-inline const std::map<{struct}, {function}> {name} = {{
+_FAMILY = """\
+// In host/families/{family}_forward.cpp.
+std::unique_ptr<ForwardKernel> make_kernel(const NamedKernel<{struct}, {function}> &kernel,
+                                           const FamilyGpus &gpus);
+inline constexpr FamilyGpus {family}_gpus{{
+    .family = "{family}", .major = {major}, .minor = {minor}, .exact = {exact}}};
+// Every kernel of the {family} family, in the order of their handles.
+inline const std::vector<NamedKernel<{struct}, {function}>> {family}_kernels = {{
 {entries}}};
+"""
+
+_FAMILY_ENTRY = """\
+    {{.name = "{name}",
+     .config = {config},
+     .variant = {variant},
+     .function = {function}}},
 """
 
 _MAP_ENTRY = """\
@@ -74,23 +96,23 @@ namespace flashsmith::kernels {{
 """
 
 
-def generate(instances: Iterable[ForwardKernelInstance]) -> dict[str, str]:
+def generate(instances: Iterable[KernelId]) -> dict[str, str]:
     """The C++ files for a set of kernels, file name -> text; duplicates count once.
 
-    `flash_kernels.cuh` has the maps `forward_kernels` (full attention) and `forward_kernels_causal`
-    from FlashForwardKernelConfig to forward_kernel_fn, and with `sm90_` before their names those
-    of the sm90 family; `<slug>.cu` has one kernel.
+    `flash_kernels.cuh` has the map `forward_kernels` from FlashForwardKernelConfig to
+    forward_kernel_fn (full attention of the sm80 family), and for each family the list of its
+    kernels with their names; `<slug>.cu` has one kernel.
 
     Raises:
-        TypeError: an element is not a ForwardKernelInstance.
+        TypeError: an element is not a KernelId.
         ValueError: the set is empty, or has a configuration that cannot be built.
     """
     unique = set()
     for instance in instances:
-        if not isinstance(instance, ForwardKernelInstance):
+        if not isinstance(instance, KernelId):
             raise TypeError(
-                f"instances: expected ForwardKernelInstance, got {instance!r}; "
-                "write ForwardKernelInstance(config) for a configuration"
+                f"instances: expected KernelId, got {instance!r}; "
+                "write KernelId(config) for a configuration"
             )
         require_buildable(instance.config)
         unique.add(instance)
@@ -102,7 +124,7 @@ def generate(instances: Iterable[ForwardKernelInstance]) -> dict[str, str]:
     }
 
 
-def write(instances: Iterable[ForwardKernelInstance], directory: Path | str) -> list[Path]:
+def write(instances: Iterable[KernelId], directory: Path | str) -> list[Path]:
     """Writes the files of `generate` into `directory`, which is made if need be; other files stay.
 
     Every file appears whole: all are written under temporary names first, then renamed, the map
@@ -126,49 +148,64 @@ def write(instances: Iterable[ForwardKernelInstance], directory: Path | str) -> 
     return [directory / name for name in files]
 
 
-def map_name(kind: type[ForwardKernelConfig], variant: ForwardVariant) -> str:
-    """The C++ map that holds the kernels of a family for `variant`."""
-    return kind.kernel_map if variant == FULL else f"{kind.kernel_map}_{variant.name}"
-
-
-def _map_header(instances: Sequence[ForwardKernelInstance]) -> str:
+def _map_header(instances: Sequence[KernelId]) -> str:
     return _MAP_HEADER.format(
         head=_HEAD,
+        includes="\n".join(f'#include "{kind.kernel_header}"' for kind in CONFIG_CLASSES),
+        pointers="\n".join(
+            f"typedef void (*{kind.kernel_pointer})(const {kind.kernel_arguments});"
+            for kind in CONFIG_CLASSES
+        ),
         getters="\n".join(
             f"{instance.config.kernel_pointer} {instance.slug}();" for instance in instances
         ),
-        maps="\n".join(
-            _map(kind, variant, instances)
-            for kind in CONFIG_CLASSES
-            for variant in FORWARD_VARIANTS
+        map_entries="".join(map(_map_entry, filter(_is_in_map, instances))),
+        families="\n".join(_family(kind, instances) for kind in CONFIG_CLASSES),
+        calls="\n".join(
+            f"  add({kind.family}_gpus, {kind.family}_kernels);" for kind in CONFIG_CLASSES
         ),
     )
 
 
-def _map(
-    kind: type[ForwardKernelConfig],
-    variant: ForwardVariant,
-    instances: Sequence[ForwardKernelInstance],
-) -> str:
-    entries = (
-        _MAP_ENTRY.format(
-            short_form=instance.config.short_form(),
-            config=instance.config.to_cpp_struct(),
-            slug=instance.slug,
-        )
-        for instance in instances
-        if type(instance.config) is kind and instance.variant == variant
+def _is_in_map(instance: KernelId) -> bool:
+    return type(instance.config) is FlashForwardKernelConfig and instance.variant == FULL
+
+
+def _map_entry(instance: KernelId) -> str:
+    return _MAP_ENTRY.format(
+        short_form=instance.config.short_form(),
+        config=instance.config.to_cpp_struct(),
+        slug=instance.slug,
     )
-    return _MAP.format(
-        variant=variant.name,
+
+
+def _family(kind: type[ForwardKernelConfig], instances: Sequence[KernelId]) -> str:
+    major, minor = get_gpu_architecture(kind.minimum_gpu).compute_capability
+    return _FAMILY.format(
+        family=kind.family,
+        major=major,
+        minor=minor,
+        exact=str(kind.exact_arch).lower(),
         struct=kind.__name__,
         function=kind.kernel_pointer,
-        name=map_name(kind, variant),
-        entries="".join(entries),
+        entries="".join(
+            _family_entry(instance) for instance in instances if type(instance.config) is kind
+        ),
     )
 
 
-def _translation_unit(instance: ForwardKernelInstance) -> str:
+def _family_entry(instance: KernelId) -> str:
+    config = instance.config.to_cpp_struct()
+    in_map = _is_in_map(instance)
+    return _FAMILY_ENTRY.format(
+        name=instance.name,
+        config=config,
+        variant=instance.variant.to_cpp_struct(),
+        function=f"forward_kernels.at({config})" if in_map else f"kernels::{instance.slug}()",
+    )
+
+
+def _translation_unit(instance: KernelId) -> str:
     config = instance.config
     return _TRANSLATION_UNIT.format(
         head=_HEAD,

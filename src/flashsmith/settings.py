@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -19,14 +19,30 @@ _TRUE = ("1", "true", "on", "yes")
 _FALSE = ("0", "false", "off", "no")
 
 
+class FamilySets(NamedTuple):
+    """The keys of a kernel family's sets: one idea a step, what the tuner tries, and both."""
+
+    progression: str
+    tuning: str
+    both: str
+
+
+SM80_SETS = FamilySets("prog", "tune", "all")
+SM90_SETS = FamilySets("sm90-prog", "sm90-tune", "sm90")
+DEFAULT_SET = SM80_SETS.both
+ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each of them
 # The keys that get_kernel_configs() takes; every other place that lists them reads this.
-KERNEL_SETS = ("prog", "progall", "all", "tune", "B_r,B_c", "sm90-prog", "sm90-tune", "sm90")
+KERNEL_SETS = (
+    *(SM80_SETS.progression, ALL_BLOCK_SIZES, SM80_SETS.both, SM80_SETS.tuning, "B_r,B_c"),
+    *SM90_SETS,
+)
 
 
 def _parse_kernels(text: str) -> str:
     """Whether the blocks of a pair are in the tuning space is for get_kernel_configs() to say."""
     key = text.strip().lower()
-    if key.startswith("prog") or key in KERNEL_SETS or re.fullmatch(r"\d+\s*,\s*\d+", key):
+    is_set = key.startswith(SM80_SETS.progression) or key in KERNEL_SETS
+    if is_set or re.fullmatch(r"\d+\s*,\s*\d+", key):
         return text
     raise ValueError(f"one of {', '.join(KERNEL_SETS)} (like 64,32)")
 
@@ -85,7 +101,7 @@ class Setting(Generic[T]):
 KERNELS = Setting(
     "KERNELS",
     " | ".join(KERNEL_SETS),
-    "all",
+    DEFAULT_SET,
     "the set of configurations that get_kernel_configs() returns and every command starts from",
     _parse_kernels,
 )

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
-from conftest import CONFIGS
-from flashsmith.configs import (
-    FORWARD_VARIANTS,
-    FlashForwardKernelConfig,
-    ForwardKernelInstance,
-    get_kernel_progression_configs,
-)
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs.families import Family, family_of
 from flashsmith.jit import build_library
 from flashsmith.runtime import load_library
 from flashsmith.runtime.device import target_of
-
-PROGRESSION = get_kernel_progression_configs()
+from support.kernels import SAMPLES, both_variants
+from support.sm80_kernels import DECLARED
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,20 +26,24 @@ def _gpu() -> None:
         )
 
 
-def _build(configs: list[FlashForwardKernelConfig]) -> None:
-    """Full and causal kernels of ``configs``, in one library."""
-    instances = [ForwardKernelInstance(c, v) for c in configs for v in FORWARD_VARIANTS]
+@pytest.fixture(autouse=True)
+def _family_runs_here(_gpu: None, request: pytest.FixtureRequest) -> None:
+    """Builds all kernels of the family that the test is about; skips it on other GPUs."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    cfg = parameters.get("cfg")
+    if not isinstance(cfg, ForwardKernelConfig):
+        return
+    family = family_of(cfg)
+    if not family.runs_on(torch.cuda.get_device_capability()):
+        pytest.skip(f"the {family.name} family does not run on this GPU")
+    _build(family)
+
+
+@functools.cache
+def _build(family: Family) -> None:
+    """In one library, so that compilers run side by side."""
+    (samples,) = (samples for samples in SAMPLES if samples.family is family)
+    declared = [cfg for cfg in DECLARED if family_of(cfg) is family]
+    instances = both_variants(dict.fromkeys([*samples.configs, *declared]))
     target = target_of(torch.device("cuda"))
     load_library(build_library(instances, target), target)
-
-
-@pytest.fixture(scope="session")
-def every_kernel(_gpu: None) -> None:
-    _build(CONFIGS)
-
-
-@pytest.fixture(scope="session")
-def progression(_gpu: None) -> list[FlashForwardKernelConfig]:
-    """The seven steps from the plainest kernel to the best."""
-    _build(PROGRESSION)
-    return PROGRESSION

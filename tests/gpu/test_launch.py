@@ -8,14 +8,19 @@ import pytest
 import torch
 
 import flashsmith
-from conftest import BASE
-from flashsmith.configs import FlashForwardKernelConfig, get_kernel_progression_configs
+from flashsmith.configs import ForwardKernelConfig
 from flashsmith.reference import reference_attention
-from gpu.tensors import assert_correct, random_qkv
+from support import sm90_kernels
+from support.gpu_tensors import assert_correct, random_qkv
+from support.sm80_kernels import BASE, PROGRESSION
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progression")]
+pytestmark = pytest.mark.gpu
 
-PROGRESSION = get_kernel_progression_configs()
+QUEUED = [cfg for cfg in (sm90_kernels.LAST, *sm90_kernels.RULE) if cfg.dynamic_queue]
+# Of sm80 each step, of sm90 kernels with and without a queue.
+LAUNCHED = [*PROGRESSION, sm90_kernels.PROGRESSION[0], *QUEUED[:3]]
+BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+EACH = pytest.mark.parametrize("cfg", LAUNCHED, ids=str)
 LONG = 1_000_000_000  # clock cycles, about half a second
 
 
@@ -93,9 +98,9 @@ def test_a_tensor_in_cpu_memory_is_refused(name: str) -> None:
     assert_correct(flashsmith.forward(BASE, q, k, v), (q, k, v))
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("cfg", PROGRESSION, ids=str)
-def test_graph_capture_and_replay(cfg: FlashForwardKernelConfig, causal: bool) -> None:
+@BOTH
+@EACH
+def test_graph_capture_and_replay(cfg: ForwardKernelConfig, causal: bool) -> None:
     q, k, v = random_qkv(cfg, heads=2)
     o = torch.full_like(q, torch.nan)
     flashsmith.forward(cfg, q, k, v, causal=causal)
@@ -111,9 +116,9 @@ def test_graph_capture_and_replay(cfg: FlashForwardKernelConfig, causal: bool) -
         assert_correct(o, (q, k, v), causal)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("cfg", PROGRESSION, ids=str)
-def test_reruns_are_bitwise_equal(cfg: FlashForwardKernelConfig, causal: bool) -> None:
+@BOTH
+@EACH
+def test_reruns_are_bitwise_equal(cfg: ForwardKernelConfig, causal: bool) -> None:
     """250 times, at a size of several waves: 2048 blocks."""
     qkv = random_qkv(cfg, seq_len=2048, batch=4, heads=16)
     first = flashsmith.forward(cfg, *qkv, causal=causal)
@@ -126,16 +131,62 @@ def test_reruns_are_bitwise_equal(cfg: FlashForwardKernelConfig, causal: bool) -
     assert differ.item() == 0
 
 
-def test_no_launch_disturbs_the_next() -> None:
+@EACH
+def test_no_launch_disturbs_the_next(cfg: ForwardKernelConfig) -> None:
     """Two inputs in turn, no synchronisation between: each result is that of its own input."""
-    inputs = [random_qkv(BASE, seq_len=1024, heads=8) for _ in range(2)]
-    expected = [flashsmith.forward(BASE, *qkv) for qkv in inputs]
-    results = [flashsmith.forward(BASE, *inputs[i % 2]) for i in range(40)]
+    inputs = [random_qkv(cfg, seq_len=1000, heads=8) for _ in range(2)]
+    expected = [flashsmith.forward(cfg, *qkv) for qkv in inputs]
+    results = [flashsmith.forward(cfg, *inputs[i % 2]) for i in range(40)]
     assert all(torch.equal(o, expected[i % 2]) for i, o in enumerate(results))
 
 
+@pytest.mark.parametrize("cfg", QUEUED[:3], ids=str)
+def test_streams_have_queues_of_their_own(cfg: ForwardKernelConfig) -> None:
+    """Launches on two streams that really run at once: small ones fill half of the GPU each."""
+    inputs = [random_qkv(cfg, seq_len=1024, heads=4) for _ in range(2)]
+    expected = [flashsmith.forward(cfg, *qkv) for qkv in inputs]
+    streams = [torch.cuda.Stream() for _ in inputs]
+    results: list[list[torch.Tensor]] = [[], []]
+    torch.cuda.synchronize()
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LONG // 10)
+    for _ in range(50):
+        for stream, qkv, found in zip(streams, inputs, results, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(flashsmith.forward(cfg, *qkv))
+    torch.cuda.synchronize()
+    for o, found in zip(expected, results, strict=True):
+        assert all(torch.equal(other, o) for other in found)
+
+
+@BOTH
+@EACH
+def test_graph_replays_beside_eager_launches(cfg: ForwardKernelConfig, causal: bool) -> None:
+    """A graph on another stream, while the stream that captured it launches eagerly."""
+    q, k, v = random_qkv(cfg, seq_len=1024, heads=4)
+    expected = flashsmith.forward(cfg, q, k, v, causal=causal)
+    eager, replaying = torch.cuda.Stream(), torch.cuda.Stream()
+    graph, o = torch.cuda.CUDAGraph(), torch.full_like(q, torch.nan)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=eager):
+        for _ in range(10):
+            flashsmith.forward(cfg, q, k, v, o, causal=causal)
+    assert o.isnan().all(), "capture ran the kernel"
+    with torch.cuda.stream(replaying):
+        torch.cuda._sleep(LONG // 10)
+        for _ in range(5):
+            graph.replay()
+    with torch.cuda.stream(eager):
+        torch.cuda._sleep(LONG // 10)
+        results = [flashsmith.forward(cfg, q, k, v, causal=causal) for _ in range(50)]
+    torch.cuda.synchronize()
+    assert torch.equal(o, expected)
+    assert all(torch.equal(result, expected) for result in results)
+
+
 @pytest.mark.parametrize("cfg", [PROGRESSION[0], PROGRESSION[-1]], ids=str)
-def test_benchmark_agrees_with_events_around_the_call(cfg: FlashForwardKernelConfig) -> None:
+def test_benchmark_agrees_with_events_around_the_call(cfg: ForwardKernelConfig) -> None:
     qkv = random_qkv(cfg, seq_len=4096, batch=4, heads=16)
     o = torch.empty_like(qkv[0])
 

@@ -1,4 +1,4 @@
-"""compute-sanitizer finds nothing in the kernels of sanitized.py."""
+"""compute-sanitizer finds nothing in the kernels of support/sanitized.py."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from flashsmith.configs import FORWARD_VARIANTS, ForwardKernelInstance
+from flashsmith.configs import VARIANTS, KernelId
 from flashsmith.jit import build_library
 from flashsmith.runtime.device import target_of
-from gpu.sanitized import configs
+from support.paths import TESTS
+from support.sanitized import configs
 
 pytestmark = pytest.mark.gpu
 
-SCRIPT = Path(__file__).with_name("sanitized.py")
 _PLACES = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
 
 
@@ -38,7 +37,7 @@ def sanitizer() -> str:
 @pytest.fixture(scope="module", autouse=True)
 def _cached(_gpu: None) -> None:
     """The watched process finds all kernels in one library."""
-    instances = [ForwardKernelInstance(c, v) for c in configs() for v in FORWARD_VARIANTS]
+    instances = [KernelId(c, v) for c in configs() for v in VARIANTS]
     build_library(instances, target_of(torch.device("cuda")))
 
 
@@ -52,11 +51,12 @@ def _cached(_gpu: None) -> None:
 )
 def test_is_clean(tool: str, clean: str, sanitizer: str) -> None:
     environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
         "FLASHSMITH_BUILD": "0",  # the kernels are in the cache: the watched process only launches
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",  # each tensor its own allocation, with exact bounds
     }
     done = subprocess.run(
-        [sanitizer, "--tool", tool, sys.executable, SCRIPT],
+        [sanitizer, "--tool", tool, sys.executable, "-m", "support.sanitized"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from flashsmith.bench import environment_stamp
 from flashsmith.configs import (
-    FORWARD_VARIANTS,
+    VARIANTS,
     ForwardKernelConfig,
-    ForwardKernelInstance,
+    KernelId,
+    Variant,
     get_kernel_progression_configs,
     get_sm90_kernel_progression_configs,
 )
+from flashsmith.problem import Problem
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
 from flashsmith.soak import (
     RERUNS,
     CardLoad,
@@ -24,7 +27,6 @@ from flashsmith.soak import (
     SoakPlan,
     Tally,
     check,
-    load_all,
     prepare,
     reproduce,
     rule_configs,
@@ -33,12 +35,13 @@ from flashsmith.soak import (
     that_run_on,
     write_csv,
 )
+from support.paths import ROOT
 
 pytestmark = pytest.mark.gpu
 
 SECONDS = 120  # for all kernels; building comes on top
 RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-LOG = Path(__file__).parents[2] / "build" / "gpu" / "soak.csv"
+LOG = ROOT / "build" / "gpu" / "soak.csv"
 # Problems on which kernels once gave other rows in each run: one block of keys a tile, many tiles
 # for each thread block; batch 4, 18 heads over 3.
 ONCE_WRONG = [(500, 500, True), (2000, 64, False), (2000, 128, False), (2000, 300, True)]
@@ -53,14 +56,15 @@ def configs(_gpu: None) -> list[ForwardKernelConfig]:
         *get_sm90_kernel_progression_configs(),
     ]
     here = that_run_on(chosen, "cuda")
-    load_all(here, "cuda")  # in one library: compilers run side by side
+    instances = [KernelId(cfg, variant) for cfg in here for variant in VARIANTS]
+    load_kernels(instances, target_of(torch.device("cuda")))  # compilers run side by side
     return here
 
 
 @pytest.fixture(scope="module")
-def tallies(configs: list[ForwardKernelConfig]) -> Iterator[dict[ForwardKernelInstance, Tally]]:
+def tallies(configs: list[ForwardKernelConfig]) -> Iterator[dict[KernelId, Tally]]:
     """What came of the soak; the log is kept, also of one that failed."""
-    found: dict[ForwardKernelInstance, Tally] = {}
+    found: dict[KernelId, Tally] = {}
     started = time.monotonic()
     try:
         soak(configs, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda", tallies=found)
@@ -77,9 +81,9 @@ def tallies(configs: list[ForwardKernelConfig]) -> Iterator[dict[ForwardKernelIn
 
 
 def test_every_kernel_is_right_everywhere(
-    configs: list[ForwardKernelConfig], tallies: dict[ForwardKernelInstance, Tally]
+    configs: list[ForwardKernelConfig], tallies: dict[KernelId, Tally]
 ) -> None:
-    assert set(tallies) == {ForwardKernelInstance(c, v) for c in configs for v in FORWARD_VARIANTS}
+    assert set(tallies) == {KernelId(c, v) for c in configs for v in VARIANTS}
     wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
     lines = [
         f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
@@ -88,7 +92,7 @@ def test_every_kernel_is_right_everywhere(
 
 
 def test_no_kernel_was_left_out_for_lack_of_time(
-    tallies: dict[ForwardKernelInstance, Tally],
+    tallies: dict[KernelId, Tally],
 ) -> None:
     """What a kernel that takes few problems gets; other kernels get more."""
     assert min(tally.cases for tally in tallies.values()) >= 10
@@ -100,11 +104,11 @@ def test_problems_that_were_once_wrong(
 ) -> None:
     load = CardLoad()
     for dtype in {cfg.dtype for cfg in configs}:
-        case = SoakCase(dtype, 128, 4, 18, 3, seq_len_q, seq_len_k, causal)
+        case = SoakCase(Problem(dtype, 128, 4, 18, 3, seq_len_q, seq_len_k), Variant(causal))
         prepared = prepare(case, "cuda")
         for cfg in configs:
             if (cfg.dtype, cfg.d_head) == (dtype, 128):
-                instance = ForwardKernelInstance(cfg, case.variant)
+                instance = KernelId(cfg, case.variant)
                 verdict = check(instance, prepared, reruns=RERUNS, load=load)
                 assert verdict.ok, verdict.sentence
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""The sm_90 instructions' wrappers on a GPU against plain computations: tests/device's program."""
+"""The sm_90 instructions' wrappers on a GPU against plain computations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from emulator_program import CSRC, DEVICE_CASES
 from flashsmith.jit import find_cuda_toolkit
+from support.emulator_program import DEVICE_CASES
+from support.paths import CSRC
 
 pytestmark = pytest.mark.gpu
 

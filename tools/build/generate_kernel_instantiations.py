@@ -16,8 +16,8 @@ _environment.enter()
 
 from flashsmith import codegen, settings
 from flashsmith.configs import (
-    ForwardKernelInstance,
-    ForwardVariant,
+    KernelId,
+    Variant,
     select_kernel_configs,
 )
 
@@ -40,8 +40,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         configs = select_kernel_configs(args.kernels)
-        variants = [ForwardVariant.from_name(name) for name in args.mask.split(",")]
-        instances = [ForwardKernelInstance(cfg, variant) for cfg in configs for variant in variants]
+        variants = [Variant.from_name(name) for name in args.mask.split(",")]
+        instances = [KernelId(cfg, variant) for cfg in configs for variant in variants]
         paths = codegen.write(instances, args.out)
     except (ValueError, OSError) as error:
         parser.exit(1, f"error: {error}\n")

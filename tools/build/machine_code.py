@@ -31,10 +31,9 @@ import _environment
 _environment.enter()
 
 from flashsmith import codegen
-from flashsmith.cli.build import arch_of
 from flashsmith.configs import (
-    FORWARD_VARIANTS,
-    ForwardKernelInstance,
+    VARIANTS,
+    KernelId,
     get_kernel_progression_configs,
     get_sm90_kernel_progression_configs,
     select_kernel_configs,
@@ -43,13 +42,14 @@ from flashsmith.errors import FlashsmithError
 from flashsmith.jit import Target
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Function, parse_machine_code
+from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.jit.units import (
-    PACKAGE_SOURCES,
     Toolchain,
     TranslationUnit,
     find_toolchain,
     plan_units,
 )
+from flashsmith.lab.build import arch_of
 from flashsmith.selection import served_instances
 from flashsmith.selection.tables import Table, shipped_table_path
 
@@ -64,21 +64,19 @@ def fingerprint(function: Function) -> str:
     return digest.hexdigest()[:16]
 
 
-def default_instances(gpu: str, ranked: bool) -> list[ForwardKernelInstance]:
+def default_instances(gpu: str, ranked: bool) -> list[KernelId]:
     """Both progressions and what attention() takes on ``gpu``; with ``ranked`` all of its table."""
     progressions = [*get_kernel_progression_configs(), *get_sm90_kernel_progression_configs()]
-    found = {ForwardKernelInstance(cfg, v) for cfg in progressions for v in FORWARD_VARIANTS}
-    found |= {*served_instances(gpu, variants=FORWARD_VARIANTS)}
+    found = {KernelId(cfg, v) for cfg in progressions for v in VARIANTS}
+    found |= {*served_instances(gpu, variants=VARIANTS)}
     if ranked:
         for entry in Table.read(shipped_table_path(gpu)).entries.values():
-            variant = next(v for v in FORWARD_VARIANTS if v.name == entry.mask)
-            found |= {ForwardKernelInstance(row.config, variant) for row in entry.ranked}
+            variant = next(v for v in VARIANTS if v.name == entry.mask)
+            found |= {KernelId(row.config, variant) for row in entry.ranked}
     return sorted(found)
 
 
-def measure(
-    instances: Sequence[ForwardKernelInstance], archs: Sequence[str], jobs: int
-) -> Iterator[Row]:
+def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> Iterator[Row]:
     """Compiles each kernel for those of ``archs`` that its family is built for.
 
     Raises:
@@ -149,9 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         archs = sorted({"sm_80", arch_of(args.gpu)})
         if args.kernels:
             configs = select_kernel_configs(args.kernels)
-            instances = sorted(
-                ForwardKernelInstance(cfg, v) for cfg in configs for v in FORWARD_VARIANTS
-            )
+            instances = sorted(KernelId(cfg, v) for cfg in configs for v in VARIANTS)
         else:
             instances = default_instances(args.gpu, args.ranked)
         before = read(args.against) if args.against else []

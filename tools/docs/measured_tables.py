@@ -14,26 +14,24 @@ A table stands between two marks, of which the first says what it is and from wh
 from __future__ import annotations
 
 import argparse
+import csv
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import harmonic_mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _environment
 
 _environment.enter()
 
+from flashsmith.bench import markdown
 from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
 from flashsmith.bench.results import TimeRow, read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "kernels" / "sm90-forward.md")
-KINDS: dict[str, Callable[[Sequence[TimeRow]], str]] = {
-    "ratios": ratio_table,
-    "rates": rate_table,
-    "summary": ratio_sentence,
-}
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "kernels").glob("*.md")))
 _BLOCK = re.compile(
     r"<!-- measured: (?P<kind>\S+) (?P<path>\S+) -->\n.*?<!-- end measured -->", re.DOTALL
 )
@@ -58,12 +56,50 @@ def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
             path = results / path.name
         if not (root / path).is_file():
             raise ValueError(f"table {kind} is to be made from {path}, which is no file")
-        rows = read_csv(TimeRow, root / path)
-        if not ratio_table(rows):
-            raise ValueError(f"{path} has no row with a ratio to a peer")
-        return f"<!-- measured: {kind} {path} -->\n\n{KINDS[kind](rows)}\n\n<!-- end measured -->"
+        table = KINDS[kind](root / path)
+        return f"<!-- measured: {kind} {path} -->\n\n{table}\n\n<!-- end measured -->"
 
     return _BLOCK.sub(write, text)
+
+
+def best_table(path: Path) -> str:
+    """The best of our kernels at each length, in % of FlashAttention-2, from a sweep of sm80."""
+    best: dict[str, dict[int, float]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            by_length = best.setdefault(f"d {row['d_head']}, {row['mask']}", {})
+            if row["kernel"] != "FA2":
+                percent, seq_len = float(row["percent_of_fa2"]), int(row["seq_len"])
+                by_length[seq_len] = max(percent, by_length.get(seq_len, 0))
+    lengths = sorted({length for by_length in best.values() for length in by_length})
+    body = [
+        [
+            label,
+            *(f"{by_length[n]:.1f}" if n in by_length else "-" for n in lengths),
+            f"**{harmonic_mean(list(by_length.values())):.1f}**",
+        ]
+        for label, by_length in best.items()
+    ]
+    headers = ["best tuned configuration, % of FA2", *map(str, lengths), "harmonic mean"]
+    return markdown.table(headers, body)
+
+
+def _of_rows(make: Callable[[Sequence[TimeRow]], str]) -> Callable[[Path], str]:
+    def made(path: Path) -> str:
+        rows = read_csv(TimeRow, path)
+        if not ratio_table(rows):
+            raise ValueError(f"{path} has no row with a ratio to a peer")
+        return make(rows)
+
+    return made
+
+
+KINDS: dict[str, Callable[[Path], str]] = {
+    "ratios": _of_rows(ratio_table),
+    "rates": _of_rows(rate_table),
+    "summary": _of_rows(ratio_sentence),
+    "best": best_table,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

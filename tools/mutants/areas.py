@@ -25,8 +25,12 @@ class Stage:
 
     def arguments(self, root: Path, without: Container[str] = ()) -> list[str]:
         """For pytest; empty if none of the files exists, or all are in ``without``."""
-        found = {p.name: None for name in self.files for p in sorted((root / "tests").glob(name))}
-        files = [f"tests/{name}" for name in found if f"tests/{name}" not in without]
+        found = {
+            path.relative_to(root).as_posix(): None
+            for name in self.files
+            for path in sorted((root / "tests").glob(name))
+        }
+        files = [name for name in found if name not in without]
         return [*files, *(["-k", self.only] if self.only else [])] if files else []
 
 
@@ -43,105 +47,126 @@ class Area:
         return sorted(path for path in found if path.name not in self.left_out)
 
 
-# 10 kernels of the sm90 family, which have every field both ways.
-_SOME_SM90 = (
+# Of each family, kernels that differ in kind.
+_SOME = (
     "batches_and_many_tiles or maximum_that_moves or large_logits or packed_input or see_no_key"
-    " or forward_returns or once"
+    " or once"
 )
+_SOME_SM90 = f"({_SOME}) and (wgmma or sm90)"
 _SM90 = (
     Stage(
-        ("test_causal_offsets.py", "test_lazy_rescale.py"),
+        ("kernels/test_causal_offsets.py", "kernels/test_lazy_rescale.py"),
         "neighbouring or (sm90 or stale) and not sees",
     ),
-    Stage(("test_sm90_forward.py",), _SOME_SM90),
-    Stage(("test_far_offsets.py", "test_fma_exponentials.py"), "not sm80"),
-    Stage(("test_causal_offsets.py",), "sees_its_keys"),
-    Stage(("test_tile_order.py", "test_host.py", "test_sm90_synchronisation*.py")),
-    Stage(("test_properties.py",), "wgmma"),
+    Stage(("kernels/test_shapes.py", "kernels/test_correct.py"), _SOME_SM90),
+    Stage(("kernels/test_far_offsets.py",), "not sm80"),
+    Stage(("kernels/test_correct.py",), "polynomials"),
+    Stage(("kernels/test_causal_offsets.py",), "sees_its_keys and not sm80"),
+    Stage(("kernels/test_orders.py", "runtime/test_host.py"), "not warp_orders"),
+    Stage(("kernels/test_synchronisation.py", "kernels/test_properties.py"), "wgmma"),
 )
 _SM80 = (
-    Stage(("test_forward.py",), "not built_when"),
-    Stage(("test_kernels.py",), "not matches_the_reference"),
-    Stage(("test_lazy_rescale.py", "test_far_offsets.py"), "sm80"),
-    Stage(("test_kernels.py",), "matches_the_reference and fp16_d128_r64_c64"),
-    Stage(("test_knobs.py", "test_synchronisation.py")),
-    Stage(("test_properties.py",), "not wgmma"),
+    Stage(("ops/test_forward.py",), "not built_when"),
+    Stage(
+        ("kernels/test_shapes.py", "kernels/test_correct.py"),
+        f"({_SOME}) and not wgmma and not sm90",
+    ),
+    Stage(("kernels/test_lazy_rescale.py", "kernels/test_far_offsets.py"), "sm80"),
+    Stage(("kernels/test_correct.py",), "declared and fp16_d128_r64_c64"),
+    Stage(("kernels/test_causal_offsets.py",), "sm80"),
+    Stage(("kernels/test_knobs.py",)),
+    Stage(("kernels/test_synchronisation.py", "kernels/test_properties.py"), "not wgmma"),
 )
 _EMULATOR = (
-    Stage(("test_emulator*.py", "test_host.py")),
-    Stage(("test_forward.py",), "new_contiguous or packed or scale"),
-    Stage(("test_sm90_forward.py",), "batches_and_many_tiles or packed_input"),
-    Stage(("test_lazy_rescale.py", "test_far_offsets.py", "test_workspace.py")),
-    Stage(("test_sm90_synchronisation*.py", "test_knobs.py")),
+    Stage(("emulator/rules/test_*.py", "runtime/test_host.py")),
+    Stage(("ops/test_forward.py",), "new_contiguous or packed or scale"),
+    Stage(("kernels/test_shapes.py",), "batches_and_many_tiles or packed_input"),
+    Stage(
+        (
+            "kernels/test_lazy_rescale.py",
+            "kernels/test_far_offsets.py",
+            "runtime/test_workspace.py",
+        )
+    ),
+    Stage(("kernels/test_synchronisation.py", "kernels/test_knobs.py")),
 )
 _HOST = (
     Stage(
-        ("test_bad_input.py", "test_sm90_bad_input.py", "test_misalignment.py", "test_overlap.py")
+        (
+            "kernels/test_bad_input.py",
+            "ops/test_bad_input.py",
+            "kernels/test_misalignment.py",
+            "kernels/test_overlap.py",
+        )
     ),
-    Stage(("test_forward.py", "test_runtime*.py", "test_workspace.py", "test_host.py")),
-    Stage(("test_far_offsets.py", "test_knobs.py")),
-    Stage(("test_sm90_forward.py",), _SOME_SM90),
+    Stage(("ops/test_forward.py", "runtime/test_*.py", "ops/test_repeated_calls.py")),
+    Stage(("kernels/test_far_offsets.py", "kernels/test_knobs.py")),
+    Stage(("kernels/test_shapes.py", "kernels/test_correct.py"), _SOME),
 )
 
 AREAS: tuple[Area, ...] = (
-    Area("sm90", 46, (f"{KERNELS}/sm90/*.cuh",), _SM90),
-    Area("sm80", 22, (f"{KERNELS}/sm80/*.cuh",), _SM80),
+    Area("sm90", 30, (f"{KERNELS}/sm90/*.cuh",), _SM90),
+    Area("attention", 24, (f"{KERNELS}/attention/*.cuh",), (*_SM90[:2], *_SM80[:3], *_SM90[2:])),
+    Area("sm80", 14, (f"{KERNELS}/sm80/*.cuh",), _SM80),
     Area("ptx", 10, (f"{KERNELS}/ptx/*.cuh",), _EMULATOR),
-    Area("host", 26, (f"{CSRC}/host/*.*", f"{KERNELS}/*.cuh"), _HOST),
+    Area("host", 26, (f"{CSRC}/host/**/*.*", f"{KERNELS}/*.*"), _HOST),
     Area("emulator", 30, (f"{CSRC}/emulator/*.*",), _EMULATOR),
     Area(
         "jit", 12, (f"{PACKAGE}/jit/*.py", f"{PACKAGE}/*.py"),
         (
-            Stage(("test_cache*.py", "test_codegen.py", "test_settings.py", "test_doctor.py")),
-            Stage(("test_build*.py", "test_lint*.py", "test_headers.py", "test_kernel_sources.py",
-                   "test_disassembler.py", "test_machine_code.py", "test_first_use.py")),
+            Stage(("jit/test_cache*.py", "codegen/test_codegen.py", "package/test_settings.py",
+                   "cli/test_doctor.py")),
+            Stage(("jit/test_*.py", "codegen/test_*.py", "ops/test_first_use.py")),
         ),
     ),
     Area(
         "configs", 10, (f"{PACKAGE}/configs/**/*.py",),
         (
-            Stage(("test_configs*.py", "test_sm90_configs*.py", "test_names.py")),
-            Stage(("test_codegen.py", "test_select*.py", "test_tables.py", "test_tuning*.py")),
-            Stage(("test_cli*.py", "test_knobs.py")),
+            Stage(("configs/test_*.py",)),
+            Stage(("codegen/test_codegen.py", "selection/test_*.py", "tuning/test_*.py")),
+            Stage(("cli/test_*.py", "kernels/test_knobs.py")),
         ),
     ),
     Area(
         "selection", 10,
         tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("selection", "ops", "runtime")),
         (
-            Stage(("test_select*.py", "test_tables.py", "test_fits.py", "test_workspace.py",
-                   "test_runtime*.py", "test_counters.py", "test_first_use.py")),
-            Stage(("test_build_for_attention.py", "test_bad_input.py", "test_forward.py",
-                   "test_tuning*.py", "test_cli*.py")),
+            Stage(("selection/test_*.py", "configs/test_families.py", "runtime/test_*.py",
+                   "ops/test_first_use.py")),
+            Stage(("cli/test_build_for_attention.py", "ops/test_bad_input.py",
+                   "ops/test_forward.py", "tuning/test_*.py", "cli/test_*.py")),
         ),
     ),
     Area(
         "bench", 12, (f"{PACKAGE}/bench/*.py", f"{PACKAGE}/reference/*.py"),
         (
-            Stage(("test_bench*.py", "test_compare.py")),
-            Stage(("test_ncu*.py", "test_tuning*.py", "test_lab.py", "test_run_kernels.py")),
+            Stage(("bench/test_*.py", "reference/test_*.py")),
+            Stage(("tuning/test_*.py", "lab/test_*.py", "tools/test_run_kernels.py")),
         ),
         left_out=("plots.py", "panels.py"),  # the looks of pictures
     ),
     Area(
         "tuning", 6, (f"{PACKAGE}/tuning/*.py",),
-        (Stage(("test_tuning*.py", "test_lab.py", "test_select*.py")),),
+        (Stage(("tuning/test_*.py", "lab/test_*.py", "selection/test_select*.py")),),
     ),
     Area(
-        "report", 6, (f"{PACKAGE}/report/*.py",), (Stage(("test_report*.py",)),),
+        "report", 6, (f"{PACKAGE}/report/*.py",), (Stage(("report/test_*.py",)),),
         left_out=("charts.py", "svg.py"),  # the looks of pictures
     ),
     Area(
-        "cli", 6, (f"{PACKAGE}/cli/*.py",),
+        "cli", 6, tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("cli", "lab")),
         (
-            Stage(("test_explain.py", "test_select.py", "test_cli*.py", "test_run_kernels.py",
-                   "test_kernel_sets.py", "test_doctor.py", "test_soak*.py")),
-            Stage(("test_bench*.py", "test_tuning*.py", "test_report*.py", "test_ncu*.py")),
+            Stage(("selection/test_*.py", "cli/test_*.py", "tools/test_run_kernels.py",
+                   "configs/test_kernel_sets.py", "soak/test_*.py")),
+            Stage(("bench/test_*.py", "tuning/test_*.py", "report/test_*.py")),
         ),
     ),
     Area(
         "soak", 4, (f"{PACKAGE}/soak/*.py",),
-        (Stage(("test_soak*.py", "test_compare.py")), Stage(("test_properties.py",))),
+        (
+            Stage(("soak/test_*.py", "reference/test_*.py")),
+            Stage(("kernels/test_properties.py",)),
+        ),
     ),
 )  # fmt: skip
 BY_NAME = {area.name: area for area in AREAS}

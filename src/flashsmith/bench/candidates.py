@@ -9,13 +9,13 @@ from functools import partial
 
 import torch
 
-from flashsmith.bench.grid import Problem
+from flashsmith.bench.grid import QKV, make_qkv
 from flashsmith.bench.peers import Peer
 from flashsmith.bench.results import FAILED, MISSING, OK, WRONG
-from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import ForwardKernelConfig, KernelId, Workload
 from flashsmith.errors import GpuLostError
 from flashsmith.reference import Comparison, compare, reference_by_head
-from flashsmith.runtime import Kernel, find_kernel
+from flashsmith.runtime import Emulation, Kernel, find_kernel
 from flashsmith.runtime.device import gpu_answers, target_of
 from flashsmith.runtime.workspace import workspace_for
 
@@ -41,19 +41,48 @@ class Checked:
 
 
 class Checker:
-    """Runs candidates of one problem on the same input, and compares each with the reference.
+    """Runs candidates of one workload on the same input, and compares each with the reference.
 
     Every head of every sample is compared: a kernel may be wrong in one of them alone, at the seam
-    of two tiles, say. The reference costs as much memory as the scores of one head in float32.
+    of two tiles, say. The reference costs as much memory as the scores of one head.
     """
 
-    def __init__(self, problem: Problem, device: str) -> None:
-        self.problem = problem
-        self.qkv = problem.make_qkv(device)
-        self._o = torch.empty_like(self.qkv[0])
-        reference = partial(reference_by_head, *self.qkv, causal=problem.variant.causal)
-        self._exact = reference(compute=torch.float32)
-        self._low_precision = reference(compute=self._o.dtype)
+    def __init__(
+        self,
+        workload: Workload,
+        device: str,
+        qkv: QKV | None = None,
+        compute: torch.dtype = torch.float32,
+    ) -> None:
+        """``qkv``: on ``device``; None: random. ``compute``: the dtype of the reference."""
+        self.workload = workload
+        self.qkv = qkv or make_qkv(workload.problem, device)
+        self.o = torch.empty_like(self.qkv[0], memory_format=torch.contiguous_format)
+        reference = partial(reference_by_head, *self.qkv, causal=workload.variant.causal)
+        self.exact = reference(compute=compute)
+        self.low_precision = reference(compute=self.o.dtype)
+
+    def prepare(self, candidate: Candidate) -> Run:
+        """What runs a candidate; all kernels write the same ``o``.
+
+        Raises: whatever the candidate raises; of a kernel, what ``find_kernel`` does.
+        """
+        self.o.fill_(math.nan)  # what a kernel does not write is not the one before's
+        if isinstance(candidate, Peer):
+            return candidate.make(*self.qkv, self.workload.variant.causal)
+        # The kernel itself, without what `forward` does around it on the host.
+        kernel, o, scale = self.kernel(candidate), self.o, self.workload.problem.d_head**-0.5
+        plan = kernel.plan(*self.qkv, o)
+
+        def run() -> torch.Tensor:
+            workspace = workspace_for(plan, o.device)
+            kernel(*self.qkv, o, scale, workspace=workspace)
+            return o
+
+        return run
+
+    def compare(self, o: torch.Tensor) -> Comparison:
+        return compare(o, self.exact, self.low_precision)
 
     def check(self, candidate: Candidate) -> Checked:
         """Never raises for what is wrong with the candidate, except:
@@ -63,13 +92,12 @@ class Checker:
         """
         if isinstance(candidate, Peer) and (why := candidate.why_missing()):
             return Checked(candidate, MISSING, why)
-        self._o.fill_(math.nan)  # what a kernel does not write is not the one before's
         try:
-            run = self._make_run(candidate)
-            comparison = compare(run(), self._exact, self._low_precision)
+            run = self.prepare(candidate)
+            comparison = self.compare(run())
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
-            if self._o.is_cuda and not gpu_answers():
+            if self.o.is_cuda and not gpu_answers():
                 raise GpuLostError(name_of(candidate), reason) from error
             return Checked(candidate, FAILED, reason)
         if not comparison.ok:
@@ -83,19 +111,9 @@ class Checker:
         return Checked(candidate, OK, run=run, comparison=comparison)
 
     def kernel(self, config: ForwardKernelConfig) -> Kernel:
-        instance = ForwardKernelInstance(config, self.problem.variant)
-        return find_kernel(instance, target_of(self._o.device))
+        instance = KernelId(config, self.workload.variant)
+        return find_kernel(instance, target_of(self.o.device))
 
-    def _make_run(self, candidate: Candidate) -> Run:
-        if isinstance(candidate, Peer):
-            return candidate.make(*self.qkv, self.problem.variant.causal)
-        # The kernel itself, without what `forward` does around it on the host.
-        kernel, o, scale = self.kernel(candidate), self._o, self.problem.d_head**-0.5
-        workspace_bytes = candidate.workspace_bytes
-
-        def run() -> torch.Tensor:
-            workspace = workspace_for(workspace_bytes, o.device)
-            kernel(*self.qkv, o, scale, workspace=workspace)
-            return o
-
-        return run
+    def counters(self, config: ForwardKernelConfig) -> dict[str, int]:
+        """What the emulator counted of the kernel's last run; a GPU counts nothing."""
+        return {} if self.o.is_cuda else Emulation(self.kernel(config)).counters()

@@ -19,8 +19,8 @@ def panels(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, dict[str, TimeRow]]
     for row in rows:
         if row.status != OK or row.ms is None:
             continue
-        by_length = found.setdefault((row.dtype, row.d_head, row.mask), {})
-        candidates = by_length.setdefault(row.seq_len, {})
+        by_length = found.setdefault(row.workload.kind, {})
+        candidates = by_length.setdefault(row.workload.problem.seq_len_q, {})
         name = OURS if row.kind == KERNEL else row.kernel
         best = candidates.get(name)
         if best is None or best.ms is None or row.ms < best.ms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,15 @@ class Peer:
 
     name: str
     title: str
+    short_title: str
+    via: str  # what it is called through; "" for its own package
     make: Make
     why_missing: Callable[[], str]  # "" where it can be used
     build: Callable[[], str]  # which one is here; for the stamp of the results
+
+    @property
+    def full_title(self) -> str:
+        return f"{self.title} ({self.via})" if self.via else self.title
 
     @property
     def is_available(self) -> bool:
@@ -154,21 +160,22 @@ def _fa4_build() -> str:
         return "flash-attn-4, version not recorded"
 
 
+_SDPA, _COMPILE = "torch SDPA", "torch.compile"
 _FA2 = _sdpa(SDPBackend.FLASH_ATTENTION)
 _CUDNN = _sdpa(SDPBackend.CUDNN_ATTENTION)
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("fa2", "FlashAttention-2 (torch SDPA)", _FA2, _why_no_fa2, _torch_build),
-        Peer("cudnn", "cuDNN (torch SDPA)", _CUDNN, _why_no_cudnn, _cudnn_build),
-        Peer("fa3", "FlashAttention-3", _make_fa3, _why_no_fa3, fa3.build),
-        Peer("fa4", "FlashAttention-4", _make_fa4, _why_no_fa4, _fa4_build),
-        Peer("flex", "FlexAttention (torch.compile)", _make_flex, _why_no_gpu, _torch_build),
+        Peer("fa2", "FlashAttention-2", "FA2", _SDPA, _FA2, _why_no_fa2, _torch_build),
+        Peer("cudnn", "cuDNN", "cuDNN", _SDPA, _CUDNN, _why_no_cudnn, _cudnn_build),
+        Peer("fa3", "FlashAttention-3", "FA3", "", _make_fa3, _why_no_fa3, fa3.build),
+        Peer("fa4", "FlashAttention-4", "FA4", "", _make_fa4, _why_no_fa4, _fa4_build),
+        Peer("flex", "FlexAttention", "Flex", _COMPILE, _make_flex, _why_no_gpu, _torch_build),
     )
 }
 
 
-def find_peers(names: list[str]) -> list[Peer]:
+def find_peers(names: Sequence[str]) -> list[Peer]:
     """The peers called ``names``. Raises ValueError that lists them."""
     if unknown := [name for name in names if name not in PEERS]:
         raise ValueError(

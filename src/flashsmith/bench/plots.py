@@ -142,7 +142,7 @@ def _roofline(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: 
                 continue
             for name in names:
                 points = [at[name] for _, at in sorted(by_length.items()) if name in at]
-                x = [row.problem.intensity for row in points]
+                x = [row.workload.intensity for row in points]
                 intensities += x
                 ax.plot(
                     x,
@@ -202,20 +202,20 @@ def _draw_roof(ax: Axes, ceilings: Ceilings, intensities: Sequence[float]) -> No
 
 
 def _wavefronts(rows: Sequence[CountRow]) -> Figure:
-    problems = list(dict.fromkeys(row.problem for row in rows))
-    heights = [0.7 + 0.3 * sum(row.problem == problem for row in rows) for problem in problems]
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    heights = [0.7 + 0.3 * sum(row.workload == each for row in rows) for each in workloads]
     figure = Figure(figsize=(11, sum(heights) + 1.2), layout="constrained")
     axes = figure.subplots(
-        len(problems), 1, squeeze=False, sharex=True, height_ratios=heights
+        len(workloads), 1, squeeze=False, sharex=True, height_ratios=heights
     ).flatten()
-    for ax, problem in zip(axes, problems, strict=True):
-        shown = [row for row in rows if row.problem == problem][::-1]
+    for ax, workload in zip(axes, workloads, strict=True):
+        shown = [row for row in rows if row.workload == workload][::-1]
         names = [row.kernel for row in shown]
         ideal = [row.shared_wavefronts_ideal or 0 for row in shown]
         conflicts = [bank_conflicts(row) or 0 for row in shown]
         ax.barh(names, ideal, 0.7, color=_IDEAL, label="without conflicts")
         ax.barh(names, conflicts, 0.7, left=ideal, color=_CONFLICTS, label="bank conflicts")
-        ax.set_title(str(problem), loc="left")
+        ax.set_title(str(workload), loc="left")
         ax.tick_params(axis="y", labelsize=8)
         ax.grid(axis="y", visible=False)
     axes[-1].set_xlabel("wavefronts of shared memory")
@@ -242,7 +242,7 @@ def _color(name: str) -> str:
 
 def _label(name: str, rows: Sequence[TimeRow]) -> str:
     if name != OURS:
-        return PEERS[name].title if name in PEERS else name
+        return PEERS[name].full_title if name in PEERS else name
     n_kernels = len({row.kernel for row in rows if row.kind == "kernel" and row.status == OK})
     return OURS if n_kernels == 1 else f"{OURS} (best of {n_kernels} kernels)"
 

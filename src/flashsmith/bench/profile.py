@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flashsmith.bench.grid import Problem
 from flashsmith.bench.ncu import Launch
 from flashsmith.configs import (
-    ForwardKernelInstance,
+    KernelId,
+    Workload,
     is_cpp_name,
     parse_kernel_name_into_instance,
 )
@@ -61,10 +61,10 @@ _FLOP_PER_US_AND_TFLOPS = 1e6
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel at one shape, the mean of its runs; None is what the GPU does not tell."""
+    """One kernel on one workload, the mean of its runs; None is what the GPU does not tell."""
 
     kernel: str
-    problem: Problem
+    workload: Workload
     runs: int
     metrics: dict[str, float | None]  # by METRICS' names
     stalls: dict[str, float]  # by reason, the largest first
@@ -74,15 +74,9 @@ class KernelProfile:
 
     def as_row(self) -> dict[str, Any]:
         """Flat, for CSV and JSON; stalls as `stall_<reason>`."""
-        problem = self.problem
         return {
             "kernel": self.kernel,
-            "dtype": str(problem.dtype),
-            "d_head": problem.d_head,
-            "mask": problem.mask,
-            "batch": problem.batch,
-            "heads": problem.heads,
-            "seq_len": problem.seq_len,
+            **self.workload.as_row(),
             "runs": self.runs,
             **self.metrics,
             "tflops": _rounded(self.tflops),
@@ -92,7 +86,7 @@ class KernelProfile:
         }
 
 
-def identify(kernel: str) -> ForwardKernelInstance | str | None:
+def identify(kernel: str) -> KernelId | str | None:
     """Whose kernel has this name: one of ours, a peer's (its name), or None.
 
     Raises:
@@ -103,12 +97,12 @@ def identify(kernel: str) -> ForwardKernelInstance | str | None:
     return next((peer for peer, name in _PEER_KERNELS.items() if name.search(kernel)), None)
 
 
-def tabulate(launches: Sequence[Launch], problem: Problem) -> list[KernelProfile]:
-    """The kernels of one problem, each once, in the order in which they ran first.
+def tabulate(launches: Sequence[Launch], workload: Workload) -> list[KernelProfile]:
+    """The kernels of one workload, each once, in the order in which they ran first.
 
     The baseline is FA2 where it ran, else the first kernel. Launches of others are left out.
     """
-    groups: dict[ForwardKernelInstance | str, list[Launch]] = {}
+    groups: dict[KernelId | str, list[Launch]] = {}
     for launch in launches:
         owner = identify(launch.kernel)
         if owner is not None:
@@ -117,14 +111,14 @@ def tabulate(launches: Sequence[Launch], problem: Problem) -> list[KernelProfile
     baseline = _BASELINE if _BASELINE in averages else next(iter(averages), None)
     baseline_us = averages[baseline]["duration_us"] if baseline else None
     return [
-        _make_profile(owner, problem, group, averages[owner], baseline_us)
+        _make_profile(owner, workload, group, averages[owner], baseline_us)
         for owner, group in groups.items()
     ]
 
 
 def _make_profile(
-    owner: ForwardKernelInstance | str,
-    problem: Problem,
+    owner: KernelId | str,
+    workload: Workload,
     group: list[Launch],
     metrics: dict[str, float | None],
     baseline_us: float | None,
@@ -132,14 +126,15 @@ def _make_profile(
     duration_us = metrics["duration_us"]
     tflops = attn_tflops = percent = None
     if duration_us:
-        attn_tflops = problem.flop / duration_us / _FLOP_PER_US_AND_TFLOPS
+        attn_tflops = workload.flop / duration_us / _FLOP_PER_US_AND_TFLOPS
         percent = 100 * baseline_us / duration_us if baseline_us else None
-        if isinstance(owner, ForwardKernelInstance):
-            shape = (problem.batch, problem.heads, problem.seq_len)
+        if isinstance(owner, KernelId):
+            problem = workload.problem
+            shape = (problem.batch, problem.heads, problem.seq_len_q)
             softmax_share = owner.config.total_flop(*shape) / owner.config.attn_flop(*shape)
             tflops = attn_tflops * softmax_share
     return KernelProfile(
-        str(owner), problem, len(group), metrics, _stalls(group), tflops, attn_tflops, percent
+        str(owner), workload, len(group), metrics, _stalls(group), tflops, attn_tflops, percent
     )
 
 

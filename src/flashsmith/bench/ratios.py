@@ -7,9 +7,8 @@ from statistics import geometric_mean
 
 from flashsmith.bench.markdown import table
 from flashsmith.bench.panels import OURS, Panel, panels
+from flashsmith.bench.peers import PEERS
 from flashsmith.bench.results import TimeRow
-
-_SHORT_TITLES = {"fa2": "FA2", "cudnn": "cuDNN", "fa3": "FA3", "fa4": "FA4", "flex": "Flex"}
 
 
 def ratios(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, TimeRow]]:
@@ -68,14 +67,15 @@ def ratio_sentence(rows: Sequence[TimeRow]) -> str:
     below = sum((row.ratio_to_best_peer or 0) < 1 for row in ours)
     return (
         f"Geometric mean of {len(ours)} shapes: {_mean(ours)}; least: "
-        f"{_ratio(least, 3)} ({least.problem}); {below} below 1."
+        f"{_ratio(least, 3)} ({least.workload}); {below} below 1."
     )
 
 
 def _best_peer(by_name: dict[str, TimeRow]) -> str:
     peers = [row for name, row in by_name.items() if name != OURS]
     best = max(peers, key=lambda row: row.tflops or 0)
-    return f"{best.tflops:.0f} {_SHORT_TITLES.get(best.kernel, best.kernel)}"
+    peer = PEERS.get(best.kernel)
+    return f"{best.tflops:.0f} {peer.short_title if peer else best.kernel}"
 
 
 def _lengths(found: dict[Panel, dict[int, TimeRow]]) -> list[int]:

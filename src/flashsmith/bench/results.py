@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from flashsmith.bench.grid import Problem
-from flashsmith.configs import DType
+from flashsmith.configs import Workload
+from flashsmith.configs.workload import ROW_COLUMNS
 from flashsmith.runtime.counters import COUNTERS
 
 OK = "ok"
@@ -37,29 +37,21 @@ _ADDED = "added"  # marks a column that older files lack; its default is what th
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate at one shape."""
+    """One candidate on one workload. Its columns stand in the place of ``workload``."""
 
     kernel: str  # a peer's name or a kernel's short form
     kind: str  # KERNEL or PEER
-    dtype: str
-    d_head: int
-    mask: str
-    batch: int
-    heads: int
-    seq_len: int
+    workload: Workload
     status: str = field(default=OK, kw_only=True)
     reason: str = field(default="", kw_only=True)  # if the status is not OK
 
-    @property
-    def problem(self) -> Problem:
-        return Problem(
-            DType.from_string(self.dtype),
-            self.d_head,
-            self.mask,
-            self.batch,
-            self.heads,
-            self.seq_len,
-        )
+    def as_dict(self) -> dict[str, Any]:
+        """Its columns with their values."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            found |= value.as_row() if each.name == "workload" else {each.name: value}
+        return found
 
 
 @dataclass(frozen=True)
@@ -110,14 +102,18 @@ R = TypeVar("R", bound=Row)
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": str,
-    "int": int,
     "float | None": lambda text: float(text) if text else None,
     "int | None": lambda text: int(text) if text else None,
 }
 
 
 def columns_of(kind: type[Row]) -> list[str]:
-    return [column.name for column in fields(kind)]
+    return _columns(fields(kind))
+
+
+def _columns(of_row: Iterable[Field[Any]]) -> list[str]:
+    names = ((each.name,) if each.name != "workload" else ROW_COLUMNS for each in of_row)
+    return [column for columns in names for column in columns]
 
 
 def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
@@ -125,7 +121,7 @@ def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
     writer = csv.writer(text, lineterminator="\n")
     if header:
         writer.writerow(columns_of(kind))
-    writer.writerows([_cell(value) for value in astuple(row)] for row in rows)
+    writer.writerows([_cell(value) for value in row.as_dict().values()] for row in rows)
     return text.getvalue()
 
 
@@ -143,20 +139,27 @@ def read_csv(kind: type[R], path: Path) -> list[R]:
     header = next(reader, columns_of(kind))
     if header not in (columns_of(kind), _first_columns_of(kind)):
         raise ValueError(f"{path} has columns {', '.join(header)}; it was not written by this")
-    types = [str(column.type) for column in fields(kind) if column.name in header]
     rows = []
     for cells in reader:
         try:
-            values = [_PARSERS[t](cell) for t, cell in zip(types, cells, strict=True)]
+            rows.append(_parse(kind, dict(zip(header, cells, strict=True))))
         except ValueError as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
-        rows.append(kind(**dict(zip(header, values, strict=True))))
     return rows
+
+
+def _parse(kind: type[R], cells: Mapping[str, str]) -> R:
+    values = {
+        each.name: _PARSERS[str(each.type)](cells[each.name])
+        for each in fields(kind)
+        if each.name in cells
+    }
+    return kind(workload=Workload.from_row(cells), **values)
 
 
 def _first_columns_of(kind: type[Row]) -> list[str]:
     """The columns of a file that was written before any was added."""
-    return [column.name for column in fields(kind) if _ADDED not in column.metadata]
+    return _columns(each for each in fields(kind) if _ADDED not in each.metadata)
 
 
 def _cell(value: object) -> str:
@@ -181,8 +184,8 @@ class ResultFile(Generic[R]):
         self.rows: list[R] = read_csv(kind, path) if path.exists() else []
         self._write_all()  # without a line that was cut off
 
-    def of(self, problem: Problem) -> list[R]:
-        return [row for row in self.rows if row.problem == problem]
+    def of(self, workload: Workload) -> list[R]:
+        return [row for row in self.rows if row.workload == workload]
 
     def append(self, rows: Sequence[R]) -> None:
         """Adds rows; they are on disk when this returns."""

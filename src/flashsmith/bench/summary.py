@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flashsmith.bench.grid import Problem
 from flashsmith.bench.markdown import table
 from flashsmith.bench.panels import OURS, panels, series, title_of
 from flashsmith.bench.peers import PEERS
@@ -17,6 +16,7 @@ from flashsmith.bench.results import (
     Row,
     TimeRow,
 )
+from flashsmith.configs import Workload
 from flashsmith.runtime.counters import explain_headings, table_of, with_conflicts
 
 REGIME_TITLES = {IN_TURN: "in turn, L2 flushed", BACK_TO_BACK: "back to back"}
@@ -61,14 +61,14 @@ def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -
 def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object]) -> str:
     """What the emulator counted, by shape and kernel."""
     parts = ["# Forward attention: emulator counts, no times", _conditions(environment)]
-    by_problem: dict[Problem, list[CountRow]] = {}
+    by_workload: dict[Workload, list[CountRow]] = {}
     for row in rows:
         if row.status == OK:
-            by_problem.setdefault(row.problem, []).append(row)
-    for problem, counted in by_problem.items():
+            by_workload.setdefault(row.workload, []).append(row)
+    for workload, counted in by_workload.items():
         headings, cells = table_of([row.counts for row in counted])
         body = [[f"`{row.kernel}`", *found] for row, found in zip(counted, cells, strict=True)]
-        parts += [f"## {problem}", table(["kernel", *headings], body)]
+        parts += [f"## {workload}", table(["kernel", *headings], body)]
         parts.append(f"{explain_headings(headings)}.")
     return "\n\n".join([*parts, *_not_run(rows)]) + "\n"
 
@@ -94,7 +94,7 @@ def _conditions(environment: Mapping[str, object]) -> str:
     lines = [f"Measured with: {', '.join(plain)}."]
     builds = environment.get("peers")
     if isinstance(builds, Mapping) and builds:
-        peers = (f"{PEERS[name].title}: {build}" for name, build in builds.items())
+        peers = (f"{PEERS[name].full_title}: {build}" for name, build in builds.items())
         lines.append(f"Peers: {'; '.join(peers)}.")
     ceilings = environment.get("ceilings")
     if isinstance(ceilings, Mapping):
@@ -108,7 +108,9 @@ def _conditions(environment: Mapping[str, object]) -> str:
 
 def _not_run(rows: Sequence[Row]) -> list[str]:
     body = [
-        [f"`{row.kernel}`", row.problem, row.status, row.reason] for row in rows if row.status != OK
+        [f"`{row.kernel}`", row.workload, row.status, row.reason]
+        for row in rows
+        if row.status != OK
     ]
     if not body:
         return []

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flashsmith.cli.tables import JsonOption, note, print_json
+from flashsmith.cli.options import JsonOption
+from flashsmith.cli.tables import note, print_json
 from flashsmith.jit import KernelCache
 
 app = typer.Typer(

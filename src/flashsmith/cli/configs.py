@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Annotated, Any
@@ -9,26 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from flashsmith.cli.built import built_rows, print_built
-from flashsmith.cli.selection import check_d_head, kernel_words, parse_dtype, select_instances
-from flashsmith.cli.tables import (
+from flashsmith.cli.options import (
     KERNEL_SETS,
     DHeadOption,
     DtypeOption,
     JsonOption,
-    note,
-    print_json,
-    print_table,
+    make_request,
 )
-from flashsmith.configs import (
-    FORWARD_VARIANTS,
-    DType,
-    FlashForwardKernelConfig,
-    ForwardKernelConfig,
-)
-from flashsmith.configs.sm80.forward import SUPPORTED_VALUES
+from flashsmith.cli.tables import note, print_json, print_table
+from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig
+from flashsmith.configs.families import FAMILIES, family_of
 from flashsmith.jit import KernelCache, list_libraries
-
-_BLOCK_FIELDS = ("B_r", "B_c", "n_warps")
+from flashsmith.lab.request import Request
 
 
 def configs(
@@ -62,14 +55,11 @@ def configs(
     """List configurations, whether a GPU can run them, and why not."""
     if built and (all_blocks or legal is not None):
         raise ValueError("--built lists what was compiled; leave out --legal and --all-blocks")
-    chosen_dtype, chosen_d_head = parse_dtype(dtype), check_d_head(d_head)
-    if built:
-        _list_built(words or [], chosen_dtype, chosen_d_head, as_json)
+    request = make_request(kernels=words, dtype=dtype, d_head=d_head)
+    if built:  # whatever KERNELS says
+        _list_built(replace(request, words=tuple(words or ()), variants=VARIANTS), as_json)
         return
-    selected = select_instances(
-        kernel_words(words, "all"), dtype=chosen_dtype, d_head=chosen_d_head
-    )
-    found = list(dict.fromkeys(instance.config for instance in selected))
+    found = list(dict.fromkeys(instance.config for instance in request.instances()))
     if all_blocks:
         found = _at_all_blocks(found)
     rows = [(cfg, cfg.problems(gpu or cfg.minimum_gpu)) for cfg in found]
@@ -91,18 +81,20 @@ def configs(
 
 
 def _at_all_blocks(configs: list[ForwardKernelConfig]) -> list[ForwardKernelConfig]:
-    of_sm80 = [cfg for cfg in configs if isinstance(cfg, FlashForwardKernelConfig)]
-    if other := [cfg for cfg in configs if cfg not in of_sm80]:
+    able = [family for family in FAMILIES if family.block_values]
+    if other := [cfg for cfg in configs if family_of(cfg) not in able]:
+        names = " and ".join(family.name for family in able)
         raise ValueError(
-            f"--all-blocks is for the sm80 family, and {other[0]} is of the sm90 family"
+            f"--all-blocks is for the {names} family, and {other[0]} is of the "
+            f"{family_of(other[0]).name} family"
         )
-    blocks = list(product(*(SUPPORTED_VALUES[field] for field in _BLOCK_FIELDS)))
-    moved = (
-        replace(cfg, B_r=B_r, B_c=B_c, n_warps=n_warps)
-        for B_r, B_c, n_warps in blocks
-        for cfg in of_sm80
-    )
-    return list(dict.fromkeys(moved))
+    return list(dict.fromkeys(moved for cfg in configs for moved in _at_each_block(cfg)))
+
+
+def _at_each_block(config: ForwardKernelConfig) -> Iterator[ForwardKernelConfig]:
+    names, choices = zip(*family_of(config).block_values, strict=True)
+    for values in product(*choices):
+        yield replace(config, **dict(zip(names, values, strict=True)))
 
 
 def _as_dict(config: ForwardKernelConfig, problems: list[str]) -> dict[str, Any]:
@@ -116,18 +108,12 @@ def _as_dict(config: ForwardKernelConfig, problems: list[str]) -> dict[str, Any]
     }
 
 
-def _list_built(words: list[str], dtype: DType | None, d_head: int | None, as_json: bool) -> None:
+def _list_built(request: Request, as_json: bool) -> None:
     rows = [row for library in list_libraries() for row in built_rows(library)]
-    if words:
-        chosen = {
-            str(kernel) for kernel in select_instances(words, FORWARD_VARIANTS, dtype, d_head)
-        }
+    if request.words:
+        chosen = {str(kernel) for kernel in request.instances()}
         rows = [row for row in rows if row["kernel"] in chosen]
-    rows = [
-        row
-        for row in rows
-        if (dtype is None or str(dtype) == row["dtype"]) and d_head in (None, row["d_head"])
-    ]
+    rows = [row for row in rows if request.takes(DType.from_string(row["dtype"]), row["d_head"])]
     if as_json:
         print_json({"kernels": rows})
         return

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from flashsmith import settings
 from flashsmith.cli.cache import folder_bytes
-from flashsmith.cli.gpus import Gpu, find_gpus
-from flashsmith.cli.tables import JsonOption, print_json, print_list
+from flashsmith.cli.options import JsonOption
+from flashsmith.cli.tables import print_json, print_list
 from flashsmith.errors import FlashsmithError, ToolchainError
 from flashsmith.jit import (
     KernelCache,
@@ -25,6 +25,7 @@ from flashsmith.jit import (
 )
 from flashsmith.jit.disassembler import find_cuobjdump
 from flashsmith.jit.toolchain import require_cxx20
+from flashsmith.lab.driver import Gpu, find_gpus
 
 _INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
 _EMULATOR_NEEDS = ("C++ compiler", "ninja", "tvm-ffi", "torch", "cache")

@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashsmith.cli.selection import (
-    kernel_words,
-    parse_d_heads,
-    parse_dtypes,
-    parse_masks,
-    parse_numbers,
-    select_instances,
-)
-from flashsmith.cli.tables import (
+from flashsmith.cli.options import (
     BatchOption,
     DHeadsOption,
     HeadsOption,
     JsonOption,
     KernelsOption,
     MasksOption,
-    build_progress,
-    note,
-    print_json,
-    print_table,
+    make_request,
+    parse_peers,
 )
-from flashsmith.configs import DType, ForwardKernelInstance, ForwardVariant
-from flashsmith.errors import DeviceError, ProfilerError
+from flashsmith.cli.tables import ON_STDERR, print_json, print_table
+from flashsmith.errors import ProfilerError
 
 if TYPE_CHECKING:
-    from flashsmith.bench.grid import Problem
-    from flashsmith.bench.peers import Peer
     from flashsmith.bench.profile import KernelProfile
-
-    Plan = dict[Problem, list[ForwardKernelInstance]]
 
 _STALLS_SHOWN = 4
 
@@ -48,10 +32,10 @@ _STALLS_SHOWN = 4
 def profile(
     seq_lens: Annotated[str, typer.Option("--seq-len", help="By commas.")] = "4096",
     d_heads: DHeadsOption = "128",
-    runs: Annotated[int, typer.Option(min=1, help="Launches of a kernel to average.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Launches of a kernel to average.")] = 1,
     kernels: KernelsOption = None,
     peers: Annotated[
-        str, typer.Option(help="Of fa2,cudnn,fa3,fa4,flex, those to profile beside; or none.")
+        str, typer.Option(help="available, none, or some of fa2,cudnn,fa3,fa4,flex.")
     ] = "fa2",
     dtypes: Annotated[
         str | None,
@@ -80,125 +64,29 @@ def profile(
     """
     if as_csv and as_json:
         raise ValueError("--csv and --json are two formats for one output; choose one")
-    from flashsmith.bench.grid import make_grid  # it loads torch
-
-    plan = _make_plan(
-        kernel_words(kernels, "all"),
-        parse_masks(masks),
-        parse_dtypes(dtypes),
-        [d_head for d_head in parse_d_heads(d_heads) if d_head is not None],
-        partial(
-            make_grid,
-            seq_lens=parse_numbers("--seq-len", seq_lens),
-            tokens=tokens,
-            hidden=hidden,
-            batch=batch,
-            heads=heads,
-        ),
+    request = make_request(
+        kernels=kernels,
+        masks=masks,
+        dtypes=dtypes,
+        d_heads=d_heads,
+        seq_lens=seq_lens,
+        tokens=tokens,
+        hidden=hidden,
+        batch=batch,
+        heads=heads,
     )
-    from flashsmith.bench import ncu
+    from flashsmith.lab.profile import Profiling
+    from flashsmith.lab.profile import profile as profiles_of  # it loads torch
 
-    chosen_peers = _choose_peers(peers)
-    ncu.find_ncu()
-    _require_gpu()
-    _say_missing(chosen_peers)
-    _build(plan)
-    usable = [peer.name for peer in chosen_peers if peer.is_available]
     profiles: list[KernelProfile] = []
     try:
-        for number, (problem, instances) in enumerate(plan.items(), 1):
-            note(f"[{number}/{len(plan)}] {problem}: {len(instances)} kernels")
-            profiles += _profile(problem, instances, usable, runs, out)
+        for found in profiles_of(Profiling(request, parse_peers(peers), repeats, out), ON_STDERR):
+            profiles += found
     except (ProfilerError, KeyboardInterrupt):
-        if profiles:  # of the problems before
+        if profiles:  # of the workloads before
             _report(profiles, as_csv, as_json)
         raise
     _report(profiles, as_csv, as_json)
-
-
-def _make_plan(
-    words: list[str],
-    variants: Sequence[ForwardVariant],
-    dtypes: Sequence[DType | None],
-    d_heads: Sequence[int],
-    make_grid: Callable[..., list[Problem]],
-) -> Plan:
-    """The kernels of each problem; a problem has one dtype, as its tensors have."""
-    from flashsmith.cli.job import check_fit
-
-    plan: Plan = {}
-    for d_head, variant, dtype in product(d_heads, variants, dtypes):
-        instances = select_instances(words, [variant], dtype, d_head)
-        if other := [instance for instance in instances if instance.variant != variant]:
-            raise ValueError(f"kernel {other[0]} is causal; add --mask causal")
-        for kind in sorted({instance.config.dtype for instance in instances}):
-            of_kind = [instance for instance in instances if instance.config.dtype == kind]
-            for problem in make_grid([kind], [d_head], [variant.name]):
-                check_fit(of_kind, problem.seq_len)
-                plan[problem] = of_kind
-    return plan
-
-
-def _require_gpu() -> None:
-    from flashsmith.cli.job import choose_device
-
-    where, why_not = choose_device(None)
-    if where != "cuda":
-        raise DeviceError(
-            f"profiling needs an NVIDIA GPU of compute capability 8.0 or newer, and {why_not}; "
-            "`flashsmith run --device cpu` counts on the emulator"
-        )
-
-
-def _choose_peers(text: str) -> list[Peer]:
-    from flashsmith.bench.peers import find_peers
-
-    if text.strip().lower() in ("", "none"):
-        return []
-    return find_peers([name.strip().lower() for name in text.split(",")])
-
-
-def _say_missing(peers: Sequence[Peer]) -> None:
-    for peer in peers:
-        if why := peer.why_missing():
-            note(f"without {peer.name}: {why}")
-
-
-def _build(plan: Plan) -> None:
-    """Before ncu starts, which would watch the compilers."""
-    from flashsmith.bench.launch import load_kernels
-
-    with build_progress() as progress:
-        for instances in {tuple(instances): None for instances in plan.values()}:
-            load_kernels(instances, "cuda", progress)
-
-
-def _profile(
-    problem: Problem,
-    instances: Sequence[ForwardKernelInstance],
-    peers: Sequence[str],
-    runs: int,
-    out: Path,
-) -> list[KernelProfile]:
-    from flashsmith.bench import launch, ncu
-    from flashsmith.bench.profile import ALL_METRICS, tabulate
-
-    kernels = [instance.config.short_form() for instance in instances]
-    target = launch.target_command(problem, kernels, peers, runs)
-    name = (
-        f"ncu_{problem.dtype}_d{problem.d_head}_{problem.mask}"
-        f"_b{problem.batch}_h{problem.heads}_s{problem.seq_len}.csv"
-    )
-    report = out / name.lower()
-    launches, stderr = ncu.profile(target, ALL_METRICS, report)
-    for line in stderr.splitlines():
-        if line.startswith(launch.LEFT_OUT):
-            note(line)
-    note(f"ncu's raw report is {report}")
-    if profiles := tabulate(launches, problem):
-        return profiles
-    names = ", ".join(sorted({each.kernel for each in launches}))
-    raise ProfilerError(f"ncu profiled no kernel that is known here, but {names}; see {report}")
 
 
 def _report(profiles: Sequence[KernelProfile], as_csv: bool, as_json: bool) -> None:
@@ -225,10 +113,8 @@ def _print_profiles(profiles: Sequence[KernelProfile]) -> None:
         rows.append(
             {
                 "kernel": each.kernel,
-                "dtype": str(each.problem.dtype),
-                "d_head": each.problem.d_head,
-                "mask": each.problem.mask,
-                "seq_len": each.problem.seq_len,
+                **dict(zip(("dtype", "d_head", "mask"), each.workload.kind, strict=True)),
+                "seq_len": each.workload.problem.seq_len_q,
                 "us": metrics["duration_us"],
                 "cycles": metrics["cycles"],
                 "registers": metrics["registers"],

@@ -7,57 +7,61 @@ from typing import Annotated
 
 import typer
 
-from flashsmith.cli.files import check_output, write_whole
-from flashsmith.cli.selection import check_d_head, kernel_words, parse_dtype, select_instances
-from flashsmith.cli.tables import (
+from flashsmith import settings
+from flashsmith.cli.options import (
     KERNEL_SETS,
     DHeadOption,
     DtypeOption,
     JsonOption,
     MaskOption,
-    build_progress,
-    note,
-    print_json,
+    make_request,
 )
-from flashsmith.configs import ForwardVariant
+from flashsmith.cli.tables import build_progress, note, print_json
+from flashsmith.lab.files import check_output, write_whole
 
-_DEFAULT_KERNELS = "prog"
+_DEFAULT_KERNELS = settings.SM80_SETS.progression
 _PAGE_HEAD_BYTES = 1024
+
+_ReportKernelsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY|NAME",
+        help=f"Sets ({KERNEL_SETS}) or short forms. Default: KERNELS, else prog.",
+    ),
+]
+_OutOption = Annotated[
+    Path, typer.Option(help="The page to write; one of an earlier report is replaced.")
+]
+_ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace a file at --out that is no report.")
+]
+_ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder of measured times, as bench writes it. Default: the newest in "
+        "benchmarks/results, else of those that flashsmith brings."
+    ),
+]
+_ArchOption = Annotated[
+    str, typer.Option(help="The architecture whose registers and machine code are shown.")
+]
+_GpuOption = Annotated[str | None, typer.Option(help='The GPU of the results, like "NVIDIA H200".')]
+_SeqLenOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="The measured length to compare at. Default: the longest with most kernels."
+    ),
+]
 
 
 def report(
-    kernels: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY|NAME",
-            help=f"Sets ({KERNEL_SETS}) or short forms. Default: KERNELS, else prog.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="The page to write; one of an earlier report is replaced.")
-    ] = Path("report.html"),
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file at --out that is no report.")
-    ] = False,
-    results: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder of measured times, as bench writes it. Default: the newest in "
-            "benchmarks/results, else of those that flashsmith brings."
-        ),
-    ] = None,
-    arch: Annotated[
-        str, typer.Option(help="The architecture whose registers and machine code are shown.")
-    ] = "sm_90a",
-    gpu: Annotated[
-        str | None, typer.Option(help='The GPU of the results, like "NVIDIA H200".')
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="The measured length to compare at. Default: the longest with most kernels."
-        ),
-    ] = None,
+    kernels: _ReportKernelsArgument = None,
+    out: _OutOption = Path("report.html"),
+    force: _ForceOption = False,
+    results: _ResultsOption = None,
+    arch: _ArchOption = "sm_90a",
+    gpu: _GpuOption = None,
+    seq_len: _SeqLenOption = None,
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
     mask: MaskOption = "full",
@@ -72,12 +76,8 @@ def report(
 
     What cannot be found out (no nvcc, no cuobjdump, no results) is named on the page.
     """
-    chosen = select_instances(
-        kernel_words(kernels, _DEFAULT_KERNELS),
-        [ForwardVariant.from_name(mask)],
-        parse_dtype(dtype),
-        check_d_head(d_head),
-    )
+    request = make_request(kernels=kernels, mask=mask, dtype=dtype, d_head=d_head)
+    chosen = request.instances(_DEFAULT_KERNELS)
     if not as_json:
         out.parent.mkdir(parents=True, exist_ok=True)
         check_output("--out", out, force=force, is_own=_is_report)

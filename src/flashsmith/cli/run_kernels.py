@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import Any
-
-import torch
+from collections.abc import Sequence
+from dataclasses import replace
 
 from flashsmith import settings
-from flashsmith.bench import PEERS, first_available
-from flashsmith.bench.grid import Problem
-from flashsmith.bench.peers import Peer
-from flashsmith.cli.job import check_fit, choose_device, load_kernels
-from flashsmith.cli.selection import check_d_head, parse_dtype, select_instances
-from flashsmith.cli.tables import KERNEL_SETS, build_progress, note, print_table
-from flashsmith.configs import ForwardKernelInstance, ForwardVariant
+from flashsmith.cli.options import KERNEL_SETS, make_request
+from flashsmith.cli.tables import ON_STDERR, note, print_table
+from flashsmith.configs import FULL
+from flashsmith.configs.families import SUPPORTED_D_HEADS
 from flashsmith.errors import DeviceError, FlashsmithError
-from flashsmith.ops.forward import forward
-from flashsmith.reference import compare, reference_by_head
+from flashsmith.lab.compare import Comparisons, compare_kernels
+from flashsmith.lab.request import Request
 
 _WRONG = 1
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
+_SHARED = ("kernels", "seq_len", "d_head", "dtype", "batch", "heads", "mask", "device")
 _KERNELS_OPTIONS = ("--kernels", "-kernels")
-
-Run = Callable[[], torch.Tensor]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("seq_len", metavar="SEQ_LEN", type=int)
-    add("d_head", metavar="D_HEAD", type=int, help="64, 96, 128, 192 or 256")
+    add(
+        "d_head",
+        metavar="D_HEAD",
+        type=int,
+        help=f"one of {', '.join(map(str, SUPPORTED_D_HEADS))}",
+    )
     add("--n_runs", type=int, default=1, help="of each kernel (default: 1)")
     add(
         *_KERNELS_OPTIONS,
@@ -81,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", help="fp16 or bf16; default: all that the kernels have")
     add("--batch", type=int, help="default: 4, emulator 1")
     add("--heads", type=int, help="default: 16, emulator 1")
-    add("--mask", choices=("full", "causal"), default="full", help="causal: hide what lies ahead")
+    add("--mask", default=FULL.name, help="full, or causal: hide what lies ahead")
     add("--device", help="cuda (default where there is a GPU) or cpu, the emulator")
     return parser
 
@@ -90,118 +87,20 @@ def _run(args: argparse.Namespace) -> int:
     for name in ("seq_len", "n_runs", "batch", "heads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"{name} is {value}; expected at least 1")
-    check_d_head(args.d_head)
-    instances = _choose_kernels(args)
-    check_fit(instances, args.seq_len)
-    device, why = choose_device(args.device)
-    references = [PEERS["fa2"]] if args.ref else []
-    if args.ref_v3:
-        references.append(first_available("fa3", "fa4"))
-    note(f"on {'the GPU' if device == 'cuda' else 'the emulator'} ({why}), {args.n_runs} runs")
-    with build_progress() as progress:
-        load_kernels(instances, device, progress)
-    rows = []
-    for problem, of_dtype in _problems(args, instances, on_gpu=device == "cuda"):
-        note(str(problem))
-        rows += _measure(problem, [*references, *of_dtype], args.n_runs, device)
+    request = _request_of(args)
+    asked = Comparisons(request, args.n_runs, with_fa2=args.ref, with_fa3=args.ref_v3)
+    rows = [row.as_dict() for row in compare_kernels(asked, ON_STDERR)]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     return 0 if all(row["result"] == "ok" for row in rows) else _WRONG
 
 
-def _problems(
-    args: argparse.Namespace, instances: Sequence[ForwardKernelInstance], *, on_gpu: bool
-) -> Iterator[tuple[Problem, list[ForwardKernelInstance]]]:
-    """One for each dtype, as tensors have one, with its kernels."""
-    for dtype in dict.fromkeys(instance.config.dtype for instance in instances):
-        problem = Problem(
-            dtype=dtype,
-            d_head=args.d_head,
-            mask=args.mask,
-            batch=args.batch or (4 if on_gpu else 1),
-            heads=args.heads or (16 if on_gpu else 1),
-            seq_len=args.seq_len,
-        )
-        yield problem, [each for each in instances if each.config.dtype == dtype]
-
-
-def _choose_kernels(args: argparse.Namespace) -> list[ForwardKernelInstance]:
-    """All of one d_head and variant."""
-    everything = settings.KERNELS.get() or "all"
-    words = [everything if word == "all" else word for word in args.kernels or ["all"]]
-    variant = ForwardVariant.from_name(args.mask)
-    instances = select_instances(words, [variant], parse_dtype(args.dtype), args.d_head)
-    for instance in instances:
-        if instance.variant != variant:
-            raise ValueError(f"kernel {instance} is causal; add --mask causal")
-    return instances
-
-
-def _measure(
-    problem: Problem,
-    candidates: Sequence[Peer | ForwardKernelInstance],
-    n_runs: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    q, k, v = problem.make_qkv(device)
-    reference = partial(reference_by_head, q, k, v, causal=problem.variant.causal)
-    exact, low_precision = reference(compute=torch.float32), reference(compute=q.dtype)
-    profiled = _profiled if device == "cuda" else nullcontext
-    rows = []
-    for candidate in candidates:
-        row: dict[str, Any] = {"kernel": candidate.name, "dtype": str(problem.dtype)}
-        row["runs"] = n_runs
-        rows.append(row)
-        try:
-            if isinstance(candidate, Peer):
-                run = candidate.make(q, k, v, problem.variant.causal)
-            else:
-                # NaN where the kernel does not write.
-                o = torch.full_like(q, torch.nan)
-                run = _run_of(candidate, q, k, v, o)
-            with profiled():
-                for _ in range(n_runs):
-                    o = run()
-            found = compare(o, exact, low_precision)
-        except Exception as error:  # the others are run all the same
-            row |= _errors(None, None, None) | {"result": f"{type(error).__name__}: {error}"}
-            continue
-        apart = (o.float() - low_precision.float()).abs().max().item()
-        row |= _errors(found.error, found.tolerance, apart)
-        row["result"] = "ok" if found.ok else f"WRONG {found.worst}"
-    return rows
-
-
-def _run_of(
-    instance: ForwardKernelInstance,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-) -> Run:
-    def run() -> torch.Tensor:
-        forward(instance.config, q, k, v, o, causal=instance.variant.causal)
-        return o
-
-    return run
-
-
-def _errors(
-    exact: float | None, allowed: float | None, low_precision: float | None
-) -> dict[str, float | None]:
-    """Largest differences from plain torch, in float32 and in the kernel's own dtype."""
-    return {"error vs FP32": exact, "allowed": allowed, "error vs dtype": low_precision}
-
-
-@contextmanager
-def _profiled() -> Iterator[None]:
-    """`ncu --profile-from-start off` sees what is launched inside, not the references."""
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-    try:
-        yield
-        torch.cuda.synchronize()
-    finally:
-        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+def _request_of(args: argparse.Namespace) -> Request:
+    options = {name: getattr(args, name) for name in _SHARED}
+    request = make_request(**options)
+    everything = settings.KERNELS.get() or settings.DEFAULT_SET
+    words = request.words or (everything,)
+    named = (everything if word == settings.DEFAULT_SET else word for word in words)
+    return replace(request, words=tuple(named))
 
 
 if __name__ == "__main__":

@@ -3,71 +3,88 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashsmith.cli.selection import check_d_head, parse_dtype
-from flashsmith.cli.tables import (
+from flashsmith.cli.options import (
     KERNEL_SETS,
     DeviceOption,
     DHeadOption,
     DtypeOption,
     JsonOption,
+    make_request,
 )
+from flashsmith.cli.tables import ON_STDERR, note, print_json, print_table
+from flashsmith.lab.files import check_output
+
+if TYPE_CHECKING:
+    from flashsmith.lab.soak import SoakReport
+
+_WRONG = 1  # exit code
+
+_SoakKernelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernels",
+        "-k",
+        metavar="KEY|NAME",
+        help="table: those of the tuned tables; rule: those chosen without one; a set "
+        f"({KERNEL_SETS}); or a kernel's short form. May be repeated. Default: KERNELS, else "
+        "table and rule.",
+    ),
+]
+_SecondsOption = Annotated[
+    float | None, typer.Option(min=1, help="Stop after so long; building not counted.")
+]
+_CasesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Random problems for each dtype and d_head, after those at the seams of every "
+        "kernel's tiles. Default: no end, until Ctrl-C or --seconds.",
+    ),
+]
+_SeamsOption = Annotated[
+    bool, typer.Option("--seams/--no-seams", help="The problems at the seams of tiles, first.")
+]
+_RerunsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Of each problem, bitwise equal; on a GPU as many more beside another stream. "
+        "Default: 12, emulator 2.",
+    ),
+]
+_SeedOption = Annotated[
+    int | None, typer.Option(help="Of the random problems. Default: another one each time.")
+]
+_CaseOption = Annotated[
+    str | None, typer.Option(help="One problem, as a failure printed it, in place of many.")
+]
+_OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A CSV file with a row for each kernel; that of an earlier soak is replaced."
+    ),
+]
+_ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace a file at --out that is none of a soak.")
+]
 
 
 def soak(
-    kernels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kernels",
-            "-k",
-            metavar="KEY|NAME",
-            help="table: those of the tuned tables; rule: those chosen without one; a set "
-            f"({KERNEL_SETS}); or a kernel's short form. May be repeated. Default: KERNELS, else "
-            "table and rule.",
-        ),
-    ] = None,
+    kernels: _SoakKernelsOption = None,
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
-    seconds: Annotated[
-        float | None, typer.Option(min=1, help="Stop after so long; building not counted.")
-    ] = None,
-    cases: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Random problems for each dtype and d_head, after those at the seams of every "
-            "kernel's tiles. Default: no end, until Ctrl-C or --seconds.",
-        ),
-    ] = None,
-    seams: Annotated[
-        bool, typer.Option("--seams/--no-seams", help="The problems at the seams of tiles, first.")
-    ] = True,
-    reruns: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Of each problem, bitwise equal; on a GPU as many more beside another stream. "
-            "Default: 12, emulator 2.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of the random problems. Default: another one each time.")
-    ] = None,
-    case: Annotated[
-        str | None, typer.Option(help="One problem, as a failure printed it, in place of many.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="A CSV file with a row for each kernel; that of an earlier soak is replaced."
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file at --out that is none of a soak.")
-    ] = False,
+    seconds: _SecondsOption = None,
+    cases: _CasesOption = None,
+    seams: _SeamsOption = True,
+    reruns: _RerunsOption = None,
+    seed: _SeedOption = None,
+    case: _CaseOption = None,
+    out: _OutOption = None,
+    force: _ForceOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,19 +97,44 @@ def soak(
 
     Exit code 1 if a kernel was wrong.
     """
-    from flashsmith.cli import soak_job  # it loads torch
+    if case is not None:
+        _refuse_with_case(
+            kernels,
+            {"dtype": dtype, "d-head": d_head, "seconds": seconds, "cases": cases, "seed": seed},
+        )
+    request = make_request(kernels=kernels, dtype=dtype, d_head=d_head, device=device)
+    from flashsmith.lab import soak as lab  # it loads torch
 
-    request = soak_job.Request(
-        kernels=kernels,
-        dtype=parse_dtype(dtype),
-        d_head=check_d_head(d_head),
-        seconds=seconds,
-        cases=cases,
-        seams=seams,
-        reruns=reruns,
-        seed=seed,
-        case=case,
-        device=device,
+    asked = lab.Soak(request, case, seams, cases, seconds, reruns, seed)
+    if out is not None:
+        check_output("--out", out, force=force, is_own=lab.is_log)
+    report = lab.run(asked, ON_STDERR)
+    _report(report, as_json)
+    if out is not None:
+        lab.write_log(out, report)
+    if not report.ok:
+        raise typer.Exit(_WRONG)
+
+
+def _refuse_with_case(kernels: list[str] | None, options: dict[str, object]) -> None:
+    if not kernels:
+        raise ValueError("--case is for one kernel; name it with --kernels")
+    if given := [f"--{name}" for name, value in options.items() if value is not None]:
+        raise ValueError(f"--case says all; leave out {', '.join(given)}")
+
+
+def _report(report: SoakReport, as_json: bool) -> None:
+    from flashsmith.soak import log  # it loads torch
+
+    rows = log.rows(report.tallies.values())
+    if as_json:
+        print_json([dict(zip(log.COLUMNS, row, strict=True)) for row in rows])
+    else:
+        print_table(log.COLUMNS, rows)
+    wrong = [tally for tally in report.tallies.values() if tally.failures]
+    cases = [tally.cases for tally in report.tallies.values()]
+    note(
+        f"{sum(cases)} problems in {report.seconds:.0f} s, {min(cases, default=0)} to "
+        f"{max(cases, default=0)} a kernel: {len(wrong)} of {len(report.tallies)} kernels "
+        "were wrong"
     )
-    if not soak_job.run(request, out, as_json, force=force):
-        raise typer.Exit(1)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich import box
@@ -18,51 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from flashsmith import settings
 from flashsmith.jit import Progress as ProgressCallback
-
-KERNEL_SETS = ", ".join(settings.KERNEL_SETS)
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead of tables.")
-]
-KernelsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--kernels",
-        "-k",
-        metavar="KEY|NAME",
-        help=f"A set ({KERNEL_SETS}) or a kernel's short form; may be repeated.",
-    ),
-]
-DtypeOption = Annotated[
-    str | None, typer.Option(help="fp16 or bf16. Narrows a set; a set without it is taken at it.")
-]
-DHeadOption = Annotated[
-    int | None,
-    typer.Option(
-        help="64 or 128; of the sm90 family also 96, 192 or 256. Narrows a set; a set without it "
-        "is taken at it."
-    ),
-]
-MaskOption = Annotated[
-    str, typer.Option(help="full, or causal: a query attends to no key that lies ahead.")
-]
-DHeadsOption = Annotated[str, typer.Option("--d-head", help="Head dimensions, by commas.")]
-DtypesOption = Annotated[str, typer.Option("--dtype", help="fp16, bf16 or fp16,bf16.")]
-MasksOption = Annotated[str, typer.Option("--mask", help="full, causal or full,causal.")]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(metavar="cuda|cpu", help="Default: cuda if torch has a GPU; cpu: emulator."),
-]
-BatchOption = Annotated[int | None, typer.Option(min=1, help="In place of --tokens.")]
-HeadsOption = Annotated[int | None, typer.Option(min=1, help="In place of --hidden.")]
-TokensOption = Annotated[
-    int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
-]
-HiddenOption = Annotated[
-    int | None, typer.Option(min=1, help="heads = hidden / d_head. Default: 2048; counts 128.")
-]
+from flashsmith.lab.reporter import Reporter
 
 _WIDTH_OF_A_PIPE = 10_000  # nothing is folded or cut
 
@@ -146,6 +103,9 @@ def build_progress() -> Iterator[ProgressCallback]:
         yield lambda done, total, name: bar.update(
             task, completed=done, total=total, description=name
         )
+
+
+ON_STDERR = Reporter(note, build_progress)
 
 
 class Stopwatch:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flashsmith import settings
-from flashsmith.cli.tables import (
+from flashsmith.cli.options import (
     KERNEL_SETS,
     BatchOption,
     DHeadsOption,
@@ -18,59 +17,70 @@ from flashsmith.cli.tables import (
     JsonOption,
     MasksOption,
     TokensOption,
+    make_request,
 )
+from flashsmith.cli.tables import ON_STDERR
+
+_SeqLensOption = Annotated[
+    str | None,
+    typer.Option(
+        "--seq-len",
+        help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 256.",
+    ),
+]
+_TuneKernelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernels",
+        "-k",
+        metavar="KEY|NAME",
+        help=f"Candidates: a set ({KERNEL_SETS}) or a kernel's short form; may be repeated. "
+        "Default: KERNELS, else tune, on compute capability 9.0 sm90-tune. The rule's choice "
+        "is always among them.",
+    ),
+]
+_RepeatsOption = Annotated[
+    int | None, typer.Option(min=1, help="Timed runs of each finalist; default: 30.")
+]
+_OutOption = Annotated[
+    Path | None,
+    typer.Option(help="The table; default: yours for this GPU (FLASHSMITH_TUNED)."),
+]
+_ForceOption = Annotated[
+    bool, typer.Option("--force", help="Discard what the table, or an interrupted run, has.")
+]
+_ExplainOption = Annotated[
+    bool, typer.Option("--explain", help="Measure nothing: show what is chosen now, and why.")
+]
+_GpuOption = Annotated[
+    str | None,
+    typer.Option(help='With --explain: the GPU, like "NVIDIA H200"; default: this one.'),
+]
+_EmulatorCountsOption = Annotated[
+    bool,
+    typer.Option(
+        "--emulator-counts",
+        help="Without a GPU: rank by what the emulator counts. No times; nothing is kept.",
+    ),
+]
 
 
 def tune(
     d_heads: DHeadsOption = "128,64",
     dtypes: DtypesOption = "fp16,bf16",
     masks: MasksOption = "full,causal",
-    seq_lens: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len",
-            help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 256.",
-        ),
-    ] = None,
+    seq_lens: _SeqLensOption = None,
     tokens: TokensOption = None,
     hidden: HiddenOption = None,
     batch: BatchOption = None,
     heads: HeadsOption = None,
-    kernels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kernels",
-            "-k",
-            metavar="KEY|NAME",
-            help=f"Candidates: a set ({KERNEL_SETS}) or a kernel's short form; may be repeated. "
-            "Default: KERNELS, else tune, on compute capability 9.0 sm90-tune. The rule's choice "
-            "is always among them.",
-        ),
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Timed runs of each finalist; default: 30.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The table; default: yours for this GPU (FLASHSMITH_TUNED)."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard what the table, or an interrupted run, has.")
-    ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Measure nothing: show what is chosen now, and why.")
-    ] = False,
-    gpu: Annotated[
-        str | None,
-        typer.Option(help='With --explain: the GPU, like "NVIDIA H200"; default: this one.'),
-    ] = None,
-    emulator_counts: Annotated[
-        bool,
-        typer.Option(
-            "--emulator-counts",
-            help="Without a GPU: rank by what the emulator counts. No times; nothing is kept.",
-        ),
-    ] = False,
+    kernels: _TuneKernelsOption = None,
+    repeats: _RepeatsOption = None,
+    out: _OutOption = None,
+    force: _ForceOption = False,
+    explain: _ExplainOption = False,
+    gpu: _GpuOption = None,
+    emulator_counts: _EmulatorCountsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest kernel for each shape on this GPU, and keep it in a table.
@@ -84,10 +94,8 @@ def tune(
     An interrupted run goes on where it was, by the same command. A table of another GPU or driver,
     or of other kernel sources, is refused.
     """
-    from flashsmith.cli import tune_job  # it loads torch
-
-    set_by_environment = settings.KERNELS.get()
-    request = tune_job.Request(
+    request = make_request(
+        kernels=kernels,
         d_heads=d_heads,
         dtypes=dtypes,
         masks=masks,
@@ -96,26 +104,26 @@ def tune(
         hidden=hidden,
         batch=batch,
         heads=heads,
-        kernels=kernels or ([set_by_environment] if set_by_environment else []),
-        counts=emulator_counts,
     )
-    given: dict[str, object] = {
-        "--kernels": kernels,
-        "--repeats": repeats,
-        "--out": out,
-        "--fresh": fresh,
-    }
+    kept: dict[str, object] = {"--repeats": repeats, "--out": out, "--force": force}
     if explain:
-        _refuse("--explain measures nothing", {**given, "--emulator-counts": emulator_counts})
-        tune_job.explain(request, gpu, as_json)
-        return
-    _refuse("without --explain this GPU is the one", {"--gpu": gpu})
+        given = {"--kernels": kernels, **kept, "--emulator-counts": emulator_counts}
+        _refuse("--explain measures nothing", given)
+    else:
+        _refuse("without --explain this GPU is the one", {"--gpu": gpu})
     if emulator_counts:
-        del given["--kernels"]
-        _refuse("--emulator-counts keeps and times nothing", given)
-        tune_job.count(request, as_json)
-        return
-    tune_job.measure(request, out, repeats=repeats, fresh=fresh, as_json=as_json)
+        _refuse("--emulator-counts keeps and times nothing", kept)
+    from flashsmith.cli import tune_table  # they load torch
+    from flashsmith.lab import explanation
+    from flashsmith.lab import tune as lab
+
+    if explain:
+        tune_table.print_explained(explanation.explain_all(request, gpu), as_json)
+    elif emulator_counts:
+        tune_table.print_counts(lab.count(request, ON_STDERR), as_json)
+    else:
+        tuned = lab.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)
+        tune_table.print_tuned(tuned, as_json)
 
 
 def _refuse(why: str, options: dict[str, object]) -> None:

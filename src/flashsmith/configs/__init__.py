@@ -3,13 +3,8 @@
 Standard library only.
 """
 
-from flashsmith.configs.dtype import DType
-from flashsmith.configs.kernel_id import (
-    CONFIG_CLASSES,
-    ForwardKernelConfig,
-    ForwardKernelInstance,
-    require_buildable,
-)
+from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs.kernel_id import KernelId, require_buildable, sort_key
 from flashsmith.configs.names import (
     is_cpp_name,
     is_kernel_name,
@@ -35,20 +30,23 @@ from flashsmith.configs.sm90.forward_space import (
     get_sm90_kernel_progression_configs,
     make_sm90_config,
 )
-from flashsmith.configs.variant import CAUSAL, FORWARD_VARIANTS, FULL, ForwardVariant
+from flashsmith.configs.variant import CAUSAL, FULL, VARIANTS, Variant
+from flashsmith.configs.workload import Workload
+from flashsmith.dtype import DType
 
 __all__ = [
     "CAUSAL",
     "CONFIG_CLASSES",
-    "FORWARD_VARIANTS",
     "FULL",
+    "VARIANTS",
     "DType",
     "FlashForwardKernelConfig",
     "ForwardKernelConfig",
-    "ForwardKernelInstance",
-    "ForwardVariant",
+    "KernelId",
     "Sm90ForwardKernelConfig",
     "Sm90Tiles",
+    "Variant",
+    "Workload",
     "get_autotuning_kernel_configs",
     "get_kernel_configs",
     "get_kernel_progression_configs",
@@ -64,4 +62,5 @@ __all__ = [
     "require_buildable",
     "select_kernel_configs",
     "should_autotune_config",
+    "sort_key",
 ]

@@ -6,34 +6,41 @@ from abc import ABC, abstractmethod
 from dataclasses import Field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flashsmith.configs.dtype import DType
-from flashsmith.configs.features import Feature
-from flashsmith.configs.variant import FULL, ForwardVariant
+from flashsmith.configs.features import Feature, write_features
+from flashsmith.configs.variant import FULL, Variant
+from flashsmith.dtype import DType
+from flashsmith.problem import Problem
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
-ELEMENT_BYTES = 2  # FP16 and BF16
+
+# The configuration class of every family, from the plainest: each joins when it is defined, and
+# flashsmith.configs.families defines them in its order.
+CONFIG_CLASSES: list[type[ForwardKernelConfig]] = []
 
 
-class ForwardConfigBase(ABC):
+class ForwardKernelConfig(ABC):
     """How a kernel works: one point of a family's configuration space.
 
     A family's class is a frozen, ordered dataclass with the same fields in the same order as the
     C++ struct of its name. The class variables say how the family is called elsewhere.
     """
 
+    def __init_subclass__(cls) -> None:
+        if "family" in cls.__dict__:
+            CONFIG_CLASSES.append(cls)
+
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     family: ClassVar[str]  # "sm80": its name, and that of the folder and namespace of its kernels
-    family_number: ClassVar[int]  # in libraries
     minimum_gpu: ClassVar[str]  # the plainest architecture that it runs on
     exact_arch: ClassVar[bool]  # whether that is the only one
     kernel_function: ClassVar[str]  # C++ templates and types
     static_configuration: ClassVar[str]
     kernel_arguments: ClassVar[str]
+    kernel_header: ClassVar[str]  # that has them, and the C++ struct of the configuration
     kernel_pointer: ClassVar[str]  # C++ type
-    kernel_map: ClassVar[str]  # of full attention; the other variants' names follow
     marker: ClassVar[str]  # the feature that only this family's short forms have; "" is all others
     tuple_fields: ClassVar[tuple[str, ...]]  # of the short form
     feature_table: ClassVar[tuple[Feature, ...]]
@@ -52,13 +59,6 @@ class ForwardConfigBase(ABC):
             ValueError: `gpu` is not a known architecture.
         """
 
-    @abstractmethod
-    def takes(self, seq_len_k: int, *, plain: bool) -> bool:
-        """Whether a kernel can serve a problem.
-
-        plain: k is shaped as q, and no log-sum-exp is wanted.
-        """
-
     @property
     @abstractmethod
     def threads_per_block(self) -> int:
@@ -69,6 +69,10 @@ class ForwardConfigBase(ABC):
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block."""
 
+    def serves(self, problem: Problem) -> bool:
+        """Whether a kernel takes a problem: of its element type and d_head it takes any."""
+        return (self.dtype, self.d_head) == (problem.dtype, problem.d_head)
+
     def for_dtype(self, dtype: DType) -> Self:
         """The same tiles for another element type."""
         return replace(self, dtype=dtype)
@@ -77,16 +81,6 @@ class ForwardConfigBase(ABC):
     def has_polynomials(self) -> bool:
         """Whether some exponentials are polynomials, which are less exact and have no NaN."""
         return False
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Zeroed global memory that a launch needs, and leaves zeroed."""
-        return 0
-
-    @property
-    def sort_key(self) -> tuple[int, Any]:
-        """Sorts configurations of several families; those of one sort by themselves, too."""
-        return self.family_number, self
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -111,7 +105,7 @@ class ForwardConfigBase(ABC):
         the whole form says everything: the parser wants the d_head beside a form without it, and
         reads none without the tuple.
         """
-        text = "+".join(filter(None, (feature.write(self) for feature in self.feature_table)))
+        text = write_features(self, self.feature_table)
         if not include_tup:
             return text
         names = [name for name in self.tuple_fields if include_d_head or name != "d_head"]
@@ -122,7 +116,7 @@ class ForwardConfigBase(ABC):
         values = ", ".join(self._cpp_values(self.dtype.to_cpp_str(), with_types=False))
         return f"{type(self).__name__}{{{values}}}"
 
-    def kernel_name(self, with_types: bool = False, variant: ForwardVariant = FULL) -> str:
+    def kernel_name(self, with_types: bool = False, variant: Variant = FULL) -> str:
         """The name of the kernel for `variant` as c++filt demangles it.
 
         With types: as profilers print it, `(int)128, (bool)1`.
@@ -130,11 +124,11 @@ class ForwardConfigBase(ABC):
         values = ", ".join(
             self._cpp_values(f"(flashsmith::ScalarType){self.dtype.value}", with_types)
         )
-        causal = f"(bool){int(variant.causal)}" if with_types else str(variant.causal).lower()
+        computed = variant.demangled(with_types)
         return (
             f"void flashsmith::{self.kernel_function}<flashsmith::{self.static_configuration}<"
             f"flashsmith::{type(self).__name__}{{{values}}}, "
-            f"flashsmith::ForwardVariant{{{causal}}}> >(flashsmith::{self.kernel_arguments})"
+            f"flashsmith::{computed}> >(flashsmith::{self.kernel_arguments})"
         )
 
     def _cpp_values(self, dtype: str, with_types: bool) -> list[str]:
@@ -155,7 +149,7 @@ class ForwardConfigBase(ABC):
         for name, value in {"n_samples": n_samples, "n_heads": n_heads, "seq_len": seq_len}.items():
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
-        return 4 * n_samples * n_heads * seq_len**2 * self.d_head
+        return FULL.flop(Problem.square(self.dtype, self.d_head, n_samples, n_heads, seq_len))
 
     def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
         """`attn_flop` plus what the online softmax takes, an exponential counted as one operation.

@@ -1,73 +1,24 @@
-"""The families of forward kernels: what is asked of one beside its single configurations.
+"""The families of forward kernels.
 
 A family is one operation on one architecture. This list is the only one: whoever needs to know
-which families there are, which of them run on a GPU, or what one would choose, asks here.
+which families there are, which of them run on a GPU, or which serve a workload, asks here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flashsmith.configs.dtype import DType
-from flashsmith.configs.kernel_id import ForwardKernelConfig
-from flashsmith.configs.sm80 import forward_space as sm80
-from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
-from flashsmith.configs.sm90 import forward_space as sm90
-from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.family import Capability, Family
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import Workload
+from flashsmith.errors import DeviceError
 from flashsmith.gpus import get_gpu_architecture
 
-Capability = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Family:
-    """One family.
-
-    Args:
-        config: The class of its configurations, which says what a single one can do.
-        progression_set: The key of the set that shows one idea a step.
-        tuning_set: The key of the set that the tuner tries.
-        plain_only: Whether all of its kernels want k shaped as q, and give no log-sum-exp.
-        rule: (dtype, d_head, seq_len) -> what serves well where nothing was measured. Raises
-            ValueError that names what the family does not take.
-        rule_in_words: For people who ask why a kernel was chosen.
-    """
-
-    config: type[ForwardKernelConfig]
-    progression_set: str
-    tuning_set: str
-    plain_only: bool
-    rule: Callable[[DType, int, int], ForwardKernelConfig]
-    rule_in_words: str
-
-    @property
-    def name(self) -> str:
-        return self.config.family
-
-    def runs_on(self, capability: Capability) -> bool:
-        """Whether GPUs of this compute capability have its instructions."""
-        own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
-        return capability == own if self.config.exact_arch else capability >= own
-
-
-SM80_FORWARD = Family(
-    config=FlashForwardKernelConfig,
-    progression_set="prog",
-    tuning_set="tune",
-    plain_only=True,
-    rule=sm80.rule,
-    rule_in_words="B_r 128 where it divides the length, else 64; B_c 64; all knobs on",
-)
-SM90_FORWARD = Family(
-    config=Sm90ForwardKernelConfig,
-    progression_set="sm90-prog",
-    tuning_set="sm90-tune",
-    plain_only=False,
-    rule=sm90.rule,
-    rule_in_words="one configuration of the sm90 family for each d_head",
-)
 FAMILIES = (SM80_FORWARD, SM90_FORWARD)  # from the plainest
+SUPPORTED_D_HEADS = tuple(sorted({d_head for family in FAMILIES for d_head in family.d_heads}))
 
 
 def family_of(config: ForwardKernelConfig) -> Family:
@@ -88,49 +39,69 @@ def families_for(gpu: str | None, capability: Capability | None = None) -> tuple
 
     Raises:
         ValueError: No GPU of this name is known.
+        DeviceError: It is too old for every family.
     """
     if gpu is None:
         return families_on(None)
-    return families_on(capability or get_gpu_architecture(gpu).compute_capability)
+    capability = capability or get_gpu_architecture(gpu).compute_capability
+    if families := families_on(capability):
+        return families
+    version = ".".join(map(str, capability))
+    raise DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
 
 
-def serves(
-    config: ForwardKernelConfig, families: Sequence[Family], seq_len_k: int, *, plain: bool = True
-) -> bool:
-    """Whether a configuration is of one of ``families``, and takes the problem.
+@dataclass(frozen=True)
+class Serving:
+    """Which families serve a workload somewhere.
 
-    plain: k is shaped as q, and no log-sum-exp is wanted.
+    Attributes:
+        by_rule: What each of them chooses where nothing was measured, the first choice first; at
+            least one.
+        refusals: Why the other families do not, by their names.
     """
-    return family_of(config) in families and config.takes(seq_len_k, plain=plain)
+
+    workload: Workload
+    by_rule: Mapping[Family, ForwardKernelConfig]
+    refusals: Mapping[str, str]
+
+    @property
+    def rule_config(self) -> ForwardKernelConfig:
+        return next(iter(self.by_rule.values()))
+
+    def why_not(self, config: ForwardKernelConfig) -> str:
+        """Why a configuration does not serve the workload; "" if it does."""
+        family, problem = family_of(config), self.workload.problem
+        if family not in self.by_rule:
+            return self.refusals[family.name]
+        if not config.serves(problem):
+            return f"it is for {config.dtype} and d_head {config.d_head}"
+        return ""
 
 
-def rule_config(
-    families: Sequence[Family],
-    dtype: DType,
-    d_head: int,
-    seq_len: int,
-    *,
-    plain: bool = True,
-) -> ForwardKernelConfig:
-    """What the first of ``families`` that takes the problem chooses for it by rule.
+def serving(workload: Workload, gpu: str | None, capability: Capability | None = None) -> Serving:
+    """Which families serve a workload on the GPU, or architecture, of this name (None: on the
+    emulator), and why the others do not.
 
-    seq_len: Of k.
+    capability: The GPU's, where it is known; None: going by its name.
 
     Raises:
-        ValueError: None of them takes it; says what the newest does not take.
+        DeviceError: The GPU is too old for every family.
+        ValueError: No family takes the problem there: says what the newest does not take. Or no
+            GPU of this name is known.
     """
-    errors: dict[int, ValueError] = {}
-    for family in families:
+    running = families_for(gpu, capability)
+    by_rule: dict[Family, ForwardKernelConfig] = {}
+    refusals = {
+        family.name: f"the {family.name} family does not run on {gpu}"
+        for family in FAMILIES
+        if family not in running
+    }
+    for family in running:
         try:
-            config = family.rule(dtype, d_head, seq_len)
+            by_rule[family] = family.choose(workload)
         except ValueError as error:
-            errors[family.config.family_number] = error
-            continue
-        if config.takes(seq_len, plain=plain):
-            return config
-    if errors:
-        raise errors[max(errors)]
-    raise ValueError(
-        f"no kernel of the {' and '.join(family.name for family in families)} family takes k of "
-        "another shape than q or gives the log-sum-exp"
-    )
+            refusals[family.name] = str(error)
+    if not by_rule:
+        newest = max(running, key=FAMILIES.index)
+        raise ValueError(refusals[newest.name])
+    return Serving(workload, by_rule, refusals)

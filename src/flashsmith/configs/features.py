@@ -1,4 +1,4 @@
-"""The short form's features, `async+load_2_2_2_tiles`: what each tells, written and read."""
+"""The features of a name, `async+load_2_2_2_tiles`: what each tells, written and read."""
 
 from __future__ import annotations
 
@@ -28,9 +28,14 @@ class Feature:
         """For people: `stages_N`."""
         return _PLACE.sub(lambda place: place[0].strip("{}"), self.text)
 
-    def write(self, config: object) -> str:
-        """The feature as `config` has it; "" where it is left out."""
-        values = tuple(getattr(config, field) for field in self.fields)
+    @property
+    def pattern(self) -> str:
+        """A regular expression for it, with a group for each number."""
+        return _PLACE.sub(r"(\\d+)", self.text)
+
+    def write(self, owner: object) -> str:
+        """The feature as `owner` has it; "" where it is left out."""
+        values = tuple(getattr(owner, field) for field in self.fields)
         if values == self.absent:
             return ""
         numbers = iter(values)
@@ -38,7 +43,7 @@ class Feature:
 
     def read(self, text: str) -> tuple[int, ...] | None:
         """The fields' values, if `text` is this feature."""
-        match = re.fullmatch(_PLACE.sub(r"(\\d+)", self.text), text)
+        match = re.fullmatch(self.pattern, text)
         if not match:
             return None
         return tuple(int(number) for number in match.groups()) or (True,) * len(self.fields)
@@ -52,6 +57,11 @@ def flag(text: str, field: str) -> Feature:
 def number(text: str, field: str, absent: int | None = None) -> Feature:
     """`text_N`, left out where the field is `absent`."""
     return Feature(f"{text}_{{N}}", (field,), None if absent is None else (absent,))
+
+
+def write_features(owner: object, features: Iterable[Feature]) -> str:
+    """The features of `owner`, joined by +, without those that are left out."""
+    return "+".join(filter(None, (feature.write(owner) for feature in features)))
 
 
 def read_features(texts: Iterable[str], features: Sequence[Feature]) -> dict[str, Any]:

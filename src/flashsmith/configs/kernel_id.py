@@ -5,36 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import total_ordering
 
-from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
-from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.variant import FULL, ForwardVariant
-
-ForwardKernelConfig = FlashForwardKernelConfig | Sm90ForwardKernelConfig
-CONFIG_CLASSES: tuple[type[ForwardKernelConfig], ...] = (
-    FlashForwardKernelConfig,
-    Sm90ForwardKernelConfig,
-)
+from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs.variant import FULL, Variant
 
 
 @total_ordering
 @dataclass(frozen=True)
-class ForwardKernelInstance:
+class KernelId:
     """One kernel: how it works (config) and what it computes (variant). Sorted by family first."""
 
     config: ForwardKernelConfig
-    variant: ForwardVariant = FULL
+    variant: Variant = FULL
 
     def __post_init__(self) -> None:
-        if not isinstance(self.config, CONFIG_CLASSES):
+        if not isinstance(self.config, ForwardKernelConfig):
             names = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
             raise TypeError(f"config: expected {names}, got {self.config!r}")
-        if not isinstance(self.variant, ForwardVariant):
-            raise TypeError(f"variant: expected ForwardVariant, got {self.variant!r}")
+        if not isinstance(self.variant, Variant):
+            raise TypeError(f"variant: expected Variant, got {self.variant!r}")
 
     def __lt__(self, other: object) -> bool:
-        if not isinstance(other, ForwardKernelInstance):
+        if not isinstance(other, KernelId):
             return NotImplemented
-        return (*self.config.sort_key, self.variant) < (*other.config.sort_key, other.variant)
+        return (*sort_key(self.config), self.variant) < (*sort_key(other.config), other.variant)
 
     def __str__(self) -> str:
         return self.name
@@ -61,6 +54,11 @@ class ForwardKernelInstance:
 
     def _variant_suffix(self, separator: str) -> str:
         return "" if self.variant == FULL else separator + self.variant.name
+
+
+def sort_key(config: ForwardKernelConfig) -> tuple[int, ForwardKernelConfig]:
+    """Sorts configurations of several families; those of one sort by themselves, too."""
+    return CONFIG_CLASSES.index(type(config)), config
 
 
 def require_buildable(config: ForwardKernelConfig, gpu: str | None = None) -> None:

@@ -7,18 +7,16 @@ the mangled name, which ptxas reports and which a demangler older than C++20 lea
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import fields
 from typing import Any
 
-from flashsmith.configs.dtype import DType
+from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig
 from flashsmith.configs.features import read_features
-from flashsmith.configs.kernel_id import (
-    CONFIG_CLASSES,
-    ForwardKernelConfig,
-    ForwardKernelInstance,
-)
-from flashsmith.configs.variant import FORWARD_VARIANTS, FULL, ForwardVariant
+from flashsmith.configs.kernel_id import KernelId
+from flashsmith.configs.variant import FULL, NAME_PATTERN, Variant
+from flashsmith.dtype import DType
 
 _EXAMPLE = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
 _CPP_DTYPES = {dtype.to_cpp_str(): dtype for dtype in DType}
@@ -27,19 +25,32 @@ _SHORT_FORM = re.compile(
     r"\(\s*(?P<dtype>\w+)\s*,(?:\s*(?P<d_head>\d+)\s*,)?"
     r"\s*(?P<B_r>\d+)\s*,\s*(?P<B_c>\d+)\s*,\s*(?P<warps>\d+)\s*\)"
     r"\s*:\s*(?P<features>[\w+]+)"
-    rf"(?:\s+(?P<variant>{'|'.join(variant.name for variant in FORWARD_VARIANTS)}))?"
+    rf"(?:\s+(?P<variant>{NAME_PATTERN}))?"
 )
 
-_CLASSES = {kind.__name__: kind for kind in CONFIG_CLASSES}
-_CONFIG = re.compile(rf"(?<!\w)({'|'.join(_CLASSES)})\s*\{{([^{{}}]*)\}}")
-_VARIANT = re.compile(r"(ForwardVariant)\s*\{([^{}]*)\}")
+_VARIANT = re.compile(r"\b(Variant)\s*\{([^{}]*)\}")
 # A type only where one is printed, then an enumerator, true, false or a number.
 _VALUE = re.compile(r"(?:\(\s*(?P<type>[\w:]+)\s*\)\s*)?(?P<value>[\w:]+)")
 
 # Itanium ABI: L <type> <value> E, the type being i (int), b (bool) or N...E (the enumeration).
 _MANGLED_VALUE = r"L(?:N\w*?ScalarTypeE|i|b)\d+E"
-_MANGLED_CONFIG = re.compile(rf"(?<!\d)\d\d({'|'.join(_CLASSES)})E((?:{_MANGLED_VALUE})+)E")
-_MANGLED_VARIANT = re.compile(rf"14(ForwardVariant)E((?:{_MANGLED_VALUE})*)E")
+_MANGLED_VARIANT = re.compile(rf"7(Variant)E((?:{_MANGLED_VALUE})*)E")
+
+
+@functools.cache
+def _classes() -> dict[str, type[ForwardKernelConfig]]:
+    """By name; asked for when all families are defined."""
+    return {kind.__name__: kind for kind in CONFIG_CLASSES}
+
+
+@functools.cache
+def _config_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A configuration's literal, demangled and mangled."""
+    names = "|".join(_classes())
+    return (
+        re.compile(rf"(?<!\w)({names})\s*\{{([^{{}}]*)\}}"),
+        re.compile(rf"(?<!\d)\d\d({names})E((?:{_MANGLED_VALUE})+)E"),
+    )
 
 
 def is_kernel_name(word: str) -> bool:
@@ -49,7 +60,7 @@ def is_kernel_name(word: str) -> bool:
 
 def is_cpp_name(text: str) -> bool:
     """Whether `text` names a kernel of ours as C++ does, demangled or mangled."""
-    return any(name in text for name in _CLASSES)
+    return any(name in text for name in _classes())
 
 
 def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> ForwardKernelConfig:
@@ -66,7 +77,7 @@ def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> Forwa
     return parse_kernel_name_into_instance(name, d_head).config
 
 
-def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> ForwardKernelInstance:
+def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> KernelId:
     """As parse_kernel_name_into_config, with the variant; a name without one: full attention."""
     parse = _parse_cpp_name if is_cpp_name(name) else _parse_short_form
     try:
@@ -84,19 +95,19 @@ def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> For
         raise ValueError(
             f"kernel name {name!r} cannot be parsed: {error}; valid are a short form like "
             f"{_EXAMPLE!r} and a kernel's C++ name with "
-            f"{' or '.join(f'{kind}{{...}}' for kind in _CLASSES)}"
+            f"{' or '.join(f'{kind}{{...}}' for kind in _classes())}"
         ) from None
     return instance
 
 
-def _parse_short_form(text: str, d_head: int | None) -> set[ForwardKernelInstance]:
+def _parse_short_form(text: str, d_head: int | None) -> set[KernelId]:
     # Markdown may emphasise a cell.
     cells = (cell.strip(" \t\r\n`*") for cell in text.split("|"))
     matches = (match for cell in cells if (match := _SHORT_FORM.fullmatch(cell)))
     return {_from_short_form(match, d_head) for match in matches}
 
 
-def _from_short_form(match: re.Match[str], d_head: int | None) -> ForwardKernelInstance:
+def _from_short_form(match: re.Match[str], d_head: int | None) -> KernelId:
     d_head = int(match["d_head"]) if match["d_head"] else d_head
     if d_head is None:
         raise ValueError(
@@ -109,22 +120,18 @@ def _from_short_form(match: re.Match[str], d_head: int | None) -> ForwardKernelI
     tup: tuple[Any, ...] = (DType.from_string(match["dtype"]), d_head, *sizes)
     values = dict(zip(kind.tuple_fields, tup, strict=True))
     config = kind(**values, **read_features(texts, kind.feature_table))
-    return ForwardKernelInstance(config, ForwardVariant.from_name(match["variant"] or FULL.name))
+    return KernelId(config, Variant.from_name(match["variant"] or FULL.name))
 
 
-def _parse_cpp_name(text: str, _d_head: int | None) -> set[ForwardKernelInstance]:
+def _parse_cpp_name(text: str, _d_head: int | None) -> set[KernelId]:
     configs = {
-        _config_from_values(_CLASSES[kind], values)
-        for kind, values in _cpp_values(_CONFIG, _MANGLED_CONFIG, text)
+        _config_from_values(_classes()[kind], values)
+        for kind, values in _cpp_values(*_config_patterns(), text)
     }
     variants = {
         _variant_from_values(values) for _, values in _cpp_values(_VARIANT, _MANGLED_VARIANT, text)
     }
-    return {
-        ForwardKernelInstance(config, variant)
-        for config in configs
-        for variant in variants or {FULL}
-    }
+    return {KernelId(config, variant) for config in configs for variant in variants or {FULL}}
 
 
 def _cpp_values(
@@ -165,10 +172,17 @@ def _config_from_values(
     )
 
 
-def _variant_from_values(values: list[tuple[str, str]]) -> ForwardVariant:
-    if len(values) > 1:
-        raise ValueError(f"its ForwardVariant has {len(values)} values for 1 field")
-    return ForwardVariant(*(_convert("causal", "bool", *value) for value in values))
+def _variant_from_values(values: list[tuple[str, str]]) -> Variant:
+    wanted = fields(Variant)
+    if len(values) > len(wanted):
+        raise ValueError(f"its Variant has {len(values)} values for {len(wanted)} fields")
+    # Those left out are zeros.
+    return Variant(
+        *(
+            _convert(field.name, str(field.type), *value)
+            for field, value in zip(wanted, values, strict=False)
+        )
+    )
 
 
 def _convert(name: str, kind: str, cpp_type: str, value: str) -> Any:

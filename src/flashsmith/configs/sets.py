@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from flashsmith import settings
-from flashsmith.configs.kernel_id import ForwardKernelConfig
+from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.family import Family
+from flashsmith.configs.kernel_id import sort_key
 from flashsmith.configs.names import is_kernel_name, parse_kernel_name_into_config
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
 from flashsmith.configs.sm80.forward_space import (
@@ -19,23 +24,36 @@ from flashsmith.configs.sm90.forward_space import (
     get_sm90_kernel_progression_configs,
 )
 
+C = TypeVar("C", bound=ForwardKernelConfig)
+
 
 def get_kernels_to_build() -> list[FlashForwardKernelConfig]:
     """The default set: the tuning space and the progression, unique and sorted (85)."""
-    return sorted({*get_autotuning_kernel_configs(), *get_kernel_progression_configs()})
+    return _union(get_autotuning_kernel_configs(), get_kernel_progression_configs())
 
 
 def get_sm90_kernels_to_build() -> list[Sm90ForwardKernelConfig]:
     """The tuning space and the progression of the sm90 family, unique and sorted."""
-    return sorted({*get_sm90_autotuning_kernel_configs(), *get_sm90_kernel_progression_configs()})
+    return _union(get_sm90_autotuning_kernel_configs(), get_sm90_kernel_progression_configs())
+
+
+def _union(*sets: Iterable[C]) -> list[C]:
+    unique = {config for configs in sets for config in configs}
+    return sorted(unique, key=sort_key)
+
+
+def _both(family: Family) -> list[ForwardKernelConfig]:
+    return _union(family.tuning_space(), family.progression())
 
 
 _SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
-    "all": get_kernels_to_build,
-    "tune": get_autotuning_kernel_configs,
-    "sm90-prog": get_sm90_kernel_progression_configs,
-    "sm90-tune": get_sm90_autotuning_kernel_configs,
-    "sm90": get_sm90_kernels_to_build,
+    key: make
+    for family in FAMILIES
+    for key, make in (
+        (family.sets.progression, family.progression),
+        (family.sets.tuning, family.tuning_space),
+        (family.sets.both, partial(_both, family)),
+    )
 }
 
 
@@ -52,9 +70,9 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[ForwardKernelConf
         ValueError: there is no such set; the message lists the keys.
     """
     if kernels_key is None or not kernels_key.strip():
-        kernels_key = settings.KERNELS.get() or "all"
+        kernels_key = settings.KERNELS.get() or settings.DEFAULT_SET
     key = kernels_key.strip().lower()
-    if key.startswith("prog"):
+    if key.startswith(settings.SM80_SETS.progression):
         return list(get_kernel_progression_configs(all_block_sizes="all" in key))
     if key in _SETS:
         return list(_SETS[key]())

@@ -2,15 +2,12 @@
 
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.compile import Progress, default_jobs
+from flashsmith.jit.compile_commands import COMPILE_COMMANDS, compile_commands
 from flashsmith.jit.kernel_sources import kernel_source_hash, kernel_source_stamp, stamp_field
-from flashsmith.jit.library import (
-    Library,
-    build_library,
-    built_instances,
-    find_library,
-    list_libraries,
-)
+from flashsmith.jit.library import build_library
+from flashsmith.jit.lookup import Library, built_instances, find_library, list_libraries
 from flashsmith.jit.ptxas import KernelResources
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, source_hash
 from flashsmith.jit.target import DEFAULT_CUDA_ARCHS, Target
 from flashsmith.jit.toolchain import (
     Compiler,
@@ -21,9 +18,9 @@ from flashsmith.jit.toolchain import (
     find_ninja,
     find_tvm_ffi,
 )
-from flashsmith.jit.units import PACKAGE_SOURCES, SourceTree, source_hash
 
 __all__ = [
+    "COMPILE_COMMANDS",
     "DEFAULT_CUDA_ARCHS",
     "PACKAGE_SOURCES",
     "Compiler",
@@ -37,6 +34,7 @@ __all__ = [
     "TvmFfi",
     "build_library",
     "built_instances",
+    "compile_commands",
     "default_jobs",
     "find_cuda_toolkit",
     "find_cxx",

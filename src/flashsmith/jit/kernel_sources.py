@@ -13,8 +13,9 @@ import re
 from pathlib import Path
 
 from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
-from flashsmith.jit.headers import included
-from flashsmith.jit.units import NVCC_FLAGS, PACKAGE_SOURCES
+from flashsmith.jit.headers import HeaderTree
+from flashsmith.jit.sources import PACKAGE_SOURCES
+from flashsmith.jit.units import NVCC_FLAGS
 
 # A string is kept: static_assert has some, and a comment may not begin in one.
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -38,10 +39,10 @@ def kernel_source_hash(kind: type[ForwardKernelConfig], csrc: Path = PACKAGE_SOU
     """
     include = csrc / "include"
     digest = hashlib.sha256("\0".join(NVCC_FLAGS).encode())
+    kernel = {"kernel.cu": f'#include "flashsmith/{kind.family}/forward_kernel.cuh"'}
     # The emulator's headers are elsewhere, so they are not among these.
-    headers = included(f'#include "flashsmith/{kind.family}/forward_kernel.cuh"', include)
-    for name, text in sorted(headers.items()):
-        digest.update(f"\0{name}\0{_without_comments(text)}".encode())
+    for header in HeaderTree(include).included(kernel, [include]).found:
+        digest.update(f"\0{header.name}\0{_without_comments(header.text)}".encode())
     return digest.hexdigest()[:16]
 
 

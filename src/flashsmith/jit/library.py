@@ -1,16 +1,15 @@
-"""Building a library of kernels, and finding one that was built."""
+"""Building a library of kernels."""
 
 from __future__ import annotations
 
 import shlex
 import subprocess
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from flashsmith import codegen
-from flashsmith.configs import ForwardKernelInstance, parse_kernel_name_into_instance
+from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.cache import Claims, KernelCache, Manifest
 from flashsmith.jit.compile import (
@@ -20,21 +19,19 @@ from flashsmith.jit.compile import (
     default_jobs,
     mentions_full_disk,
 )
+from flashsmith.jit.lookup import Library, find_library
 from flashsmith.jit.refusal import refuse_bad_kernels
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
 from flashsmith.jit.toolchain import require_cxx20
 from flashsmith.jit.units import (
     FORMAT,
-    PACKAGE_SOURCES,
-    SourceTree,
     Toolchain,
     TranslationUnit,
     find_toolchain,
     library_key,
     link_command,
     plan_units,
-    source_hash,
-    text_hash,
 )
 
 LIBRARY_FILE = "flash_kernels.so"
@@ -42,36 +39,8 @@ LIBRARY_FILE = "flash_kernels.so"
 _WAITING = "waiting for another process that builds the same"
 
 
-@dataclass(frozen=True)
-class Library:
-    """A shared library in the cache; it has been checked against its manifest."""
-
-    directory: Path
-    manifest: Manifest
-
-    @property
-    def path(self) -> Path:
-        return self.directory / str(self.manifest["artifact"]["file"])
-
-    @property
-    def target(self) -> Target:
-        return Target(self.manifest["target"]["kind"], tuple(self.manifest["target"]["archs"]))
-
-    @property
-    def kernels(self) -> dict[str, Manifest]:
-        """Instance slug -> its name, dynamic shared memory in bytes, and ptxas' figures by arch."""
-        return dict(self.manifest["kernels"])
-
-    @property
-    def not_linted(self) -> dict[str, int]:
-        """Why machine code was not linted -> in how many kernels."""
-        return dict(
-            Counter(why for kernel in self.kernels.values() for why in kernel["not_linted"])
-        )
-
-
 def build_library(
-    instances: Iterable[ForwardKernelInstance],
+    instances: Iterable[KernelId],
     target: Target,
     *,
     jobs: int | None = None,
@@ -107,67 +76,12 @@ def build_library(
     return build.run(jobs or default_jobs(), progress or (lambda *_: None), force)
 
 
-def find_library(
-    instances: Iterable[ForwardKernelInstance],
-    target: Target,
-    *,
-    sources: SourceTree = PACKAGE_SOURCES,
-) -> Library | None:
-    """The newest sound library that has all ``instances`` for ``target``, and maybe more.
-
-    Only libraries built from the present sources count, by whatever compiler. Needs no compiler.
-    """
-    wanted = sorted(set(instances))
-    texts = sources.generate(wanted)
-    hashes = {instance.slug: text_hash(texts[f"{instance.slug}.cu"]) for instance in wanted}
-    present = source_hash(sources.csrc, target)
-    cache = KernelCache()
-    for library in list_libraries():
-        built = library.kernels
-        if (
-            library.target.covers(target)
-            and library.manifest["source_hash"] == present
-            and all(built.get(slug, {}).get("text_sha256") == h for slug, h in hashes.items())
-            and cache.read(library.directory)
-        ):
-            return library
-    return None
-
-
-def built_instances(
-    target: Target, *, sources: SourceTree = PACKAGE_SOURCES
-) -> set[ForwardKernelInstance]:
-    """What ``find_library`` would find for ``target``, one at a time."""
-    present = source_hash(sources.csrc, target)
-    return {
-        parse_kernel_name_into_instance(kernel["name"])
-        for library in list_libraries()
-        if library.target.covers(target) and library.manifest["source_hash"] == present
-        for kernel in library.kernels.values()
-    }
-
-
-def list_libraries() -> list[Library]:
-    """The libraries in the cache, newest first, each with a manifest that can be read.
-
-    The shared libraries themselves are not hashed here: this is for tables and look-up.
-    """
-    cache = KernelCache()
-    cache.check()
-    found = [
-        Library(folder, manifest)
-        for folder in cache.entries(cache.libraries)
-        if (manifest := cache.read(folder, check_hash=False)) and manifest.get("format") == FORMAT
-    ]
-    return sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
-
-
 class _Build:
     """One library from plan to cache entry."""
 
     def __init__(
         self,
-        instances: Sequence[ForwardKernelInstance],
+        instances: Sequence[KernelId],
         target: Target,
         toolchain: Toolchain,
         cache: KernelCache,
@@ -177,7 +91,6 @@ class _Build:
         generated = sources.generate(instances)
         self.map_header = generated[codegen.MAP_HEADER]
         self.units = plan_units(instances, generated, target, toolchain, sources.csrc)
-        self.source_hash = source_hash(sources.csrc, target)
         key = library_key(self.units, target, toolchain.tvm_ffi)
         self.entry = f"{target.name}-{len(instances)}-{key[:16]}"
         self.directory = cache.libraries / self.entry
@@ -271,7 +184,7 @@ class _Build:
                 "config": asdict(unit.instance.config),
                 "variant": asdict(unit.instance.variant),
                 "object": unit.entry,
-                "text_sha256": text_hash(unit.files[unit.source_file]),
+                "source_hash": unit.hash,
                 "dynamic_shared_bytes": unit.instance.config.shared_memory_bytes,
                 "resources": objects[unit.entry]["kernels"],
                 "not_linted": objects[unit.entry]["lint"]["not_linted"],
@@ -284,6 +197,6 @@ class _Build:
             "target": asdict(self.target),
             "compiler": self.toolchain.identity.splitlines(),
             "tvm_ffi": self.toolchain.tvm_ffi.version,
-            "source_hash": self.source_hash,
+            "host_hash": host_hash(self.units),
             "kernels": kernels,
         }

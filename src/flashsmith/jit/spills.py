@@ -20,6 +20,8 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, int, int, int, int], int] = {
     ("sm80", 128, 64, 64, 4): 128,
     ("sm80", 128, 64, 128, 4): 128,
     ("sm80", 128, 128, 32, 8): 16,
+    # All of Q in registers beside 160 accumulators: faster than to read it again for every block.
+    ("sm80", 256, 64, 64, 4): 128,
 }
 
 

@@ -1,21 +1,15 @@
-"""What there is to compile: translation units with their commands and content hashes."""
+"""What there is to run: the command of each source, and the key of what comes out."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashsmith import codegen
-from flashsmith.configs import (
-    CONFIG_CLASSES,
-    ForwardKernelConfig,
-    ForwardKernelInstance,
-)
-from flashsmith.jit.headers import Headers, hash_files, included
+from flashsmith.configs import ForwardKernelConfig, KernelId
+from flashsmith.jit.headers import hash_json
 from flashsmith.jit.lint import may_release
+from flashsmith.jit.sources import Source, host_roots, kernel_roots, read_sources
 from flashsmith.jit.target import Target
 from flashsmith.jit.toolchain import (
     Compiler,
@@ -27,8 +21,7 @@ from flashsmith.jit.toolchain import (
 )
 
 # Of cache entries and of what kernels are refused for; part of every key.
-FORMAT = 2
-REGISTRY_SOURCE = "registry.cpp"  # the one host file that reads the generated map
+FORMAT = 3
 
 # hidden: several libraries live in one process, and none may bind to another's symbols.
 _HOST_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden")
@@ -40,19 +33,6 @@ NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v", "-Xcompiler=-fPIC,-fvisibility=
 # process already when the library is loaded, on whatever machine that is.
 _LINK_FLAGS = ("-shared", "-Wl,-z,defs", "-Wl,--exclude-libs,ALL")
 _CUDA_LINK_LIBRARIES = ("-ldl", "-lrt", "-lpthread")
-
-_HEADER_SUFFIXES = {".h", ".hpp", ".cuh", ".inl"}
-
-
-@dataclass(frozen=True)
-class SourceTree:
-    """The C++ sources (folders include, host, emulator) and the generator of the kernels' text."""
-
-    csrc: Path
-    generate: Callable[[Sequence[ForwardKernelInstance]], dict[str, str]]
-
-
-PACKAGE_SOURCES = SourceTree(Path(__file__).parent.parent / "csrc", codegen.generate)
 
 
 @dataclass(frozen=True)
@@ -69,26 +49,17 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
-class TranslationUnit:
-    """One file to compile, with everything that its object depends on hashed into ``key``."""
+class TranslationUnit(Source):
+    """A source with its command; everything that its object depends on is hashed into ``key``."""
 
-    name: str  # the instance's slug, or the host file's stem
-    label: str  # for people
-    files: dict[str, str]  # file name -> text; the first is compiled, the rest it includes
     command: tuple[str, ...]  # without source and output
     key: str
-    headers: Headers  # what it may include, as it is in ``key``
-    instance: ForwardKernelInstance | None = None
-    linted_archs: tuple[str, ...] = ()  # whose machine code has something to lint
+    linted_archs: tuple[str, ...]  # whose machine code has something to lint
 
     @property
     def entry(self) -> str:
         """Folder of the object in the cache."""
         return f"{self.name}-{self.key[:16]}"
-
-    @property
-    def source_file(self) -> str:
-        return next(iter(self.files))
 
     @property
     def object_file(self) -> str:
@@ -101,59 +72,34 @@ def find_toolchain(target: Target) -> Toolchain:
     return Toolchain(find_cxx(), find_tvm_ffi(), cuda)
 
 
-def source_hash(csrc: Path, target: Target) -> str:
-    """Hash of every C++ file of the project that goes into a library for ``target``."""
-    return hash_files(csrc, _files_of(csrc, target, only_headers=False))
-
-
 def plan_units(
-    instances: Sequence[ForwardKernelInstance],
-    generated: dict[str, str],
+    instances: Sequence[KernelId],
+    generated: Mapping[str, str],
     target: Target,
     toolchain: Toolchain,
     csrc: Path,
 ) -> list[TranslationUnit]:
-    """The host's (and the emulator's) units first, which all libraries share, then the kernels'."""
-    paths = _files_of(csrc, target, only_headers=True)
-    headers = {None: Headers.read(csrc, paths)} | {
-        kind: Headers.read(csrc, _without_other_families(paths, kind)) for kind in CONFIG_CLASSES
-    }
+    """The units of ``read_sources``, in its order."""
+    sources = read_sources(instances, generated, target, csrc)
+    return [_plan_unit(source, target, toolchain, csrc) for source in sources]
 
-    def unit(
-        name: str,
-        label: str,
-        files: dict[str, str],
-        flags: Sequence[str],
-        command: Sequence[str],
-        instance: ForwardKernelInstance | None = None,
-    ) -> TranslationUnit:
-        # Paths are not in the key: the same text and compiler give the same object anywhere.
-        included = headers[type(instance.config) if instance else None]
-        parts = [FORMAT, files, included.hash, flags, toolchain.identity, target.name]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        linted_archs: tuple[str, ...] = ()
-        if instance and toolchain.cuda and may_release(_texts(files, csrc)):
-            linted_archs = _archs(instance.config, target)
-        return TranslationUnit(
-            name, label, files, tuple(command), key, included, instance, linted_archs
-        )
 
-    units = []
-    flags, command = _host_command(target, toolchain, csrc)
-    for folder in ("host", "emulator") if target.kind == "emulator" else ("host",):
-        for path in sorted((csrc / folder).glob("*.cpp")):
-            files = {path.name: path.read_text()}
-            if path.name == REGISTRY_SOURCE:
-                files[codegen.MAP_HEADER] = generated[codegen.MAP_HEADER]
-            name = f"{folder}-{path.stem}"
-            units.append(unit(name, f"{folder}/{path.name}", files, flags, command))
-
-    for instance in instances:
-        flags, command = _kernel_command(instance.config, target, toolchain, csrc)
-        file_name = f"{instance.slug}.cu"
-        files = {file_name: generated[file_name]}
-        units.append(unit(instance.slug, instance.name, files, flags, command, instance))
-    return units
+def _plan_unit(source: Source, target: Target, toolchain: Toolchain, csrc: Path) -> TranslationUnit:
+    if source.instance is None:
+        flags, command = _host_command(toolchain, csrc)
+    else:
+        flags, command = _kernel_command(source.instance.config, target, toolchain, csrc)
+    # Paths are not in the key: the same text and compiler give the same object anywhere.
+    parts = [source.files, source.headers.hash, flags, toolchain.identity, target.name]
+    linted_archs: tuple[str, ...] = ()
+    if source.instance and toolchain.cuda and may_release(source.texts):
+        linted_archs = archs_of(source.instance.config, target)
+    return TranslationUnit(
+        **vars(source),
+        command=tuple(command),
+        key=hash_json([FORMAT, *parts]),
+        linted_archs=linted_archs,
+    )
 
 
 def link_command(
@@ -175,24 +121,24 @@ def library_key(units: Sequence[TranslationUnit], target: Target, tvm_ffi: TvmFf
         _CUDA_LINK_LIBRARIES,
         tvm_ffi.version,
     ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return hash_json(parts)
 
 
 def _kernel_command(
     config: ForwardKernelConfig, target: Target, toolchain: Toolchain, csrc: Path
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Flags that go into the key, and the whole command."""
-    includes = [f"-I{csrc / 'include'}"]
+    includes = [f"-I{path}" for path in kernel_roots(csrc, target)]
     if toolchain.cuda is None:
         flags = [*_HOST_FLAGS, *_EMULATOR_FLAGS, "-x", "c++"]
-        paths = [*includes, f"-I{csrc}", f"-ffile-prefix-map={csrc}/="]
+        paths = [*includes, f"-ffile-prefix-map={csrc}/="]
         return flags, [str(toolchain.cxx.path), *flags, *paths]
     flags = [*NVCC_FLAGS, _gencode(config, target)]
     compilers = [str(toolchain.cuda.nvcc.path), f"-ccbin={toolchain.cxx.path}"]
     return flags, [*compilers, *flags, *includes]
 
 
-def _archs(config: ForwardKernelConfig, target: Target) -> tuple[str, ...]:
+def archs_of(config: ForwardKernelConfig, target: Target) -> tuple[str, ...]:
     """The architectures of ``target`` that a kernel is compiled for."""
     if not config.exact_arch:
         return target.archs
@@ -206,50 +152,21 @@ def _archs(config: ForwardKernelConfig, target: Target) -> tuple[str, ...]:
 
 
 def _gencode(config: ForwardKernelConfig, target: Target) -> str:
-    archs = _archs(config, target)
+    archs = archs_of(config, target)
     if not config.exact_arch:
         # One front-end run and one PTX for all architectures: the family uses nothing newer.
         return f"-gencode=arch=compute_{config.minimum_gpu[3:]},code=[{','.join(archs)}]"
     return f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"
 
 
-def _host_command(
-    target: Target, toolchain: Toolchain, csrc: Path
-) -> tuple[Sequence[str], Sequence[str]]:
+def _host_command(toolchain: Toolchain, csrc: Path) -> tuple[Sequence[str], Sequence[str]]:
     """As ``_kernel_command``, for the files of csrc/host and csrc/emulator."""
     flags = [*_HOST_FLAGS]
-    includes = [csrc / "include", csrc, csrc / "host", toolchain.tvm_ffi.include]
+    includes = [*host_roots(csrc), toolchain.tvm_ffi.include]
     if toolchain.cuda is None:
         flags += _EMULATOR_FLAGS
-        includes.append(csrc / "emulator")
     else:
         includes.append(toolchain.cuda.include)
     paths = [*(f"-I{path}" for path in includes), f"-ffile-prefix-map={csrc}/="]
     key_flags = [*flags, f"tvm_ffi {toolchain.tvm_ffi.version}"]
     return key_flags, [str(toolchain.cxx.path), *flags, *paths]
-
-
-def _files_of(csrc: Path, target: Target, only_headers: bool) -> list[Path]:
-    folders = ["include", "host", *(["emulator"] if target.kind == "emulator" else [])]
-    return [
-        path
-        for folder in folders
-        for path in sorted((csrc / folder).rglob("*"))
-        if path.suffix in _HEADER_SUFFIXES or (path.suffix == ".cpp" and not only_headers)
-    ]
-
-
-def _without_other_families(headers: Iterable[Path], kind: type[ForwardKernelConfig]) -> list[Path]:
-    """What a kernel of a family may include: no change of another's headers compiles it again."""
-    others = {other.family for other in CONFIG_CLASSES if other is not kind}
-    return [path for path in headers if path.parent.name not in others]
-
-
-def _texts(files: Mapping[str, str], csrc: Path) -> Iterator[str]:
-    for text in files.values():
-        yield text
-        yield from included(text, csrc / "include").values()
-
-
-def text_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

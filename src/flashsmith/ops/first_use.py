@@ -7,7 +7,7 @@ import logging
 import torch
 
 from flashsmith import settings
-from flashsmith.configs import DType, ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import DType, ForwardKernelConfig, KernelId
 from flashsmith.jit import Target
 
 logger = logging.getLogger("flashsmith")
@@ -51,7 +51,7 @@ def refuse_transforms(**tensors: torch.Tensor) -> None:
             )
 
 
-def log_kernel(instance: ForwardKernelInstance, target: Target, reason: str) -> None:
+def log_kernel(instance: KernelId, target: Target, reason: str) -> None:
     """Says which kernel serves calls from now on, and why; on stderr if FLASHSMITH_LOG is on."""
     if settings.LOG.get():
         if not logger.hasHandlers():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numbers
-from typing import cast
+from dataclasses import dataclass
 
 import torch
 
 from flashsmith.configs import (
     CONFIG_CLASSES,
     ForwardKernelConfig,
-    ForwardKernelInstance,
-    ForwardVariant,
+    KernelId,
+    Variant,
 )
 from flashsmith.ops.first_use import (
     check_before_building,
@@ -20,9 +20,10 @@ from flashsmith.ops.first_use import (
 )
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.device import target_of
+from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.progress import announce_build
 from flashsmith.runtime.workspace import workspace_for
-from flashsmith.selection.choose import select_config, why_chosen
+from flashsmith.selection.choose import forget_with_tables, select_config, why_chosen
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e).
 _MIN_SCALE, _MAX_SCALE = 1e-37, 1e37
@@ -50,8 +51,7 @@ def forward(
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16. The last dimension is
             contiguous, the other strides are multiples of 8 elements.
         k, v: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device, laid out like it.
-            n_heads is a multiple of n_heads_kv: neighbouring heads of q share one of k and v. The
-            sm80 family wants them shaped as q, and seq_len to be a multiple of B_r and B_c.
+            n_heads is a multiple of n_heads_kv: neighbouring heads of q share one of k and v.
         o: Where to write the result, of q's shape and dtype, in memory of its own; None: a new
             contiguous tensor.
         causal: Query i attends to keys 0 to i + seq_len_k - seq_len_q. A query that sees no key
@@ -59,7 +59,7 @@ def forward(
         softmax_scale: None: 1 / sqrt(d_head).
         benchmark: Also return the milliseconds between two events around the launch.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials,
-            (batch, n_heads, seq_len_q), float32; the sm90 family alone gives it.
+            (batch, n_heads, seq_len_q), float32.
 
     Returns:
         o; or the tuple of o, with ``return_lse`` lse, and with ``benchmark`` milliseconds.
@@ -71,25 +71,12 @@ def forward(
         DeviceError: The GPU is not one for the kernel (compute capability 8.0 or newer for the
             sm80 family, 9.0 for sm90), or refused the launch.
     """
-    check_config(cfg=cfg)
-    check_tensors(q=q, k=k, v=v)
-    if o is None:
-        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    else:
-        check_tensors(o=o)
-    scale = cfg.d_head**-0.5 if softmax_scale is None else check_scale(softmax_scale)
-    check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
-    lse = _empty_lse(q) if return_lse else None
-    kernel = _kernels.get((cfg, causal, q.device))
-    if kernel is None:
-        check_before_building(cfg, q=q, k=k, v=v, o=o)
-        kernel = kernel_for(cfg, causal, q.device)
-    workspace = workspace_for(cfg.workspace_bytes, q.device)
-    try:
-        milliseconds = kernel(q, k, v, o, scale, benchmark, lse=lse, workspace=workspace)
-    except RuntimeError:  # torch's, of a tensor without memory, says less
-        refuse_transforms(q=q, k=k, v=v)
-        raise
+    if not type(causal) is type(benchmark) is type(return_lse) is bool:
+        check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
+    check_config("cfg", cfg)
+    o, lse, milliseconds = _launch(
+        cfg, q, k, v, o, causal=causal, scale=softmax_scale, with_lse=return_lse, timed=benchmark
+    )
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
@@ -111,9 +98,7 @@ def attention(
     torch's scaled_dot_product_attention has (batch, n_heads, seq_len, d_head), which is not told
     apart by its sizes: pass ``q.transpose(1, 2)``, a view that costs nothing.
 
-    Which shapes are taken depends on the device. CPU tensors run on the emulator, which has both
-    families and takes whatever a GPU of compute capability 9.0 does. Other GPUs refuse some of it:
-    lengths that are no multiple of 64, k shaped unlike q, d_head 96, 192 and 256, the log-sum-exp.
+    Lengths may be any from 1 on; d_head 64, 96, 128, 192 or 256. CPU tensors run on the emulator.
 
     ``FLASHSMITH_LOG=1`` says on stderr which kernel serves, and why, when it is first used.
 
@@ -124,22 +109,105 @@ def attention(
         (batch, seq_len_q, n_heads, d_head), of q's dtype, contiguous; with ``return_lse`` also the
         log-sum-exp.
     """
-    check_flags(causal=causal, return_lse=return_lse)
-    if config is None:
-        check_tensors(q=q, k=k)
-        config = select_config(q, causal, k=k, return_lse=return_lse)
-    check_config(config=config)
-    result = forward(
-        config, q, k, v, causal=causal, softmax_scale=softmax_scale, return_lse=return_lse
+    if not type(causal) is type(return_lse) is bool:
+        check_flags(causal=causal, return_lse=return_lse)
+    if config is not None:
+        check_config("config", config)
+    o, lse, _ = _launch(
+        config, q, k, v, None, causal=causal, scale=softmax_scale, with_lse=return_lse, timed=False
     )
-    return cast("torch.Tensor | tuple[torch.Tensor, torch.Tensor]", result)
+    return o if lse is None else (o, lse)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What all calls on tensors of some shapes have in common."""
+
+    config: ForwardKernelConfig  # kept alive: its id is in the key
+    kernel: Kernel
+    plan: Plan
+    scale: float  # where the caller names none
+
+
+# The key says the configuration (by its id; None: ``select_config`` chooses), whether the mask is
+# causal, whether the log-sum-exp is wanted, the shapes of q and k, the dtype and the device.
+_Key = tuple[int | None, bool, bool, torch.Size, torch.Size, torch.dtype, torch.device]
+_calls: dict[_Key, _Call] = {}
+_CALLS_REMEMBERED = 4096
+forget_with_tables(_calls.clear)
+
+
+def _launch(
+    config: ForwardKernelConfig | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None,
+    *,
+    causal: bool,
+    scale: float | None,
+    with_lse: bool,
+    timed: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    """o, lse and milliseconds of one call, whose flags and configuration were checked.
+
+    The hot path. It asks the tensors what the library cannot see, and what tells calls apart; the
+    library sees the rest. Only if something fails, thorough checks say what, in the house's words.
+    """
+    try:
+        known = None if config is None else id(config)
+        key = (known, causal, with_lse, q.shape, k.shape, q.dtype, q.device)
+        if (
+            q.requires_grad
+            or k.requires_grad
+            or v.requires_grad
+            or (o is not None and o.requires_grad)
+        ):
+            check_tensors(**_named(q, k, v, o))
+        call = _calls.get(key) or _first_call(key, config, **_named(q, k, v, o))
+    except AttributeError:
+        check_tensors(**_named(q, k, v, o))
+        raise
+    scale = call.scale if scale is None else check_scale(scale)
+    if o is None:
+        o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = _empty_lse(q) if with_lse else None
+    workspace = workspace_for(call.plan, q.device) if call.plan.workspace_bytes else None
+    kernel = call.kernel
+    try:
+        # Without Kernel's own call, which would cost half a microsecond.
+        milliseconds = kernel.entry(kernel.handle, q, k, v, o, lse, workspace, scale, timed)
+    except Exception:
+        check_tensors(**_named(q, k, v, o))
+        refuse_transforms(q=q, k=k, v=v)  # torch's error of a tensor without memory says less
+        raise
+    return o, lse, milliseconds
+
+
+def _first_call(key: _Key, config: ForwardKernelConfig | None, **tensors: torch.Tensor) -> _Call:
+    """What later calls of this key have in common, found out once."""
+    check_tensors(**tensors)
+    _, causal, *_ = key
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
+    if config is None:
+        config = select_config(q, causal, k=k)
+    kernel = _kernels.get((config, causal, q.device))
+    if kernel is None:
+        check_before_building(config, **tensors)
+        kernel = kernel_for(config, causal, q.device)
+    plan = kernel.plan(q, k, v, tensors.get("o", q))
+    if len(_calls) >= _CALLS_REMEMBERED:
+        _calls.clear()
+    return _calls.setdefault(key, _Call(config, kernel, plan, config.d_head**-0.5))
+
+
+def _named(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    return {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
 
 
 def _empty_lse(q: torch.Tensor) -> torch.Tensor:
-    if q.ndim != 4:
-        raise ValueError(
-            f"q has {q.ndim} dimensions; expected 4: (batch, seq_len, n_heads, d_head)"
-        )
     batch, seq_len, n_heads, _ = q.shape
     return torch.empty((batch, n_heads, seq_len), dtype=torch.float32, device=q.device)
 
@@ -152,7 +220,7 @@ def kernel_for(cfg: ForwardKernelConfig, causal: bool, device: torch.device) -> 
     """The kernel that ``forward`` launches, found or built when it is first asked for."""
     kernel = _kernels.get((cfg, causal, device))
     if kernel is None:
-        instance, target = ForwardKernelInstance(cfg, ForwardVariant(causal)), target_of(device)
+        instance, target = KernelId(cfg, Variant(causal)), target_of(device)
         with announce_build(instance) as progress:
             kernel = find_kernel(instance, target, progress)
         log_kernel(instance, target, why_chosen(cfg, causal, device) or "named by the caller")
@@ -160,14 +228,13 @@ def kernel_for(cfg: ForwardKernelConfig, causal: bool, device: torch.device) -> 
     return kernel
 
 
-def check_config(**configs: ForwardKernelConfig) -> None:
-    for name, config in configs.items():
-        if not isinstance(config, CONFIG_CLASSES):
-            expected = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
-            raise TypeError(
-                f"{name} is a {type(config).__name__}; expected a {expected} "
-                "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
-            )
+def check_config(name: str, config: ForwardKernelConfig) -> None:
+    if type(config) not in CONFIG_CLASSES:
+        expected = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
+        raise TypeError(
+            f"{name} is a {type(config).__name__}; expected a {expected} "
+            "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
+        )
 
 
 def check_tensors(**tensors: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs import KernelId, Workload
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.report.families import family_of
 from flashsmith.report.family import (
@@ -22,7 +22,6 @@ from flashsmith.report.family import (
     loaded_bytes,
 )
 from flashsmith.report.occupancy import SCHEDULERS_PER_SM
-from flashsmith.report.results import Shape
 from flashsmith.report.sass import MachineCode
 
 # Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and multiprocessor: NVIDIA's
@@ -66,15 +65,17 @@ def find_machine(gpu: str, arch: str, clock_mhz: float | None) -> Machine | None
 
 
 def busy_ms(
-    instance: ForwardKernelInstance,
-    shape: Shape,
+    instance: KernelId,
+    workload: Workload,
     machine: Machine,
     counts: Counts | None,
     code: MachineCode | None,
 ) -> dict[str, float]:
     """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS."""
     config, family = instance.config, family_of(instance.config)
-    work = family.work(instance, shape.seq_len, shape.seq_len) * (shape.batch * shape.heads)
+    problem = workload.problem
+    work = family.work(config, instance.variant, problem.seq_len_q, problem.seq_len_k)
+    work *= problem.batch * problem.heads
     cycles: dict[str, float] = {}
     launch = Launch(counts, work, family.per_load) if counts else None
     if launch:
@@ -90,8 +91,8 @@ def busy_ms(
     return {unit: machine.ms(n) for unit, n in cycles.items()}
 
 
-def bank_conflicts(instance: ForwardKernelInstance, shape: Shape, counts: Counts) -> float:
+def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
     """Wavefronts beyond those without conflicts, of a whole launch."""
-    launch = family_of(instance.config).launch(instance, counts, shape.seq_len)
+    launch = family_of(instance.config).launch(instance, counts, workload.problem.seq_len_k)
     conflicts = launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]
-    return shape.batch * shape.heads * conflicts
+    return workload.problem.batch * workload.problem.heads * conflicts

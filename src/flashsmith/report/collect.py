@@ -7,24 +7,25 @@ from functools import partial
 from typing import Any, TypeVar
 
 from flashsmith import settings
-from flashsmith.configs import ForwardKernelInstance, require_buildable
+from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, FlashsmithError
 from flashsmith.jit import Library, Progress, Target, build_library, find_library
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
-from flashsmith.report.counts import count, load_emulated
+from flashsmith.report.counts import count
 from flashsmith.report.families import family_of
 from flashsmith.report.family import Counts
 from flashsmith.report.model import Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
 from flashsmith.report.results import Profile, Results, Time
 from flashsmith.report.sass import MachineCode, read_machine_code
+from flashsmith.runtime import Kernel, find_kernel, load_kernels
 
 T = TypeVar("T")
 
 
 def make_report(
-    instances: Sequence[ForwardKernelInstance],
+    instances: Sequence[KernelId],
     results: Results,
     arch: str,
     progress: Progress,
@@ -56,23 +57,23 @@ class _Collector:
         self.results, self.arch, self.progress = results, arch, progress
         self.seq_len = seq_len
         self.missing: dict[str, str] = {}
-        self.libraries: dict[ForwardKernelInstance, Library] = {}
-        self.refused: set[ForwardKernelInstance] = set()  # by the build
+        self.libraries: dict[KernelId, Library] = {}
+        self.refused: set[KernelId] = set()  # by the build
         self.code: dict[str, MachineCode] = {}
 
-    def report(self, instances: Sequence[ForwardKernelInstance]) -> Report:
+    def report(self, instances: Sequence[KernelId]) -> Report:
         self.libraries = self._cuda_libraries(instances)
         self.refused = set(instances) - set(self.libraries) if self.libraries else set()
         for library in {each.path: each for each in self.libraries.values()}.values():
             code = self._try("machine code", partial(read_machine_code, library, self.arch))
             self.code |= code or {}
-        emulated = self._try("emulator counts", lambda: load_emulated(instances, self.progress))
+        emulated = self._try("emulator counts", lambda: self._load_emulated(instances))
         counts = {
             each: self._try(f"emulator counts of {each}", lambda each=each: count(each))  # type: ignore[misc]
             for each in instances
             if emulated is not None
         }
-        groups: dict[Any, list[ForwardKernelInstance]] = {}
+        groups: dict[Any, list[KernelId]] = {}
         for each in instances:
             kind = (str(each.config.dtype), each.config.d_head, each.variant.name)
             groups.setdefault((each.config.family, kind), []).append(each)
@@ -93,9 +94,13 @@ class _Collector:
             self.missing[part] = str(error)
             return None
 
-    def _cuda_libraries(
-        self, instances: Sequence[ForwardKernelInstance]
-    ) -> dict[ForwardKernelInstance, Library]:
+    def _load_emulated(self, instances: Sequence[KernelId]) -> list[Kernel]:
+        """In one library."""
+        target = Target.emulator()
+        load_kernels(instances, target, self.progress)
+        return [find_kernel(each, target) for each in instances]  # says it if building is off
+
+    def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
         """One with all kernels; where the build refuses a kernel, one for each of the others."""
         part = "registers and machine code"
         try:
@@ -109,7 +114,7 @@ class _Collector:
             return {}
         return {each: lib for one in instances for each, lib in self._cuda_libraries([one]).items()}
 
-    def _cuda_library(self, instances: Sequence[ForwardKernelInstance]) -> Library:
+    def _cuda_library(self, instances: Sequence[KernelId]) -> Library:
         target = Target.cuda(self.arch)
         library = find_library(instances, target)
         if library is None and settings.BUILD.get() is False:
@@ -131,15 +136,15 @@ class _Collector:
     def _group(
         self,
         kind: tuple[str, int, str],
-        instances: Sequence[ForwardKernelInstance],
-        counts: dict[ForwardKernelInstance, Counts | None],
+        instances: Sequence[KernelId],
+        counts: dict[KernelId, Counts | None],
     ) -> Group:
-        times = [time for time in self.results.times if time.shape.kind == kind]
+        times = [time for time in self.results.times if time.workload.kind == kind]
         run = best_run(times, instances, self.seq_len)
         profiles = best_run(
-            [each for each in self.results.profiles if each.shape.kind == kind],
+            [each for each in self.results.profiles if each.workload.kind == kind],
             instances,
-            run[0].shape.seq_len if run else None,
+            run[0].workload.problem.seq_len_k if run else None,
         )
         kernels = [
             self._kernel(number, each, counts.get(each), run, profiles)
@@ -150,7 +155,7 @@ class _Collector:
         return Group(
             kernels,
             run,
-            best_at(self.results.times, run[0].shape, config.family) if run else [],
+            best_at(self.results.times, run[0].workload, config.family) if run else [],
             sweep,
             faster_families(self.results.times, sweep),
             profiles,
@@ -160,7 +165,7 @@ class _Collector:
     def _kernel(
         self,
         number: int,
-        instance: ForwardKernelInstance,
+        instance: KernelId,
         counts: Counts | None,
         run: Sequence[Time],
         profiles: Sequence[Profile],
@@ -175,9 +180,9 @@ class _Collector:
             clock = time.sm_clock_mhz or profiled or self.results.sm_clock_mhz
             machine = find_machine(self.results.gpu, self.arch, clock)
             if machine:
-                busy = busy_ms(instance, time.shape, machine, counts, code)
+                busy = busy_ms(instance, time.workload, machine, counts, code)
         if profile and counts:
-            conflicts = bank_conflicts(instance, profile.shape, counts)
+            conflicts = bank_conflicts(instance, profile.workload, counts)
         family = family_of(instance.config)
         return KernelReport(
             number,
@@ -194,10 +199,10 @@ class _Collector:
             conflicts,
         )
 
-    def _function(self, instance: ForwardKernelInstance) -> str:
+    def _function(self, instance: KernelId) -> str:
         return str(self._ptxas(instance).get("function", ""))
 
-    def _ptxas(self, instance: ForwardKernelInstance) -> dict[str, Any]:
+    def _ptxas(self, instance: KernelId) -> dict[str, Any]:
         """ptxas' figures: of the library, else as the results have them; none of a kernel that the
         build refuses, which is not the one that was measured."""
         if library := self.libraries.get(instance):
@@ -207,7 +212,7 @@ class _Collector:
             return {}
         return dict(self.results.registers.get((instance.name, self.arch), {}))
 
-    def _resources(self, instance: ForwardKernelInstance) -> Resources | None:
+    def _resources(self, instance: KernelId) -> Resources | None:
         figures = self._ptxas(instance)
         if not figures:
             return None

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from flashsmith.configs import ForwardKernelInstance
-from flashsmith.jit import Progress, Target
+from flashsmith.configs import KernelId
+from flashsmith.jit import Target
 from flashsmith.report.families import family_of
 from flashsmith.report.family import Counts, Sample
-from flashsmith.runtime import Kernel, emulation, find_kernel, load_kernels
+from flashsmith.runtime import emulation, find_kernel
 from flashsmith.runtime.workspace import workspace_for
 
 _LARGEST = ("longest_ldmatrix_run", "longest_mma_run")  # largest of all, not sums
 
 
-def load_emulated(instances: Sequence[ForwardKernelInstance], progress: Progress) -> list[Kernel]:
-    """Has all kernels in one loaded library of the emulator.
-
-    Raises:
-        FlashsmithError: No library has them, and they cannot be built.
-    """
-    target = Target.emulator()
-    load_kernels(instances, target, progress)
-    return [find_kernel(each, target) for each in instances]  # says it if building is off
-
-
-def count(instance: ForwardKernelInstance) -> Counts:
+def count(instance: KernelId) -> Counts:
     """Runs the kernel on its family's two samples, and splits what it counts into tiles and visits.
 
     Raises:
@@ -35,7 +22,7 @@ def count(instance: ForwardKernelInstance) -> Counts:
         FlashsmithError: It is in no library and cannot be built.
     """
     family = family_of(instance.config)
-    samples = family.samples(instance)
+    samples = family.samples(instance.config, instance.variant)
     short, long = (count_launch(instance, sample) for sample in samples)
     a, b = (sample.work for sample in samples)
     per_visit, per_tile = {}, {}
@@ -47,7 +34,7 @@ def count(instance: ForwardKernelInstance) -> Counts:
     return Counts(samples[0], short, per_visit, per_tile)
 
 
-def count_launch(instance: ForwardKernelInstance, sample: Sample) -> dict[str, int]:
+def count_launch(instance: KernelId, sample: Sample) -> dict[str, int]:
     """The emulator's counters for one launch on random tensors."""
     cfg = instance.config
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +45,8 @@ def count_launch(instance: ForwardKernelInstance, sample: Sample) -> dict[str, i
 
     q, k, v = (random(n) for n in (sample.seq_len_q, sample.seq_len_k, sample.seq_len_k))
     kernel = find_kernel(instance, Target.emulator())
-    workspace = workspace_for(cfg.workspace_bytes, q.device)
+    o = torch.empty_like(q)
+    workspace = workspace_for(kernel.plan(q, k, v, o), q.device)
     with emulation(kernel) as emulator:
-        kernel(q, k, v, torch.empty_like(q), cfg.d_head**-0.5, workspace=workspace)
+        kernel(q, k, v, o, cfg.d_head**-0.5, workspace=workspace)
         return emulator.counters()

@@ -31,7 +31,7 @@ def _group(report: Report, group: Group) -> Document:
     first = group.kernels[0].instance
     rates = None
     if group.sweep:
-        rates = report.results.ceiling(group.sweep[0].shape.dtype, group.sweep[0].run)
+        rates = report.results.ceiling(group.sweep[0].workload.kind[0], group.sweep[0].run)
     return {
         "family": group.family.name,
         "dtype": str(first.config.dtype),
@@ -151,7 +151,7 @@ def _time(time: Time) -> Document:
         "name": time.name,
         "family": family.name if family else None,
         "run": time.run,
-        **asdict(time.shape),
+        **time.workload.as_row(),
         "ms": time.ms,
         "tflops": time.tflops,
     }
@@ -161,7 +161,7 @@ def _profile(profile: Profile) -> Document:
     return {
         "name": profile.name,
         "run": profile.run,
-        **asdict(profile.shape),
+        **profile.workload.as_row(),
         "metrics": profile.metrics,
         "stalls": profile.stalls,
     }

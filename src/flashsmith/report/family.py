@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from flashsmith.configs import ForwardKernelInstance
-from flashsmith.configs.base import ForwardConfigBase
+from flashsmith.configs import KernelId, Variant
+from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.report.banks import BankMap
 
-C = TypeVar("C", bound=ForwardConfigBase)
+C = TypeVar("C", bound=ForwardKernelConfig)
 
 # A unit of a multiprocessor, and what it does in a cycle. In the order of the charts.
 UNITS = {
@@ -148,11 +148,11 @@ class Family(ABC, Generic[C]):
         """The warps of a block. registers: a thread's at the launch, as ptxas reports them."""
 
     @abstractmethod
-    def samples(self, instance: ForwardKernelInstance) -> tuple[Sample, Sample]:
+    def samples(self, config: C, variant: Variant) -> tuple[Sample, Sample]:
         """Two launches whose counts tell what a visit costs, and what a tile beside its visits."""
 
     @abstractmethod
-    def work(self, instance: ForwardKernelInstance, seq_len_q: int, seq_len_k: int) -> Work:
+    def work(self, config: C, variant: Variant, seq_len_q: int, seq_len_k: int) -> Work:
         """Of one head."""
 
     @abstractmethod
@@ -186,9 +186,11 @@ class Family(ABC, Generic[C]):
         scale: On what a visit counts.
         """
 
-    def launch(self, instance: ForwardKernelInstance, counts: Counts, seq_len: int) -> Launch:
+    def launch(self, instance: KernelId, counts: Counts, seq_len: int) -> Launch:
         """Self-attention of one head."""
-        return Launch(counts, self.work(instance, seq_len, seq_len), self.per_load)
+        config: Any = instance.config  # of this family
+        work = self.work(config, instance.variant, seq_len, seq_len)
+        return Launch(counts, work, self.per_load)
 
     def visit(self, counts: Counts) -> Launch:
         """One visit."""
@@ -200,7 +202,7 @@ def loaded_bytes(launch: Launch) -> float:
     return launch["global_load_bytes"] + launch["tma_load_bytes"]
 
 
-def fma_per_visit(config: ForwardConfigBase) -> int:
+def fma_per_visit(config: ForwardKernelConfig) -> int:
     """Multiply-adds of both matrix products of a visit."""
     return 2 * config.B_r * config.B_c * config.d_head
 

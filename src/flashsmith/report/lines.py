@@ -65,7 +65,10 @@ def sweep_lines(group: Group, width: int = WIDTH) -> Markup:
     for i, (name, points) in enumerate(series.items()):
         css = _css(name, i, group)
         times = [points[n] for n in sorted(points)]
-        placed = [(xs[t.shape.seq_len], bottom - t.tflops / most * (bottom - top)) for t in times]
+        placed = [
+            (xs[t.workload.problem.seq_len_k], bottom - t.tflops / most * (bottom - top))
+            for t in times
+        ]
         svg.line(placed, f"{css} series")
         for (x, y), time in zip(placed, times, strict=True):
             svg.dot(x, y, 4, css, f"{time.name}: {time.tflops:.1f} TFLOP/s")
@@ -81,7 +84,7 @@ class _Plane:
 
     def __init__(self, width: int, times: Sequence[Time], matmul: float, ridge: float) -> None:
         self.right = _right_of(width)
-        xs = [time.shape.flop_per_byte for time in times]
+        xs = [time.workload.intensity for time in times]
         ys = [time.tflops for time in times]
         self.low_x, self.high_x = min([ridge / 4, *xs]) / 1.3, max([ridge * 4, *xs]) * 1.3
         self.low_y, self.high_y = min([matmul / 10, *ys]) / 1.3, max([matmul, *ys]) * 1.5
@@ -122,7 +125,7 @@ def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Mar
     times += [time for _, time in own]
     plane = _Plane(width, times, matmul, ridge)
     rates = f"cuBLAS {matmul:.0f} TFLOP/s, copy {copy:.0f} GB/s"
-    at_right = all(time.shape.flop_per_byte > ridge for time in times)
+    at_right = all(time.workload.intensity > ridge for time in times)
     svg = Svg(
         width,
         _height(plane.bottom, len(series), width),
@@ -143,8 +146,9 @@ def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Mar
     for i, (name, found) in enumerate(series.items()):
         css = _css(name, i, group)
         for time in found.values():
-            x, y = plane.place(time.shape.flop_per_byte, time.tflops)
-            svg.dot(x, y, 4, css, f"{time.name}, {time.shape.seq_len}: {time.tflops:.1f} TFLOP/s")
+            x, y = plane.place(time.workload.intensity, time.tflops)
+            seq_len = time.workload.problem.seq_len_k
+            svg.dot(x, y, 4, css, f"{time.name}, {seq_len}: {time.tflops:.1f} TFLOP/s")
         ends.append((y, name, css))
     _number_kernels(svg, plane, own)
     _label_ends(svg, width, plane.bottom, ends)
@@ -156,7 +160,7 @@ def _number_kernels(svg: Svg, plane: _Plane, own: Sequence[tuple[int, Time]]) ->
     apart, and tied to their dots."""
     at = -math.inf
     for number, time in sorted(own, key=lambda each: -each[1].tflops):
-        x, y = plane.place(time.shape.flop_per_byte, time.tflops)
+        x, y = plane.place(time.workload.intensity, time.tflops)
         at = max(at + _LEAST_GAP, y)
         svg.line([(x, y), (x - 22, at)], "tie")
         svg.dot(x, y, 4, "ours", f"kernel {number}, {time.name}: {time.tflops:.1f} TFLOP/s")

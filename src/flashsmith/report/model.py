@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs import KernelId, Workload
 from flashsmith.report.banks import BankMap
 from flashsmith.report.explain import changed_fields
 from flashsmith.report.families import family_of, family_of_time
@@ -18,7 +18,7 @@ from flashsmith.report.family import (
     Role,
 )
 from flashsmith.report.occupancy import Occupancy
-from flashsmith.report.results import BASELINE, Profile, Results, Shape, Time
+from flashsmith.report.results import BASELINE, Profile, Results, Time
 from flashsmith.report.sass import MachineCode
 
 _LEAST_CHANGE = 0.005  # less is not told
@@ -41,7 +41,7 @@ class KernelReport:
     """One kernel; what could not be found out is None."""
 
     number: int  # in its group, from 1
-    instance: ForwardKernelInstance
+    instance: KernelId
     facts: list[Fact]
     regions: list[Region]  # of shared memory
     resources: Resources | None
@@ -51,7 +51,7 @@ class KernelReport:
     busy_ms: dict[str, float]
     clock_mhz: float | None  # for which busy_ms holds
     profile: Profile | None
-    profiled_conflicts: float | None  # as the emulator counts them for the profile's shape
+    profiled_conflicts: float | None  # as the emulator counts them for the profile's workload
 
     @property
     def name(self) -> str:
@@ -181,11 +181,11 @@ class Group:
     """Kernels of one family that compute the same: one dtype, head dimension and mask."""
 
     kernels: list[KernelReport]
-    run: list[Time]  # of one run at one shape, peers too
-    best: list[Time]  # flashsmith's fastest kernels at this shape, see comparison.py
+    run: list[Time]  # of one run on one workload, peers too
+    best: list[Time]  # flashsmith's fastest kernels on this workload, see comparison.py
     sweep: list[Time]  # of one run over lengths, peers too; maybe of another dtype
     faster_families: list[Time]  # see comparison.py
-    profiles: list[Profile]  # of one run at one shape, peers too
+    profiles: list[Profile]  # of one run on one workload, peers too
     bank_maps: list[BankMap]
 
     @property
@@ -201,8 +201,8 @@ class Group:
         return self.kernels[0].family
 
     @property
-    def shape(self) -> Shape | None:
-        return self.run[0].shape if self.run else None
+    def workload(self) -> Workload | None:
+        return self.run[0].workload if self.run else None
 
     @property
     def baseline(self) -> Time | None:
@@ -219,7 +219,7 @@ class Group:
         peers: dict[str, dict[int, Time]] = {}
         ours: dict[str, dict[int, Time]] = {}
         for time in [*self.sweep, *self.faster_families]:
-            length, family = time.shape.seq_len, family_of_time(time)
+            length, family = time.workload.problem.seq_len_k, family_of_time(time)
             if family is None:
                 peers.setdefault(time.name, {})[length] = time
                 continue

@@ -9,6 +9,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from flashsmith.configs import Workload
 from flashsmith.report import charts, lines
 from flashsmith.report.families import family_of
 from flashsmith.report.model import Report
@@ -49,6 +50,7 @@ def render(report: Report) -> str:
         "millions": _millions,
         "name": _name,
         "ticks": _ticks,
+        "described": _described,
         "family": lambda config: family_of(config).name,
     }
     return environment.get_template("report.html.j2").render(
@@ -78,6 +80,14 @@ def _read(name: str) -> str:
 def _name(kernel: str) -> Markup:
     """A short form that may break after each feature."""
     return Markup("<code>{}</code>").format(Markup("+<wbr>").join(kernel.split("+")))
+
+
+def _described(workload: Workload) -> str:
+    problem = workload.problem
+    return (
+        f"{problem.dtype}, d_head {problem.d_head}, {workload.variant.name} attention, sequence "
+        f"{problem.seq_len_k}, batch {problem.batch}, {problem.heads} heads"
+    )
 
 
 def _ticks(text: str) -> Markup:

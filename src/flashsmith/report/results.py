@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flashsmith.bench.peers import PEERS
 from flashsmith.configs import (
-    ForwardKernelInstance,
-    ForwardVariant,
+    KernelId,
+    Variant,
+    Workload,
     parse_kernel_name_into_instance,
 )
+from flashsmith.configs.workload import ROW_COLUMNS
 
 # Where results are looked for: those of the working directory, those of the checkout that this is
 # installed from, those that a wheel brings (pyproject.toml puts them there).
@@ -25,59 +28,24 @@ RESULTS_FOLDERS = (
     _PACKAGE / "results",
 )
 _ENVIRONMENT = "environment.json"
-_SHAPE_COLUMNS = {"kernel", "dtype", "d_head", "mask", "batch", "heads", "seq_len"}
+_SHAPE_COLUMNS = {"kernel", *ROW_COLUMNS}
 _TIME_COLUMNS = _SHAPE_COLUMNS | {"ms", "tflops"}
 _PROFILE_COLUMNS = _SHAPE_COLUMNS | {"duration_us", "cycles"}
 _REGIME, _IN_TURN = "regime", "in-turn"
 _REGISTER_COLUMNS = {"kernel", "arch", "registers", "spill_stores", "spill_loads", "shared"}
 _STALL = "stall_"
-_PEER_TITLES = {
-    "fa2": "FlashAttention-2",
-    "fa3": "FlashAttention-3",
-    "fa4": "FlashAttention-4",
-    "cudnn": "cuDNN",
-    "flex": "FlexAttention",
-}
-BASELINE = _PEER_TITLES["fa2"]
-
+BASELINE = PEERS["fa2"].title
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Shape:
-    """(batch, seq_len, heads, d_head) tensors, and the mask."""
-
-    dtype: str
-    d_head: int
-    mask: str
-    batch: int
-    heads: int
-    seq_len: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.dtype}, d_head {self.d_head}, {self.mask} attention, sequence "
-            f"{self.seq_len}, batch {self.batch}, {self.heads} heads"
-        )
-
-    @property
-    def kind(self) -> tuple[str, int, str]:
-        return self.dtype, self.d_head, self.mask
-
-    @property
-    def flop_per_byte(self) -> float:
-        """Of the two matrix products, with Q, K, V and O moved once; a causal mask halves it."""
-        return self.seq_len / (4 if self.mask == "causal" else 2)
-
-
-@dataclass(frozen=True)
 class Time:
-    """One candidate at one shape, in one run (a file of results)."""
+    """One candidate on one workload, in one run (a file of results)."""
 
     run: str
-    candidate: ForwardKernelInstance | str  # a peer by its title
-    shape: Shape
+    candidate: KernelId | str  # a peer by its title
+    workload: Workload
     ms: float
     tflops: float
     sm_clock_mhz: float | None = None
@@ -89,11 +57,11 @@ class Time:
 
 @dataclass(frozen=True)
 class Profile:
-    """What ncu measured of one candidate at one shape, as `flashsmith profile` writes it."""
+    """What ncu measured of one candidate on one workload, as `flashsmith profile` writes it."""
 
     run: str
-    candidate: ForwardKernelInstance | str
-    shape: Shape
+    candidate: KernelId | str
+    workload: Workload
     metrics: dict[str, float]
     stalls: dict[str, float]  # warps that wait each time that one issues, the largest first
 
@@ -219,7 +187,7 @@ def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -
 def _time(row: dict[str, str], run: str) -> Time:
     clock = row.get("sm_clock_mhz")
     return Time(
-        run, _candidate(row), _shape(row), float(row["ms"]), float(row["tflops"]),
+        run, _candidate(row), Workload.from_row(row), float(row["ms"]), float(row["tflops"]),
         float(clock) if clock else None,
     )  # fmt: skip
 
@@ -234,22 +202,18 @@ def _profile(row: dict[str, str], run: str) -> Profile:
     return Profile(
         run,
         _candidate(row),
-        _shape(row),
+        Workload.from_row(row),
         {name: value for name, value in values.items() if _STALL not in name},
         dict(sorted(stalls.items(), key=lambda item: -item[1])),
     )
 
 
-def _shape(row: dict[str, str]) -> Shape:
-    batch, heads, seq_len = (int(row[name]) for name in ("batch", "heads", "seq_len"))
-    return Shape(row["dtype"], int(row["d_head"]), row["mask"], batch, heads, seq_len)
-
-
-def _candidate(row: dict[str, str]) -> ForwardKernelInstance | str:
+def _candidate(row: dict[str, str]) -> KernelId | str:
     if ":" not in row["kernel"]:
-        return _PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
+        peer = PEERS.get(row["kernel"].lower())
+        return peer.title if peer else row["kernel"]
     config = parse_kernel_name_into_instance(row["kernel"]).config
-    return ForwardKernelInstance(config, ForwardVariant.from_name(row["mask"]))
+    return KernelId(config, Variant.from_name(row["mask"]))
 
 
 def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:

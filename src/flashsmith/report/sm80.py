@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from flashsmith.configs import FlashForwardKernelConfig, ForwardKernelInstance
-from flashsmith.configs.base import ELEMENT_BYTES
+from flashsmith.configs import FlashForwardKernelConfig, Variant
 from flashsmith.configs.sm80.forward import MMA_K, MMA_M
+from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.gpus import WARP_SIZE
 from flashsmith.report.banks import BankMap, bank_map
 from flashsmith.report.family import (
@@ -57,20 +57,23 @@ class Sm80(Family[FlashForwardKernelConfig]):
         }
         return [Role("every warp", config.n_warps, registers, _nonzero(holds))]
 
-    def samples(self, instance: ForwardKernelInstance) -> tuple[Sample, Sample]:
+    def samples(self, config: FlashForwardKernelConfig, variant: Variant) -> tuple[Sample, Sample]:
         short, long = (
-            Sample(length, length, self.work(instance, length, length))
+            Sample(length, length, self.work(config, variant, length, length))
             for length in _SAMPLED_LENGTHS
         )
         return short, long
 
-    def work(self, instance: ForwardKernelInstance, seq_len_q: int, seq_len_k: int) -> Work:
-        B_r, B_c = instance.config.B_r, instance.config.B_c
-        tiles = seq_len_q // B_r
-        visits = tiles * (seq_len_k // B_c)
-        if instance.variant.causal:
-            # Up to the last block of keys that the last row of the tile sees.
-            visits = sum(-(-(tile + 1) * B_r // B_c) for tile in range(tiles))
+    def work(
+        self, config: FlashForwardKernelConfig, variant: Variant, seq_len_q: int, seq_len_k: int
+    ) -> Work:
+        tiles = -(-seq_len_q // config.B_r)
+        visits = 0
+        for tile in range(tiles):
+            seen = seq_len_k
+            if variant.causal:  # by the last row of the tile
+                seen = min(max((tile + 1) * config.B_r + seq_len_k - seq_len_q, 0), seq_len_k)
+            visits += -(-seen // config.B_c)
         return Work(tiles, visits, visits)
 
     def shared_bytes(self, config: FlashForwardKernelConfig, launch: Launch) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flashsmith.configs import ForwardKernelInstance, Sm90ForwardKernelConfig
-from flashsmith.configs.base import ELEMENT_BYTES
+from flashsmith.configs import Sm90ForwardKernelConfig, Variant
 from flashsmith.configs.sm90.forward import CONSUMER_REGISTERS, WARPGROUP_SIZE, WGMMA_K, WGMMA_M
+from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.gpus import WARP_SIZE
 from flashsmith.report.banks import BankMap, bank_map
 from flashsmith.report.family import (
@@ -80,24 +80,25 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
             ),
         ]
 
-    def samples(self, instance: ForwardKernelInstance) -> tuple[Sample, Sample]:
+    def samples(self, config: Sm90ForwardKernelConfig, variant: Variant) -> tuple[Sample, Sample]:
         """One cluster's tiles, with two more blocks of K and V in the second: blocks that no mask
         touches, since the last rows see the last keys."""
-        config = _config(instance)
         rows = config.B_r * config.cluster_size
         keys = _round_up(rows, config.B_c) + config.B_c
         short, long = (
-            Sample(rows, n, self.work(instance, rows, n)) for n in (keys, keys + 2 * config.B_c)
+            Sample(rows, n, self.work(config, variant, rows, n))
+            for n in (keys, keys + 2 * config.B_c)
         )
         return short, long
 
-    def work(self, instance: ForwardKernelInstance, seq_len_q: int, seq_len_k: int) -> Work:
+    def work(
+        self, config: Sm90ForwardKernelConfig, variant: Variant, seq_len_q: int, seq_len_k: int
+    ) -> Work:
         """As block_range.cuh has it."""
-        config = _config(instance)
         cluster_rows = config.B_r * config.cluster_size
         clusters = -(-seq_len_q // cluster_rows)
         tiles = clusters * config.cluster_size
-        if not instance.variant.causal:
+        if not variant.causal:
             visits = tiles * -(-seq_len_k // config.B_c)
             return Work(tiles, visits, visits)
 
@@ -158,11 +159,6 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
 def wgmma_per_visit(config: Sm90ForwardKernelConfig) -> int:
     """Of a tile's warpgroups: the steps of Q K^T, and those of P V."""
     return config.n_warpgroups * (config.d_head // WGMMA_K + config.B_c // WGMMA_K)
-
-
-def _config(instance: ForwardKernelInstance) -> Sm90ForwardKernelConfig:
-    assert isinstance(instance.config, Sm90ForwardKernelConfig)
-    return instance.config
 
 
 def _round_up(value: int, unit: int) -> int:

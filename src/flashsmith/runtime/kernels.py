@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import tvm_ffi
@@ -12,7 +12,7 @@ import tvm_ffi
 from flashsmith import settings
 from flashsmith.configs import (
     ForwardKernelConfig,
-    ForwardKernelInstance,
+    KernelId,
     parse_kernel_name_into_instance,
 )
 from flashsmith.errors import DeviceError, EmulatorFault, KernelNotFoundError
@@ -24,6 +24,7 @@ from flashsmith.jit import (
     built_instances,
     find_library,
 )
+from flashsmith.runtime.plan import Plan
 
 # The kinds that the libraries throw, beside Python's own.
 tvm_ffi.register_error("EmulatorFault", EmulatorFault)
@@ -34,10 +35,19 @@ tvm_ffi.register_error("DeviceError", DeviceError)
 class Kernel:
     """One kernel of a loaded library."""
 
-    instance: ForwardKernelInstance
+    instance: KernelId
     module: Any  # the library's tvm_ffi module
     handle: int
     entry: Any  # its function `forward`
+
+    def plan(self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None) -> Plan:
+        """What a call on such tensors does; their memory is not looked at.
+
+        Raises:
+            ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
+            DeviceError: The GPU could not be asked.
+        """
+        return Plan.of(self.module.plan(self.handle, q, k, v, o, lse))
 
     def __call__(
         self,
@@ -56,13 +66,13 @@ class Kernel:
         Args:
             q, o: (batch, seq_len_q, n_heads, d_head) tensors that speak DLPack, of the
                 configuration's dtype, on one device; o is overwritten.
-            k, v: (batch, seq_len_k, n_heads_kv, d_head); the sm80 family wants them as q.
+            k, v: (batch, seq_len_k, n_heads_kv, d_head).
             softmax_scale: Factor on q k^T.
             timed: Wait for the result and measure.
             lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten with the natural
-                logarithm of the sum of the exponentials; sm90 family only.
-            workspace: At least ``instance.config.workspace_bytes`` zeros, which the launch leaves
-                zero; no launch that may run at the same time may have the same.
+                logarithm of the sum of the exponentials.
+            workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
+                the same time may have the same.
 
         Returns:
             Milliseconds between two events around the launch if ``timed``, else 0.
@@ -82,19 +92,22 @@ class _Loaded:
     library: Library
     module: Any  # its tvm_ffi module
     forward: Any  # the module's function
+    handles: dict[str, int]  # of its kernels, by name
 
-    def find(self, instance: ForwardKernelInstance) -> Kernel | None:
-        """The kernel that the library's C++ map has for ``instance``."""
-        config = instance.config
-        handle = self.module.find(
-            config.family_number, instance.variant.causal, [int(value) for value in astuple(config)]
-        )
-        return Kernel(instance, self.module, int(handle), self.forward) if handle >= 0 else None
+    @classmethod
+    def load(cls, library: Library) -> _Loaded:
+        module = tvm_ffi.load_module(str(library.path))
+        handles = {str(name): handle for handle, name in enumerate(module.kernels())}
+        return cls(library, module, module.forward, handles)
+
+    def find(self, instance: KernelId) -> Kernel | None:
+        handle = self.handles.get(instance.name)
+        return None if handle is None else Kernel(instance, self.module, handle, self.forward)
 
 
 _lock = threading.Lock()
 _loaded: dict[Target, list[_Loaded]] = {}  # newest first
-_found: dict[Target, dict[ForwardKernelInstance, Kernel]] = {}
+_found: dict[Target, dict[KernelId, Kernel]] = {}
 
 
 def load_library(library: Library, target: Target | None = None) -> None:
@@ -104,14 +117,14 @@ def load_library(library: Library, target: Target | None = None) -> None:
         those of libraries that were loaded before.
     """
     target = target or library.target
-    module = tvm_ffi.load_module(str(library.path))
+    loaded = _Loaded.load(library)
     with _lock:
         others = [each for each in _loaded.get(target, []) if each.library.path != library.path]
-        _loaded[target] = [_Loaded(library, module, module.forward), *others]
+        _loaded[target] = [loaded, *others]
         _found[target] = {}
 
 
-def loaded_instances(target: Target) -> set[ForwardKernelInstance]:
+def loaded_instances(target: Target) -> set[KernelId]:
     """The kernels of the libraries loaded for ``target``, by their manifests."""
     return {
         parse_kernel_name_into_instance(kernel["name"])
@@ -120,9 +133,7 @@ def loaded_instances(target: Target) -> set[ForwardKernelInstance]:
     }
 
 
-def find_kernel(
-    instance: ForwardKernelInstance, target: Target, progress: Progress | None = None
-) -> Kernel:
+def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:
     """The kernel of ``instance``: a loaded one, else from the cache, else built now.
 
     Raises:
@@ -144,7 +155,7 @@ def find_kernel(
 
 
 def load_kernels(
-    instances: Collection[ForwardKernelInstance],
+    instances: Collection[KernelId],
     target: Target,
     progress: Progress | None = None,
 ) -> Library | None:
@@ -166,8 +177,8 @@ def load_kernels(
     return library
 
 
-def _look_up(instance: ForwardKernelInstance, target: Target) -> Kernel | None:
-    """In the maps of the loaded libraries; what is found is remembered."""
+def _look_up(instance: KernelId, target: Target) -> Kernel | None:
+    """In the loaded libraries; what is found is remembered."""
     with _lock:
         for loaded in _loaded.get(target, []):
             if kernel := loaded.find(instance):
@@ -175,7 +186,7 @@ def _look_up(instance: ForwardKernelInstance, target: Target) -> Kernel | None:
     return None
 
 
-def _not_found(instance: ForwardKernelInstance, target: Target) -> KernelNotFoundError:
+def _not_found(instance: KernelId, target: Target) -> KernelNotFoundError:
     existing = {*loaded_instances(target), *built_instances(target)}
     alike = sorted(
         k

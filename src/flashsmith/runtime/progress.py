@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from flashsmith.configs import ForwardKernelInstance
+from flashsmith.configs import KernelId
 from flashsmith.jit import Progress
 
 
 @contextmanager
-def announce_build(instance: ForwardKernelInstance) -> Iterator[Progress]:
+def announce_build(instance: KernelId) -> Iterator[Progress]:
     """Yields a progress callback; says on stderr what is built and how long it took."""
     console = Console(stderr=True)
     start = time.monotonic()

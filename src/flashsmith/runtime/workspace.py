@@ -1,4 +1,4 @@
-"""The zeroed memory that some kernels keep a queue in while they run."""
+"""The global memory that some calls need beside their tensors."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ import functools
 
 import torch
 
+from flashsmith.runtime.plan import Plan
 
-def workspace_for(n_bytes: int, device: torch.device) -> torch.Tensor | None:
-    """At least ``n_bytes`` zeros on ``device`` for one launch on its current stream; None for 0.
 
-    A launch leaves its workspace zeroed, and those of one stream run one after the other: each
-    stream has one workspace, made once. The launches of a CUDA graph may run on any stream, beside
-    anything else: each that is captured gets its own, which the graph zeroes at every replay.
+def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
+    """What one call with this plan needs on the current stream of ``device``; None for nothing.
+
+    Zeros that a call leaves zero are kept, made once a stream: the launches of one stream run one
+    after the other. The launches of a CUDA graph may run on any stream, beside anything else: each
+    call that is captured gets its own, which the graph zeroes at every replay. What is more than
+    such zeros comes from torch's allocator for each call.
     """
+    n_bytes = plan.workspace_bytes
     if n_bytes == 0:
         return None
     # A fault on the emulator leaves its workspace as it was then.
-    if device.type != "cuda" or _is_capturing(device):
-        return _zeros(n_bytes, device)
+    if n_bytes > plan.zeroed_bytes or device.type != "cuda" or _is_capturing(device):
+        workspace = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+        workspace[: plan.zeroed_bytes].zero_()
+        return workspace
     # The stream's number: torch.cuda.current_stream would make an object around it first.
     return _of_stream(n_bytes, device, torch._C._cuda_getCurrentRawStream(device.index))
 
 
 def _is_capturing(device: torch.device) -> bool:
-    # Torch tells it of the current device's stream only.
-    if device.index == torch.cuda.current_device():
-        return torch.cuda.is_current_stream_capturing()
+    # Torch tells it of the current device's stream only. Its functions of torch.cuda would first
+    # make sure that CUDA is initialised, which a tensor there already says.
+    if device.index == torch._C._cuda_getDevice():
+        return torch._C._cuda_isCurrentStreamCapturing()
     with torch.cuda.device(device):
-        return torch.cuda.is_current_stream_capturing()
+        return torch._C._cuda_isCurrentStreamCapturing()
 
 
 @functools.cache
 def _of_stream(n_bytes: int, device: torch.device, stream: int) -> torch.Tensor:
-    return _zeros(n_bytes, device)
-
-
-def _zeros(n_bytes: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(n_bytes, dtype=torch.uint8, device=device)

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from flashsmith.configs import DType, ForwardKernelConfig, ForwardVariant
-from flashsmith.configs.families import (
-    Capability,
-    families_for,
-    family_of,
-    rule_config,
-    serves,
-)
-from flashsmith.errors import DeviceError, TuningError
-from flashsmith.gpus import get_gpu_architecture
+from flashsmith.configs import DType, ForwardKernelConfig, Variant, Workload
+from flashsmith.configs.families import family_of, serving
+from flashsmith.configs.family import Capability
+from flashsmith.errors import TuningError
+from flashsmith.problem import Problem
 from flashsmith.selection.tables import (
     Entry,
-    Key,
     Measured,
     Table,
-    length_bucket,
     mismatches,
     shipped_table_path,
     user_table_path,
 )
 
 _DTYPES = {torch.float16: DType.FP16, torch.bfloat16: DType.BF16}
-_LENGTHS_REMEMBERED = 4096
+_PROBLEMS_REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
@@ -59,8 +52,8 @@ class Choice:
         """In one line, where the configuration comes from."""
         if self.source is None or self.entry is None:
             return f"the rule: {family_of(self.config).rule_in_words}"
-        key = f"{self.entry.dtype} d {self.entry.d_head} {self.entry.mask}"
-        bucket = length_bucket(self.entry.seq_len)
+        dtype, d_head, variant, bucket = self.entry.workload.tuning_key
+        key = f"{dtype} d {d_head} {variant}"
         return f"{self.source.title} {self.source.path}, {key}, lengths of bucket {bucket}"
 
 
@@ -70,84 +63,54 @@ def select_config(
     device: torch.device | None = None,
     *,
     k: torch.Tensor | None = None,
-    return_lse: bool = False,
 ) -> ForwardKernelConfig:
     """The configuration for q and k: from the tuned tables of its GPU, else by rule.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
-    both again for the other 16-bit dtype, whose tiles serve as well; then ``rule_config``. On
-    compute capability 9.0 kernels of the sm90 family come into question, which take every length;
-    those of the sm80 family where their blocks divide it, k is shaped as q, and no log-sum-exp is
-    wanted. CPU tensors: the rule of the sm80 family where it takes them, else of the sm90 family.
-    Nothing is ever measured here. `flashsmith tune --explain` shows the choice.
+    both again for the other 16-bit dtype, whose tiles serve as well; then the rule of the newest
+    family that serves. Kernels of the sm90 family come into question on compute capability 9.0
+    alone. CPU tensors: the rule of the plainest family that serves. Nothing is ever measured here.
+    `flashsmith tune --explain` shows the choice.
 
     Args:
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16.
         causal: Whether the kernel masks what lies ahead.
         device: Where the kernel will run; None: where q is.
         k: (batch, seq_len_k, n_heads_kv, d_head); None: as q.
-        return_lse: Whether the kernel has to give the log-sum-exp.
 
     Raises:
         TypeError: The dtype is another one.
-        ValueError: q or k has not 4 dimensions, or no family takes the d_head or the lengths there.
+        ValueError: q or k has not 4 dimensions, they do not fit each other, or no family takes the
+            d_head there.
     """
-    for name, tensor in (("q", q), ("k", q if k is None else k)):
-        if tensor.ndim != 4:
-            raise ValueError(
-                f"{name} has {tensor.ndim} dimensions; expected 4: "
-                "(batch, seq_len, n_heads, d_head)"
-            )
-    seq_len_k = q.shape[1] if k is None else k.shape[1]
-    plain = not return_lse and (k is None or k.shape == q.shape)
-    return _select(device or q.device, q.dtype, q.shape[3], seq_len_k, causal, plain)
+    return _select(device or q.device, q.dtype, q.shape, q.shape if k is None else k.shape, causal)
 
 
-def choose(
-    dtype: DType,
-    d_head: int,
-    seq_len: int,
-    causal: bool,
-    gpu: str | None,
-    *,
-    capability: Capability | None = None,
-    plain: bool = True,
-) -> Choice:
+def choose(workload: Workload, gpu: str | None, capability: Capability | None = None) -> Choice:
     """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why.
 
-    Args:
-        seq_len: Of k.
-        capability: The GPU's; None: going by its name.
-        plain: Whether q is shaped as k, and no log-sum-exp is wanted.
+    capability: The GPU's; None: going by its name.
 
     Raises:
         DeviceError: The GPU is too old for every family.
-        ValueError: No family takes the shape there; without ``capability``: no GPU of this name is
-            known.
+        ValueError: No family takes the problem there; without ``capability``: no GPU of this name
+            is known.
     """
+    served = serving(workload, gpu, capability)
     if gpu is None:
-        by_rule = rule_config(families_for(None), dtype, d_head, seq_len, plain=plain)
-        return Choice(by_rule, ("no GPU: on a CPU the emulator runs, and there is no table",))
-    families = families_for(gpu, capability)
-    if not families:
-        version = ".".join(map(str, capability or get_gpu_architecture(gpu).compute_capability))
-        raise DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
-    if not plain and all(family.plain_only for family in families):
-        raise ValueError(
-            f"{gpu} is not of compute capability 9.0, and only kernels for that take k of another "
-            "shape than q or give the log-sum-exp"
-        )
+        why = "no GPU: on a CPU the emulator runs, and there is no table"
+        return Choice(served.rule_config, (why,))
     sources, refused = find_tables(gpu)
     passed_over = list(refused)
-    key = (dtype, d_head, ForwardVariant(bool(causal)).name, length_bucket(seq_len))
-    for source, entry in entries_for(sources, key, passed_over):
+    for source, entry in _entries_for(sources, workload, passed_over):
+        why_not = ""
         for row in entry.ranked:
-            if serves(row.config, families, seq_len, plain=plain):
-                config = row.config.for_dtype(dtype)
+            config = row.config.for_dtype(workload.problem.dtype)
+            why_not = served.why_not(config)
+            if not why_not:
                 return Choice(config, tuple(passed_over), source, entry, row)
-        passed_over.append(f"{source.title} {source.path}: no blocks in it divide {seq_len}")
-    by_rule = rule_config(families, dtype, d_head, seq_len, plain=plain)
-    return Choice(by_rule, tuple(passed_over))
+        passed_over.append(f"{source.title} {source.path}: none of its kernels serves: {why_not}")
+    return Choice(served.rule_config, tuple(passed_over))
 
 
 @functools.cache
@@ -170,7 +133,7 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
             sources.append(Source(title, path, table))
         except TuningError as error:
             refused.append(f"{title}: {error}")
-            remedy = "`flashsmith tune --fresh` replaces it"
+            remedy = "`flashsmith tune --force` replaces it"
             if path != user_table_path(gpu):
                 remedy = "`flashsmith tune` makes one of your own"
             warnings.warn(f"{error}; {remedy}", stacklevel=2)
@@ -181,42 +144,51 @@ def forget_tables() -> None:
     """Has the tables read again at the next choice."""
     find_tables.cache_clear()
     _select.cache_clear()
+    for clear in _dependent:
+        clear()
 
 
-def entries_for(
-    sources: tuple[Source, ...], key: Key, passed_over: list[str]
+_dependent: list[Callable[[], None]] = []
+
+
+def forget_with_tables(clear: Callable[[], None]) -> None:
+    """Has ``clear``, which drops what came of choices, called when the tables are forgotten."""
+    _dependent.append(clear)
+
+
+def _entries_for(
+    sources: tuple[Source, ...], workload: Workload, passed_over: list[str]
 ) -> Iterator[tuple[Source, Entry]]:
-    """The entries that may serve ``key``, best first; what is missing goes to ``passed_over``."""
-    dtype, d_head, mask, bucket = key
+    """The entries that may serve, best first; what is missing goes to ``passed_over``."""
+    dtype, d_head, variant, bucket = workload.tuning_key
     for wanted in (dtype, *(other for other in DType if other != dtype)):
         for source in sources:
-            entry = source.table.entries.get((wanted, d_head, mask, bucket))
+            entry = source.table.entries.get((wanted, d_head, variant, bucket))
             if entry is not None:
                 yield source, entry
                 continue
             passed_over.append(
-                f"{source.title} {source.path}: no entry for {wanted}, d_head {d_head}, {mask}, "
+                f"{source.title} {source.path}: no entry for {wanted}, d_head {d_head}, {variant}, "
                 f"lengths of bucket {bucket}"
             )
 
 
-@functools.lru_cache(_LENGTHS_REMEMBERED)
+@functools.lru_cache(_PROBLEMS_REMEMBERED)
 def _select(
     device: torch.device,
     dtype: torch.dtype,
-    d_head: int,
-    seq_len: int,
+    q_shape: torch.Size,
+    k_shape: torch.Size,
     causal: bool,
-    plain: bool,
 ) -> ForwardKernelConfig:
     if dtype not in _DTYPES:
         raise TypeError(f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16")
+    problem = Problem.of_shapes(_DTYPES[dtype], q_shape, k_shape)
     gpu, capability = None, None
     if device.type == "cuda":
         gpu = torch.cuda.get_device_name(device)
         capability = torch.cuda.get_device_capability(device)
-    shape = (_DTYPES[dtype], d_head, seq_len, causal)
-    chosen = choose(*shape, gpu, capability=capability, plain=plain)
+    chosen = choose(Workload(problem, Variant(bool(causal))), gpu, capability)
     _reasons[chosen.config, causal, device] = chosen.reason
     return chosen.config
 

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import product
 
-from flashsmith.configs import (
-    FORWARD_VARIANTS,
-    DType,
-    ForwardKernelConfig,
-    ForwardKernelInstance,
-    ForwardVariant,
-)
-from flashsmith.configs.families import (
-    Capability,
-    Family,
-    families_for,
-    rule_config,
-    serves,
-)
-from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS
+from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
+from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for
+from flashsmith.configs.family import Capability
 from flashsmith.errors import TuningError
 from flashsmith.gpus import get_gpu_architecture
-from flashsmith.selection.choose import entries_for, find_tables
-from flashsmith.selection.tables import (
-    LENGTH_BUCKETS,
-    Table,
-    shipped_table_path,
-    user_table_path,
-)
-
-# Without the sm90 family every length is a multiple of the first; the rule minds the second.
-_LENGTHS = (64, 128)
+from flashsmith.problem import LENGTH_BUCKETS, Problem
+from flashsmith.selection.choose import choose
+from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 
 def served_instances(
@@ -41,8 +22,8 @@ def served_instances(
     capability: Capability | None = None,
     dtypes: Iterable[DType] = tuple(DType),
     d_heads: Iterable[int] = SUPPORTED_D_HEADS,
-    variants: Iterable[ForwardVariant] = FORWARD_VARIANTS,
-) -> list[ForwardKernelInstance]:
+    variants: Iterable[Variant] = VARIANTS,
+) -> list[KernelId]:
     """What ``attention`` takes for all shapes that it serves on a GPU, sorted.
 
     The tables' choices for each bucket of lengths, and the rule's.
@@ -52,15 +33,18 @@ def served_instances(
         capability: The GPU's; None: going by its name.
 
     Raises:
+        DeviceError: The GPU is too old for every family.
         ValueError: No GPU of this name is known.
     """
     families = families_for(gpu, capability)
+    # Tables tell lengths apart by their buckets.
+    lengths = {*LENGTH_BUCKETS, *(n for family in families for n in family.rule_lengths)}
     found = set()
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
-        configs = set(_of_rule(families, dtype, d_head))
-        if gpu is not None:
-            configs |= set(_of_tables(gpu, families, dtype, d_head, variant))
-        found |= {ForwardKernelInstance(config, variant) for config in configs}
+        for seq_len in lengths:
+            workload = Workload(Problem.square(dtype, d_head, 1, 1, seq_len), variant)
+            with suppress(ValueError):  # attention refuses it, too
+                found.add(KernelId(choose(workload, gpu, capability).config, variant))
     return sorted(found)
 
 
@@ -77,31 +61,3 @@ def gpus_with_tables(arch: str) -> list[str]:
         except (TuningError, KeyError, ValueError):
             continue  # ``attention`` warns of it when it serves such a GPU
     return list(names)
-
-
-def _of_rule(
-    families: Sequence[Family], dtype: DType, d_head: int
-) -> Iterator[ForwardKernelConfig]:
-    for seq_len, plain in product(_LENGTHS, (True, False)):
-        with suppress(ValueError):  # attention refuses it, too
-            yield rule_config(families, dtype, d_head, seq_len, plain=plain)
-
-
-def _of_tables(
-    gpu: str, families: Sequence[Family], dtype: DType, d_head: int, variant: ForwardVariant
-) -> Iterator[ForwardKernelConfig]:
-    plain = all(family.plain_only for family in families)  # no other problem comes
-    sources, _ = find_tables(gpu)
-    for bucket in LENGTH_BUCKETS:
-        ranked = (
-            row.config
-            for _, entry in entries_for(sources, (dtype, d_head, variant.name, bucket), [])
-            for row in entry.ranked
-        )
-        for config in ranked:
-            if not serves(config, families, config.B_r * config.B_c):
-                continue  # no length would do
-            yield config.for_dtype(dtype)
-            # Whatever comes after the first that takes every shape is never taken.
-            if serves(config, families, _LENGTHS[0], plain=plain):
-                break

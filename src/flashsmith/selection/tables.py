@@ -17,25 +17,17 @@ import platformdirs
 from flashsmith import settings
 from flashsmith.configs import (
     CONFIG_CLASSES,
-    DType,
     ForwardKernelConfig,
-    ForwardVariant,
+    Workload,
     parse_kernel_name_into_config,
 )
+from flashsmith.configs.workload import ROW_COLUMNS, TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.jit import kernel_source_hash, stamp_field
 
 FORMAT = 1
-LENGTH_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384)
 
 _SHIPPED = Path(__file__).with_name("tuned")
-
-Key = tuple[DType, int, str, int]  # dtype, d_head, mask, length bucket
-
-
-def length_bucket(seq_len: int) -> int:
-    """Which lengths share an entry: up to 512, then to each power of two; the last has no end."""
-    return next((bucket for bucket in LENGTH_BUCKETS if seq_len <= bucket), LENGTH_BUCKETS[-1])
 
 
 def gpu_slug(gpu: str) -> str:
@@ -83,22 +75,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Entry:
-    """The fastest configurations of one shape; they serve all lengths of its bucket."""
+    """The fastest configurations of one workload; they serve all lengths of its bucket."""
 
-    dtype: DType
-    d_head: int
-    mask: str  # a ForwardVariant's name
-    batch: int
-    heads: int
-    seq_len: int
+    workload: Workload
     tried: int  # configurations, with the excluded
     excluded: Mapping[str, str]  # kernel -> what is wrong with it
     rule_ratio: float | None  # cost of the rule's choice / that of the best
-    ranked: tuple[Measured, ...]  # fastest first; at least the best of each tile
-
-    @property
-    def key(self) -> Key:
-        return self.dtype, self.d_head, self.mask, length_bucket(self.seq_len)
+    ranked: tuple[Measured, ...]  # fastest first
 
 
 @dataclass(frozen=True)
@@ -106,7 +89,7 @@ class Table:
     """What was measured on one GPU; the stamp says where and with what."""
 
     stamp: Mapping[str, str]
-    entries: Mapping[Key, Entry]
+    entries: Mapping[TuningKey, Entry]
 
     def requirements(self, gpu: str) -> dict[str, str]:
         """What the stamp has to say for the table to be used now, on the GPU of this name.
@@ -119,7 +102,7 @@ class Table:
 
     @classmethod
     def of(cls, stamp: Mapping[str, str], entries: Iterable[Entry]) -> Table:
-        return cls(stamp, {entry.key: entry for entry in entries})
+        return cls(stamp, {entry.workload.tuning_key: entry for entry in entries})
 
     @classmethod
     def read(cls, path: Path) -> Table:
@@ -191,8 +174,13 @@ def _agree(name: str, there: str | None, here: str) -> bool:
 def _plain(entry: Entry) -> dict[str, Any]:
     ranked = [asdict(row) | {"config": row.config.short_form()} for row in entry.ranked]
     # asdict would take the configurations apart too.
-    whole = {field.name: getattr(entry, field.name) for field in fields(Entry)}
-    return whole | {"dtype": str(entry.dtype), "excluded": {**entry.excluded}, "ranked": ranked}
+    own = {field.name: getattr(entry, field.name) for field in fields(Entry)[1:]}
+    return {
+        **entry.workload.as_row(),
+        **own,
+        "excluded": {**entry.excluded},
+        "ranked": ranked,
+    }
 
 
 def _entry(plain: dict[str, Any]) -> Entry:
@@ -200,10 +188,9 @@ def _entry(plain: dict[str, Any]) -> Entry:
         Measured(**row | {"config": parse_kernel_name_into_config(row["config"])})
         for row in plain["ranked"]
     ]
-    dtype = DType.from_string(plain["dtype"])
-    entry = Entry(**plain | {"dtype": dtype, "ranked": tuple(ranked)})
-    ForwardVariant.from_name(entry.mask)
+    workload = Workload.from_row(plain)
+    own = {name: value for name, value in plain.items() if name not in ROW_COLUMNS}
     for row in ranked:
-        if (row.config.dtype, row.config.d_head) != (dtype, entry.d_head) or row.config.problems():
-            raise ValueError(f"{row.config} cannot serve {dtype}, d_head {entry.d_head}")
-    return entry
+        if not row.config.serves(workload.problem) or row.config.problems(row.config.minimum_gpu):
+            raise ValueError(f"{row.config} cannot serve {workload}")
+    return Entry(workload, **own | {"ranked": tuple(ranked)})

@@ -6,7 +6,7 @@ A kernel enters a table of tuned configurations only if it passed. `flashsmith s
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
-from flashsmith.soak.kernels import load_all, rule_configs, table_configs, that_run_on
+from flashsmith.soak.kernels import rule_configs, table_configs, that_run_on
 from flashsmith.soak.load import CardLoad
 from flashsmith.soak.log import reproduce, write_csv
 from flashsmith.soak.prepared import PreparedCase, prepare
@@ -26,7 +26,6 @@ __all__ = [
     "Verdict",
     "check",
     "gpu_extent",
-    "load_all",
     "prepare",
     "random_case",
     "reproduce",

@@ -1,4 +1,4 @@
-"""One problem for a kernel, as text that makes the same tensors again."""
+"""One case for a kernel, as text that makes the same tensors again."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flashsmith.configs import DType, ForwardVariant
+from flashsmith.configs import FULL, DType, Variant
+from flashsmith.problem import Problem
 from flashsmith.soak.layout import LAYOUTS
 from flashsmith.soak.values import NORMAL, Values
 
 
 @dataclass(frozen=True)
 class SoakCase:
-    """Sizes, places in memory and values of q, k and v, and what is computed of them.
+    """A problem, what is computed of it, and places in memory and values of q, k and v.
 
     Attributes:
-        heads: Of q, a multiple of ``heads_kv``.
-        seq_len_q, seq_len_k: 0 or more.
         softmax_scale: None: 1 / sqrt(d_head).
         layout: How the tensors lie in memory; a name of ``LAYOUTS``.
         seed: Of the random values. A GPU draws other numbers from it than a CPU.
@@ -26,31 +25,17 @@ class SoakCase:
         ValueError: A field has a value that no call can have; names the field.
     """
 
-    dtype: DType
-    d_head: int
-    batch: int
-    heads: int
-    heads_kv: int
-    seq_len_q: int
-    seq_len_k: int
-    causal: bool = False
+    problem: Problem
+    variant: Variant = FULL
     softmax_scale: float | None = None
     layout: str = "contiguous"
     values: Values = NORMAL
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("d_head", "batch", "heads", "heads_kv"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("seq_len_q", "seq_len_k"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
-        if self.heads % self.heads_kv != 0:
-            raise ValueError(f"heads is {self.heads}, no multiple of heads_kv {self.heads_kv}")
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout is {self.layout!r}; supported are {', '.join(LAYOUTS)}")
-        if self.causal and self.values.reach_hidden_rows:
+        if self.variant.causal and self.values.reach_hidden_rows:
             raise ValueError(
                 f"values is {self.values}, and causal: what is not finite in v reaches queries "
                 "that do not see it, as 0 * NaN in the matrix product; choose other values"
@@ -58,11 +43,11 @@ class SoakCase:
 
     def __str__(self) -> str:
         """`dtype=BF16 d_head=128 batch=4 ...`; what has its default is left out."""
-        words = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                words.append(f"{field.name}={int(value) if field.type == 'bool' else value}")
+        words = [f"{each.name}={getattr(self.problem, each.name)}" for each in fields(Problem)]
+        for each in fields(self)[1:]:
+            value = getattr(self, each.name)
+            if value != each.default:
+                words.append(f"{each.name}={value.name if each.name == 'variant' else value}")
         return " ".join(words)
 
     @classmethod
@@ -72,7 +57,8 @@ class SoakCase:
         Raises:
             ValueError: A word is no field, a field is missing or has a value that it cannot have.
         """
-        known = {field.name: str(field.type) for field in fields(cls)}
+        sizes = {each.name: str(each.type) for each in fields(Problem)}
+        known = sizes | {each.name: str(each.type) for each in fields(cls)[1:]}
         found: dict[str, Any] = {}
         for word in text.split():
             name, _, value = word.partition("=")
@@ -83,46 +69,20 @@ class SoakCase:
             except ValueError as error:
                 raise ValueError(f"case {text!r}: {name} is {value!r}: {error}") from None
         try:
-            return cls(**found)
+            problem = Problem(**{name: found.pop(name) for name in sizes if name in found})
+            return cls(problem, **found)
         except TypeError as error:
             raise ValueError(f"case {text!r} is not whole: {error}") from None
 
     @property
-    def variant(self) -> ForwardVariant:
-        return ForwardVariant(self.causal)
-
-    @property
-    def plain(self) -> bool:
-        """Whether k is shaped as q."""
-        return (self.heads, self.seq_len_q) == (self.heads_kv, self.seq_len_k)
-
-    @property
     def scale(self) -> float:
-        return self.d_head**-0.5 if self.softmax_scale is None else self.softmax_scale
-
-    @property
-    def q_shape(self) -> tuple[int, int, int, int]:
-        return self.batch, self.seq_len_q, self.heads, self.d_head
-
-    @property
-    def k_shape(self) -> tuple[int, int, int, int]:
-        return self.batch, self.seq_len_k, self.heads_kv, self.d_head
-
-    @property
-    def n_scores(self) -> int:
-        return self.batch * self.heads * self.seq_len_q * self.seq_len_k
-
-
-def _read_bool(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("expected 0 or 1")
-    return text == "1"
+        return self.problem.d_head**-0.5 if self.softmax_scale is None else self.softmax_scale
 
 
 _READERS: dict[str, Callable[[str], object]] = {
     "DType": DType.from_string,
     "int": int,
-    "bool": _read_bool,
+    "Variant": Variant.from_name,
     "float | None": float,
     "str": str,
     "Values": Values.parse,

@@ -10,7 +10,7 @@ import torch
 
 from flashsmith.configs import (
     ForwardKernelConfig,
-    ForwardKernelInstance,
+    KernelId,
 )
 from flashsmith.errors import GpuLostError
 from flashsmith.ops.forward import kernel_for
@@ -34,7 +34,7 @@ _POLYNOMIAL_ERROR = 2.0**-13
 class Verdict:
     """What came of one kernel on one case."""
 
-    instance: ForwardKernelInstance
+    instance: KernelId
     case: SoakCase
     failure: str = ""  # what is wrong, in words; empty: nothing
     refused: bool = False  # rightly, with its typed error
@@ -60,12 +60,12 @@ class Verdict:
 
 def takes(config: ForwardKernelConfig, case: SoakCase) -> bool:
     """Whether the library has to run a case with this configuration; else it has to refuse it."""
-    no_keys = case.seq_len_q > 0 and case.seq_len_k == 0
-    return config.takes(case.seq_len_k, plain=case.plain) and not no_keys
+    no_keys = case.problem.seq_len_q > 0 and case.problem.seq_len_k == 0
+    return config.serves(case.problem) and not no_keys
 
 
 def check(
-    instance: ForwardKernelInstance,
+    instance: KernelId,
     prepared: PreparedCase,
     *,
     reruns: int = RERUNS,
@@ -98,26 +98,21 @@ class _Launch(NamedTuple):
     kernel: Kernel
     prepared: PreparedCase
 
-    @property
-    def lse(self) -> torch.Tensor | None:
-        """None if the family gives none."""
-        gives_lse = self.kernel.instance.config.takes(self.prepared.case.seq_len_k, plain=False)
-        return self.prepared.placed.lse if gives_lse else None
-
     def run(self, seed: int = 0) -> torch.Tensor | None:
         """Launches; the workspace, if there is one."""
-        q, k, v, o = (getattr(self.prepared.placed, name) for name in "qkvo")
-        workspace = workspace_for(self.kernel.instance.config.workspace_bytes, q.device)
+        placed = self.prepared.placed
+        q, k, v, o, lse = placed.q, placed.k, placed.v, placed.o, placed.lse
+        workspace = workspace_for(self.kernel.plan(q, k, v, o, lse=lse), q.device)
         scale = self.prepared.case.scale
         if q.is_cuda:
-            self.kernel(q, k, v, o, scale, lse=self.lse, workspace=workspace)
+            self.kernel(q, k, v, o, scale, lse=lse, workspace=workspace)
         else:
             with emulation(self.kernel, seed=seed, count=False):
-                self.kernel(q, k, v, o, scale, lse=self.lse, workspace=workspace)
+                self.kernel(q, k, v, o, scale, lse=lse, workspace=workspace)
         return workspace
 
 
-def _check_refusal(instance: ForwardKernelInstance, launch: _Launch) -> Verdict:
+def _check_refusal(instance: KernelId, launch: _Launch) -> Verdict:
     case, placed = launch.prepared.case, launch.prepared.placed
     placed.poison(_POISONS[0])
     try:
@@ -129,9 +124,7 @@ def _check_refusal(instance: ForwardKernelInstance, launch: _Launch) -> Verdict:
     return Verdict(instance, case, "it should be refused with a ValueError, and is not")
 
 
-def _check(
-    instance: ForwardKernelInstance, launch: _Launch, reruns: int, load: CardLoad | None
-) -> Verdict:
+def _check(instance: KernelId, launch: _Launch, reruns: int, load: CardLoad | None) -> Verdict:
     case, placed = launch.prepared.case, launch.prepared.placed
     placed.poison(_POISONS[0])
     workspace = launch.run()
@@ -165,8 +158,6 @@ def _compare(launch: _Launch) -> tuple[Comparison, Comparison]:
     if truth is None:
         return nothing, nothing
     of_o = compare(placed.o, truth.o, truth.low_precision, truth.allowance)
-    if launch.lse is None:
-        return of_o, nothing
     extra = _POLYNOMIAL_ERROR if launch.kernel.instance.config.has_polynomials else 0.0
     tolerance = truth.lse_tolerance + extra
     return of_o, compare_lse(placed.lse, truth.lse, tolerance)
@@ -182,7 +173,7 @@ def _rerun(launch: _Launch, reruns: int, load: CardLoad | None) -> str:
             if beside is not None:
                 beside.add()
             placed.o.fill_(_POISONS[1])
-            placed.lse.fill_(_POISONS[1] if launch.lse is not None else _POISONS[0])
+            placed.lse.fill_(_POISONS[1])
             launch.run(seed=i + 1)
             same_o = _bits(placed.o) == _bits(first[0])
             same_lse = _bits(placed.lse) == _bits(first[1])

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
-from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs import VARIANTS, ForwardKernelConfig, Variant
+from flashsmith.problem import Problem
 from flashsmith.soak.case import SoakCase
-from flashsmith.soak.check import takes
 from flashsmith.soak.layout import LAYOUTS
 from flashsmith.soak.values import PATTERNS, Values
 
 _ROWS_OF_A_WARPGROUP = 64
 _STEPS = (0.99, 1.01)  # just under and just over the bound of the lazy rescale
-_REFUSED = 3  # of a kernel that takes few cases, so many that it has to refuse
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,43 @@ def gpu_extent(multiprocessors: int) -> Extent:
     return Extent(multiprocessors, 4, 18, 3, max_scores=30_000_000, max_length=4096)
 
 
-def seam_cases(config: ForwardKernelConfig, causal: bool, extent: Extent) -> list[SoakCase]:
+def seam_cases(config: ForwardKernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
     """What stresses the seams between the tiles of a configuration, the most telling first."""
-    drawn = [*_many_tiles(config, causal, extent), *_edges(config, causal), *_patterns(config)]
-    if causal:
+    drawn = [*_many_tiles(config, extent), *_edges(config), *_patterns(config)]
+    if variant.causal:
         drawn += _first_rows(config)
-    cases = [
+    return [
         replace(
             case,
-            causal=causal,
+            variant=variant,
             layout=LAYOUTS[i % len(LAYOUTS)] if case.layout == "contiguous" else case.layout,
             seed=i,
         )
         for i, case in enumerate(drawn)
-        if not (causal and case.values.reach_hidden_rows)
+        if not (variant.causal and case.values.reach_hidden_rows)
     ]
-    taken = [case for case in cases if takes(config, case)]
-    refused = [case for case in cases if not takes(config, case)]
-    return [*taken, *refused[:_REFUSED]]
 
 
-def _case(config: ForwardKernelConfig, seq_len_q: int, seq_len_k: int, **more: object) -> SoakCase:
-    sizes = {"batch": 1, "heads": 1, "heads_kv": 1, **more}
-    return SoakCase(config.dtype, config.d_head, seq_len_q=seq_len_q, seq_len_k=seq_len_k, **sizes)  # type: ignore[arg-type]
+def _case(
+    config: ForwardKernelConfig,
+    seq_len_q: int,
+    seq_len_k: int,
+    *,
+    batch: int = 1,
+    heads: tuple[int, int] = (1, 1),
+    **more: Any,
+) -> SoakCase:
+    """heads: Of q, and of k."""
+    lengths = (seq_len_q, seq_len_k)
+    return SoakCase(Problem(config.dtype, config.d_head, batch, *heads, *lengths), **more)
 
 
-def _many_tiles(config: ForwardKernelConfig, causal: bool, extent: Extent) -> Iterator[SoakCase]:
+def _many_tiles(config: ForwardKernelConfig, extent: Extent) -> Iterator[SoakCase]:
     """Far more tiles than multiprocessors, of one block of keys each, and of a few."""
-    several = {"batch": extent.samples, "heads": extent.heads, "heads_kv": extent.heads_kv}
+    several: dict[str, Any] = {
+        "batch": extent.samples,
+        "heads": (extent.heads, extent.heads_kv),
+    }
     tiles = 9 * extent.multiprocessors if extent.multiprocessors > 8 else 16
     blocks = math.ceil(tiles / (extent.samples * extent.heads))
     B_r, B_c = config.B_r, config.B_c
@@ -82,14 +91,14 @@ def _many_tiles(config: ForwardKernelConfig, causal: bool, extent: Extent) -> It
     square = max(4 * B_c, 4 * B_r) - 12 if extent.multiprocessors > 8 else B_r + 4
     yield _case(config, square, square, **several)
     yield _case(config, ragged, B_c, **several, values=Values("huge"))
-    # What the sm80 family takes of this kind.
+    # Whole blocks, and k shaped as q.
     whole = math.lcm(B_r, B_c)
-    alike = several | {"heads_kv": extent.heads}
+    alike = several | {"heads": (extent.heads, extent.heads)}
     yield _case(config, whole, whole, **alike)
     yield _case(config, 2 * whole, 2 * whole, **alike, values=Values("huge"))
 
 
-def _edges(config: ForwardKernelConfig, causal: bool) -> Iterator[SoakCase]:
+def _edges(config: ForwardKernelConfig) -> Iterator[SoakCase]:
     """Lengths 0, 1, and one more and less than blocks; k longer and shorter than q."""
     B_r, B_c = config.B_r, config.B_c
     pairs = (
@@ -99,14 +108,11 @@ def _edges(config: ForwardKernelConfig, causal: bool) -> Iterator[SoakCase]:
     )  # fmt: skip
     for i, (seq_len_q, seq_len_k) in enumerate(pairs):
         values = Values(("normal", "spike", "match")[i % 3], B_c)
-        heads, heads_kv = ((1, 1), (4, 2), (3, 1))[i % 3]
-        yield _case(
-            config, seq_len_q, seq_len_k, heads=heads, heads_kv=heads_kv, values=values,
-            batch=1 + i % 2,
-        )  # fmt: skip
+        heads = ((1, 1), (4, 2), (3, 1))[i % 3]
+        yield _case(config, seq_len_q, seq_len_k, batch=1 + i % 2, heads=heads, values=values)
     for n_blocks in (1, 3):
         length = n_blocks * math.lcm(B_r, B_c)
-        yield _case(config, length, length, heads=3, heads_kv=3)
+        yield _case(config, length, length, heads=(3, 3))
 
 
 def _first_rows(config: ForwardKernelConfig) -> Iterator[SoakCase]:
@@ -121,23 +127,19 @@ def _first_rows(config: ForwardKernelConfig) -> Iterator[SoakCase]:
         for keys_beyond in (-1, 0, 1, 2):
             n_blocks = 1 + (warpgroup + keys_beyond) % 2
             seen = n_blocks * B_c + keys_beyond
-            yield _case(config, row + 2, seen + 1, heads=2, heads_kv=1)
+            yield _case(config, row + 2, seen + 1, heads=(2, 1))
             if keys_beyond == 0:
                 yield _case(config, row + 40, seen + 39 + (B_c if warpgroup == 0 else 0))
 
 
 def _patterns(config: ForwardKernelConfig) -> Iterator[SoakCase]:
     """Every pattern of values, where q and k have a few blocks each."""
-    whole = math.lcm(config.B_r, config.B_c)
-    lengths = [(config.B_r + 5, 3 * config.B_c + 7), (2 * whole, 2 * whole)]
+    lengths = (config.B_r + 5, 3 * config.B_c + 7)
     for values in all_values(config):
-        for seq_len_q, seq_len_k in lengths:
-            case = _case(config, seq_len_q, seq_len_k, heads=2, heads_kv=2, values=values)
-            if takes(config, case):
-                yield case
-                break
-    yield _case(config, *lengths[0], heads=2, heads_kv=2, softmax_scale=0.01)
-    yield _case(config, *lengths[1], heads=2, heads_kv=2, softmax_scale=1.0)
+        yield _case(config, *lengths, heads=(2, 2), values=values)
+    yield _case(config, *lengths, heads=(2, 2), softmax_scale=0.01)
+    whole = 2 * math.lcm(config.B_r, config.B_c)
+    yield _case(config, whole, whole, heads=(2, 2), softmax_scale=1.0)
 
 
 def all_values(config: ForwardKernelConfig) -> list[Values]:
@@ -158,13 +160,14 @@ def all_values(config: ForwardKernelConfig) -> list[Values]:
 
 def random_case(rng: Random, config: ForwardKernelConfig, extent: Extent) -> SoakCase:
     """Any case that the configuration takes, with lengths that favour the edges of its blocks."""
-    causal = rng.random() < 0.5
+    variant = rng.choice(VARIANTS)
     values = rng.choice(
-        [Values()] * 4 + [v for v in all_values(config) if not (causal and v.reach_hidden_rows)]
+        [Values()] * 4
+        + [v for v in all_values(config) if not (variant.causal and v.reach_hidden_rows)]
     )
     while True:
         heads, heads_kv = rng.choice(((1, 1), (2, 2), (2, 1), (4, 2), (6, 3), (5, 1), (8, 2)))
-        case = SoakCase(
+        problem = Problem(
             dtype=config.dtype,
             d_head=config.d_head,
             batch=rng.choice((1, 1, 2, 3)),
@@ -172,14 +175,16 @@ def random_case(rng: Random, config: ForwardKernelConfig, extent: Extent) -> Soa
             heads_kv=heads_kv,
             seq_len_q=_random_length(rng, config.B_r, extent.max_length),
             seq_len_k=_random_length(rng, config.B_c, extent.max_length),
-            causal=causal,
+        )
+        case = SoakCase(
+            _fitted(problem, extent),
+            variant,
             softmax_scale=rng.choice((None, None, None, 0.01, 1.0, 0.3)),
             layout=rng.choice(LAYOUTS),
             values=values,
             seed=rng.randrange(1 << 31),
         )
-        case = _fitted(rng, config, case, extent)
-        if takes(config, case) and 0 < case.n_scores <= extent.max_scores:
+        if case.problem.n_scores <= extent.max_scores:
             return case
 
 
@@ -193,14 +198,11 @@ def _random_length(rng: Random, block: int, longest: int) -> int:
     return rng.randint(1, longest)
 
 
-def _fitted(rng: Random, config: ForwardKernelConfig, case: SoakCase, extent: Extent) -> SoakCase:
-    """The case with equal lengths in whole blocks, if the configuration takes no others."""
-    if not takes(config, case):
-        whole = math.lcm(config.B_r, config.B_c)
-        length = whole * rng.randint(1, max(1, extent.max_length // whole))
-        case = replace(case, seq_len_q=length, seq_len_k=length, heads_kv=case.heads)
-    while case.n_scores > extent.max_scores and (case.batch, case.heads) != (1, 1):
-        heads = case.heads_kv if case.batch == 1 else case.heads
-        heads = 1 if case.batch == 1 and case.heads == case.heads_kv else heads
-        case = replace(case, batch=1, heads=heads, heads_kv=min(case.heads_kv, heads))
-    return case
+def _fitted(problem: Problem, extent: Extent) -> Problem:
+    """With fewer samples and heads, if there are too many scores."""
+    while problem.n_scores > extent.max_scores and (problem.batch, problem.heads) != (1, 1):
+        heads = problem.heads_kv if problem.batch == 1 else problem.heads
+        heads = 1 if problem.batch == 1 and problem.heads == problem.heads_kv else heads
+        heads_kv = min(problem.heads_kv, heads)
+        problem = replace(problem, batch=1, heads=heads, heads_kv=heads_kv)
+    return problem

@@ -1,21 +1,15 @@
-"""The kernels that are worth soaking: of tables, of the rule, and one library of them all."""
+"""The kernels that are worth soaking: of tables, and of the rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import product
 
 import torch
 
-from flashsmith.configs import (
-    FORWARD_VARIANTS,
-    FULL,
-    ForwardKernelConfig,
-    ForwardKernelInstance,
-)
-from flashsmith.jit import Progress
-from flashsmith.runtime import load_kernels
+from flashsmith.configs import DType, ForwardKernelConfig, sort_key
+from flashsmith.configs.families import FAMILIES
 from flashsmith.runtime.device import target_of
-from flashsmith.selection import served_instances
 from flashsmith.selection.tables import (
     Table,
     shipped_table_path,
@@ -25,8 +19,13 @@ from flashsmith.selection.tables import (
 
 
 def rule_configs() -> list[ForwardKernelConfig]:
-    """What the rules of both families choose, for every dtype and d_head."""
-    return [instance.config for instance in served_instances(None, variants=[FULL])]
+    """What the rules of all families choose, for every dtype, d_head and length, sorted."""
+    chosen = {
+        family.rule(dtype, d_head, seq_len)
+        for family in FAMILIES
+        for dtype, d_head, seq_len in product(DType, family.d_heads, family.rule_lengths)
+    }
+    return sorted(chosen, key=sort_key)
 
 
 def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
@@ -55,15 +54,3 @@ def that_run_on(configs: Iterable[ForwardKernelConfig], device: str) -> list[For
     (arch, *_) = target_of(torch.device(device)).archs or (None,)
     unique = dict.fromkeys(configs)
     return [cfg for cfg in unique if not cfg.problems(arch or cfg.minimum_gpu)]
-
-
-def load_all(
-    configs: Sequence[ForwardKernelConfig], device: str, progress: Progress | None = None
-) -> None:
-    """Has the full and the causal kernel of each configuration in one loaded library.
-
-    Raises:
-        ToolchainError, BuildError, CacheError: They could not be built.
-    """
-    instances = [ForwardKernelInstance(c, v) for c in configs for v in FORWARD_VARIANTS]
-    load_kernels(instances, target_of(torch.device(device)), progress)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flashsmith.problem import Problem
 from flashsmith.reference import (
     attention_with_rounded_weights,
     lse_tolerance,
@@ -44,21 +45,21 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
     """The tensors of a case on ``device``, cuda or cpu, and its reference, computed there."""
     inputs = make_values(
         case.values,
-        case.q_shape,
-        case.k_shape,
-        case.dtype.to_torch_dtype(),
+        case.problem.q_shape,
+        case.problem.k_shape,
+        case.problem.dtype.to_torch_dtype(),
         scale=case.scale,
-        causal=case.causal,
+        causal=case.variant.causal,
         seed=case.seed,
         device=device,
     )
     placed = place(case.layout, *(tensor.clone() for tensor in inputs))
-    truth = _truth(case, inputs) if case.n_scores else None
+    truth = _truth(case, inputs) if case.problem.n_scores else None
     return PreparedCase(case, placed, inputs, truth)
 
 
 def _truth(case: SoakCase, inputs: QKV) -> Truth:
-    parts = [_truth_of_part(case, *part) for part in _parts(case, inputs)]
+    parts = [_truth_of_part(case, *part) for part in _parts(case.problem, inputs)]
 
     def join(name: str) -> torch.Tensor:
         # A part is some heads of one sample: (1, seq_len, some, ...) or (1, some, seq_len).
@@ -67,20 +68,20 @@ def _truth(case: SoakCase, inputs: QKV) -> Truth:
             for part in parts
         ]
         whole = torch.cat(heads_first, 1)
-        whole = whole.view(case.batch, case.heads, *whole.shape[2:])
+        whole = whole.view(case.problem.batch, case.problem.heads, *whole.shape[2:])
         return whole if name.startswith("lse") else whole.transpose(1, 2)
 
     return Truth(*map(join, Truth.__dataclass_fields__))
 
 
-def _parts(case: SoakCase, inputs: QKV) -> Iterator[QKV]:
+def _parts(problem: Problem, inputs: QKV) -> Iterator[QKV]:
     """Heads of one sample, as many at once as memory allows: those of one head of k at least."""
     q, k, v = inputs
-    sharing = case.heads // case.heads_kv
-    scores = case.seq_len_q * case.seq_len_k * sharing
-    at_once = max(1, min(case.heads_kv, _MAX_SCORES_AT_ONCE // scores))
-    for sample in range(case.batch):
-        for first in range(0, case.heads_kv, at_once):
+    sharing = problem.heads // problem.heads_kv
+    scores = problem.seq_len_q * problem.seq_len_k * sharing
+    at_once = max(1, min(problem.heads_kv, _MAX_SCORES_AT_ONCE // scores))
+    for sample in range(problem.batch):
+        for first in range(0, problem.heads_kv, at_once):
             shared = slice(first, first + at_once)
             own = slice(first * sharing, (first + at_once) * sharing)
             row = slice(sample, sample + 1)
@@ -88,7 +89,7 @@ def _parts(case: SoakCase, inputs: QKV) -> Iterator[QKV]:
 
 
 def _truth_of_part(case: SoakCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Truth:
-    options = {"causal": case.causal, "softmax_scale": case.softmax_scale}
+    options = {"causal": case.variant.causal, "softmax_scale": case.softmax_scale}
     lse = reference_lse(q, k, **options)  # type: ignore[arg-type]
     error = score_error(q, k, **options)  # type: ignore[arg-type]
     largest_v = v.float().where(v.isfinite(), 0).abs().max()
@@ -98,5 +99,5 @@ def _truth_of_part(case: SoakCase, q: torch.Tensor, k: torch.Tensor, v: torch.Te
         # Weights off by a factor of 1 + e move their mean by 2 e times the largest value at most.
         allowance=(2 * error * largest_v).transpose(1, 2).unsqueeze(-1).double(),
         lse=lse,
-        lse_tolerance=lse_tolerance(lse, error, case.seq_len_k),
+        lse_tolerance=lse_tolerance(lse, error, case.problem.seq_len_k),
     )

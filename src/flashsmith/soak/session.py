@@ -11,10 +11,10 @@ from random import Random
 import torch
 
 from flashsmith.configs import (
-    FORWARD_VARIANTS,
+    VARIANTS,
     ForwardKernelConfig,
-    ForwardKernelInstance,
-    ForwardVariant,
+    KernelId,
+    Variant,
 )
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
@@ -30,7 +30,7 @@ Work = tuple[SoakCase, Sequence[ForwardKernelConfig]]
 class Tally:
     """What came of one kernel."""
 
-    instance: ForwardKernelInstance
+    instance: KernelId
     cases: int = 0  # refused ones included
     reruns: int = 0
     o_ratio: float = 0.0  # the largest error / what is allowed there
@@ -65,7 +65,7 @@ class SoakPlan:
     seconds: float | None = None
     reruns: int = RERUNS
     seed: int = 0
-    variants: Sequence[ForwardVariant] = FORWARD_VARIANTS
+    variants: Sequence[Variant] = VARIANTS
 
 
 def extent_of(device: str) -> Extent:
@@ -79,8 +79,8 @@ def soak(
     plan: SoakPlan,
     device: str,
     report: Callable[[Verdict], None] = lambda _: None,
-    tallies: dict[ForwardKernelInstance, Tally] | None = None,
-) -> dict[ForwardKernelInstance, Tally]:
+    tallies: dict[KernelId, Tally] | None = None,
+) -> dict[KernelId, Tally]:
     """Runs the kernels of ``configs`` on cases until the plan is done.
 
     The tensors and the reference of a case are made once for all kernels that take it. The cases at
@@ -97,7 +97,7 @@ def soak(
     """
     tallies = {} if tallies is None else tallies
     for cfg, variant in itertools.product(configs, plan.variants):
-        tallies.setdefault(instance := ForwardKernelInstance(cfg, variant), Tally(instance))
+        tallies.setdefault(instance := KernelId(cfg, variant), Tally(instance))
     load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
     for case, kernels in _work(groups_of(configs), plan, extent_of(device)):
@@ -105,7 +105,7 @@ def soak(
         for cfg in kernels:
             if end is not None and time.monotonic() > end:
                 return tallies
-            instance = ForwardKernelInstance(cfg, case.variant)
+            instance = KernelId(cfg, case.variant)
             verdict = check(instance, prepared, reruns=plan.reruns, load=load)
             tallies[instance].add(verdict)
             report(verdict)
@@ -154,11 +154,11 @@ def _random(
 
 
 def _seams(
-    configs: Sequence[ForwardKernelConfig], variants: Sequence[ForwardVariant], extent: Extent
+    configs: Sequence[ForwardKernelConfig], variants: Sequence[Variant], extent: Extent
 ) -> Iterator[Work]:
     """Kernels with the same tiles have the same seams."""
     shared: dict[SoakCase, list[ForwardKernelConfig]] = {}
-    of_each = [seam_cases(cfg, variant.causal, extent) for cfg in configs for variant in variants]
+    of_each = [seam_cases(cfg, variant, extent) for cfg in configs for variant in variants]
     owners = [cfg for cfg in configs for _ in variants]
     # The first of every kernel, then the second of every kernel: the most telling come first.
     for cases in itertools.zip_longest(*of_each):

@@ -57,7 +57,7 @@ class Journal:
             answers = {_key(record["question"]): record["answer"] for record in records[1:]}
         except (ValueError, KeyError, TypeError) as error:
             raise TuningError(
-                f"{self.path} is no journal of tuning ({error}); remove it, or pass --fresh"
+                f"{self.path} is no journal of tuning ({error}); remove it, or pass --force"
             ) from None
         if found is None:  # it was cut off in its first line
             self.path.unlink()
@@ -78,7 +78,7 @@ def refuse_mismatch(path: Path, stamp: Mapping[str, str], here: Mapping[str, str
     if differing := mismatches(stamp, here):
         raise TuningError(
             f"{path} is of another environment, and is not mixed with what is measured here: "
-            f"{'; '.join(differing)}. Choose another --out, or pass --fresh to discard it."
+            f"{'; '.join(differing)}. Choose another --out, or pass --force to discard it."
         )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from flashsmith.bench import Problem, Timing, time_back_to_back, time_interleaved
+from flashsmith.bench import Timing, time_back_to_back, time_interleaved
 from flashsmith.bench.candidates import Checker
-from flashsmith.configs import ForwardKernelConfig, ForwardKernelInstance
+from flashsmith.configs import ForwardKernelConfig, KernelId, Workload
 from flashsmith.errors import BuildError, TuningError
 from flashsmith.jit import Progress
 from flashsmith.runtime import load_kernels
@@ -39,29 +39,27 @@ class KernelLab:
         self._device = device
         self._target = target_of(torch.device(device))
         self._timer = timer
-        self._unbuilt: dict[ForwardKernelInstance, str] = {}
-        self._checker: Checker | None = None  # of the latest problem: its tensors are large
+        self._unbuilt: dict[KernelId, str] = {}
+        self._checker: Checker | None = None  # of the latest workload: its tensors are large
         self._runs: dict[ForwardKernelConfig, Callable[[], object]] = {}
 
     def build(self, plan: Plan, progress: Progress) -> None:
         """Has the kernels of a plan in one loaded library, without those that cannot be built."""
         instances = {
-            ForwardKernelInstance(cfg, problem.variant)
-            for problem, configs in plan.items()
-            for cfg in configs
+            KernelId(cfg, workload.variant) for workload, configs in plan.items() for cfg in configs
         }
         self._load(sorted(instances), progress)
 
     def check(
-        self, problem: Problem, configs: Sequence[ForwardKernelConfig]
+        self, workload: Workload, configs: Sequence[ForwardKernelConfig]
     ) -> dict[ForwardKernelConfig, str]:
         wrong = {}
-        if self._checker is None or self._checker.problem != problem:
+        if self._checker is None or self._checker.workload != workload:
             self._checker = None  # frees the tensors before the next are made
             self._runs = {}
-            self._checker = Checker(problem, self._device)
+            self._checker = Checker(workload, self._device)
         for cfg in configs:
-            why_not = self._unbuilt.get(ForwardKernelInstance(cfg, problem.variant))
+            why_not = self._unbuilt.get(KernelId(cfg, workload.variant))
             if why_not is not None:
                 wrong[cfg] = why_not
                 continue
@@ -73,18 +71,18 @@ class KernelLab:
         return wrong
 
     def time(
-        self, problem: Problem, configs: Sequence[ForwardKernelConfig], repeats: int | None
+        self, workload: Workload, configs: Sequence[ForwardKernelConfig], repeats: int | None
     ) -> dict[ForwardKernelConfig, Timing]:
-        self._prepare(problem, configs)
+        self._prepare(workload, configs)
         times = self._timer({str(cfg): self._runs[cfg] for cfg in configs}, repeats)
         return {cfg: times[str(cfg)] for cfg in configs}
 
     def soak(
-        self, problem: Problem, configs: Sequence[ForwardKernelConfig]
+        self, workload: Workload, configs: Sequence[ForwardKernelConfig]
     ) -> dict[ForwardKernelConfig, str]:
         """On the cases at the seams of each kernel's tiles, none of them random, with reruns."""
         reruns = RERUNS if self._target.kind == "cuda" else RERUNS_ON_EMULATOR
-        plan = SoakPlan(random_cases=0, reruns=reruns, variants=[problem.variant])
+        plan = SoakPlan(random_cases=0, reruns=reruns, variants=[workload.variant])
         tallies = soak(configs, plan, self._device)
         return {
             tally.instance.config: f"{tally.failures[0].case}: {tally.failures[0].failure}"
@@ -92,14 +90,14 @@ class KernelLab:
             if tally.failures
         }
 
-    def _prepare(self, problem: Problem, configs: Sequence[ForwardKernelConfig]) -> None:
+    def _prepare(self, workload: Workload, configs: Sequence[ForwardKernelConfig]) -> None:
         """After an interruption they were checked by an earlier process: once more is cheap."""
-        known = self._runs if self._checker and self._checker.problem == problem else {}
-        if wrong := self.check(problem, [cfg for cfg in configs if cfg not in known]):
+        known = self._runs if self._checker and self._checker.workload == workload else {}
+        if wrong := self.check(workload, [cfg for cfg in configs if cfg not in known]):
             name, why = next(iter(wrong.items()))
             raise TuningError(f"{name} was right before and is not now: {why}")
 
-    def _load(self, instances: Sequence[ForwardKernelInstance], progress: Progress) -> None:
+    def _load(self, instances: Sequence[KernelId], progress: Progress) -> None:
         """Where one cannot be built, halves: so the others are still in few libraries."""
         try:
             load_kernels(instances, self._target, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
 from flashsmith.configs.families import FAMILIES
 
 RANKED_BY = (
@@ -19,7 +19,7 @@ _SECTOR_BYTES = 32
 def counting_arch(configs: Iterable[ForwardKernelConfig]) -> str:
     """The plainest architecture that has all kernels."""
     kinds = {type(config) for config in configs} or {FAMILIES[0].config}
-    return max(kinds, key=lambda kind: kind.family_number).minimum_gpu
+    return max(kinds, key=CONFIG_CLASSES.index).minimum_gpu
 
 
 def memory_work(counts: Mapping[str, int | None]) -> tuple[int, ...]:

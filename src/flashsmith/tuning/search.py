@@ -11,19 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from flashsmith.bench import Problem, Timing
+from flashsmith.bench import Timing
 from flashsmith.configs import (
     ForwardKernelConfig,
-    ForwardKernelInstance,
+    KernelId,
+    Workload,
     parse_kernel_name_into_config,
+    sort_key,
 )
-from flashsmith.configs.families import families_for, rule_config, serves
+from flashsmith.configs.families import serving
+from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.selection.tables import Entry, Key, Measured, length_bucket
+from flashsmith.selection.tables import Entry, Measured
 from flashsmith.tuning.journal import Journal
 
 Config = ForwardKernelConfig
-Plan = Mapping[Problem, Sequence[Config]]  # the last one of each problem is the rule's choice
+Plan = Mapping[Workload, Sequence[Config]]  # the last one of each workload is the rule's choice
 Progress = Callable[[int, int, str], None]  # done, in all, what comes now
 
 REPEATS = 30  # of the last round
@@ -32,87 +35,80 @@ _KEEP = 1 / 3  # of the configurations, from round to round
 
 
 class Lab(Protocol):
-    """Where kernels run. All methods take configurations of one problem."""
+    """Where kernels run. All methods take configurations of one workload."""
 
-    def check(self, problem: Problem, configs: Sequence[Config]) -> dict[Config, str]:
+    def check(self, workload: Workload, configs: Sequence[Config]) -> dict[Config, str]:
         """Runs each once; those that are wrong or failed, and why.
 
         Raises GpuLostError when a kernel took the GPU with it.
         """
 
     def time(
-        self, problem: Problem, configs: Sequence[Config], repeats: int | None
+        self, workload: Workload, configs: Sequence[Config], repeats: int | None
     ) -> Mapping[Config, Timing]:
         """Times them in turn, ``repeats`` times each; back to back if it is None."""
 
-    def soak(self, problem: Problem, configs: Sequence[Config]) -> dict[Config, str]:
-        """Runs kernels of the problem's mask where their tiles meet, whatever its lengths.
+    def soak(self, workload: Workload, configs: Sequence[Config]) -> dict[Config, str]:
+        """Runs kernels of the workload's variant where their tiles meet, whatever its lengths.
 
         Those that were wrong anywhere, and where. Raises GpuLostError as ``check``.
         """
 
 
 def make_plan(
-    problems: Sequence[Problem], configs: Sequence[Config], arch: str
-) -> dict[Problem, list[Config]]:
-    """What to try for each problem: what can run it on ``arch``, and last the rule's choice.
+    workloads: Sequence[Workload], configs: Sequence[Config], arch: str
+) -> dict[Workload, list[Config]]:
+    """What to try for each workload: what can run it on ``arch``, and last the rule's choice.
 
     Raises:
-        ValueError: No blocks divide a length, or ``configs`` has nothing for a problem; two lengths
+        ValueError: No family takes a workload there, or ``configs`` has nothing for it; two lengths
             fall into one bucket, so that they would have one entry.
     """
-    families = families_for(arch)
-    plan: dict[Problem, list[Config]] = {}
-    buckets: dict[Key, Problem] = {}
-    for problem in problems:
-        rule = rule_config(families, problem.dtype, problem.d_head, problem.seq_len)
-        fitting = [
-            cfg
-            for cfg in configs
-            if (cfg.dtype, cfg.d_head) == (problem.dtype, problem.d_head)
-            and serves(cfg, families, problem.seq_len)
-            and not cfg.problems(arch)
-        ]
+    plan: dict[Workload, list[Config]] = {}
+    taken: dict[TuningKey, Workload] = {}
+    for workload in workloads:
+        served = serving(workload, arch)
+        fitting = [cfg for cfg in configs if not served.why_not(cfg) and not cfg.problems(arch)]
         if not fitting:
             raise ValueError(
-                f"none of the kernels can run {problem} on {arch}; choose other --kernels, or "
+                f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
                 "narrow --dtype, --d-head or --seq-len"
             )
-        key = (problem.dtype, problem.d_head, problem.mask, length_bucket(problem.seq_len))
-        other = buckets.setdefault(key, problem)
-        if other is not problem:
+        other = taken.setdefault(workload.tuning_key, workload)
+        if other is not workload:
+            lengths = f"{other.problem.seq_len_k} and {workload.problem.seq_len_k}"
             raise ValueError(
-                f"lengths {other.seq_len} and {problem.seq_len} share one entry of the table; "
-                "tune for one of them"
+                f"lengths {lengths} share one entry of the table; tune for one of them"
             )
-        plan[problem] = [*(cfg for cfg in dict.fromkeys(fitting) if cfg != rule), rule]
+        rule = served.rule_config
+        plan[workload] = [*(cfg for cfg in dict.fromkeys(fitting) if cfg != rule), rule]
     return plan
 
 
 def search(
     plan: Plan, lab: Lab, journal: Journal, progress: Progress, repeats: int = REPEATS
 ) -> list[Entry]:
-    """The best configurations of each problem, from what the journal knows and the lab measures.
+    """The best configurations of each workload, from what the journal knows and the lab measures.
 
     Raises:
-        TuningError: No candidate of a problem gives a right result.
+        TuningError: No candidate of a workload gives a right result.
         GpuLostError: A kernel took the GPU with it. The journal remembers which, so a new process
             goes on without it.
     """
     steps_each = 3 + len(_ROUNDS)
     entries = []
-    for i, (problem, configs) in enumerate(plan.items()):
+    for i, (workload, configs) in enumerate(plan.items()):
 
-        def say(step: int, what: str, i: int = i, problem: Problem = problem) -> None:
-            progress(i * steps_each + step, len(plan) * steps_each, f"{problem}: {what}")
+        def say(step: int, what: str, i: int = i, workload: Workload = workload) -> None:
+            progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
 
-        entries.append(_search_one(problem, configs, lab, journal, say, repeats))
+        entries.append(_search_one(workload, configs, lab, journal, say, repeats))
     progress(len(plan) * steps_each, len(plan) * steps_each, "")
     return entries
 
 
 def _search_one(
-    problem: Problem,
+    workload: Workload,
     configs: Sequence[Config],
     lab: Lab,
     journal: Journal,
@@ -120,10 +116,10 @@ def _search_one(
     repeats: int,
 ) -> Entry:
     say(0, f"checking {len(configs)} kernels")
-    excluded = _check(problem, configs, lab, journal)
+    excluded = _check(workload, configs, lab, journal)
     left = [cfg for cfg in configs if cfg not in excluded]
     if not left:
-        raise _nothing_left(problem, excluded)
+        raise _nothing_left(workload, excluded)
     rule = configs[-1]
     times: dict[Config, Timing] = {}
     for step, share in enumerate(_ROUNDS, 1):
@@ -131,49 +127,42 @@ def _search_one(
             left = survivors(times, rule)
         launches = max(1, round(share * repeats))
         say(step, f"timing {len(left)} kernels, {launches} times")
-        times = _time(problem, left, launches, lab, journal)
+        times = _time(workload, left, launches, lab, journal)
     say(1 + len(_ROUNDS), f"soaking {len(times)} kernels")
-    unsound = _soak(problem, _rank(times), lab, journal)
+    unsound = _soak(workload, _rank(times), lab, journal)
     sound = [cfg for cfg in _rank(times) if cfg not in unsound]
     if not sound:
-        raise _nothing_left(problem, unsound)
+        raise _nothing_left(workload, unsound)
     say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
-    steady = _time(problem, sound, None, lab, journal)
-    measured = [_measured(problem, cfg, times[cfg], steady[cfg]) for cfg in sound]
-    return _entry(problem, configs, {**excluded, **unsound}, measured)
+    steady = _time(workload, sound, None, lab, journal)
+    measured = [_measured(workload, cfg, times[cfg], steady[cfg]) for cfg in sound]
+    return _entry(workload, configs, {**excluded, **unsound}, measured)
 
 
-def _nothing_left(problem: Problem, excluded: Mapping[Config, str]) -> TuningError:
+def _nothing_left(workload: Workload, excluded: Mapping[Config, str]) -> TuningError:
     reasons = "; ".join(f"{cfg}: {why}" for cfg, why in list(excluded.items())[:3])
-    return TuningError(f"no kernel can be tuned for {problem}: {reasons}")
+    return TuningError(f"no kernel can be tuned for {workload}: {reasons}")
 
 
 def survivors(times: Mapping[Config, Timing], rule: Config) -> list[Config]:
-    """The fastest third, the fastest of each tile, and the rule's choice, fastest first.
-
-    A slower tile may be the only one that divides another length of the same bucket.
-    """
+    """The fastest third and the rule's choice, fastest first."""
     ranked = _rank(times)
-    kept = set(ranked[: math.ceil(len(ranked) * _KEEP)])
-    tiles: dict[tuple[int, int], Config] = {}
-    for cfg in ranked:
-        tiles.setdefault((cfg.B_r, cfg.B_c), cfg)
-    kept |= {*tiles.values(), rule}
+    kept = {*ranked[: math.ceil(len(ranked) * _KEEP)], rule}
     return [cfg for cfg in ranked if cfg in kept]
 
 
 def _check(
-    problem: Problem, configs: Sequence[Config], lab: Lab, journal: Journal
+    workload: Workload, configs: Sequence[Config], lab: Lab, journal: Journal
 ) -> dict[Config, str]:
-    lost: dict[str, str] = journal.recall(problem=_plain(problem), lost=True) or {}
+    lost: dict[str, str] = journal.recall(workload=workload.as_row(), lost=True) or {}
     to_check = [cfg for cfg in configs if cfg.short_form() not in lost]
-    question: dict[str, Any] = {"problem": _plain(problem), "check": _names(to_check)}
+    question: dict[str, Any] = {"workload": workload.as_row(), "check": _names(to_check)}
     wrong = journal.recall(**question)
     if wrong is None:
         try:
-            found = lab.check(problem, to_check)
+            found = lab.check(workload, to_check)
         except GpuLostError as error:
-            journal.add({**lost, error.culprit: str(error)}, problem=_plain(problem), lost=True)
+            journal.add({**lost, error.culprit: str(error)}, workload=workload.as_row(), lost=True)
             raise
         wrong = {cfg.short_form(): why for cfg, why in found.items()}
         journal.add(wrong, **question)
@@ -182,34 +171,34 @@ def _check(
 
 
 def _time(
-    problem: Problem, configs: Sequence[Config], repeats: int | None, lab: Lab, journal: Journal
+    workload: Workload, configs: Sequence[Config], repeats: int | None, lab: Lab, journal: Journal
 ) -> dict[Config, Timing]:
     question: dict[str, Any] = {
-        "problem": _plain(problem), "time": _names(configs), "repeats": repeats
+        "workload": workload.as_row(), "time": _names(configs), "repeats": repeats
     }  # fmt: skip
     known = journal.recall(**question)
     if known is None:
-        times = lab.time(problem, configs, repeats)
+        times = lab.time(workload, configs, repeats)
         known = {cfg.short_form(): asdict(times[cfg]) for cfg in configs}
         journal.add(known, **question)
     return {parse_kernel_name_into_config(name): Timing(**t) for name, t in known.items()}
 
 
 def _soak(
-    problem: Problem, configs: Sequence[Config], lab: Lab, journal: Journal
+    workload: Workload, configs: Sequence[Config], lab: Lab, journal: Journal
 ) -> dict[Config, str]:
     """Those that may not enter a table, and why. Each is soaked once for all entries of a mask."""
 
     def question(cfg: Config) -> dict[str, Any]:
-        return {"soak": cfg.short_form(), "mask": problem.mask}
+        return {"soak": cfg.short_form(), "mask": workload.variant.name}
 
     unknown = [cfg for cfg in configs if journal.recall(**question(cfg)) is None]
     if unknown:
         try:
-            found = lab.soak(problem, unknown)
+            found = lab.soak(workload, unknown)
         except GpuLostError as error:
             for cfg in unknown:
-                if error.culprit == ForwardKernelInstance(cfg, problem.variant).name:
+                if error.culprit == KernelId(cfg, workload.variant).name:
                     journal.add(f"soak: {error}", **question(cfg))
             raise
         for cfg in unknown:
@@ -219,15 +208,15 @@ def _soak(
 
 
 def _entry(
-    problem: Problem,
+    workload: Workload,
     configs: Sequence[Config],
     excluded: Mapping[Config, str],
     measured: Sequence[Measured],
 ) -> Entry:
-    ranked = sorted(measured, key=lambda row: (row.cost, row.config.sort_key))
+    ranked = sorted(measured, key=lambda row: (row.cost, sort_key(row.config)))
     rule = next((row for row in ranked if row.config == configs[-1]), None)
     return Entry(
-        **asdict(problem),
+        workload,
         tried=len(configs),
         excluded={cfg.short_form(): why for cfg, why in excluded.items()},
         rule_ratio=None if rule is None else round(rule.cost / ranked[0].cost, 4),
@@ -235,20 +224,16 @@ def _entry(
     )
 
 
-def _measured(problem: Problem, cfg: Config, timing: Timing, steady: Timing) -> Measured:
+def _measured(workload: Workload, cfg: Config, timing: Timing, steady: Timing) -> Measured:
     ms, low, high, back_to_back = (
         round(t, 5) for t in (timing.ms, timing.low, timing.high, steady.ms)
     )
-    return Measured(cfg, ms, low, high, round(problem.tflops(timing.ms), 1), back_to_back)
+    return Measured(cfg, ms, low, high, round(workload.tflops(timing.ms), 1), back_to_back)
 
 
 def _rank(times: Mapping[Config, Timing]) -> list[Config]:
-    return sorted(times, key=lambda cfg: (times[cfg].ms, cfg.sort_key))
+    return sorted(times, key=lambda cfg: (times[cfg].ms, sort_key(cfg)))
 
 
 def _names(configs: Sequence[Config]) -> list[str]:
     return [cfg.short_form() for cfg in configs]
-
-
-def _plain(problem: Problem) -> dict[str, Any]:
-    return asdict(problem) | {"dtype": str(problem.dtype)}

@@ -1,6 +1,7 @@
-// Kernels that read shared memory by ldmatrix and arrive at an mbarrier. tests/test_lint_build.py
-// compiles them; the listings beside this file are what cuobjdump 13.2 shows of nvcc 13.0's objects
-// (two kernels for sm_90a, one for the other architectures; headers and padding cut).
+// Kernels that read shared memory by ldmatrix and arrive at an mbarrier.
+// tests/jit/test_lint_build.py compiles them; the listings beside this file are what cuobjdump 13.2
+// shows of nvcc 13.0's objects (two kernels for sm_90a, one for the other architectures; headers
+// and padding cut).
 #include <cstdint>
 
 namespace {

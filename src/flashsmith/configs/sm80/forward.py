@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flashsmith.configs.base import ELEMENT_BYTES, ForwardConfigBase
-from flashsmith.configs.dtype import DType
+from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag
+from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
@@ -22,13 +22,15 @@ from flashsmith.gpus import (
 
 MMA_M = 16  # mma.sync.m16n8k16: rows of Q in a fragment
 MMA_K = 16  # elements of a fragment along the dimension that is summed over
+CHUNK_BYTES = 16  # what a thread copies at a time
+MOST_CHUNKS_SIDE_BY_SIDE = 16  # that the threads copy of one row at a time
 MIN_COMPUTE_CAPABILITY = (8, 0)  # cp.async, ldmatrix and the BF16 mma
 
 # FP32 accumulators S and O that a thread may hold; the rest are for addresses and fragments.
 MAX_ACCUMULATOR_REGISTERS = 224
 
 SUPPORTED_VALUES = {
-    "d_head": (64, 128),
+    "d_head": (64, 96, 128, 192, 256),
     "B_r": (64, 128),
     "B_c": (32, 64, 128),
     "n_warps": (4, 8),
@@ -38,25 +40,31 @@ _LOAD_TILES = ("Q_mma_load_K_tiles", "K_mma_load_K_tiles", "V_mma_load_K_tiles")
 
 
 @dataclass(frozen=True, order=True)
-class FlashForwardKernelConfig(ForwardConfigBase):
+class FlashForwardKernelConfig(ForwardKernelConfig):
     """How a kernel works: one point of the configuration space, the C++ struct of the same name.
 
     Same fields in the same order as the C++ struct, and the same order between configurations.
 
     dtype: element type of Q, K, V and O; sums and statistics are FP32.
-    d_head: head dimension, 64 or 128.
+    d_head: head dimension, 64, 96, 128, 192 or 256.
     B_r: rows of Q that a thread block works on.
     B_c: rows of K and V that are in shared memory at a time.
-    n_warps: warps of a thread block, which share the rows of Q.
-    async_copy: global to shared memory with cp.async, else through registers.
-    eager_load_blocks: load the next K and V block as early as their buffer is free.
-    swizzled: permute the 16-byte chunks of a shared-memory row against bank conflicts.
-    Q_mma_load_K_tiles, K_mma_load_K_tiles, V_mma_load_K_tiles: fragments along the mma's K
-        dimension that are loaded from shared memory at a time; 0: the operand's whole block is
-        held in registers.
-    mma_double_buffer_loads: load the next fragments before the current mma.
-    optimized_softmax: the softmax scale is folded into the exponential, row sums are reduced once
-        at the end.
+    n_warps: warps of a thread block, which share the rows of Q. Each reads all of K and V from
+        shared memory.
+    async_copy: global to shared memory with cp.async, past the registers, and the warp goes on;
+        else a load to registers and a store, and the warp waits.
+    eager_load_blocks: load the next K and V block as early as their buffer is free, else right
+        before its use. It makes sense with async_copy: an early load would else hold the block in
+        registers.
+    swizzled: permute the 16-byte chunks of a shared-memory row against bank conflicts: chunk c of
+        row r lies at c ^ (r % 8).
+    Q_mma_load_K_tiles, K_mma_load_K_tiles, V_mma_load_K_tiles: fragments (16 elements along the
+        dimension that is summed over) that are loaded from shared memory before the mma that use
+        them; 0: all. A whole Q stays in registers for the kernel's life.
+    mma_double_buffer_loads: load the next group of fragments before the current group's mma.
+    optimized_softmax: the softmax scale is folded into the exponential's multiply-add, row sums are
+        reduced across lanes once, and O is rescaled only where a row's maximum has grown by more
+        than 2^8.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -79,14 +87,13 @@ class FlashForwardKernelConfig(ForwardConfigBase):
     optimized_softmax: bool
 
     family: ClassVar[str] = "sm80"
-    family_number: ClassVar[int] = 0
     minimum_gpu: ClassVar[str] = "sm_80"
     exact_arch: ClassVar[bool] = False
     kernel_function: ClassVar[str] = "sm80::flash_forward_kernel"
     static_configuration: ClassVar[str] = "sm80::StaticForwardKernelConfig"
     kernel_arguments: ClassVar[str] = "ForwardKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/flash_attention.cuh"
     kernel_pointer: ClassVar[str] = "forward_kernel_fn"
-    kernel_map: ClassVar[str] = "forward_kernels"
     marker: ClassVar[str] = ""
     tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
     feature_table: ClassVar[tuple[Feature, ...]] = (
@@ -104,14 +111,11 @@ class FlashForwardKernelConfig(ForwardConfigBase):
         return [
             *_value_problems(self),
             *_row_problems(self),
+            *_copy_problems(self),
             *_load_tile_problems(self),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
         ]
-
-    def takes(self, seq_len_k: int, *, plain: bool) -> bool:
-        """Its blocks have to divide the length."""
-        return plain and seq_len_k % self.B_r == 0 and seq_len_k % self.B_c == 0
 
     @property
     def threads_per_block(self) -> int:
@@ -136,6 +140,19 @@ def _row_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
             f"B_r is {config.B_r}, which {config.n_warps} warps cannot share in multiples of an "
             f"mma's {MMA_M} rows; B_r must be a multiple of {MMA_M * config.n_warps}."
         )
+
+
+def _copy_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+    # As ChunkWalk in csrc/include/flashsmith/sm80/smem_tile.cuh shares a tile's chunks.
+    row_chunks = config.d_head * ELEMENT_BYTES // CHUNK_BYTES
+    side_by_side = min(row_chunks & -row_chunks, MOST_CHUNKS_SIDE_BY_SIDE)
+    rows = config.threads_per_block // max(side_by_side, 1)
+    for name in ("B_r", "B_c"):
+        if getattr(config, name) % max(rows, 1) != 0:
+            yield (
+                f"{name} is {getattr(config, name)}, but {config.n_warps} warps copy {rows} rows "
+                f"of d_head {config.d_head} at a time; {name} must be a multiple of that."
+            )
 
 
 def _load_tile_problems(config: FlashForwardKernelConfig) -> Iterator[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
-from flashsmith.configs.dtype import DType
 from flashsmith.configs.names import parse_kernel_name_into_config
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
+from flashsmith.dtype import DType
 
 # One optimization a step, in this order.
 _PROGRESSION = (
@@ -43,14 +43,14 @@ def should_autotune_config(cfg: FlashForwardKernelConfig) -> bool:
 def get_autotuning_kernel_configs(
     dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = (128,)
 ) -> list[FlashForwardKernelConfig]:
-    """The tuning space, sorted: 40 configurations for each dtype and head dimension."""
+    """The tuning space, sorted: 40 configurations for each dtype and d_head up to 128."""
     both = (False, True)
     space: Iterable[tuple[Any, ...]] = product(
         dtypes,
         d_heads,
         (64, 128),  # B_r
         (32, 64),  # B_c
-        (4,),  # n_warps
+        (4, 8),  # n_warps
         (True,),  # async_copy
         (True,),  # eager_load_blocks
         (True,),  # swizzled
@@ -61,7 +61,12 @@ def get_autotuning_kernel_configs(
         both,  # optimized_softmax
     )
     configs = {FlashForwardKernelConfig(*point) for point in space}
-    return sorted(filter(should_autotune_config, configs))
+    return sorted(cfg for cfg in configs if should_autotune_config(cfg) and _is_worth_tuning(cfg))
+
+
+def _is_worth_tuning(cfg: FlashForwardKernelConfig) -> bool:
+    """Up to d_head 128 two blocks of four warps fit on an SM, and hide each other's barriers."""
+    return not cfg.problems() and (cfg.n_warps == 4 or cfg.d_head > 128)
 
 
 def get_kernel_progression_configs(
@@ -80,44 +85,50 @@ def get_kernel_progression_configs(
         for B_r, B_c, n_warps in blocks
         for features in _PROGRESSION
     )
-    configs = (parse_kernel_name_into_config(name) for name in names)
-    return [
-        config
-        for config in configs
-        if isinstance(config, FlashForwardKernelConfig) and not config.problems()
-    ]
+    configs = [parse_kernel_name_into_config(name) for name in names]
+    buildable = [config for config in configs if not config.problems(config.minimum_gpu)]
+    return cast("list[FlashForwardKernelConfig]", buildable)
+
+
+# For each d_head: the tile (B_r, B_c, n_warps), fragments loaded at a time, and whether the next
+# are loaded before the mma. No tile takes more shared memory than a block has on GPUs with 100 KiB
+# a multiprocessor.
+_ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
+_RULE = {
+    64: ((128, 64, 4), _TWO_FRAGMENTS, True),
+    96: ((128, 64, 4), _TWO_FRAGMENTS, True),
+    128: ((128, 64, 4), _TWO_FRAGMENTS, True),
+    192: ((64, 64, 4), _ALL_OF_Q, True),
+    256: ((64, 64, 4), _ALL_OF_Q, False),
+}
+_RULE_SHORT = ((64, 64, 4), (0, 0, 0), True)  # up to so many keys, and d_head 128:
+_SHORT = 64
 
 
 def rule(dtype: DType, d_head: int, seq_len: int) -> FlashForwardKernelConfig:
-    """B_r 128 where the sequence length allows it, else 64; B_c 64; all knobs on.
+    """One configuration for each d_head, and one of half the rows for up to 64 keys.
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
-    fragment of K and V twice. Measured on the H200, docs/kernels/sm80-forward.md.
+    fragment of K and V twice; from d_head 192 on its accumulators leave no room for that. Measured
+    on the H200, docs/kernels/sm80-forward.md.
     """
-    if d_head not in (64, 128):
-        raise ValueError(
-            f"q has d_head {d_head}; supported are 64 and 128, and on compute capability 9.0 also "
-            "96, 192 and 256"
-        )
-    if seq_len % 64 != 0:
-        raise ValueError(
-            f"q has sequence length {seq_len}; it must be a multiple of 64 on GPUs other than "
-            "compute capability 9.0: pad it"
-        )
-    large = seq_len % 128 == 0
-    tiles = 2 if large else 0
+    if d_head not in _RULE:
+        supported = ", ".join(map(str, _RULE))
+        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    short = seq_len <= _SHORT and d_head <= 128
+    (B_r, B_c, n_warps), (Q, K, V), buffer = _RULE_SHORT if short else _RULE[d_head]
     return FlashForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,
-        B_r=128 if large else 64,
-        B_c=64,
-        n_warps=4,
+        B_r=B_r,
+        B_c=B_c,
+        n_warps=n_warps,
         async_copy=True,
         eager_load_blocks=True,
         swizzled=True,
-        Q_mma_load_K_tiles=tiles,
-        K_mma_load_K_tiles=tiles,
-        V_mma_load_K_tiles=tiles,
-        mma_double_buffer_loads=True,
+        Q_mma_load_K_tiles=Q,
+        K_mma_load_K_tiles=K,
+        V_mma_load_K_tiles=V,
+        mma_double_buffer_loads=buffer,
         optimized_softmax=True,
     )

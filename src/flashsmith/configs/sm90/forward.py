@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from flashsmith.configs.base import ELEMENT_BYTES, ForwardConfigBase
-from flashsmith.configs.dtype import DType
+from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
+from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import GpuArchitecture, get_gpu_architecture
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
@@ -43,33 +43,40 @@ def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
 
 
 @dataclass(frozen=True, order=True)
-class Sm90ForwardKernelConfig(ForwardConfigBase):
+class Sm90ForwardKernelConfig(ForwardKernelConfig):
     """How a kernel works: one point of the configuration space, the C++ struct of the same name.
 
     A thread block has one warpgroup that loads, and others that compute (consumers).
 
     dtype: element type of Q, K, V and O; sums and statistics are FP32.
-    d_head: head dimension: 64, 96, 128, 192 or 256.
+    d_head: head dimension, one of SUPPORTED_D_HEADS.
     B_r: rows of Q that a thread block works on at a time, 64 for each consumer warpgroup.
     B_c: rows of K and V that a stage holds.
     n_warpgroups: consumer warpgroups.
-    n_stages: blocks of K, and of V, that are in shared memory at a time.
-    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T take Q from registers, the
-        others from shared memory.
-    overlap_softmax: Q K^T of the next block runs while the softmax of this one does.
+    n_stages: blocks of K, and of V, that are in shared memory at a time: how far the producer may
+        be ahead.
+    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T take Q from registers, loaded
+        once a tile, the others from shared memory. That is less shared-memory traffic for 4
+        registers a thread each; with all of them Q's buffer is free a tile ahead.
+    overlap_softmax: Q K^T of the next block runs while the softmax of this one does; S and P have
+        registers of their own.
     ping_pong: the consumer warpgroups take turns with the tensor cores.
     persistent: one block on each multiprocessor works on tile after tile.
-    dynamic_queue: persistent blocks take their next tile from a queue in global memory, else block
-        b of n works on the tiles b, b + n, b + 2 n and so on.
+    dynamic_queue: persistent blocks take their next tile from a queue in global memory, so that no
+        block waits for another's long tile; that needs 8 bytes of workspace. Else block b of n
+        works on the tiles b, b + n, b + 2 n and so on.
     overlap_tiles: persistent blocks run a tile's last P V with the next tile's first Q K^T.
-    heads_per_group: tiles go, longest first, through so many heads at a time; 0: head by head.
+    heads_per_group: tiles go, longest first, through so many heads at a time; 0: head by head,
+        which keeps K and V in L2.
     cluster_size: thread blocks that work on neighbouring blocks of Q and load K and V together, by
-        multicast; 1: each on its own.
+        multicast: each loads its share for all; 1: each on its own. Not with dynamic_queue.
     lazy_rescale_log2: O is rescaled only where a row's maximum has grown by more than a factor
         2^this; 0: at every block.
-    stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale.
+    stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale;
+        in FP16 up to a lazy_rescale_log2 of 4.
     fma_exponentials: how many of 16 exponentials are polynomials on the FMA units.
-    tma_store: O leaves through shared memory by a bulk copy, else from registers.
+    tma_store: O leaves through shared memory by bulk copies, 128 columns at a time, else from
+        registers.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -97,14 +104,13 @@ class Sm90ForwardKernelConfig(ForwardConfigBase):
     tma_store: bool
 
     family: ClassVar[str] = "sm90"
-    family_number: ClassVar[int] = 1
     minimum_gpu: ClassVar[str] = "sm_90a"
     exact_arch: ClassVar[bool] = True
     kernel_function: ClassVar[str] = "sm90::forward_kernel"
     static_configuration: ClassVar[str] = "sm90::KernelTraits"
     kernel_arguments: ClassVar[str] = "Sm90ForwardKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm90/arguments.cuh"
     kernel_pointer: ClassVar[str] = "sm90_forward_kernel_fn"
-    kernel_map: ClassVar[str] = "sm90_forward_kernels"
     marker: ClassVar[str] = WGMMA
     tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warpgroups")
     feature_table: ClassVar[tuple[Feature, ...]] = (
@@ -137,10 +143,6 @@ class Sm90ForwardKernelConfig(ForwardConfigBase):
             *_gpu_problems(self, architecture),
         ]
 
-    def takes(self, seq_len_k: int, *, plain: bool) -> bool:
-        """It takes every length, k of any length and with fewer heads, and gives log-sum-exp."""
-        return True
-
     def for_dtype(self, dtype: DType) -> Sm90ForwardKernelConfig:
         """The same tiles for another element type; FP16 has less room for a stale maximum."""
         lead = max_lead_log2(dtype, stale_maximum=self.stale_maximum)
@@ -162,11 +164,6 @@ class Sm90ForwardKernelConfig(ForwardConfigBase):
     @property
     def has_polynomials(self) -> bool:
         return self.fma_exponentials > 0
-
-    @property
-    def workspace_bytes(self) -> int:
-        """The queue's next tile, and how many blocks have found it empty."""
-        return 8 if self.dynamic_queue else 0
 
 
 def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:

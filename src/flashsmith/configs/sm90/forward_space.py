@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from flashsmith.configs.dtype import DType
 from flashsmith.configs.names import parse_kernel_name_into_config
-from flashsmith.configs.sm90.forward import WGMMA_M, Sm90ForwardKernelConfig, max_lead_log2
+from flashsmith.configs.sm90.forward import (
+    SUPPORTED_D_HEADS,
+    WGMMA_M,
+    Sm90ForwardKernelConfig,
+    max_lead_log2,
+)
+from flashsmith.dtype import DType
 from flashsmith.gpus import get_gpu_architecture
 
 # One idea a step, in this order.
@@ -123,12 +128,12 @@ def make_sm90_config(
 def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
     """The steps from the plainest wgmma kernel to the best, in that order, BF16 and d_head 128."""
     names = (f"{_PROGRESSION_TILES}: {features}" for features in _PROGRESSION)
-    configs = (parse_kernel_name_into_config(name) for name in names)
-    return [config for config in configs if isinstance(config, Sm90ForwardKernelConfig)]
+    configs = [parse_kernel_name_into_config(name) for name in names]
+    return cast("list[Sm90ForwardKernelConfig]", configs)
 
 
 def get_sm90_autotuning_kernel_configs(
-    dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = tuple(_TUNING_TILES)
+    dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = SUPPORTED_D_HEADS
 ) -> list[Sm90ForwardKernelConfig]:
     """The tuning space of the sm90 family, sorted: at most 40 points for each dtype and d_head.
 
@@ -136,8 +141,8 @@ def get_sm90_autotuning_kernel_configs(
         ValueError: the family does not take a d_head.
     """
     d_heads = tuple(d_heads)
-    if unknown := [d_head for d_head in d_heads if d_head not in _TUNING_TILES]:
-        supported = ", ".join(map(str, _TUNING_TILES))
+    if unknown := [d_head for d_head in d_heads if d_head not in SUPPORTED_D_HEADS]:
+        supported = ", ".join(map(str, SUPPORTED_D_HEADS))
         raise ValueError(f"d_head {unknown[0]} is not known; supported: {supported}")
     configs = {
         make_sm90_config(dtype, d_head, tiles, heads_per_group=heads, stale_maximum=stale)
@@ -156,8 +161,8 @@ def rule(dtype: DType, d_head: int, seq_len: int) -> Sm90ForwardKernelConfig:
     Raises:
         ValueError: The family does not take d_head. It takes every ``seq_len``.
     """
-    if d_head not in _RULE_TILES:
-        supported = ", ".join(map(str, _RULE_TILES))
+    if d_head not in SUPPORTED_D_HEADS:
+        supported = ", ".join(map(str, SUPPORTED_D_HEADS))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
     return make_sm90_config(
         dtype, d_head, _RULE_TILES[d_head], heads_per_group=16, stale_maximum=True

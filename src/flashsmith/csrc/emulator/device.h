@@ -46,15 +46,16 @@ void cp_async_wait_group(int pending,
 
 // ---- asynchronous copies; warp. The source is read, and the bytes appear, at the wait. ----
 
-void cp_async_16(void *shared, const void *global);  // cp.async.cg.shared.global, 16 bytes a thread
+// cp.async.cg.shared.global, 16 bytes a thread; where not `active` zeros, and nothing is read.
+void cp_async_16(void *shared, const void *global, bool active = true);
 void cp_async_commit_group();
 
-// ---- plain memory accesses of 4, 8 or 16 bytes a thread; warp ----
+// ---- plain memory accesses of 4, 8 or 16 bytes a thread; warp. Lanes may be predicated off. ----
 
 void load_shared(void *registers, const void *shared, int bytes);
 void store_shared(void *shared, const void *registers, int bytes);
-void load_global(void *registers, const void *global, int bytes);
-void store_global(void *global, const void *registers, int bytes);
+void load_global(void *registers, const void *global, int bytes, bool active = true);
+void store_global(void *global, const void *registers, int bytes, bool active = true);
 
 // ---- warp-level matrix instructions and shuffles; warp ----
 

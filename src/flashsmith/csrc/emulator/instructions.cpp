@@ -1,5 +1,6 @@
 // Each instruction: what the last lane to arrive does for the whole warp.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "emulator/block.h"
@@ -15,6 +16,7 @@ struct Nothing {};
 struct MemoryArguments {
   void *to;
   const void *from;
+  bool active = true;  // of an access to global memory: false leaves the lane out
 };
 
 [[noreturn]] void refuse(Instruction instruction, int value, const char *what) {
@@ -35,14 +37,25 @@ void count_shared(Block &block, const uint32_t (&offsets)[kLanes], unsigned byte
   block.counters.shared_wavefronts_ideal += wavefronts.ideal;
 }
 
-void count_load(Block &block, const void *const (&addresses)[kLanes], unsigned bytes) {
-  block.counters.global_load_bytes += kLanes * bytes;
-  if (block.options.count) block.counters.global_load_sectors += global_sectors(addresses);
+// The addresses in global memory that the active lanes of a warp access.
+class GlobalAddresses {
+  const void *addresses_[kLanes];
+  unsigned count_ = 0;
+
+ public:
+  void add(const void *address) { addresses_[count_++] = address; }
+  unsigned bytes(unsigned each) const { return count_ * each; }
+  unsigned sectors() const { return global_sectors({addresses_, count_}); }
+};
+
+void count_load(Block &block, const GlobalAddresses &addresses, unsigned bytes) {
+  block.counters.global_load_bytes += addresses.bytes(bytes);
+  if (block.options.count) block.counters.global_load_sectors += addresses.sectors();
 }
 
-void count_store(Block &block, const void *const (&addresses)[kLanes], unsigned bytes) {
-  block.counters.global_store_bytes += kLanes * bytes;
-  if (block.options.count) block.counters.global_store_sectors += global_sectors(addresses);
+void count_store(Block &block, const GlobalAddresses &addresses, unsigned bytes) {
+  block.counters.global_store_bytes += addresses.bytes(bytes);
+  if (block.options.count) block.counters.global_store_sectors += addresses.sectors();
 }
 
 // A single register goes to plain arithmetic, which is not seen here: it counts as used at once.
@@ -104,18 +117,22 @@ void cp_async_wait_group(int pending, Where where) {
   });
 }
 
-void cp_async_16(void *shared, const void *global) {
+void cp_async_16(void *shared, const void *global, bool active) {
   constexpr unsigned kBytes = 16;
-  MemoryArguments arguments{shared, global};
+  MemoryArguments arguments{shared, global, active};
   collective({Instruction::cp_async_16}, arguments,
              [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               static constexpr std::byte kZeros[kBytes] = {};
                uint32_t offsets[kLanes];
-               const void *addresses[kLanes];
+               GlobalAddresses addresses;
                for (unsigned i = 0; i < kLanes; ++i) {
                  offsets[i] = block.shared.offset(lanes[i]->to, kBytes, i);
-                 addresses[i] = lanes[i]->from;
-                 block.global.check(addresses[i], kBytes, GlobalMemory::Use::load, i);
-                 warp.copies.push_back({addresses[i], offsets[i], static_cast<uint8_t>(i)});
+                 const void *source = lanes[i]->active ? lanes[i]->from : kZeros;
+                 if (lanes[i]->active) {
+                   block.global.check(source, kBytes, GlobalMemory::Use::load, i);
+                   addresses.add(source);
+                 }
+                 warp.copies.push_back({source, offsets[i], static_cast<uint8_t>(i)});
                }
                block.shared.begin_copy({warp.index, Instruction::cp_async_16}, offsets, kBytes);
                ++block.counters.cp_async;
@@ -169,34 +186,36 @@ void store_shared(void *shared, const void *registers, int bytes) {
              });
 }
 
-void load_global(void *registers, const void *global, int bytes) {
+void load_global(void *registers, const void *global, int bytes, bool active) {
   const unsigned size = checked_size(bytes, Instruction::load_global);
-  MemoryArguments arguments{registers, global};
+  MemoryArguments arguments{registers, global, active};
   collective({Instruction::load_global, size}, arguments,
              [](Block &block, Warp &warp, MemoryArguments **lanes) {
                const unsigned size = warp.step.modifier();
-               const void *addresses[kLanes];
+               GlobalAddresses addresses;
                for (unsigned i = 0; i < kLanes; ++i) {
-                 addresses[i] = lanes[i]->from;
-                 block.global.check(addresses[i], size, GlobalMemory::Use::load, i);
-                 std::memcpy(lanes[i]->to, addresses[i], size);
+                 if (!lanes[i]->active) continue;
+                 block.global.check(lanes[i]->from, size, GlobalMemory::Use::load, i);
+                 std::memcpy(lanes[i]->to, lanes[i]->from, size);
+                 addresses.add(lanes[i]->from);
                }
                count_load(block, addresses, size);
              });
 }
 
-void store_global(void *global, const void *registers, int bytes) {
+void store_global(void *global, const void *registers, int bytes, bool active) {
   const unsigned size = checked_size(bytes, Instruction::store_global);
-  MemoryArguments arguments{global, registers};
+  MemoryArguments arguments{global, registers, active};
   collective({Instruction::store_global, size}, arguments,
              [](Block &block, Warp &warp, MemoryArguments **lanes) {
                const unsigned size = warp.step.modifier();
                block.clocks.loads(warp.index).use(lanes[0]->from);
-               const void *addresses[kLanes];
+               GlobalAddresses addresses;
                for (unsigned i = 0; i < kLanes; ++i) {
-                 addresses[i] = lanes[i]->to;
-                 block.global.check(addresses[i], size, GlobalMemory::Use::store, i);
+                 if (!lanes[i]->active) continue;
+                 block.global.check(lanes[i]->to, size, GlobalMemory::Use::store, i);
                  std::memcpy(lanes[i]->to, lanes[i]->from, size);
+                 addresses.add(lanes[i]->to);
                }
                count_store(block, addresses, size);
              });

@@ -44,11 +44,11 @@ Wavefronts shared_wavefronts(const uint32_t (&offsets)[kLanes], unsigned bytes) 
   return total;
 }
 
-unsigned global_sectors(const void *const (&addresses)[kLanes]) {
+unsigned global_sectors(std::span<const void *const> addresses) {
   uintptr_t sectors[kLanes];
   unsigned count = 0;
-  for (unsigned i = 0; i < kLanes; ++i) {
-    const uintptr_t sector = reinterpret_cast<uintptr_t>(addresses[i]) / kSectorBytes;
+  for (const void *address : addresses) {
+    const uintptr_t sector = reinterpret_cast<uintptr_t>(address) / kSectorBytes;
     if (count == 0 || sectors[count - 1] != sector) sectors[count++] = sector;
   }
   std::sort(sectors, sectors + count);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace flashsmith::emulator {
 
@@ -13,7 +14,8 @@ struct Wavefronts {
 // lanes. The access is issued in phases of 128 bytes: 32 lanes of 4, 16 of 8 or 8 of 16 bytes.
 Wavefronts shared_wavefronts(const uint32_t (&offsets)[32], unsigned bytes);
 
-// Distinct 32-byte sectors that the lanes' accesses, aligned to at most 16 bytes, fall into.
-unsigned global_sectors(const void *const (&addresses)[32]);
+// Distinct 32-byte sectors that the accesses of up to 32 lanes, aligned to at most 16 bytes, fall
+// into.
+unsigned global_sectors(std::span<const void *const> addresses);
 
 }  // namespace flashsmith::emulator

@@ -1,15 +1,23 @@
-// Runs one kernel over its grid: on the GPU in launch_cuda.cpp, on the CPU in launch_emulator.cpp.
+// Runs the launches of a plan: on the GPU in launch_cuda.cpp, on the CPU in launch_emulator.cpp.
 #pragma once
 
-#include "host/registry.h"
-#include "host/tensors.h"
+#include "host/args/argument.h"
+#include "host/named_kernel.h"
+#include "host/plan.h"
 
 namespace flashsmith {
 
-// For tensors that passed check_forward. Launches on their device and, on a GPU, on the current
-// stream. With `timed` waits and returns the milliseconds between two events around the launch;
-// else returns 0 at once.
-double launch_forward(const RegisteredKernel &registered, const ForwardTensors &tensors,
-                      double softmax_scale, bool timed);
+// How many blocks a device runs side by side. Throws ValueError if this library is for another kind
+// of device.
+int multiprocessors_of(DLDevice device);
+
+// What the launches of a plan need once on a device. Throws DeviceError if it is not one for them.
+void prepare(const FamilyGpus &gpus, const Plan &plan, DLDevice device);
+
+// For tensors that passed the checks, after `prepare`. Launches on their device and, on a GPU, on
+// the current stream. With `timed` waits and returns the milliseconds between two events around the
+// launches; else returns 0 at once.
+double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
+              bool timed);
 
 }  // namespace flashsmith

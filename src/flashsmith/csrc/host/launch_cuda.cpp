@@ -4,13 +4,8 @@
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
-#include <map>
-#include <mutex>
-#include <utility>
-#include <variant>
+#include <optional>
 
-#include "host/arguments.h"
-#include "host/capability.h"
 #include "host/launch.h"
 
 namespace flashsmith {
@@ -30,14 +25,16 @@ void check_cuda(cudaError_t error, const char *call) {
 
 // The launch goes to the tensors' device, whatever the caller's current one is.
 class DeviceGuard {
-  int previous_ = 0;
+  int device_, previous_ = 0;
 
  public:
-  explicit DeviceGuard(int device) {
+  explicit DeviceGuard(int device) : device_(device) {
     FLASHSMITH_CUDA(cudaGetDevice(&previous_));
-    if (device != previous_) FLASHSMITH_CUDA(cudaSetDevice(device));
+    if (device_ != previous_) FLASHSMITH_CUDA(cudaSetDevice(device_));
   }
-  ~DeviceGuard() { cudaSetDevice(previous_); }
+  ~DeviceGuard() {
+    if (device_ != previous_) cudaSetDevice(previous_);
+  }
   DeviceGuard(const DeviceGuard &) = delete;
   DeviceGuard &operator=(const DeviceGuard &) = delete;
 };
@@ -68,102 +65,70 @@ class Timer {
   }
 };
 
-const char *needed_gpu(const FlashForwardKernelConfig &) {
-  return "the kernels need 8.0 or newer (Ampere)";
-}
-const char *needed_gpu(const Sm90ForwardKernelConfig &) {
-  return "the sm90 family runs on 9.0 alone (Hopper)";
-}
-
-template <typename Config>
-void check_capability(const Config &config, int device, int major, int minor) {
-  if (!runs_on(config, major, minor)) {
-    TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
-                               << minor << "; " << needed_gpu(config);
-  }
-}
-
 int attribute(cudaDeviceAttr name, int device) {
   int value = 0;
   FLASHSMITH_CUDA(cudaDeviceGetAttribute(&value, name, device));
   return value;
 }
 
-// Does what a kernel needs once on each device, before its first launch. Returns the device's
-// multiprocessors.
-template <typename Config>
-int prepare(const void *kernel, const Config &config, int device) {
-  static std::mutex mutex;
-  static std::map<std::pair<const void *, int>, int> prepared;
-  const std::lock_guard lock(mutex);
-  const auto found = prepared.find({kernel, device});
-  if (found != prepared.end()) return found->second;
-
-  check_capability(config, device, attribute(cudaDevAttrComputeCapabilityMajor, device),
-                   attribute(cudaDevAttrComputeCapabilityMinor, device));
-  constexpr int kDefaultLimitBytes = 48 << 10;
-  if (shared_memory_bytes(config) > kDefaultLimitBytes) {
-    FLASHSMITH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         shared_memory_bytes(config)));
+void check_capability(const FamilyGpus &gpus, int device) {
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  if (!gpus.include(major, minor)) {
+    TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
+                               << minor << "; the " << gpus.family << " family runs on "
+                               << gpus.major << "." << gpus.minor
+                               << (gpus.exact ? " alone" : " or newer");
   }
-  return prepared[{kernel, device}] = attribute(cudaDevAttrMultiProcessorCount, device);
 }
 
-cudaError_t launch_kernel(const void *kernel, const FlashForwardKernelConfig &,
-                          const cudaLaunchConfig_t &launch, void **parameters) {
-  return cudaLaunchKernel(kernel, launch.gridDim, launch.blockDim, parameters,
-                          launch.dynamicSmemBytes, launch.stream);
-}
-
-cudaError_t launch_kernel(const void *kernel, const Sm90ForwardKernelConfig &config,
-                          cudaLaunchConfig_t launch, void **parameters) {
+void launch_one(const Launch &launch, const KernelArguments &arguments, cudaStream_t stream) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(config.cluster_size), 1, 1};
-  launch.attrs = &cluster;
-  launch.numAttrs = config.cluster_size > 1 ? 1 : 0;
-  return cudaLaunchKernelExC(&launch, kernel, parameters);
-}
-
-template <typename Kernel>
-double launch(const Kernel &registered, const ForwardTensors &tensors, double softmax_scale,
-              bool timed) {
-  const DLDevice device = tensors.q.device();
-  const auto &config = registered.config;
-  const auto *kernel = reinterpret_cast<const void *>(registered.function);
-  const DeviceGuard guard(device.device_id);
-  const int multiprocessors = prepare(kernel, config, device.device_id);
-
-  const auto stream =
-      static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  auto args = forward_args(config, tensors, softmax_scale);
-  void *parameters[] = {&args};
-  const Grid grid = forward_grid(config, tensors, multiprocessors);
+  cluster.val.clusterDim = {launch.cluster, 1, 1};
   cudaLaunchConfig_t settings{};
-  settings.gridDim = dim3(grid.x, grid.y, grid.z);
-  settings.blockDim = dim3(threads_per_block(config));
-  settings.dynamicSmemBytes = shared_memory_bytes(config);
+  settings.gridDim = dim3(launch.grid.x, launch.grid.y, launch.grid.z);
+  settings.blockDim = dim3(launch.threads);
+  settings.dynamicSmemBytes = static_cast<size_t>(launch.shared_memory_bytes);
   settings.stream = stream;
-  const auto run = [&] { FLASHSMITH_CUDA(launch_kernel(kernel, config, settings, parameters)); };
-  if (!timed) {
-    run();
-    return 0;
-  }
-  Timer timer(stream);
-  run();
-  return timer.stop(stream);
+  settings.attrs = &cluster;
+  settings.numAttrs = launch.cluster > 1 ? 1 : 0;
+  void *parameters[] = {const_cast<void *>(arguments.get())};
+  FLASHSMITH_CUDA(cudaLaunchKernelExC(&settings, launch.function, parameters));
 }
 
 }  // namespace
 
-double launch_forward(const RegisteredKernel &registered, const ForwardTensors &tensors,
-                      double softmax_scale, bool timed) {
-  if (tensors.q.device().device_type != kDLCUDA) {
+int multiprocessors_of(DLDevice device) {
+  if (device.device_type != kDLCUDA) {
     TVM_FFI_THROW(ValueError) << "q is not on a GPU, but the library was compiled for one";
   }
-  return std::visit(
-      [&](const auto &kernel) { return launch(kernel, tensors, softmax_scale, timed); },
-      registered.kernel);
+  return attribute(cudaDevAttrMultiProcessorCount, device.device_id);
+}
+
+void prepare(const FamilyGpus &gpus, const Plan &plan, DLDevice device) {
+  check_capability(gpus, device.device_id);
+  const DeviceGuard guard(device.device_id);
+  for (const Launch &launch : plan.launches) {
+    constexpr int kDefaultLimitBytes = 48 << 10;
+    if (launch.shared_memory_bytes > kDefaultLimitBytes) {
+      FLASHSMITH_CUDA(cudaFuncSetAttribute(launch.function,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           launch.shared_memory_bytes));
+    }
+  }
+}
+
+double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
+              bool timed) {
+  const DLDevice device = tensors.given[0]->device();
+  const DeviceGuard guard(device.device_id);
+  const auto stream =
+      static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+  std::optional<Timer> timer;
+  if (timed) timer.emplace(stream);
+  for (const Launch &each : plan.launches) launch_one(each, arguments, stream);
+  return timer ? timer->stop(stream) : 0;
 }
 
 }  // namespace flashsmith

@@ -3,70 +3,62 @@
 #include <tvm/ffi/error.h>
 
 #include <chrono>
-#include <variant>
 
-#include "host/arguments.h"
 #include "host/emulation.h"
 #include "host/launch.h"
 
 namespace flashsmith {
 namespace {
 
-// Persistent kernels are to find more tiles than blocks in small problems, too.
-constexpr int kMultiprocessors = 4;
-
 // The bytes from a tensor's first element to its last.
-emulator::MemoryRange memory_of(const char *name, const tvm::ffi::TensorView &t, bool writable) {
+emulator::MemoryRange memory_of(const Argument &argument, const tvm::ffi::TensorView &t) {
   const auto *first = static_cast<const char *>(t.data_ptr());
   int64_t last = 0;
   for (int i = 0; i < t.ndim(); i++) last += (t.size(i) - 1) * t.stride(i);
-  return {first, static_cast<size_t>(last + 1) * t.dtype().bits / 8, name, writable};
+  return {first, static_cast<size_t>(last + 1) * t.dtype().bits / 8, argument.name,
+          argument.use != Use::read};
 }
 
-const char *kernel_name(const FlashForwardKernelConfig &) { return "flash_forward_kernel"; }
-const char *kernel_name(const Sm90ForwardKernelConfig &) { return "forward_kernel"; }
-
-unsigned cluster_size(const FlashForwardKernelConfig &) { return 1; }
-unsigned cluster_size(const Sm90ForwardKernelConfig &config) {
-  return static_cast<unsigned>(config.cluster_size);
+emulator::Launch describe(const Launch &launch, const KernelArguments &arguments,
+                          const Tensors &tensors) {
+  emulator::Launch described;
+  described.kernel = launch.kernel;
+  described.grid = {launch.grid.x, launch.grid.y, launch.grid.z};
+  described.threads = launch.threads;
+  described.shared_memory_bytes = static_cast<size_t>(launch.shared_memory_bytes);
+  described.cluster = launch.cluster;
+  tensors.for_each([&](const Argument &argument, const tvm::ffi::TensorView &t) {
+    described.memory.push_back(memory_of(argument, t));
+  });
+  described.body = [&launch, &arguments] { launch.call(launch.function, arguments); };
+  return described;
 }
 
-template <typename Kernel>
-emulator::Launch describe(const Kernel &registered, const ForwardTensors &tensors,
-                          double softmax_scale) {
-  const auto &config = registered.config;
-  const Grid grid = forward_grid(config, tensors, kMultiprocessors);
-  emulator::Launch launch;
-  launch.kernel = kernel_name(config);
-  launch.grid = {grid.x, grid.y, grid.z};
-  launch.threads = threads_per_block(config);
-  launch.shared_memory_bytes = shared_memory_bytes(config);
-  launch.cluster = cluster_size(config);
-  launch.memory = {memory_of("q", tensors.q, false), memory_of("k", tensors.k, false),
-                   memory_of("v", tensors.v, false), memory_of("o", tensors.o, true)};
-  if (tensors.lse) launch.memory.push_back(memory_of("lse", *tensors.lse, true));
-  if (tensors.workspace) launch.memory.push_back(memory_of("workspace", *tensors.workspace, true));
-  launch.body = [function = registered.function,
-                 args = forward_args(config, tensors, softmax_scale)] { function(args); };
-  return launch;
-}
-
-}  // namespace
-
-double launch_forward(const RegisteredKernel &registered, const ForwardTensors &tensors,
-                      double softmax_scale, bool timed) {
-  if (tensors.q.device().device_type != kDLCPU) {
-    TVM_FFI_THROW(ValueError) << "q is not in CPU memory, but the library is for the emulator";
-  }
-  const emulator::Launch launch =
-      std::visit([&](const auto &kernel) { return describe(kernel, tensors, softmax_scale); },
-                 registered.kernel);
-  Emulation &emulation = current_emulation();
-  const auto start = std::chrono::steady_clock::now();
+void emulate(const emulator::Launch &launch, Emulation &emulation) {
   try {
     emulation.report = emulator::launch(launch, emulation.options);
   } catch (const emulator::Fault &fault) {
     TVM_FFI_THROW(EmulatorFault) << fault.what();
+  }
+}
+
+}  // namespace
+
+int multiprocessors_of(DLDevice device) {
+  if (device.device_type != kDLCPU) {
+    TVM_FFI_THROW(ValueError) << "q is not in CPU memory, but the library is for the emulator";
+  }
+  // Persistent kernels are to find more tiles than blocks in small problems, too.
+  return 4;
+}
+
+void prepare(const FamilyGpus &, const Plan &, DLDevice) {}
+
+double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
+              bool timed) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const Launch &each : plan.launches) {
+    emulate(describe(each, arguments, tensors), current_emulation());
   }
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;

@@ -2,9 +2,11 @@
 
 #include <tvm/ffi/error.h>
 
+#include <array>
 #include <cstdint>
+#include <vector>
 
-#include "host/layout.h"
+#include "host/args/argument.h"
 
 #ifndef FLASHSMITH_EMULATOR
 #include <cuda_runtime_api.h>
@@ -13,51 +15,53 @@
 namespace flashsmith {
 namespace {
 
+using tvm::ffi::TensorView;
+
 constexpr int kRank = 4;
 
-// The dimensions of a map: d_head, sequence, head, batch; the contiguous one first.
-struct Dimensions {
-  uint64_t sizes[kRank], strides[kRank];  // strides in bytes
+// All that a map depends on. The dimensions of a map are d_head, sequence, head, batch: the
+// contiguous one first.
+struct Description {
+  void *base;
+  ScalarType type;
+  Box box;
+  std::array<uint64_t, kRank> sizes, strides;  // strides in bytes
+
+  bool operator==(const Description &) const = default;
 };
 
-Dimensions dimensions_of(const tvm::ffi::TensorView &t) {
+Description describe(const TensorView &t, ScalarType type, const Box &box) {
   constexpr int kOrder[kRank] = {kDim, kSequence, kHead, kBatch};
-  Dimensions dimensions{};
+  Description described{.base = t.data_ptr(), .type = type, .box = box, .sizes = {}, .strides = {}};
   for (int i = 0; i < kRank; i++) {
     // A dimension of size 1 may have any stride, which is never used; maps want a multiple of 16.
     const int64_t stride = t.size(kOrder[i]) > 1 ? t.stride(kOrder[i]) : t.size(kDim);
-    dimensions.sizes[i] = static_cast<uint64_t>(t.size(kOrder[i]));
-    dimensions.strides[i] = static_cast<uint64_t>(stride) * kElementBytes;
+    described.sizes[i] = static_cast<uint64_t>(t.size(kOrder[i]));
+    described.strides[i] = static_cast<uint64_t>(stride) * kElementBytes;
   }
-  dimensions.strides[0] = kElementBytes;
-  return dimensions;
+  described.strides[0] = kElementBytes;
+  return described;
 }
-
-}  // namespace
 
 #ifdef FLASHSMITH_EMULATOR
 
-ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType, int box_columns,
-                               int box_rows, ptx::Swizzle swizzle) {
-  const Dimensions dimensions = dimensions_of(tensor);
+ptx::TensorMap encode(const Description &tensor) {
   ptx::TensorMap map{};
-  map.base = tensor.data_ptr();
+  map.base = tensor.base;
   map.element_bytes = kElementBytes;
   map.rank = kRank;
   for (int i = 0; i < kRank; i++) {
-    map.sizes[i] = dimensions.sizes[i];
-    map.strides[i] = dimensions.strides[i];
+    map.sizes[i] = tensor.sizes[i];
+    map.strides[i] = tensor.strides[i];
     map.box[i] = 1;
   }
-  map.box[0] = static_cast<uint32_t>(box_columns);
-  map.box[1] = static_cast<uint32_t>(box_rows);
-  map.swizzle = swizzle;
+  map.box[0] = static_cast<uint32_t>(tensor.box.columns);
+  map.box[1] = static_cast<uint32_t>(tensor.box.rows);
+  map.swizzle = tensor.box.swizzle;
   return map;
 }
 
 #else
-
-namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -75,32 +79,59 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
-}  // namespace
-
-ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType type, int box_columns,
-                               int box_rows, ptx::Swizzle swizzle) {
-  static const Encode encode = find_encode();
-  const Dimensions dimensions = dimensions_of(tensor);
-  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(box_columns),
-                                 static_cast<cuuint32_t>(box_rows), 1, 1};
+ptx::TensorMap encode(const Description &tensor) {
+  static const Encode encode_tiled = find_encode();
+  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(tensor.box.columns),
+                                 static_cast<cuuint32_t>(tensor.box.rows), 1, 1};
   const cuuint32_t element_strides[kRank] = {1, 1, 1, 1};
   ptx::TensorMap map;
-  const CUresult result = encode(
-      &map,
-      type == ScalarType::Half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      kRank, tensor.data_ptr(), dimensions.sizes, dimensions.strides + 1, box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE,
-      swizzle == ptx::Swizzle::bytes_128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode_tiled(&map,
+                   tensor.type == ScalarType::Half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                   kRank, tensor.base, tensor.sizes.data(), tensor.strides.data() + 1, box,
+                   element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   tensor.box.swizzle == ptx::Swizzle::bytes_128 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                 : CU_TENSOR_MAP_SWIZZLE_64B,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled refused a tensor of (batch, sequence, "
-                                  "head) strides ("
-                               << tensor.stride(kBatch) << ", " << tensor.stride(kSequence) << ", "
-                               << tensor.stride(kHead) << "): error " << result;
+                                  "head) strides of ("
+                               << tensor.strides[3] << ", " << tensor.strides[1] << ", "
+                               << tensor.strides[2] << ") bytes: error " << result;
   }
   return map;
 }
 
 #endif
+
+// Where a description's map is kept: neighbouring addresses and shapes go to different places.
+template <size_t kPlaces>
+size_t place_of(const Description &tensor) {
+  constexpr uint64_t kMixer = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio
+  uint64_t hash = reinterpret_cast<uintptr_t>(tensor.base) * kMixer;
+  for (uint64_t part : {tensor.sizes[1], tensor.sizes[2], tensor.strides[1], tensor.strides[2],
+                        static_cast<uint64_t>(tensor.box.rows)}) {
+    hash = (hash ^ part) * kMixer;
+  }
+  return (hash >> 32) % kPlaces;
+}
+
+}  // namespace
+
+// A map is a pure function of the description: one that was made before is as good as a new one,
+// whatever became of the memory in between.
+ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box) {
+  struct Kept {
+    Description description;
+    ptx::TensorMap map;
+  };
+  constexpr size_t kPlaces = 64;
+  static thread_local std::vector<Kept> kept(kPlaces);  // a description of zeros fits no tensor
+  const Description description = describe(tensor, type, box);
+  Kept &place = kept[place_of<kPlaces>(description)];
+  if (place.description != description) place = {description, encode(description)};
+  return place.map;
+}
 
 }  // namespace flashsmith

@@ -3,15 +3,22 @@
 
 #include <tvm/ffi/container/tensor.h>
 
-#include "flashsmith/flash_attention.cuh"
+#include "flashsmith/params.h"
 #include "flashsmith/ptx/tensor_map.cuh"
 
 namespace flashsmith {
 
-// Of a (batch, sequence, head, d_head) tensor that passed check_forward. Copies move boxes of
-// `box_rows` positions of one head by `box_columns` elements, swizzled; what lies outside the
-// tensor reads as zero and is not written. Throws DeviceError if the driver refuses.
-ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType type, int box_columns,
-                               int box_rows, ptx::Swizzle swizzle);
+// What copies move: `rows` positions of one head by `columns` elements, swizzled. What lies outside
+// the tensor reads as zero and is not written.
+struct Box {
+  int columns, rows;
+  ptx::Swizzle swizzle;
+
+  bool operator==(const Box &) const = default;
+};
+
+// Of a (batch, sequence, head, d_head) tensor that passed the checks. Throws DeviceError if the
+// driver refuses.
+ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType type, const Box &box);
 
 }  // namespace flashsmith

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "flashsmith/flash_attention.cuh"
+#include "flashsmith/params.h"
 
 namespace flashsmith {
 

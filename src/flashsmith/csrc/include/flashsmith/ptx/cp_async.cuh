@@ -15,6 +15,18 @@ FLASHSMITH_DEVICE void cp_async_16(shared_address destination, const void *sourc
 #endif
 }
 
+// The same where `active`; else 16 zero bytes, and the source is not read: it has a size of 0.
+FLASHSMITH_DEVICE void cp_async_16_or_zero(shared_address destination, const void *source,
+                                           bool active) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::cp_async_16(pointer(destination), source, active);
+#else
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination),
+               "l"(source), "r"(active ? 16 : 0)
+               : "memory");
+#endif
+}
+
 // cp.async.commit_group: the copies issued since the last commit become one group.
 FLASHSMITH_DEVICE void cp_async_commit_group() {
 #ifdef FLASHSMITH_EMULATOR

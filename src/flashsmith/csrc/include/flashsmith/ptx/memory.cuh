@@ -23,6 +23,17 @@ FLASHSMITH_DEVICE Chunk load_global_16(const void *source) {
   return chunk;
 }
 
+// The same where `active`; else zeros, and nothing is read.
+FLASHSMITH_DEVICE Chunk load_global_16_or_zero(const void *source, bool active) {
+#ifdef FLASHSMITH_EMULATOR
+  Chunk chunk{};
+  emulator::load_global(&chunk, source, sizeof(Chunk), active);
+  return chunk;
+#else
+  return active ? load_global_16(source) : Chunk{};
+#endif
+}
+
 // st.global.v4.b32
 FLASHSMITH_DEVICE void store_global_16(void *destination, const Chunk &chunk) {
 #ifdef FLASHSMITH_EMULATOR
@@ -31,6 +42,15 @@ FLASHSMITH_DEVICE void store_global_16(void *destination, const Chunk &chunk) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(destination), "r"(chunk.word[0]),
                "r"(chunk.word[1]), "r"(chunk.word[2]), "r"(chunk.word[3])
                : "memory");
+#endif
+}
+
+// The same where `active`.
+FLASHSMITH_DEVICE void store_global_16_if(bool active, void *destination, const Chunk &chunk) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::store_global(destination, &chunk, sizeof(Chunk), active);
+#else
+  if (active) store_global_16(destination, chunk);
 #endif
 }
 

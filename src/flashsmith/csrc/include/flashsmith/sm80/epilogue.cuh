@@ -1,46 +1,85 @@
 // O on its way out: registers -> shared memory -> coalesced 16-byte stores.
 #pragma once
 
+#include "flashsmith/attention/output.cuh"
+#include "flashsmith/attention/tile_order.cuh"
 #include "flashsmith/ptx/barrier.cuh"
-#include "flashsmith/ptx/math.cuh"
 #include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/sm80/gemm.cuh"
 
 namespace flashsmith::sm80 {
 
-// Writes this warp's accumulators, in the input type, to its rows of the tile.
+// Writes 16 rows of O, scaled by row and in the input type, to this warp's rows of the tile from
+// `first` on.
 template <typename Traits>
-FLASHSMITH_DEVICE void store_O_to_tile(const OAccumulators<Traits> &O, ptx::shared_address tile,
-                                       int lane) {
-  const int row = lane / 4, word = lane % 4;
+FLASHSMITH_DEVICE void store_O_to_tile(const Fragment<Traits::d_head> &O,
+                                       const float (&factor)[kHalves], ptx::shared_address tile,
+                                       int first) {
+  const int lane = ptx::thread_index() % kWarpSize, word = lane % kLanesPerRow;
 #pragma unroll
-  for (int m = 0; m < Traits::m_tiles; m++) {
+  for (int i = 0; i < Traits::d_head / 2; i += 2) {
+    const int half = half_of(i), row = first + first_row(lane) + half * kRowsPerHalf;
+    const ptx::shared_address chunk = tile + SmemTile<Traits>::offset(row, i / 4);
+    ptx::store_shared_4(chunk + word * 4, ptx::pack<typename Traits::value_t>(
+                                              O[i] * factor[half], O[i + 1] * factor[half]));
+  }
+}
+
+// Copies this warp's rows of the tile to O, neighbouring lanes at neighbouring chunks; of them the
+// sequence has the first n_rows, or all.
+template <typename Traits>
+FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_stride,
+                                       ptx::shared_address tile, int n_rows) {
+  using T = SmemTile<Traits>;
+  using Walk = ChunkWalk<Traits, kWarpSize>;
+  const Walk walk(ptx::thread_index() % kWarpSize);
 #pragma unroll
-    for (int n = 0; n < Traits::O_n_tiles; n++) {
+  for (int first = 0; first < Traits::rows_per_warp; first += Walk::kRows) {
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const int offset = SmemTile<Traits>::offset(m * kMmaM + half * 8 + row, n);
-        ptx::store_shared_4(
-            tile + offset + word * 4,
-            ptx::pack<typename Traits::value_t>(O[m][n][2 * half], O[m][n][2 * half + 1]));
-      }
+    for (int panel = 0; panel < Walk::kPanels; panel++) {
+      const int row = first + walk.row, chunk = walk.chunk + panel * Walk::kPanelChunks;
+      ptx::Chunk elements;
+      ptx::load_shared_16(elements, tile + T::offset(row, chunk));
+      ptx::store_global_16_if(row < n_rows, O + row * row_stride + chunk * kChunkElements,
+                              elements);
     }
   }
 }
 
-// Copies this warp's rows of the tile to O, neighbouring lanes at neighbouring chunks.
+// Causal blocks of Q near the end see the most keys: they start first, so that none is left over.
 template <typename Traits>
-FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_stride,
-                                       ptx::shared_address tile, int lane) {
-  using T = SmemTile<Traits>;
-  constexpr int kRowsPerPass = kWarpSize / T::kRowChunks;
+FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
+  const int x = ptx::block_index_x();
+  return {.Q_block = Traits::Mask::kRowsDiffer ? problem.n_Q_blocks - 1 - x : x,
+          .head = ptx::block_index_y(),
+          .batch = ptx::block_index_z()};
+}
+
+// Writes this warp's rows of the block's tile, and their log-sum-exp if the caller wants it. O
+// leaves through the warp's rows of Q's tile: the last barrier came after their last read. Where
+// the tile lies is computed again, so that the loop over K and V has the registers.
+template <typename Traits>
+FLASHSMITH_DEVICE void store_tile(const ForwardKernelArgs &args, const OAccumulators<Traits> &O,
+                                  const Softmax<Traits> (&softmax)[Traits::m_tiles]) {
+  const ProblemArgs &problem = args.problem;
+  const WorkTile tile = tile_of_block<Traits>(problem);
+  const int warp_row = ptx::recomputed(ptx::thread_index()) / kWarpSize * Traits::rows_per_warp;
+  const int row = tile.Q_block * Traits::B_r + warp_row;
+  const ptx::shared_address rows =
+      ptx::shared_memory() + Traits::Q_offset + warp_row * SmemTile<Traits>::kRowBytes;
 #pragma unroll
-  for (int first = 0; first < Traits::rows_per_warp; first += kRowsPerPass) {
-    const int row = first + lane / T::kRowChunks, chunk = lane % T::kRowChunks;
-    ptx::Chunk elements;
-    ptx::load_shared_16(elements, tile + T::offset(row, chunk));
-    ptx::store_global_16(O + row * row_stride + chunk * kChunkElements, elements);
+  for (int m = 0; m < Traits::m_tiles; m++) {
+    float factor[kHalves];
+    finish_rows(factor, softmax[m], problem, {row + m * kMmaM, tile.head, tile.batch});
+    store_O_to_tile<Traits>(O[m], factor, rows, m * kMmaM);
   }
+  ptx::warp_sync();
+  const typename Traits::Sequence sequence(problem, tile.batch);
+  const TensorStrides &strides = problem.O_strides;
+  auto *first = static_cast<typename Traits::value_t *>(problem.O) + tile.batch * strides.batch +
+                tile.head * strides.head + row * strides.seq;
+  store_tile_to_O<Traits>(first, strides.seq, rows, sequence.seq_len_q() - row);
 }
 
 }  // namespace flashsmith::sm80

@@ -1,23 +1,29 @@
 // The two matrix products of a warp: S = Q K^T and O += P V, on mma.m16n8k16.
 #pragma once
 
+#include "flashsmith/attention/fragment.cuh"
 #include "flashsmith/ptx/mma.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
 
 namespace flashsmith::sm80 {
 
-// Accumulators: [m tile][n tile][rows r, r + 8 times columns c, c + 1], r = lane / 4, c = lane % 4
-// * 2.
+// Accumulators, by m tile: 16 rows of the warp each.
 template <typename Traits>
-using SAccumulators = float[Traits::m_tiles][Traits::S_n_tiles][4];
+using SAccumulators = Fragment<Traits::B_c>[Traits::m_tiles];
 template <typename Traits>
-using OAccumulators = float[Traits::m_tiles][Traits::O_n_tiles][4];
+using OAccumulators = Fragment<Traits::d_head>[Traits::m_tiles];
 
-// Operands: [slot][tile][registers of one ldmatrix.x4].
+// Operands: [slot][tile][registers of one ldmatrix.x4], and P, in registers, by m tile first.
 template <typename Traits>
 using QFragments = uint32_t[Traits::QSchedule::slots][Traits::m_tiles][4];
 template <typename Traits>
-using PFragments = uint32_t[Traits::PV_fragments][Traits::m_tiles][4];
+using PFragments = uint32_t[Traits::m_tiles][Traits::PV_fragments][4];
+
+// The accumulators of an mma: those of n tile `n`.
+template <int kElements>
+FLASHSMITH_DEVICE float (&n_tile(float (&fragment)[kElements], int n))[4] {
+  return *reinterpret_cast<float (*)[4]>(fragment + 4 * n);
+}
 
 // Fragment `k` of this warp's rows of Q. `Q` is the address of the first of them.
 template <typename Traits>
@@ -41,9 +47,7 @@ FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Traits> &S, QFragments<Traits> &q,
 #pragma unroll
   for (int m = 0; m < Traits::m_tiles; m++)
 #pragma unroll
-    for (int n = 0; n < Traits::S_n_tiles; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) S[m][n][i] = 0.f;
+    for (float &score : S[m]) score = 0.f;
 
 #pragma unroll
   for (int step = 0; step < Traits::QK_fragments; step++) {
@@ -65,7 +69,7 @@ FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Traits> &S, QFragments<Traits> &q,
     for (int n = 0; n < Traits::S_n_tiles; n++) {
 #pragma unroll
       for (int m = 0; m < Traits::m_tiles; m++) {
-        ptx::mma_m16n8k16<typename Traits::value_t>(S[m][n], a[m], b[n / 2][n % 2 * 2],
+        ptx::mma_m16n8k16<typename Traits::value_t>(n_tile(S[m], n), a[m], b[n / 2][n % 2 * 2],
                                                     b[n / 2][n % 2 * 2 + 1]);
       }
     }
@@ -92,8 +96,8 @@ FLASHSMITH_DEVICE void gemm_PV(OAccumulators<Traits> &O, const PFragments<Traits
     for (int n = 0; n < Traits::O_n_tiles; n++) {
 #pragma unroll
       for (int m = 0; m < Traits::m_tiles; m++) {
-        ptx::mma_m16n8k16<typename Traits::value_t>(O[m][n], P[step][m], b[n / 2][n % 2 * 2],
-                                                    b[n / 2][n % 2 * 2 + 1]);
+        ptx::mma_m16n8k16<typename Traits::value_t>(n_tile(O[m], n), P[m][step],
+                                                    b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       }
     }
   }

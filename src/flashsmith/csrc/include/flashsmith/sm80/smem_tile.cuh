@@ -7,17 +7,22 @@
 
 namespace flashsmith::sm80 {
 
-// A row-major tile of 16-byte chunks. Swizzled, chunk c of row r lies at c ^ (r % 8): the eight
-// rows that one phase of ldmatrix reads at equal c then cover all 32 banks, instead of the same
-// four.
+// A row-major tile of 16-byte chunks. Swizzled, chunks are permuted inside lines of 128 bytes, or
+// of 64 where rows are not whole lines of 128: the eight rows that one phase of ldmatrix reads at
+// equal chunks then cover all 32 banks, instead of the same four.
 template <typename Traits>
 struct SmemTile {
   static constexpr int kRowBytes = Traits::d_head * kElementBytes;
   static constexpr int kRowChunks = kRowBytes / kChunkBytes;
   static constexpr int kSwizzleRows = 8;
+  static constexpr int kPermutedChunks = kRowChunks % 8 == 0 ? 8 : 4;
+  static_assert(kRowChunks % kPermutedChunks == 0, "the swizzle permutes inside whole lines");
 
   static FLASHSMITH_DEVICE int offset(int row, int chunk) {
-    const int column = Traits::swizzled ? chunk ^ (row % kSwizzleRows) : chunk;
+    // Rows of an odd number of 64-byte lines lie in turn in either half of the banks, so that only
+    // every other row needs another permutation.
+    const int permutation = row % kSwizzleRows / (kSwizzleRows / kPermutedChunks);
+    const int column = Traits::config.swizzled ? chunk ^ permutation : chunk;
     return row * kRowBytes + column * kChunkBytes;
   }
 
@@ -30,51 +35,82 @@ struct SmemTile {
   }
 
   // The same for the fragment at (16 * row_tile, 16 elements * column_tile). Written so that the
-  // compiler sees that only four lane-dependent values occur: the swizzle permutes chunks within
-  // 128 bytes, and everything beyond is a constant.
+  // compiler sees that only a few lane-dependent values occur: the swizzle permutes chunks within a
+  // line, and everything beyond is a constant.
   static FLASHSMITH_DEVICE int fragment_offset(int lane_offset, int row_tile, int column_tile) {
     constexpr int kFragmentBytes = kMmaK * kElementBytes;
-    constexpr int kPermutedBytes = kSwizzleRows * kChunkBytes;
+    constexpr int kPermutedBytes = kPermutedChunks * kChunkBytes;
     constexpr int kFragments = kPermutedBytes / kFragmentBytes;
     const int inner = column_tile % kFragments * kFragmentBytes;
     const int outer = column_tile / kFragments * kPermutedBytes + row_tile * kMmaM * kRowBytes;
-    return (Traits::swizzled ? lane_offset ^ inner : lane_offset + inner) + outer;
+    return (Traits::config.swizzled ? lane_offset ^ inner : lane_offset + inner) + outer;
   }
 };
 
+// How kThreads threads share a tile's chunks, one each at a time: neighbours have neighbouring
+// chunks of a row. A panel is as many columns of chunks as they take side by side.
+template <typename Traits, int kThreads>
+struct ChunkWalk {
+  static constexpr int kRowChunks = SmemTile<Traits>::kRowChunks;
+  static constexpr int kMostChunks = 16;  // 256 bytes of a row are two lines of L2
+  static constexpr int kPowerOfTwo = kRowChunks & -kRowChunks;  // the largest that divides
+  static constexpr int kPanelChunks = kPowerOfTwo < kMostChunks ? kPowerOfTwo : kMostChunks;
+  static constexpr int kPanels = kRowChunks / kPanelChunks;
+  static constexpr int kRows = kThreads / kPanelChunks;
+
+  int row, chunk;  // the first of this thread
+
+  explicit FLASHSMITH_DEVICE ChunkWalk(int thread)
+      : row(thread / kPanelChunks), chunk(thread % kPanelChunks) {}
+};
+
 // Copies tiles of kRows rows of d_head elements from global memory. All threads of the block take
-// part, neighbours at neighbouring chunks. With async_copy the data arrives at the wait for its
-// group.
+// part. With async_copy the data arrives at the wait for its group.
 template <typename Traits, int kRows>
 class TileLoader {
   using value_t = typename Traits::value_t;
   using T = SmemTile<Traits>;
-  static constexpr int kRowsPerPass = Traits::n_threads / T::kRowChunks;
-  static constexpr int kPasses = kRows / kRowsPerPass;
-  static_assert(kRows % kRowsPerPass == 0 && kRowsPerPass % T::kSwizzleRows == 0,
+  using Walk = ChunkWalk<Traits, Traits::n_threads>;
+  static constexpr int kPasses = kRows / Walk::kRows * Walk::kPanels;
+  static_assert(kRows % Walk::kRows == 0 && Walk::kRows % T::kSwizzleRows == 0,
                 "every pass of the block copies whole groups of eight rows");
 
   const value_t *source_;  // this thread's first chunk
   int64_t row_stride_;
   ptx::shared_address destination_;
+  int row_;
 
  public:
   // `rows`: the first row of the tile, `row_stride` elements before the second.
   FLASHSMITH_DEVICE TileLoader(ptx::shared_address tile, const value_t *rows, int64_t row_stride)
       : row_stride_(row_stride) {
-    const int thread = ptx::thread_index();
-    const int row = thread / T::kRowChunks, chunk = thread % T::kRowChunks;
-    source_ = rows + row * row_stride + chunk * kChunkElements;
-    destination_ = tile + T::offset(row, chunk);
+    const Walk walk(ptx::thread_index());
+    source_ = rows + walk.row * row_stride + walk.chunk * kChunkElements;
+    destination_ = tile + T::offset(walk.row, walk.chunk);
+    row_ = walk.row;
   }
 
   // The next load is of the kRows rows before.
   FLASHSMITH_DEVICE void step_back() { source_ -= kRows * row_stride_; }
 
-  FLASHSMITH_DEVICE void load() const {
-    if constexpr (Traits::async_copy) {
+  // All rows of the tile are there.
+  FLASHSMITH_DEVICE void load() const { load_rows<false>(kRows); }
+
+  // The first n_rows rows are there, or more; zeros stand in for the others.
+  FLASHSMITH_DEVICE void load_ragged(int n_rows) const { load_rows<true>(n_rows); }
+
+ private:
+  template <bool kRagged>
+  FLASHSMITH_DEVICE void load_rows(int n_rows) const {
+    if constexpr (Traits::config.async_copy) {
 #pragma unroll
-      for (int i = 0; i < kPasses; i++) ptx::cp_async_16(destination(i), source(i));
+      for (int i = 0; i < kPasses; i++) {
+        if constexpr (kRagged) {
+          ptx::cp_async_16_or_zero(destination(i), source(i), row(i) < n_rows);
+        } else {
+          ptx::cp_async_16(destination(i), source(i));
+        }
+      }
       ptx::cp_async_commit_group();
     } else {
       // In batches: the loads of one overlap, without holding a whole tile in registers.
@@ -83,19 +119,28 @@ class TileLoader {
       for (int first = 0; first < kPasses; first += kBatch) {
         ptx::Chunk data[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; i++) data[i] = ptx::load_global_16(source(first + i));
+        for (int i = first; i < first + kBatch && i < kPasses; i++) {
+          data[i - first] = kRagged ? ptx::load_global_16_or_zero(source(i), row(i) < n_rows)
+                                    : ptx::load_global_16(source(i));
+        }
 #pragma unroll
-        for (int i = 0; i < kBatch; i++) ptx::store_shared_16(destination(first + i), data[i]);
+        for (int i = first; i < first + kBatch && i < kPasses; i++) {
+          ptx::store_shared_16(destination(i), data[i - first]);
+        }
       }
     }
   }
 
- private:
+  // Passes go down the rows of a panel, then on to the next.
+  static constexpr int kPassesOfPanel = kRows / Walk::kRows;
+  FLASHSMITH_DEVICE int row(int pass) const { return row_ + pass % kPassesOfPanel * Walk::kRows; }
   FLASHSMITH_DEVICE const value_t *source(int pass) const {
-    return source_ + pass * kRowsPerPass * row_stride_;
+    const int columns = pass / kPassesOfPanel * Walk::kPanelChunks * kChunkElements;
+    return source_ + pass % kPassesOfPanel * Walk::kRows * row_stride_ + columns;
   }
   FLASHSMITH_DEVICE ptx::shared_address destination(int pass) const {
-    return destination_ + pass * kRowsPerPass * T::kRowBytes;
+    const int columns = pass / kPassesOfPanel * Walk::kPanelChunks * kChunkBytes;
+    return destination_ + pass % kPassesOfPanel * Walk::kRows * T::kRowBytes + columns;
   }
 };
 

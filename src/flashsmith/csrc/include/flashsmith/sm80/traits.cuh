@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
+#include "flashsmith/attention/mask.cuh"
+#include "flashsmith/attention/sequence.cuh"
+#include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/flash_attention.cuh"
 #include "flashsmith/sm80/fragment_schedule.cuh"
 #include "flashsmith/types.cuh"
@@ -21,7 +25,8 @@ constexpr bool is_load_count(int n) { return n == 0 || (n >= 2 && (n & (n - 1)) 
 template <FlashForwardKernelConfig CFG>
 struct ForwardKernelTileShapes {
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c, n_warps = CFG.n_warps;
-  static_assert(d_head == 64 || d_head == 128, "d_head is 64 or 128");
+  static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192 || d_head == 256,
+                "d_head is 64, 96, 128, 192 or 256");
   static_assert(B_r == 64 || B_r == 128, "B_r is 64 or 128");
   static_assert(B_c == 32 || B_c == 64 || B_c == 128, "B_c is 32, 64 or 128");
   static_assert(n_warps == 4 || n_warps == 8, "n_warps is 4 or 8");
@@ -35,18 +40,20 @@ struct ForwardKernelTileShapes {
   static constexpr int PV_fragments = B_c / kMmaK;       // mma steps of P V
 };
 
-template <FlashForwardKernelConfig CFG, ForwardVariant VARIANT = ForwardVariant{}>
+template <FlashForwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
+  static constexpr FlashForwardKernelConfig config = CFG;
   using N = ForwardKernelTileShapes<CFG>;  // as a base, too: Traits::B_r is Traits::N::B_r
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
 
-  static constexpr bool causal = VARIANT.causal;
-  static constexpr bool async_copy = CFG.async_copy;
-  static constexpr bool eager_load_blocks = CFG.eager_load_blocks;
-  static constexpr bool swizzled = CFG.swizzled;
-  static constexpr bool optimized_softmax = CFG.optimized_softmax;
+  using Mask = std::conditional_t<VARIANT.causal, CausalMask, FullMask>;
+  using Sequence = DenseSequence;
+  static constexpr SoftmaxPolicy softmax = {.fold_scale = CFG.optimized_softmax,
+                                            .lazy_rescale_log2 = CFG.optimized_softmax ? 8 : 0,
+                                            .stale_maximum = false,
+                                            .fma_exponentials = 0};
 
   static constexpr int n_threads = threads_per_block(CFG);
 

@@ -1,10 +1,37 @@
-// The arguments of a forward kernel of the sm90 family.
+// The forward kernels of the sm90 family as host and device see them: configuration (how),
+// arguments and sizes of a launch.
 #pragma once
 
-#include "flashsmith/flash_attention.cuh"
+#include "flashsmith/params.h"
 #include "flashsmith/ptx/tensor_map.cuh"
 
 namespace flashsmith {
+
+// One point of the configuration space of the sm90 family. Same fields, in the same order, as the
+// Python class of this name; ordered, so that it can be the key of a map. The fields are described
+// in docs/knobs.md.
+struct Sm90ForwardKernelConfig {
+  ScalarType dtype;
+  int d_head;
+  int B_r;
+  int B_c;
+  int n_warpgroups;
+  int n_stages;
+  int Q_steps_in_registers;
+  bool overlap_softmax;
+  bool ping_pong;
+  bool persistent;
+  bool dynamic_queue;
+  bool overlap_tiles;
+  int heads_per_group;
+  int cluster_size;
+  int lazy_rescale_log2;
+  bool stale_maximum;
+  int fma_exponentials;
+  bool tma_store;
+
+  constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
+};
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
@@ -13,17 +40,31 @@ namespace flashsmith {
 // kOutputBoxRows (O) rows high.
 struct Sm90ForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
-  void *__restrict__ O;  // (batch, seq_len_q, n_heads, d_head)
-  TensorStrides O_strides;
-  float *__restrict__ lse;  // (batch, n_heads, seq_len_q), or null; natural logarithm
-  uint32_t *queue;          // workspace_bytes, or null
-  int batch, n_heads, n_heads_kv;
-  int seq_len_q, seq_len_k;
-  int n_Q_blocks;            // Q_blocks(cfg, seq_len_q)
-  float softmax_scale_log2;  // softmax_scale * log2(e): the softmax is computed in base 2
+  ProblemArgs problem;
 };
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
+
+constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
+  return (cfg.n_warpgroups + 1) * kWarpgroupSize;
+}
+
+// Columns of O that are in shared memory at a time, if it leaves by bulk copies.
+constexpr int staged_columns(const Sm90ForwardKernelConfig &cfg) {
+  constexpr int kMost = 128;
+  if (!cfg.tma_store) return 0;
+  return cfg.d_head < kMost ? cfg.d_head : kMost;
+}
+
+// Tiles of Q, K and V, columns of O, two entries of the tile queue and the barriers: full and empty
+// for the rows of Q of each warpgroup and for each stage of K and V, full for the queue's entries.
+constexpr int shared_memory_bytes(const Sm90ForwardKernelConfig &cfg) {
+  constexpr int kElementBytes = 2, kQueueBytes = 16, kBarrierBytes = 8;
+  const int elements =
+      cfg.B_r * (cfg.d_head + staged_columns(cfg)) + cfg.B_c * 2 * cfg.n_stages * cfg.d_head;
+  const int n_barriers = 2 * cfg.n_warpgroups + 4 * cfg.n_stages + 2;
+  return elements * kElementBytes + kQueueBytes + n_barriers * kBarrierBytes;
+}
 
 // A box's row is one swizzle wide: 128 bytes, or 64 where d_head is not a multiple of that.
 constexpr int map_columns(const Sm90ForwardKernelConfig &cfg) {

@@ -6,18 +6,19 @@
 // boundary is a copy of the loop's body: as a case inside the loop it would cost every iteration.
 #pragma once
 
+#include "flashsmith/attention/mask.cuh"
+#include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
-#include "flashsmith/sm90/block_range.cuh"
 #include "flashsmith/sm90/epilogue.cuh"
-#include "flashsmith/sm90/mask.cuh"
-#include "flashsmith/sm90/softmax.cuh"
+#include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
 
 namespace flashsmith::sm90 {
 
 template <typename Traits>
 class Consumer {
+  using value_t = typename Traits::value_t;
   static constexpr int kFirstTurn = 1;  // named barrier of the first warpgroup's turn
 
   const Sm90ForwardKernelArgs &args_;
@@ -34,30 +35,30 @@ class Consumer {
   OAccumulator<Traits> O_;
   Softmax<Traits> softmax_;
 
-  int tile_index_ = 0,
-      row_ = 0;  // of the tile in the order; of this warp's first row in the sequence
+  int batch_ = 0;                    // of the tile
+  int tile_index_ = 0;               // of the tile in the order
+  int row_ = 0;                      // of this warp's first row in the sequence
   int block_ = 0, masked_from_ = 0;  // the block of S; blocks from here on have a mask
   int skipped_ = 0;                  // blocks before the tile's first that no row here sees
   bool O_started_ = false;
 
  public:
   FLASHSMITH_DEVICE Consumer(const Sm90ForwardKernelArgs &args, int warpgroup)
-      : args_(args),
-        warpgroup_(warpgroup),
-        shared_(ptx::shared_memory()),
-        tiles_(args),
-        softmax_(args.softmax_scale_log2) {}
+      : args_(args), warpgroup_(warpgroup), shared_(ptx::shared_memory()), tiles_(args) {
+    softmax_.start(args.problem.softmax_scale_log2);
+  }
 
   FLASHSMITH_DEVICE void run() {
     if constexpr (Traits::config.ping_pong) {
       if (warpgroup_ == 0) pass_turn(Traits::n_warpgroups - 1);
     }
     int tile_index = tiles_.next();
-    if (tile_index < n_tiles(args_)) {
+    if (tile_index < n_tiles(args_.problem)) {
       if constexpr (Traits::config.overlap_tiles) {
         run_overlapped_tiles(tile_index);
       } else {
-        for (; tile_index < n_tiles(args_); tile_index = tiles_.next()) run_tile(tile_index);
+        for (; tile_index < n_tiles(args_.problem); tile_index = tiles_.next())
+          run_tile(tile_index);
       }
     }
     if constexpr (Traits::config.ping_pong) {
@@ -71,6 +72,10 @@ class Consumer {
  private:
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   static FLASHSMITH_DEVICE int warp() { return ptx::thread_index() % kWarpgroupSize / kWarpSize; }
+
+  FLASHSMITH_DEVICE typename Traits::Sequence sequence() const {
+    return typename Traits::Sequence(args_.problem, batch_);
+  }
 
   // ---- tiles ----
 
@@ -97,7 +102,7 @@ class Consumer {
     while (true) {
       for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
       tile_index = tiles_.next();
-      if (tile_index >= n_tiles(args_)) break;
+      if (tile_index >= n_tiles(args_.problem)) break;
       cross_into_tile(tile_index);
     }
     values();
@@ -112,14 +117,15 @@ class Consumer {
   }
 
   FLASHSMITH_DEVICE void open(int tile_index) {
-    const WorkTile tile = tile_at<Traits>(args_, tile_index);
+    const WorkTile tile = tile_at<Traits>(args_.problem, tile_index);
     const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM;
     tile_index_ = tile_index;
     row_ = row + warp() * kWarpRows;
-    const int blocks = n_KV_blocks<Traits>(args_, tile_row_end<Traits>(tile));
-    skipped_ = n_skipped_blocks<Traits>(args_, blocks, row);
+    batch_ = tile.batch;
+    const int blocks = n_KV_blocks<Traits>(sequence(), tile_row_end<Traits>(tile));
+    skipped_ = n_skipped_blocks<Traits>(sequence(), blocks, row);
     block_ = blocks - 1 - skipped_;
-    masked_from_ = first_masked_block<Traits>(args_, row);
+    masked_from_ = first_masked_block<Traits>(sequence(), row);
     skip_K();
   }
 
@@ -132,7 +138,7 @@ class Consumer {
   }
 
   FLASHSMITH_DEVICE void store(int tile_index, const Softmax<Traits> &softmax) {
-    const WorkTile tile = tile_at<Traits>(args_, tile_index);
+    const WorkTile tile = tile_at<Traits>(args_.problem, tile_index);
     const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM + warp() * kWarpRows;
     const ptx::shared_address staging =
         shared_ + Traits::O_offset + (warpgroup_ * 4 + warp()) * Traits::warp_staging_bytes;
@@ -148,7 +154,7 @@ class Consumer {
     finish_scores<0>();
     release_loaded_Q();
     start_softmax();
-    convert_P<Traits>(P_, S_);
+    pack_operand<value_t>(P_, S_);
     O_started_ = false;
   }
 
@@ -167,7 +173,7 @@ class Consumer {
     finish_values();
     // Before the branch in rescale: in one basic block with the exponentials, it fits in their
     // gaps.
-    convert_P<Traits>(P_, S_);
+    pack_operand<value_t>(P_, S_);
     softmax_.rescale(O_);
   }
 
@@ -199,7 +205,7 @@ class Consumer {
       finish_scores<0>();
       start_softmax();
     }
-    convert_P<Traits>(P_, S_);
+    pack_operand<value_t>(P_, S_);
     O_started_ = false;
   }
 
@@ -211,7 +217,7 @@ class Consumer {
     finish_scores<0>();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
-    convert_P<Traits>(P_, S_);
+    pack_operand<value_t>(P_, S_);
     softmax_.rescale(O_);
     values();
   }
@@ -286,7 +292,9 @@ class Consumer {
     }
   }
 
-  FLASHSMITH_DEVICE void mask_scores() { mask<Traits>(S_, args_, row_ + lane() / 4, block_); }
+  FLASHSMITH_DEVICE void mask_scores() {
+    mask<Traits>(S_, sequence(), row_ + first_row(lane()), block_);
+  }
 
   // ---- synchronisation ----
 

@@ -3,21 +3,16 @@
 
 #include <type_traits>
 
+#include "flashsmith/attention/output.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/ptx/mma.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/tma.cuh"
-#include "flashsmith/sm90/softmax.cuh"
-#include "flashsmith/sm90/tile_order.cuh"
+#include "flashsmith/sm90/gemm.cuh"
 
 namespace flashsmith::sm90 {
-
-// A warp's 16 rows of a tile; `row` is the first one's place in the sequence.
-struct WarpRows {
-  int row, head, batch;
-};
 
 // Packs the accumulators of 16 columns, from 16 * `pair` on, scaled by row: an operand of
 // stmatrix_x4 or two words of each of two rows.
@@ -96,13 +91,15 @@ FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
                                             const OAccumulator<Traits> &O, const WarpRows &rows,
                                             const float (&factor)[2]) {
   using value_t = typename Traits::value_t;
+  const typename Traits::Sequence sequence(args.problem, rows.batch);
   const int lane = ptx::thread_index() % kWarpSize, quad_lane = lane % 4;
-  value_t *first = static_cast<value_t *>(args.O) + rows.batch * args.O_strides.batch +
-                   rows.head * args.O_strides.head;
+  value_t *first = static_cast<value_t *>(args.problem.O) +
+                   rows.batch * args.problem.O_strides.batch +
+                   rows.head * args.problem.O_strides.head;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = rows.row + lane / 4 + half * 8;
-    value_t *out = first + row * args.O_strides.seq + quad_lane * 8;
+    value_t *out = first + row * args.problem.O_strides.seq + quad_lane * 8;
 #pragma unroll
     for (int column = 0; column < Traits::d_head; column += 32) {
       ptx::Chunk chunk;
@@ -113,7 +110,7 @@ FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
             ptx::pack<value_t>(O[element] * factor[half], O[element + 1] * factor[half]);
       }
       transpose_quad(chunk.word);
-      if (row < args.seq_len_q) ptx::thread_store_global_16(out + column, chunk);
+      if (row < sequence.seq_len_q()) ptx::thread_store_global_16(out + column, chunk);
     }
   }
 }
@@ -123,19 +120,8 @@ template <typename Traits>
 FLASHSMITH_DEVICE void store_tile(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
                                   const Softmax<Traits> &softmax, const WarpRows &rows,
                                   ptx::shared_address staging) {
-  const int lane = ptx::thread_index() % kWarpSize;
-  float factor[2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const float sum = softmax.row_sum(half);
-    factor[half] = sum == 0.f ? 0.f : 1.f / sum;
-    const int row = rows.row + lane / 4 + half * 8;
-    if (args.lse != nullptr && lane % 4 == 0 && row < args.seq_len_q) {
-      const int64_t head = static_cast<int64_t>(rows.batch) * args.n_heads + rows.head;
-      ptx::thread_store_global_4(args.lse + head * args.seq_len_q + row,
-                                 ptx::float_bits(softmax.log_sum_exp(half, sum)));
-    }
-  }
+  float factor[kHalves];
+  finish_rows(factor, softmax, args.problem, rows);
   if constexpr (Traits::config.tma_store) {
     store_by_copy<Traits>(args, O, rows, factor, staging);
   } else {

@@ -1,9 +1,8 @@
 // The two matrix products of a warpgroup: S = Q K^T and O += P V.
-//
-// Accumulators, of lane l of warp w: element 4 * j + 2 * h + i is column 8 * j + 2 * (l % 4) + i of
-// row 16 * w + l / 4 + 8 * h. Two groups of four of S are an operand fragment of P.
+// Each warp has 16 rows of the 64, as a fragment.
 #pragma once
 
+#include "flashsmith/attention/fragment.cuh"
 #include "flashsmith/ptx/mma.cuh"
 #include "flashsmith/ptx/wgmma.cuh"
 #include "flashsmith/sm90/traits.cuh"
@@ -11,9 +10,9 @@
 namespace flashsmith::sm90 {
 
 template <typename Traits>
-using SAccumulator = float[Traits::B_c / 2];
+using SAccumulator = Fragment<Traits::B_c>;
 template <typename Traits>
-using OAccumulator = float[Traits::d_head / 2];
+using OAccumulator = Fragment<Traits::d_head>;
 template <typename Traits>
 using POperand = uint32_t[Traits::PV_steps][4];
 

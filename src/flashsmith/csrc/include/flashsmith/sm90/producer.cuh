@@ -1,9 +1,9 @@
 // The thread that loads: tiles of Q, and blocks of K and V as buffers become free.
 #pragma once
 
+#include "flashsmith/attention/block_range.cuh"
 #include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/tma.cuh"
-#include "flashsmith/sm90/block_range.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
 
 namespace flashsmith::sm90 {
@@ -68,15 +68,16 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
   // last product, when one of K has been free for long.
   constexpr bool kQFirst = Traits::Q_in_registers;
   const ptx::shared_address shared = ptx::shared_memory();
-  const int queries_per_key_head = args.n_heads / args.n_heads_kv;
+  const int queries_per_key_head = args.problem.n_heads / args.problem.n_heads_kv;
   TileProducer<Traits> tiles(args);
   RingPosition<Traits::n_stages> stage;
   RingPosition<1> Q_buffer;
-  for (tiles.announce(); tiles.tile_index() < n_tiles(args); tiles.announce()) {
+  for (tiles.announce(); tiles.tile_index() < n_tiles(args.problem); tiles.announce()) {
     const int next = tiles.draw();
-    const WorkTile tile = tile_at<Traits>(args, tiles.tile_index());
+    const WorkTile tile = tile_at<Traits>(args.problem, tiles.tile_index());
     const int head_kv = tile.head / queries_per_key_head;
-    const int last = n_KV_blocks<Traits>(args, tile_row_end<Traits>(tile)) - 1;
+    const typename Traits::Sequence sequence(args.problem, tile.batch);
+    const int last = n_KV_blocks<Traits>(sequence, tile_row_end<Traits>(tile)) - 1;
     if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile);
     for (int block = last; block >= 0; block--, stage.advance()) {
       const int row = block * Traits::B_c, buffer = stage.buffer * Traits::KV_bytes;

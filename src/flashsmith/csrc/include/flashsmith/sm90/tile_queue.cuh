@@ -1,10 +1,10 @@
 // How a thread block comes to its next tile: from a queue, by stride, or never.
 #pragma once
 
+#include "flashsmith/attention/tile_order.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/sm90/pipeline.cuh"
-#include "flashsmith/sm90/tile_order.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -36,9 +36,9 @@ class TileProducer {
   FLASHSMITH_DEVICE int draw() const {
     const int n_blocks = ptx::grid_size_x();
     if constexpr (Traits::config.dynamic_queue) {
-      return n_blocks + static_cast<int>(ptx::thread_atomic_add(args_.queue, 1));
+      return n_blocks + static_cast<int>(ptx::thread_atomic_add(args_.problem.queue, 1));
     }
-    return Traits::config.persistent ? tile_index_ + n_blocks : n_tiles(args_);
+    return Traits::config.persistent ? tile_index_ + n_blocks : n_tiles(args_.problem);
   }
   FLASHSMITH_DEVICE void advance(int drawn) { tile_index_ = drawn; }
 
@@ -46,9 +46,9 @@ class TileProducer {
   FLASHSMITH_DEVICE void finish() const {
     if constexpr (!Traits::config.dynamic_queue) return;
     const uint32_t n_blocks = ptx::grid_size_x();
-    if (ptx::thread_atomic_add(args_.queue + 1, 1) != n_blocks - 1) return;
-    ptx::thread_store_global_4(args_.queue, 0);
-    ptx::thread_store_global_4(args_.queue + 1, 0);
+    if (ptx::thread_atomic_add(args_.problem.queue + 1, 1) != n_blocks - 1) return;
+    ptx::thread_store_global_4(args_.problem.queue, 0);
+    ptx::thread_store_global_4(args_.problem.queue + 1, 0);
   }
 };
 
@@ -66,7 +66,8 @@ class TileConsumer {
   FLASHSMITH_DEVICE int next() {
     if constexpr (!Traits::config.dynamic_queue) {
       const int tile_index = tile_index_;
-      tile_index_ = Traits::config.persistent ? tile_index_ + ptx::grid_size_x() : n_tiles(args_);
+      tile_index_ =
+          Traits::config.persistent ? tile_index_ + ptx::grid_size_x() : n_tiles(args_.problem);
       return tile_index;
     }
     ptx::mbarrier_wait_parity(Barriers<Traits>::queue(entry_.buffer), entry_.parity);

@@ -2,6 +2,9 @@
 // assertion that keeps it sound. flashsmith.configs states the same rules in Python (problems()).
 #pragma once
 
+#include "flashsmith/attention/mask.cuh"
+#include "flashsmith/attention/sequence.cuh"
+#include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/mbarrier.cuh"
 #include "flashsmith/sm90/arguments.cuh"
 #include "flashsmith/types.cuh"
@@ -27,10 +30,11 @@ constexpr RegisterSplit register_split(int n_warpgroups) {
   }
 }
 
-template <Sm90ForwardKernelConfig CFG, ForwardVariant VARIANT = ForwardVariant{}>
+template <Sm90ForwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct KernelTraits {
   static constexpr Sm90ForwardKernelConfig config = CFG;
-  static constexpr bool causal = VARIANT.causal;
+  using Mask = std::conditional_t<VARIANT.causal, CausalMask, FullMask>;
+  using Sequence = DenseSequence;
 
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
@@ -38,7 +42,7 @@ struct KernelTraits {
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warpgroups = CFG.n_warpgroups, n_stages = CFG.n_stages;
-  static constexpr int cluster_size = CFG.cluster_size;
+  static constexpr int cluster_size = CFG.cluster_size, heads_per_group = CFG.heads_per_group;
   static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192 || d_head == 256,
                 "d_head is 64, 96, 128, 192 or 256");
   static_assert(n_warpgroups >= 1 && n_warpgroups <= 4, "1 to 4 warpgroups share the rows of Q");
@@ -66,6 +70,11 @@ struct KernelTraits {
                 "a stale maximum leaves polynomials no registers: ptxas would serialise wgmma");
   static_assert(CFG.fma_exponentials >= 0 && CFG.fma_exponentials <= 16,
                 "0 to 16 of 16 exponentials are polynomials");
+
+  static constexpr SoftmaxPolicy softmax = {.fold_scale = true,
+                                            .lazy_rescale_log2 = CFG.lazy_rescale_log2,
+                                            .stale_maximum = CFG.stale_maximum,
+                                            .fma_exponentials = CFG.fma_exponentials};
 
   static constexpr int n_threads = threads_per_block(CFG);
   static constexpr RegisterSplit registers = register_split(n_warpgroups);

@@ -1,0 +1,108 @@
+"""The tables of `flashsmith tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from flashsmith.bench.results import CountRow
+from flashsmith.cli.tables import note, print_json, print_list, print_table
+from flashsmith.lab.explanation import Explanation
+from flashsmith.lab.tune import Tuned
+from flashsmith.runtime.counters import explain_headings, table_of
+from flashsmith.selection.tables import Entry
+from flashsmith.tuning.ranking import RANKED_BY
+
+_EXPLAINED_IN_FULL = 4  # shapes, at most; more are a table
+_RATES = (
+    "the tuner's, which pauses before each run so that power limits no candidate: higher than "
+    "under steady load, and than what `flashsmith bench` measures beside peers"
+)
+
+
+def print_tuned(tuned: Tuned, as_json: bool) -> None:
+    entries = list(tuned.found.entries.values())
+    for entry in entries:
+        for kernel, reason in entry.excluded.items():
+            row = entry.workload.as_row()
+            note(f"excluded: {kernel} {row['mask']} at length {row['seq_len']}: {reason}")
+    rows = [_row(entry) for entry in entries]
+    if as_json:
+        print_json({"table": tuned.path, "stamp": tuned.found.stamp, "entries": rows})
+        return
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    note(f"the table is {tuned.path}")
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    best, *others = entry.ranked
+    shape = entry.workload.as_row()
+    return {
+        "kernel": best.config.short_form(),
+        **{name: shape[name] for name in ("mask", "seq_len", "batch", "heads")},
+        "ms": best.ms,
+        "TFLOP/s": best.tflops,
+        "ms back to back": best.ms_back_to_back,
+        "next best": f"+{100 * (others[0].cost / best.cost - 1):.1f} %" if others else None,
+        "rule": entry.rule_ratio and f"+{100 * (entry.rule_ratio - 1):.1f} %",
+        "tried": entry.tried,
+        "excluded": len(entry.excluded),
+    }
+
+
+def print_counts(rows: Sequence[CountRow], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"measured": "emulator counts, no times", "rows": [row.as_dict() for row in rows]}
+        )
+    else:
+        headings, cells = table_of([row.counts for row in rows])
+        names = [
+            [row.kernel, row.workload.variant.name, row.workload.problem.seq_len_q, row.status]
+            for row in rows
+        ]
+        lines = [[*name, *found] for name, found in zip(names, cells, strict=True)]
+        print_table(["kernel", "mask", "seq_len", "", *headings], lines)
+        note(f"counted: {explain_headings(headings)}")
+    note(RANKED_BY)
+
+
+def print_explained(explained: Sequence[Explanation], as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(item) for item in explained])
+    elif len(explained) <= _EXPLAINED_IN_FULL:
+        for i, item in enumerate(explained):
+            if i > 0:
+                typer.echo()  # a blank line between them
+            _print_one(item)
+    else:
+        _print_many(explained)
+
+
+def _print_one(words: Explanation) -> None:
+    rows = [
+        ("shape", f"{words.shape} (batch x heads x length), on {words.gpu or 'the emulator'}"),
+        ("kernel", words.kernel),
+        ("because", words.reason),
+        ("measured", words.measured),
+        ("these rates", words.measured and _RATES),
+        ("next best", words.next_best),
+        ("the rule", words.rule),
+        *(("passed over", text) for text in words.passed_over),
+    ]
+    print_list([row for row in rows if row[1] is not None])
+
+
+def _print_many(all_words: Sequence[Explanation]) -> None:
+    rows = [
+        (words.shape, words.kernel, words.source, words.ms, words.tflops) for words in all_words
+    ]
+    print_table(("shape", "kernel", "from", "ms", "TFLOP/s"), rows)
+    note("one shape at a time (--dtype, --d-head, --mask, --seq-len) is told with reasons")
+    if any(words.measured for words in all_words):
+        note(f"TFLOP/s are {_RATES}")
+    for text in dict.fromkeys(text for words in all_words for text in words.passed_over):
+        note(f"passed over: {text}")

@@ -1,0 +1,57 @@
+"""What is asked of a family of kernels, beside its single configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flashsmith import settings
+from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.workload import Workload
+from flashsmith.dtype import DType
+from flashsmith.gpus import get_gpu_architecture
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family.
+
+    Args:
+        config: The class of its configurations, which says what a single one can do.
+        d_heads: The head dimensions that it has.
+        sets: The keys of its sets.
+        progression: The configurations that show one idea a step.
+        tuning_space: The configurations that the tuner tries.
+        rule: (dtype, d_head, seq_len of k) -> what serves well where nothing was measured. Raises
+            ValueError that names what the family does not take.
+        rule_lengths: Lengths that stand for all others: one for each answer of the rule.
+        rule_in_words: For people who ask why a kernel was chosen.
+        block_values: Fields of its block sizes with all of their values, where these vary by
+            themselves, without other fields that go with them.
+    """
+
+    config: type[ForwardKernelConfig]
+    d_heads: tuple[int, ...]
+    sets: settings.FamilySets
+    progression: Callable[[], Sequence[ForwardKernelConfig]]
+    tuning_space: Callable[[], Sequence[ForwardKernelConfig]]
+    rule: Callable[[DType, int, int], ForwardKernelConfig]
+    rule_lengths: tuple[int, ...]
+    rule_in_words: str
+    block_values: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.config.family
+
+    def runs_on(self, capability: Capability) -> bool:
+        """Whether GPUs of this compute capability have its instructions."""
+        own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
+        return capability == own if self.config.exact_arch else capability >= own
+
+    def choose(self, workload: Workload) -> ForwardKernelConfig:
+        """By rule. Raises ValueError that names what the family does not take."""
+        problem = workload.problem
+        return self.rule(problem.dtype, problem.d_head, problem.seq_len_k)

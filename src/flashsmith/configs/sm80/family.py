@@ -1,0 +1,23 @@
+"""The family of forward kernels of the sm80 architecture, and of those after it."""
+
+from flashsmith import settings
+from flashsmith.configs.family import Family
+from flashsmith.configs.sm80.forward import SUPPORTED_VALUES, FlashForwardKernelConfig
+from flashsmith.configs.sm80.forward_space import (
+    get_autotuning_kernel_configs,
+    get_kernel_progression_configs,
+    rule,
+)
+
+_BLOCKS = ("B_r", "B_c", "n_warps")
+SM80_FORWARD = Family(
+    config=FlashForwardKernelConfig,
+    d_heads=SUPPORTED_VALUES["d_head"],
+    sets=settings.SM80_SETS,
+    progression=get_kernel_progression_configs,
+    tuning_space=get_autotuning_kernel_configs,
+    rule=rule,
+    rule_lengths=(64, 128),
+    rule_in_words="one configuration for each d_head, and one of half the rows for up to 64 keys",
+    block_values=tuple((name, SUPPORTED_VALUES[name]) for name in _BLOCKS),
+)

@@ -1,0 +1,73 @@
+// How an operation declares its tensors: checks, the memory that a kernel may touch, and what
+// Python asks all come from one table of these.
+#pragma once
+
+#include <tvm/ffi/container/tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace flashsmith {
+
+// The sizes of a problem. `any` ends the dimensions of a tensor.
+enum class Dim : uint8_t { any, batch, seq_len_q, seq_len_k, n_heads, n_heads_kv, d_head };
+inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q", "seq_len_k",
+                                            "n_heads", "n_heads_kv", "d_head"};
+constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
+
+// of_config: the configuration's dtype; any: bytes.
+enum class Element : uint8_t { of_config, float32, any };
+
+// scratch: the kernel's own, given zeroed.
+enum class Use : uint8_t { read, written, scratch };
+
+constexpr int kMaxRank = 4;
+constexpr size_t kMostTensors = 16;  // of one operation
+
+struct Argument {
+  const char *name;
+  std::array<Dim, kMaxRank> dims;  // none: of any shape
+  Element element;
+  Use use;
+  bool optional = false;
+
+  constexpr int rank() const {
+    int rank = 0;
+    while (rank < kMaxRank && dims[rank] != Dim::any) rank++;
+    return rank;
+  }
+  constexpr bool has(Dim dim) const {
+    for (Dim own : dims) {
+      if (own == dim) return dim != Dim::any;
+    }
+    return false;
+  }
+};
+
+// The (batch, sequence, head, d_head) tensors, which kernels reach by strides; the other arguments
+// are contiguous.
+constexpr bool is_strided(const Argument &argument) {
+  return argument.element == Element::of_config;
+}
+constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;
+constexpr int kElementBytes = 2;
+
+// The tensors of one call, in the order of their operation's table; null: not given.
+struct Tensors {
+  std::span<const Argument> table;
+  std::span<const tvm::ffi::TensorView *const> given;
+
+  size_t size() const { return table.size(); }
+
+  // Calls do_it(argument, tensor) for the tensors that were given.
+  template <typename Do>
+  void for_each(const Do &do_it) const {
+    for (size_t i = 0; i < size(); i++) {
+      if (given[i]) do_it(table[i], *given[i]);
+    }
+  }
+};
+
+}  // namespace flashsmith

@@ -1,0 +1,78 @@
+// Forward kernels of the sm80 family: what they are told, and how they are launched.
+#include <tvm/ffi/error.h>
+
+#include <memory>
+
+#include "flashsmith/flash_attention.cuh"
+#include "host/forward_kernel.h"
+
+namespace flashsmith {
+namespace {
+
+// Blocks find their tile by three indices, because divisions would delay their first load.
+void check_grid(const char *dimension, int size) {
+  constexpr int kMaxGridYZ = 65535;
+  if (size > kMaxGridYZ) {
+    TVM_FFI_THROW(ValueError) << "q has " << dimension << " size " << size
+                              << "; the sm80 family takes at most " << kMaxGridYZ
+                              << ": split the call";
+  }
+}
+
+using Named = NamedKernel<FlashForwardKernelConfig, forward_kernel_fn>;
+
+class Kernel final : public ForwardKernel {
+  FlashForwardKernelConfig config_;
+  forward_kernel_fn function_;
+
+  int n_Q_blocks(const ForwardProblem &problem) const {
+    return (problem.seq_len_q + config_.B_r - 1) / config_.B_r;
+  }
+
+  Grid grid(const ForwardProblem &problem) const {
+    return {static_cast<unsigned>(n_Q_blocks(problem)), static_cast<unsigned>(problem.n_heads),
+            static_cast<unsigned>(problem.batch)};
+  }
+
+ public:
+  Kernel(const Named &kernel, const FamilyGpus &gpus)
+      : ForwardKernel(
+            kernel.name, gpus,
+            {kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c}),
+        config_(kernel.config),
+        function_(kernel.function) {}
+
+  Plan plan(const ForwardProblem &problem, int) const override {
+    check_grid("batch", problem.batch);
+    check_grid("head", problem.n_heads);
+    return {.launches = {{.kernel = "flash_forward_kernel",
+                          .function = reinterpret_cast<const void *>(function_),
+                          .call = call<ForwardKernelArgs>,
+                          .grid = grid(problem),
+                          .cluster = 1,
+                          .threads = static_cast<unsigned>(threads_per_block(config_)),
+                          .shared_memory_bytes = shared_memory_bytes(config_)}}};
+  }
+
+  KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
+                            const ForwardNumbers &numbers) const override {
+    ForwardKernelArgs args{};
+    args.Q = tensors.q().data_ptr();
+    args.K = tensors.k().data_ptr();
+    args.V = tensors.v().data_ptr();
+    args.Q_strides = strides_of(tensors.q());
+    args.K_strides = strides_of(tensors.k());
+    args.V_strides = strides_of(tensors.v());
+    args.problem = problem_args(tensors, problem, numbers);
+    args.problem.n_Q_blocks = n_Q_blocks(problem);
+    return KernelArguments(args);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ForwardKernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
+  return std::make_unique<Kernel>(kernel, gpus);
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,55 @@
+// What one call of an operation does: its launches in order, and the memory that they share.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace flashsmith {
+
+struct Grid {
+  unsigned x, y, z;
+};
+
+// The argument of a kernel: a family's struct, as bytes.
+class KernelArguments {
+  static constexpr size_t kMost = 1024, kAlignment = 128;  // tensor maps want it
+  alignas(kAlignment) std::array<std::byte, kMost> bytes_;
+
+ public:
+  template <typename Args>
+  explicit KernelArguments(const Args &args) {
+    static_assert(sizeof(Args) <= kMost && alignof(Args) <= kAlignment, "the arguments have room");
+    static_assert(std::is_trivially_copyable_v<Args>, "the arguments are bytes");
+    std::memcpy(bytes_.data(), &args, sizeof(Args));
+  }
+  const void *get() const { return bytes_.data(); }
+};
+
+// Calls a kernel that takes `Args`; on the emulator, for one thread.
+template <typename Args>
+void call(const void *function, const KernelArguments &arguments) {
+  reinterpret_cast<void (*)(const Args)>(const_cast<void *>(function))(
+      *static_cast<const Args *>(arguments.get()));
+}
+
+struct Launch {
+  const char *kernel;  // its C++ function, for messages
+  const void *function;
+  void (*call)(const void *function, const KernelArguments &arguments);
+  Grid grid;
+  unsigned cluster;  // blocks along x
+  unsigned threads;  // of a block
+  int shared_memory_bytes;
+};
+
+struct Plan {
+  std::vector<Launch> launches;
+  int64_t workspace_bytes = 0;
+  int64_t zeroed_bytes = 0;  // of the workspace, from its start: zeros that the launches leave so
+};
+
+}  // namespace flashsmith

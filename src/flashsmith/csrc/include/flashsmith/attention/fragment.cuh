@@ -1,0 +1,53 @@
+// How the lanes of a warp hold 16 rows of a matrix: as the accumulators of mma.m16n8k16, and of
+// wgmma, are laid out. Whatever works on scores or on O element by element works on this.
+//
+//              columns 0 1 | 2 3 | 4 5 | 6 7 | 8 9 ...
+//     row 0    lane    0   |  1  |  2  |  3  |  0         elements 0 and 1 of these lanes, then 4
+//     row 1    lane    4   |  5  |  6  |  7  |  4         and 5 for the next 8 columns, and so on
+//     ...
+//     row 8    lane    0   |  1  |  2  |  3  |  0         elements 2 and 3, then 6 and 7
+//
+// Element 4 j + 2 h + i of lane l is column 8 j + 2 (l % 4) + i of row l / 4 + 8 h. A row is spread
+// over the four lanes of a quad, and a lane has two rows: half h of the tile. PTX ISA, Matrix
+// Fragments for mma.m16n8k16 and wgmma.
+#pragma once
+
+#include "flashsmith/ptx/math.cuh"
+#include "flashsmith/ptx/platform.cuh"
+
+namespace flashsmith {
+
+constexpr int kFragmentRows = 16, kHalves = 2, kRowsPerHalf = 8, kLanesPerRow = 4;
+
+template <int kColumns>
+using Fragment = float[kColumns / 2];
+
+// The half of the tile that an element lies in, and its column counted from the lane's first.
+FLASHSMITH_HOST_DEVICE constexpr int half_of(int element) { return element / 2 % 2; }
+FLASHSMITH_HOST_DEVICE constexpr int column_of(int element) {
+  return element / 4 * 8 + element % 2;
+}
+
+// A lane's first row and first column in the tile.
+FLASHSMITH_DEVICE int first_row(int lane) { return lane / kLanesPerRow; }
+FLASHSMITH_DEVICE int first_column(int lane) { return lane % kLanesPerRow * 2; }
+
+// Combines what the four lanes of a row have; all of them get the result.
+template <typename Operation>
+FLASHSMITH_DEVICE float reduce_row(float value, Operation operation) {
+  value = operation(value, ptx::shuffle_xor<1>(value));
+  return operation(value, ptx::shuffle_xor<2>(value));
+}
+
+// Two rows' elements become words of two, in the order of an operand of the next product: words 4 k
+// to 4 k + 3 are columns 16 k to 16 k + 15.
+template <typename value_t, int kElements>
+FLASHSMITH_DEVICE void pack_operand(uint32_t (&operand)[kElements / 8][4],
+                                    const float (&fragment)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements / 2; i++) {
+    operand[i / 4][i % 4] = ptx::pack<value_t>(fragment[2 * i], fragment[2 * i + 1]);
+  }
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,230 @@
+// The online softmax of FlashAttention-2 (section 3.1, algorithm 1), in base 2.
+//
+// P = 2^(S * scale - R), where the reference R of a row stands in for the paper's maximum m: any R
+// near it cancels in O / l. Written for the 16 rows of a fragment.
+#pragma once
+
+#include <cmath>
+
+#include "flashsmith/attention/fragment.cuh"
+
+namespace flashsmith {
+
+// 2^x for x <= 2^6 without the special-function unit: rounding to an integer by addition, a
+// polynomial on [-1/2, 1/2] (the minimax cubic: relative error 7.5e-5, below the rounding of P),
+// and the integer added to its exponent.
+FLASHSMITH_DEVICE float exp2_polynomial(float x) {
+  constexpr float kRoundToInteger = 12582912.f;  // 1.5 * 2^23
+  x = fmaxf(x, -126.f);
+  const float rounded = x + kRoundToInteger;
+  const float f = x - (rounded - kRoundToInteger);
+  const float p =
+      fmaf(fmaf(fmaf(0.05517166853f, f, 0.2426111251f), f, 0.6932609677f), f, 0.9999280572f);
+  return ptx::bits_float(ptx::float_bits(p) + (ptx::float_bits(rounded) << 23));
+}
+
+// How the softmax saves work.
+struct SoftmaxPolicy {
+  // The scale is part of the exponential, one fused multiply-add an element, and row sums stay
+  // apart by lane until the end; else the scores are scaled first, and sums reduced at every step.
+  bool fold_scale;
+  // R may fall behind the maximum by this before O and l are rescaled: P stays within
+  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step.
+  int lazy_rescale_log2;
+  // R is set lazy_rescale_log2 ahead, so that growth within the bound leaves exponents negative:
+  // the conjunction of sign bits says so, half an instruction a score and no exchange between
+  // lanes, and only where it does not the maxima are looked for.
+  bool stale_maximum;
+  int fma_exponentials;  // of 16 exponentials, how many are polynomials on the FMA units
+};
+
+template <typename Traits>
+class Softmax {
+  static constexpr bool kFoldScale = Traits::softmax.fold_scale;
+  static constexpr bool kLazy = Traits::softmax.lazy_rescale_log2 > 0;
+  static constexpr float kLead =
+      Traits::softmax.stale_maximum ? Traits::softmax.lazy_rescale_log2 : 0;
+  static constexpr float kBound =
+      Traits::softmax.stale_maximum ? 0 : Traits::softmax.lazy_rescale_log2;
+
+  float scale_log2_;      // softmax_scale * log2(e)
+  float R_[kHalves];      // reference of the lane's rows
+  float l_[kHalves];      // sum of P over this lane's columns, or over the row
+  float alpha_[kHalves];  // what the last step asks O to be multiplied with
+  bool rescale_ = true;
+
+ public:
+  // Before anything else.
+  FLASHSMITH_DEVICE void start(float scale_log2) {
+    scale_log2_ = scale_log2;
+    reset();
+  }
+
+  // Before the first block of a tile.
+  FLASHSMITH_DEVICE void reset() {
+    R_[0] = R_[1] = -INFINITY;
+    l_[0] = l_[1] = 0.f;
+  }
+
+  // S becomes P, still in fp32. kFresh: R may be -inf, because no block came before or because a
+  // mask has hidden all of them.
+  template <bool kFresh>
+  FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S) {
+    alpha_[0] = alpha_[1] = 1.f;
+    if constexpr (!kFoldScale) scale(S);
+    if constexpr (Traits::softmax.stale_maximum && !kFresh) {
+      subtract_reference<false>(S);
+      rescale_ = ptx::vote_any(any_positive(S));
+      if (rescale_) catch_up(S);
+    } else {
+      const float maximum[kHalves] = {row_maximum(S, 0), row_maximum(S, 1)};
+      if constexpr (kLazy) rescale_ = ptx::vote_any(is_due(maximum, 0) || is_due(maximum, 1));
+      if (rescale_) raise_reference(maximum);
+      subtract_reference<kFresh>(S);
+    }
+    exponentiate<kFresh ? 0 : Traits::softmax.fma_exponentials>(S);
+  }
+
+  // The same for all fragments of a warp, and brings O to the new references. There is one rare
+  // branch for all of them, so that their exponentials stay in one basic block.
+  template <bool kFresh, int kFragments>
+  static FLASHSMITH_DEVICE void step(Softmax (&softmax)[kFragments],
+                                     Fragment<Traits::B_c> (&S)[kFragments],
+                                     Fragment<Traits::d_head> (&O)[kFragments]) {
+    static_assert(!Traits::softmax.stale_maximum,
+                  "maxima of all fragments are looked for together");
+    float maximum[kFragments][kHalves];
+    bool due = !kLazy;
+#pragma unroll
+    for (int i = 0; i < kFragments; i++) {
+      if constexpr (!kFoldScale) softmax[i].scale(S[i]);
+#pragma unroll
+      for (int half = 0; half < kHalves; half++) {
+        maximum[i][half] = softmax[i].row_maximum(S[i], half);
+        due |= softmax[i].is_due(maximum[i], half);
+      }
+    }
+    if (!kLazy || ptx::vote_any(due)) {
+#pragma unroll
+      for (int i = 0; i < kFragments; i++) {
+        softmax[i].alpha_[0] = softmax[i].alpha_[1] = 1.f;
+        softmax[i].raise_reference(maximum[i]);
+        softmax[i].rescale(O[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kFragments; i++) {
+      softmax[i].template subtract_reference<kFresh>(S[i]);
+      softmax[i].template exponentiate<0>(S[i]);
+    }
+  }
+
+  // Brings O to the reference of the last step.
+  FLASHSMITH_DEVICE void rescale(Fragment<Traits::d_head> &O) const {
+    if (!rescale_) return;
+#pragma unroll
+    for (int i = 0; i < Traits::d_head / 2; i++) O[i] *= alpha_[half_of(i)];
+  }
+
+  // The sum of a row, when all blocks are done.
+  FLASHSMITH_DEVICE float row_sum(int half) const {
+    return kFoldScale ? sum_of_row(l_[half]) : l_[half];
+  }
+
+  // The logarithm of the sum of exp(score) over a row with this row sum; -inf if there is none.
+  FLASHSMITH_DEVICE float log_sum_exp(int half, float sum) const {
+    constexpr float kLn2 = 0.6931471805599453f;
+    return sum == 0.f ? -INFINITY : (R_[half] + ptx::log2_approx(sum)) * kLn2;
+  }
+
+ private:
+  // Of the scaled scores.
+  FLASHSMITH_DEVICE float row_maximum(const Fragment<Traits::B_c> &S, int half) const {
+    return largest(S, half) * folded_scale();
+  }
+
+  static FLASHSMITH_DEVICE float largest(const Fragment<Traits::B_c> &S, int half) {
+    float maximum = fmaxf(S[2 * half], S[2 * half + 1]);
+#pragma unroll
+    for (int i = 4; i < Traits::B_c / 2; i += 4) {
+      maximum = fmaxf(maximum, fmaxf(S[i + 2 * half], S[i + 2 * half + 1]));
+    }
+    return reduce_row(maximum, [](float a, float b) { return fmaxf(a, b); });
+  }
+
+  static FLASHSMITH_DEVICE float sum_of_row(float value) {
+    return reduce_row(value, [](float a, float b) { return a + b; });
+  }
+
+  FLASHSMITH_DEVICE float folded_scale() const { return kFoldScale ? scale_log2_ : 1.f; }
+
+  FLASHSMITH_DEVICE void scale(Fragment<Traits::B_c> &S) const {
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 2; i++) S[i] *= scale_log2_;
+  }
+
+  FLASHSMITH_DEVICE bool is_due(const float (&maximum)[2], int half) const {
+    return maximum[half] > R_[half] + kBound;
+  }
+
+  FLASHSMITH_DEVICE void raise_reference(const float (&maximum)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (!is_due(maximum, half)) continue;
+      const float reference = maximum[half] + kLead;
+      alpha_[half] = ptx::exp2_approx(R_[half] - reference);
+      R_[half] = reference;
+      l_[half] *= alpha_[half];
+    }
+  }
+
+  template <bool kFresh>
+  FLASHSMITH_DEVICE void subtract_reference(Fragment<Traits::B_c> &S) const {
+    // A row of -inf so far: -inf - -inf must not become NaN.
+    const float R0 = kFresh && R_[0] == -INFINITY ? 0.f : R_[0];
+    const float R1 = kFresh && R_[1] == -INFINITY ? 0.f : R_[1];
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 2; i++) {
+      S[i] = fmaf(S[i], folded_scale(), -(half_of(i) ? R1 : R0));
+    }
+  }
+
+  static FLASHSMITH_DEVICE bool any_positive(const Fragment<Traits::B_c> &S) {
+    uint32_t signs = ptx::float_bits(S[0]);
+#pragma unroll
+    for (int i = 1; i < Traits::B_c / 2; i++) signs &= ptx::float_bits(S[i]);
+    return static_cast<int32_t>(signs) >= 0;
+  }
+
+  // S holds exponents, some of which exceed the reference: raises it.
+  FLASHSMITH_DEVICE void catch_up(Fragment<Traits::B_c> &S) {
+    float shift[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float excess = largest(S, half);
+      shift[half] = excess > 0.f ? excess + kLead : 0.f;
+      alpha_[half] = ptx::exp2_approx(-shift[half]);
+      R_[half] += shift[half];
+      l_[half] *= alpha_[half];
+    }
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 2; i++) S[i] -= shift[half_of(i)];
+  }
+
+  // Of -inf the polynomial is not zero, so that fresh blocks do without.
+  template <int kPolynomials>
+  FLASHSMITH_DEVICE void exponentiate(Fragment<Traits::B_c> &S) {
+    float sum[2] = {0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 2; i++) {
+      // Evenly spread over the elements.
+      const bool polynomial = i * kPolynomials % 16 < kPolynomials;
+      S[i] = polynomial ? exp2_polynomial(S[i]) : ptx::exp2_approx(S[i]);
+      sum[half_of(i)] += S[i];
+    }
+    l_[0] += kFoldScale ? sum[0] : sum_of_row(sum[0]);
+    l_[1] += kFoldScale ? sum[1] : sum_of_row(sum[1]);
+  }
+};
+
+}  // namespace flashsmith

@@ -1,0 +1,161 @@
+// A thread block's work: its rows of Q, over the blocks of K and V that they see.
+#pragma once
+
+#include "flashsmith/attention/block_range.cuh"
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/sm80/epilogue.cuh"
+#include "flashsmith/sm80/gemm.cuh"
+#include "flashsmith/sm80/smem_tile.cuh"
+
+namespace flashsmith::sm80 {
+
+// What a visit to a block of K and V has to mind. Only the first one may end beyond the sequence;
+// the copies of the loop's body that it takes cost less than the registers for the bounds.
+enum class Visit { first, masked, plain };
+
+template <typename Traits>
+class ForwardBlock {
+  using value_t = typename Traits::value_t;
+  static constexpr int B_r = Traits::B_r, B_c = Traits::B_c;
+  using KVLoader = TileLoader<Traits, B_c>;
+
+  const ForwardKernelArgs &args_;
+  const WorkTile tile_;
+  const typename Traits::Sequence sequence_;
+  const ptx::shared_address shared_;
+  const int row_, warp_row_;  // of the tile in the sequence, of this warp in the tile
+  const int lane_offset_, K_lane_offset_;
+  const int n_blocks_;
+
+  KVLoader K_loader_, V_loader_;
+  QFragments<Traits> q_;
+  OAccumulators<Traits> O_ = {};
+  Softmax<Traits> softmax_[Traits::m_tiles];
+
+ public:
+  explicit FLASHSMITH_DEVICE ForwardBlock(const ForwardKernelArgs &args)
+      : args_(args),
+        tile_(tile_of_block<Traits>(args.problem)),
+        sequence_(args.problem, tile_.batch),
+        shared_(ptx::shared_memory()),
+        row_(tile_.Q_block * B_r),
+        warp_row_(ptx::thread_index() / kWarpSize * Traits::rows_per_warp),
+        lane_offset_(SmemTile<Traits>::lane_offset(lane())),
+        K_lane_offset_(SmemTile<Traits>::K_lane_offset(lane())),
+        n_blocks_(n_KV_blocks<Traits>(sequence_, row_ + B_r)),
+        K_loader_(loader(Traits::K_offset, args.K, args.K_strides)),
+        V_loader_(loader(Traits::V_offset, args.V, args.V_strides)) {
+#pragma unroll
+    for (auto &softmax : softmax_) softmax.start(args.problem.softmax_scale_log2);
+  }
+
+  // Blocks of K and V are visited from the last to the first: those with a mask come first.
+  FLASHSMITH_DEVICE void run() {
+    load_Q();
+    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_ragged(n_keys(n_blocks_ - 1));
+    keep_Q();
+    int block = n_blocks_ - 1;
+    const int masked_from = first_masked_block<Traits>(sequence_, row_);
+    visit<Visit::first>(block, block >= masked_from);
+    block--;
+    if constexpr (Traits::Mask::kRowsDiffer) {
+      for (; block >= masked_from && block >= 0; block--) visit<Visit::masked>(block, true);
+    }
+    for (; block >= 0; block--) visit<Visit::plain>(block, false);
+    store_tile<Traits>(args_, O_, softmax_);
+  }
+
+ private:
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+
+  FLASHSMITH_DEVICE ptx::shared_address Q_of_warp() const {
+    return shared_ + Traits::Q_offset + warp_row_ * SmemTile<Traits>::kRowBytes;
+  }
+
+  // ---- loads ----
+
+  // Of K or V, from the last block on.
+  FLASHSMITH_DEVICE KVLoader loader(int offset, const void *tensor,
+                                    const TensorStrides &strides) const {
+    const int n_heads = args_.problem.n_heads, n_heads_kv = args_.problem.n_heads_kv;
+    // Two divisions before the first load can start: most problems do without.
+    const int head = n_heads == n_heads_kv ? tile_.head : tile_.head / (n_heads / n_heads_kv);
+    const int64_t first_key = static_cast<int64_t>(n_blocks_ - 1) * B_c;
+    return KVLoader(shared_ + offset,
+                    static_cast<const value_t *>(tensor) + tile_.batch * strides.batch +
+                        head * strides.head + first_key * strides.seq,
+                    strides.seq);
+  }
+
+  // The keys from a block's first on.
+  FLASHSMITH_DEVICE int n_keys(int block) const { return sequence_.seq_len_k() - block * B_c; }
+
+  FLASHSMITH_DEVICE void load_Q() const {
+    const TensorStrides &strides = args_.Q_strides;
+    const auto *rows = static_cast<const value_t *>(args_.Q) + tile_.batch * strides.batch +
+                       tile_.head * strides.head + row_ * strides.seq;
+    TileLoader<Traits, B_r>(shared_ + Traits::Q_offset, rows, strides.seq)
+        .load_ragged(sequence_.seq_len_q() - row_);
+  }
+
+  FLASHSMITH_DEVICE void keep_Q() {
+    if constexpr (!Traits::Q_in_registers) return;
+    if constexpr (Traits::config.async_copy) ptx::cp_async_wait_group<0>();
+    ptx::barrier_sync();
+#pragma unroll
+    for (int k = 0; k < Traits::QK_fragments; k++) {
+      load_Q_fragment<Traits>(q_[k], Q_of_warp(), lane_offset_, k);
+    }
+  }
+
+  template <Visit kVisit>
+  static FLASHSMITH_DEVICE void load(const KVLoader &loader, int n_keys) {
+    if constexpr (kVisit == Visit::first) {
+      loader.load_ragged(n_keys);
+    } else {
+      loader.load();
+    }
+  }
+
+  // ---- steps ----
+
+  // One block of K and V. Two barriers a block: at each, one tile has arrived for all warps and the
+  // other has been read by all, so its next load may start.
+  template <Visit kVisit>
+  FLASHSMITH_DEVICE void visit(int block, bool masked) {
+    if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(K_loader_, n_keys(block));
+    if constexpr (Traits::config.async_copy) ptx::cp_async_wait_group<0>();
+    ptx::barrier_sync();  // K is here, V is free
+    if constexpr (Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
+    K_loader_.step_back();
+
+    // seq_len_k is never zero.
+    SAccumulators<Traits> S;
+    gemm_QK<Traits>(S, q_, Q_of_warp(), shared_ + Traits::K_offset, lane_offset_, K_lane_offset_,
+                    args_.problem.seq_len_k);
+    if (masked) mask_scores(S, block);
+
+    if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
+    V_loader_.step_back();
+    if constexpr (Traits::config.async_copy) ptx::cp_async_wait_group<0>();
+    ptx::barrier_sync();  // V is here, K is free
+    if constexpr (Traits::config.eager_load_blocks) {
+      if (block > 0) K_loader_.load();
+    }
+
+    Softmax<Traits>::template step<kVisit != Visit::plain>(softmax_, S, O_);
+    PFragments<Traits> P;
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) pack_operand<value_t>(P[m], S[m]);
+    gemm_PV<Traits>(O_, P, shared_ + Traits::V_offset, lane_offset_, args_.problem.seq_len_k);
+  }
+
+  FLASHSMITH_DEVICE void mask_scores(SAccumulators<Traits> &S, int block) const {
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+      mask<Traits>(S[m], sequence_, row_ + warp_row_ + m * kMmaM + first_row(lane()), block);
+    }
+  }
+};
+
+}  // namespace flashsmith::sm80

@@ -1,0 +1,122 @@
+"""Finding libraries that were built, without any compiler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
+from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash, read_sources
+from flashsmith.jit.target import Target
+from flashsmith.jit.units import FORMAT
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library in the cache; it has been checked against its manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def path(self) -> Path:
+        return self.directory / str(self.manifest["artifact"]["file"])
+
+    @property
+    def target(self) -> Target:
+        return Target(self.manifest["target"]["kind"], tuple(self.manifest["target"]["archs"]))
+
+    @property
+    def kernels(self) -> dict[str, Manifest]:
+        """Instance slug -> its name, dynamic shared memory in bytes, and ptxas' figures by arch."""
+        return dict(self.manifest["kernels"])
+
+    @property
+    def not_linted(self) -> dict[str, int]:
+        """Why machine code was not linted -> in how many kernels."""
+        return dict(
+            Counter(why for kernel in self.kernels.values() for why in kernel["not_linted"])
+        )
+
+
+def find_library(
+    instances: Iterable[KernelId],
+    target: Target,
+    *,
+    sources: SourceTree = PACKAGE_SOURCES,
+) -> Library | None:
+    """The newest sound library that has all ``instances`` for ``target``, and maybe more.
+
+    Only libraries built from the present sources count, by whatever compiler. Needs no compiler.
+    """
+    wanted = sorted(set(instances))
+    present = _PresentSources(wanted, target, sources)
+    cache = KernelCache()
+    for library in list_libraries():
+        if present.are_of(library, wanted) and cache.read(library.directory):
+            return library
+    return None
+
+
+def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) -> set[KernelId]:
+    """What ``find_library`` would find for ``target``, one at a time."""
+    libraries = list_libraries()
+    named = _buildable(
+        kernel["name"] for library in libraries for kernel in library.kernels.values()
+    )
+    if not named:
+        return set()
+    present = _PresentSources(sorted(named), target, sources)
+    return {each for each in named if any(present.are_of(library, [each]) for library in libraries)}
+
+
+def list_libraries() -> list[Library]:
+    """The libraries in the cache, newest first, each with a manifest that can be read.
+
+    The shared libraries themselves are not hashed here: this is for tables and look-up.
+    """
+    cache = KernelCache()
+    cache.check()
+    found = [
+        Library(folder, manifest)
+        for folder in cache.entries(cache.libraries)
+        if (manifest := cache.read(folder, check_hash=False)) and manifest.get("format") == FORMAT
+    ]
+    return sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
+
+
+def _buildable(names: Iterable[str]) -> set[KernelId]:
+    """The kernels of these names; those that this version cannot build are left out."""
+    found = set()
+    for name in names:
+        with suppress(ValueError):
+            instance = parse_kernel_name_into_instance(name)
+            require_buildable(instance.config)
+            found.add(instance)
+    return found
+
+
+class _PresentSources:
+    """What libraries for ``target`` would be built from now."""
+
+    def __init__(self, instances: Sequence[KernelId], target: Target, sources: SourceTree) -> None:
+        found = read_sources(instances, sources.generate(instances), target, sources.csrc)
+        self.target = target
+        self.host = host_hash(found)
+        self.kernels = {source.name: source.hash for source in found if source.instance}
+
+    def are_of(self, library: Library, instances: Collection[KernelId]) -> bool:
+        """Whether ``library`` was built from them and has all ``instances``."""
+        built = library.kernels
+        return (
+            library.target.covers(self.target)
+            and library.manifest["host_hash"] == self.host
+            and all(
+                built.get(each.slug, {}).get("source_hash") == self.kernels[each.slug]
+                for each in instances
+            )
+        )

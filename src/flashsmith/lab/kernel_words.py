@@ -1,0 +1,69 @@
+"""From words to kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from flashsmith.configs import (
+    FULL,
+    DType,
+    ForwardKernelConfig,
+    KernelId,
+    Variant,
+    get_kernel_configs,
+    is_kernel_name,
+    parse_kernel_name_into_instance,
+)
+
+
+def select_instances(
+    words: Iterable[str],
+    variants: Sequence[Variant] = (FULL,),
+    dtype: DType | None = None,
+    d_head: int | None = None,
+) -> list[KernelId]:
+    """The kernels that words choose, each once, in the order of the words.
+
+    A word is a key of get_kernel_configs or a kernel's name. A set is narrowed to ``dtype`` and
+    ``d_head``, and taken at them if it has none of them; a name must agree. A name that says
+    its variant is that one kernel, any other is taken at each of ``variants``.
+
+    Raises:
+        ValueError: A word is neither; a name does not agree.
+    """
+    chosen: list[KernelId] = []
+    for word in words:
+        if is_kernel_name(word):
+            named = parse_kernel_name_into_instance(word, d_head)
+            if dtype not in (None, named.config.dtype):
+                raise ValueError(f"kernel {named} is for {named.config.dtype}, not {dtype}")
+            configs = [named.config]
+            wanted = variants if named.variant == FULL else (named.variant,)
+        else:
+            configs = _at_d_head(_at_dtype(get_kernel_configs(word), dtype), d_head)
+            wanted = variants
+        chosen += [KernelId(cfg, variant) for cfg in configs for variant in wanted]
+    return list(dict.fromkeys(chosen))
+
+
+def refuse_other_variants(instances: Iterable[KernelId], variant: Variant) -> None:
+    """Raises ValueError that names a kernel of another variant than --mask says."""
+    for instance in instances:
+        if instance.variant != variant:
+            name = instance.variant.name
+            raise ValueError(f"kernel {instance} is {name}; add --mask {name}")
+
+
+def _at_dtype(configs: list[ForwardKernelConfig], dtype: DType | None) -> list[ForwardKernelConfig]:
+    if dtype is None:
+        return configs
+    fitting = [cfg for cfg in configs if cfg.dtype == dtype]
+    return fitting or list(dict.fromkeys(cfg.for_dtype(dtype) for cfg in configs))
+
+
+def _at_d_head(configs: list[ForwardKernelConfig], d_head: int | None) -> list[ForwardKernelConfig]:
+    if d_head is None:
+        return configs
+    fitting = [cfg for cfg in configs if cfg.d_head == d_head]
+    return fitting or list(dict.fromkeys(replace(cfg, d_head=d_head) for cfg in configs))

@@ -1,0 +1,180 @@
+"""Kernels run on inputs, checked against the reference and, on a GPU, timed against FA2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashsmith.bench import PEERS, time_interleaved
+from flashsmith.bench.candidates import Checker
+from flashsmith.bench.peers import Run
+from flashsmith.configs import DType, KernelId, Workload
+from flashsmith.configs.families import families_on
+from flashsmith.errors import EmulatorFault
+from flashsmith.lab.device import choose_device, where_it_is
+from flashsmith.lab.inputs import Inputs, load_inputs, random_inputs, save_output
+from flashsmith.lab.kernel_words import refuse_other_variants, select_instances
+from flashsmith.lab.reporter import Reporter
+from flashsmith.lab.request import Request
+from flashsmith.problem import Problem
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
+from flashsmith.selection import select_config
+
+_FA2 = "fa2"
+_DEFAULT_D_HEAD = 128
+
+
+@dataclass(frozen=True)
+class Files:
+    """Tensors come from ``input``, or from ``seed``; o goes to ``output``."""
+
+    input: Path | None = None
+    output: Path | None = None
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    """One kernel's run. Counts are the emulator's, times a GPU's; a faulty kernel has neither."""
+
+    kernel: str
+    error: float = math.inf
+    tolerance: float = math.nan
+    ok: bool = False
+    worst: str = ""  # where the error is, or the fault
+    counts: dict[str, int] = field(default_factory=dict)
+    ms: float | None = None
+    tflops: float | None = None
+    fa2_percent: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What came of kernels on one workload."""
+
+    device: str
+    workload: Workload
+    results: list[Result]
+    fa2_ms: float | None  # None: not timed
+
+    @property
+    def ok(self) -> bool:
+        return all(result.ok for result in self.results)
+
+
+def run(request: Request, files: Files, reporter: Reporter) -> RunReport:
+    """Runs the kernels; writes the output file if every result is right."""
+    device, why = choose_device(request.device)
+    inputs, instances = _prepare(request, files, on_gpu=device == "cuda")
+    reporter.note(f"on {where_it_is(device)}: {why}")
+    with reporter.progress() as progress:
+        load_kernels(instances, target_of(torch.device(device)), progress)
+    workload = Workload(inputs.problem, request.variants[0])
+    checker = Checker(workload, device, inputs.to(device), compute=torch.float64)
+    results, runs = check_kernels(instances, checker)
+    if files.output is not None and all(result.ok for result in results):
+        save_output(files.output, checker.o)  # of the one kernel
+    fa2_ms = time_kernels(runs, results, checker) if device == "cuda" else None
+    return RunReport(device, workload, results, fa2_ms)
+
+
+def _prepare(request: Request, files: Files, on_gpu: bool) -> tuple[Inputs, list[KernelId]]:
+    """The tensors and the kernels, which fit each other."""
+    words = request.words
+    if not words and files.input is None and files.output is None:
+        capability = torch.cuda.get_device_capability() if on_gpu else None
+        words = (families_on(capability)[0].sets.progression,)
+    ((dtype, d_head),) = request.kinds
+    inputs = None
+    if files.input is not None:
+        inputs = load_inputs(files.input)
+        dtype, d_head = inputs.problem.dtype, inputs.problem.d_head
+    instances = select_instances(words, request.variants, dtype, d_head)
+    if files.output is not None and len(instances) > 1:
+        raise ValueError(
+            f"--out takes the result of one kernel, and {len(instances)} are chosen; name one "
+            "with --kernels"
+        )
+    (variant,) = request.variants
+    refuse_other_variants(instances, variant)
+    if inputs is None:
+        dtype, d_head = _agreed(instances, dtype, d_head)
+        inputs = random_inputs(_problem(request, dtype, d_head, on_gpu), files.seed)
+    if not instances:
+        device = torch.device("cuda" if on_gpu else "cpu")
+        config = select_config(inputs.q, variant.causal, device, k=inputs.k)
+        instances = [KernelId(config, variant)]
+    return inputs, instances
+
+
+def _problem(request: Request, dtype: DType, d_head: int, on_gpu: bool) -> Problem:
+    """That of random tensors: an emulated kernel takes minutes where a GPU takes milliseconds."""
+    batch, heads, seq_len = (4, 16, 4096) if on_gpu else (1, 2, 256)
+    (seq_len,) = request.seq_lens or (seq_len,)
+    return Problem.square(dtype, d_head, request.batch or batch, request.heads or heads, seq_len)
+
+
+def _agreed(
+    instances: list[KernelId], dtype: DType | None, d_head: int | None
+) -> tuple[DType, int]:
+    """The dtype and d_head of the kernels; where there are none yet, as asked or the default."""
+    found = sorted({(instance.config.dtype, instance.config.d_head) for instance in instances})
+    if len(found) > 1:
+        kinds = "; ".join(f"{dtype}, d_head {d_head}" for dtype, d_head in found)
+        raise ValueError(f"the kernels are for {kinds}: choose by --dtype or --d-head")
+    return found[0] if found else (dtype or DType.FP16, d_head or _DEFAULT_D_HEAD)
+
+
+def check_kernels(
+    instances: Sequence[KernelId], checker: Checker
+) -> tuple[list[Result], dict[str, Run]]:
+    """Every kernel once, compared with the reference.
+
+    Returns:
+        The results in the order of ``instances``, and what runs those that are right.
+    """
+    results, runs = [], {}
+    for instance in instances:
+        result = Result(instance.name)
+        results.append(result)
+        try:
+            run = checker.prepare(instance.config)
+            comparison = checker.compare(run())
+        except EmulatorFault as fault:
+            result.worst = str(fault)
+            continue
+        result.counts = checker.counters(instance.config)
+        result.error, result.tolerance = comparison.error, comparison.tolerance
+        result.ok, result.worst = comparison.ok, comparison.worst
+        if result.ok:
+            runs[result.kernel] = run
+    return results, runs
+
+
+def time_kernels(runs: dict[str, Run], results: Sequence[Result], checker: Checker) -> float | None:
+    """Adds times to the results that have a run, in turn with FA2.
+
+    Returns:
+        FA2's milliseconds; None where k is not shaped as q: torch masks such scores otherwise.
+    """
+    workload = checker.workload
+    peers = {}
+    if workload.problem.is_square:
+        peers[_FA2] = PEERS[_FA2].make(*checker.qkv, workload.variant.causal)
+    times = time_interleaved({**peers, **runs})
+    fa2_ms = times[_FA2].ms if peers else None
+    for result in results:
+        if result.kernel in runs:
+            result.ms = times[result.kernel].ms
+            result.tflops = workload.tflops(result.ms)
+            result.fa2_percent = None if fa2_ms is None else 100 * fa2_ms / result.ms
+    return fa2_ms

@@ -1,0 +1,145 @@
+"""Tuning: measured on this GPU, or ranked by what the emulator counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flashsmith.bench import environment_stamp
+from flashsmith.bench.results import OK, CountRow
+from flashsmith.bench.sweep import measure_counts
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    KernelId,
+    Workload,
+    is_kernel_name,
+    parse_kernel_name_into_config,
+)
+from flashsmith.configs.families import families_for
+from flashsmith.errors import DeviceError, GpuLostError
+from flashsmith.lab.device import choose_device
+from flashsmith.lab.kernel_words import select_instances
+from flashsmith.lab.reporter import Reporter
+from flashsmith.lab.request import ON_A_GPU, Grid, Request
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
+from flashsmith.selection.tables import Table, user_table_path
+from flashsmith.tuning import KernelLab, journal_path, make_plan, tuning_session
+from flashsmith.tuning.ranking import counting_arch, memory_work
+from flashsmith.tuning.search import REPEATS
+
+_FOR_COUNTS = Grid((256,), tokens=256, hidden=128)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A table, and what this run found for it."""
+
+    path: Path
+    found: Table
+
+
+def candidates(
+    words: Sequence[str], workloads: Iterable[Workload], arch: str
+) -> list[ForwardKernelConfig]:
+    """What kernel words choose for the dtypes and head dimensions of the workloads.
+
+    words: None: the tuning space of the architecture.
+    """
+    words = words or [families_for(arch)[0].sets.tuning]
+    names = [word for word in words if is_kernel_name(word)]
+    keys = [word for word in words if word not in names]
+    named = [parse_kernel_name_into_config(name) for name in names]
+    problems = [workload.problem for workload in workloads]
+    kinds = dict.fromkeys((problem.dtype, problem.d_head) for problem in problems)
+    chosen = [
+        instance.config
+        for dtype, d_head in kinds
+        for instance in select_instances(keys, dtype=dtype, d_head=d_head)
+    ]
+    if unused := [cfg for cfg in named if (cfg.dtype, cfg.d_head) not in kinds]:
+        raise ValueError(f"kernel {unused[0]} is for no shape of --dtype and --d-head")
+    return list(dict.fromkeys([*named, *chosen]))
+
+
+def measure(
+    request: Request,
+    out: Path | None,
+    reporter: Reporter,
+    *,
+    repeats: int | None = None,
+    fresh: bool = False,
+) -> Tuned:
+    """Searches on this GPU, and keeps the winners in the table at ``out``.
+
+    Args:
+        out: None: the user's table of this GPU.
+        repeats: Timed runs of each finalist; None: the tuner's.
+        fresh: Discard what the table, or an interrupted run, has.
+    """
+    workloads = request.workloads(ON_A_GPU)
+    if request.words:  # wrong ones, on any architecture, are told before the GPU is asked for
+        candidates(request.words, workloads, counting_arch([]))
+    device, why = choose_device(None)
+    if device != "cuda":
+        raise DeviceError(
+            f"nothing is tuned: {why}. --explain shows what is chosen without tuning, "
+            "--emulator-counts ranks by what the emulator counts"
+        )
+    (arch,) = target_of(torch.device(device)).archs
+    plan = make_plan(workloads, candidates(request.words, workloads, arch), arch)
+    stamp = environment_stamp()
+    out = out or user_table_path(stamp["gpu"])
+    if fresh:
+        refuse_to_discard_others(out)
+    with tuning_session(out, stamp, fresh) as session:
+        if len(session.journal):
+            reporter.note(f"going on with {session.journal.path}")
+        lab = KernelLab(device)
+        try:
+            with reporter.progress() as progress:
+                lab.build(plan, progress)
+            with reporter.progress() as progress:
+                found = session.run(plan, lab, progress, repeats or REPEATS)
+        except (KeyboardInterrupt, GpuLostError):
+            reporter.note(
+                f"{journal_path(out)} has what is measured; the same command goes on from there"
+            )
+            raise
+    return Tuned(out, found)
+
+
+def refuse_to_discard_others(out: Path) -> None:
+    """Raises ValueError if there is a file at ``out`` that the tuner has not written."""
+    if not out.exists():
+        return
+    try:
+        document = json.loads(out.read_bytes())
+    except (OSError, ValueError):
+        document = None
+    if not (isinstance(document, dict) and {"stamp", "entries"} <= document.keys()):
+        raise ValueError(
+            f"--force discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
+            "choose another --out"
+        )
+
+
+def count(request: Request, reporter: Reporter) -> list[CountRow]:
+    """What the emulator counts of each candidate; of a workload the least memory work first."""
+    workloads = request.workloads(_FOR_COUNTS)
+    configs = candidates(request.words, workloads, counting_arch([]))
+    plan = make_plan(workloads, configs, counting_arch(configs))
+    instances = [KernelId(cfg, each.variant) for each in plan for cfg in plan[each]]
+    with reporter.progress() as progress:
+        load_kernels(list(dict.fromkeys(instances)), target_of(torch.device("cpu")), progress)
+    rows: list[CountRow] = []
+    with reporter.progress() as progress:
+        for done, (workload, configs) in enumerate(plan.items()):
+            progress(done, len(plan), str(workload))
+            counted = measure_counts(workload, configs)
+            rows += sorted(counted, key=lambda row: (row.status != OK, *memory_work(row.counts)))
+    return rows

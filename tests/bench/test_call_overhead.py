@@ -1,0 +1,105 @@
+"""The benchmark of a call's cost on the host, without a GPU: its clock, its table, its calls."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.ops import forward as api
+from support.paths import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "call_overhead.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("call_overhead", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+class Clock:
+    """Time passes only where a call says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_call_is_timed_in_every_turn_without_the_synchronisation(
+    script: ModuleType,
+) -> None:
+    clock, order = Clock(), []
+
+    def call(name: str, seconds: Iterator[float]) -> None:
+        order.append(name)
+        clock.now += next(seconds)
+
+    def synchronize() -> None:
+        order.append("wait")
+        clock.now += 1.0
+
+    n, warmup = script.CALLS_AT_ONCE, script.WARMUP_TURNS
+    quick = iter([9e-6] * n * warmup + [2e-6] * n + [3e-6] * n + [7e-6] * n)
+    slow = iter([5e-6] * n * (warmup + 3))
+    runs = {"quick": lambda: call("quick", quick), "slow": lambda: call("slow", slow)}
+    costs = script.measure(runs, 3, synchronize, clock)
+    assert order == ["wait", *["quick"] * n, "wait", *["slow"] * n] * (warmup + 3)
+    assert (costs["quick"].median, costs["quick"].least) == pytest.approx((3, 2))
+    assert (costs["slow"].median, costs["slow"].least) == pytest.approx((5, 5))
+
+
+def test_the_table_has_the_stamp_and_the_ratio_to_the_first(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    costs = {"torch.add": script.Cost(5.0, 4.0), "attention": script.Cost(7.5, 7.0)}
+    path = tmp_path / "new" / script.FILE_NAME
+    script.write(path, script.rows(costs, {"gpu": "H200", "torch": "2.13"}))
+    with path.open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row["call"] for row in read] == list(costs)
+    assert [row["us"] for row in read] == ["5.00", "7.50"]
+    assert [row["least_us"] for row in read] == ["4.00", "7.00"]
+    assert [row["times_torch_add"] for row in read] == ["1.00", "1.50"]
+    assert {row["gpu"] for row in read} == {"H200"}
+
+
+def test_every_call_runs_and_torch_add_comes_first(script: ModuleType) -> None:
+    runs = script.calls(torch.device("cpu"))
+    assert next(iter(runs)) == "torch.add"
+    assert {"attention", "forward sm80", "forward sm80 into o"} <= set(runs)
+    for run in runs.values():
+        run()
+
+
+def test_what_python_adds_to_a_call_costs_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a library that does nothing. The bound is loose: machines that test are busy."""
+    monkeypatch.setattr(api, "_calls", {})
+    q = torch.randn(1, 64, 1, 128).half()
+    flashsmith.attention(q, q, q)
+    ((key, call),) = api._calls.items()
+    nothing = replace(call.kernel, entry=lambda *_: 0.0)
+    api._calls[key] = replace(call, kernel=nothing)
+
+    def cost(calls: int = 300) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            flashsmith.attention(q, q, q)
+        return (time.perf_counter() - start) / calls
+
+    assert min(cost() for _ in range(20)) < 10e-6

@@ -1,0 +1,178 @@
+"""Checks of candidates, and times of one shape; clocks replaced."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pytest
+import torch
+
+from flashsmith import reference
+from flashsmith.bench import PEERS, Timing, make_qkv
+from flashsmith.bench import monitor as monitor_module
+from flashsmith.bench.candidates import Checker
+from flashsmith.bench.monitor import GpuMonitor, Sample
+from flashsmith.bench.results import BACK_TO_BACK, FAILED, IN_TURN, KERNEL, OK, PEER
+from flashsmith.bench.sweep import MeasureTimes
+from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.runtime import Kernel
+from support.bench import CEILINGS, PLAIN, SMALL, fake_peer, times_of
+
+
+def broken(q: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("no kernel image\nis available")
+
+
+def right() -> torch.Tensor:
+    return PEERS["fa2"].make(*make_qkv(SMALL.problem, "cpu"), False)().contiguous()
+
+
+def wrong_at(
+    index: tuple[int, ...], change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A peer that is right but at one index of (sample, row, head, column)."""
+
+    def run(q: torch.Tensor) -> torch.Tensor:
+        o = right()
+        o[index] = change(o[index])
+        return o
+
+    return run
+
+
+def test_checker_tells_right_wrong_broken_and_missing() -> None:
+    checker = Checker(SMALL, "cpu")
+    assert checker.check(PEERS["fa2"]).status == OK
+    assert checker.check(parse_kernel_name_into_config(PLAIN)).status == OK
+    cases = {
+        "wrong": (fake_peer("zeros", torch.zeros_like), "error .*allowed .*; at "),
+        "failed": (fake_peer("broken", broken), "RuntimeError: no kernel image"),
+        "missing": (fake_peer("absent", broken, "not installed"), "not installed"),
+    }
+    for status, (peer, reason) in cases.items():
+        checked = checker.check(peer)
+        assert (checked.status, checked.run) == (status, None)
+        with pytest.raises(ValueError, match=reason):
+            raise ValueError(checked.reason)
+
+
+HEADS = [*product(range(SMALL.problem.batch), range(SMALL.problem.heads))]
+
+
+@pytest.mark.parametrize(("batch", "head"), HEADS)
+def test_checker_sees_one_wrong_value_in_any_head(batch: int, head: int) -> None:
+    """Finite, and small: three times what is allowed."""
+    index = (batch, SMALL.problem.seq_len_q - 1, head, 5)
+    checker = Checker(SMALL, "cpu")
+    comparison = checker.check(PEERS["fa2"]).comparison
+    assert comparison is not None
+    step = 3 * comparison.tolerance
+    checked = checker.check(fake_peer("off", wrong_at(index, lambda value: value + step)))
+    assert checked.status == "wrong"
+    assert str(index) in checked.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_checker_sees_what_is_not_finite(value: float) -> None:
+    index = (0, 3, 1, 5)  # a head between the first and the last
+    spoilt = fake_peer("spoilt", wrong_at(index, lambda o: torch.full_like(o, value)))
+    checked = Checker(SMALL, "cpu").check(spoilt)
+    assert (checked.status, str(index) in checked.reason) == ("wrong", True)
+
+
+def test_a_kernel_that_writes_nothing_is_wrong_after_a_right_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the one before it wrote to the shared output is not taken for its result."""
+    checker = Checker(SMALL, "cpu")
+    config = parse_kernel_name_into_config(PLAIN)
+    assert checker.check(config).status == OK
+    monkeypatch.setattr(Kernel, "__call__", lambda self, *a, **b: 0.0)
+    checked = checker.check(config)
+    assert (checked.status, checked.run) == ("wrong", None)
+    assert "got nan" in checked.reason
+
+
+def test_a_comparison_allows_no_three_tolerances() -> None:
+    """The tolerance is computed here: twice the error of plain low precision and of rounding."""
+    q, k, v = make_qkv(SMALL.problem, "cpu")
+    exact = reference.reference_attention(q, k, v)
+    low = reference.reference_attention(q, k, v, compute=q.dtype)
+    errors = ((each.double() - exact).abs().max().item() for each in (low, exact.half()))
+    tolerance = 2 * sum(errors)
+    for share, ok in ((0.5, True), (3.0, False)):
+        o = right()
+        o[1, 2, 0, 3] = exact[1, 2, 0, 3] + share * tolerance
+        found = reference.compare(o, exact, low)
+        assert found.ok == ok
+        assert found.error == pytest.approx(share * tolerance, rel=0.1)
+        assert found.worst.startswith("at (1, 2, 0, 3): got ")
+
+
+# Times of one shape.
+
+
+def test_times_become_rates_shares_and_ratios() -> None:
+    timer = times_of({"fa2": 4.0, "other": 2.0, PLAIN: 1.0})
+    measure = MeasureTimes(
+        CEILINGS, BACK_TO_BACK, timer, lambda start: Sample(1700.0, 650.0), "cpu"
+    )
+    other = fake_peer("other", lambda q: right())
+    candidates = [PEERS["fa2"], other, fake_peer("broken", broken)]
+    fa2, second, failed, ours = measure(SMALL, [*candidates, parse_kernel_name_into_config(PLAIN)])
+    rows = (fa2, second, failed, ours)
+    assert [row.kind for row in rows] == [PEER, PEER, PEER, KERNEL]
+    assert {row.regime for row in rows} == {BACK_TO_BACK}
+    assert (ours.ms, ours.ms_p20, ours.ms_p80) == (1.0, 0.5, 2.0)
+    assert ours.tflops == SMALL.flop / 1e-3 / 1e12
+    assert ours.share_of_ceiling == ours.tflops / 700
+    assert [row.ratio_to_best_peer for row in (fa2, second, ours)] == [0.5, 1.0, 2.0]
+    assert (ours.sm_clock_mhz, ours.power_w) == (1700.0, 650.0)
+    assert ours.error is not None
+    assert ours.tolerance is not None
+    assert ours.error <= ours.tolerance
+    assert (failed.status, failed.ms) == (FAILED, None)
+
+
+def test_another_candidate_is_timed_first_at_each_shape() -> None:
+    orders = []
+
+    def timer(runs: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, Timing]:
+        orders.append("".join(runs))
+        return dict.fromkeys(runs, Timing(1.0, 1.0, 1.0))
+
+    measure = MeasureTimes(CEILINGS, IN_TURN, timer, lambda start: Sample(), "cpu")
+    candidates = [fake_peer(name, lambda q: right()) for name in "abc"]
+    rows = [measure(SMALL, candidates) for _ in range(4)]
+    assert orders == ["abc", "bca", "cab", "abc"]
+    assert {"".join(row.kernel for row in found) for found in rows} == {"abc"}
+
+
+def test_a_clock_that_fails_is_a_reason_and_no_end() -> None:
+    def timer(runs: object) -> dict[str, Timing]:
+        raise RuntimeError("launch failure")
+
+    measure = MeasureTimes(CEILINGS, BACK_TO_BACK, timer, lambda start: Sample(), "cpu")
+    (row,) = measure(SMALL, [PEERS["fa2"]])
+    assert (row.status, row.ms, row.regime) == (FAILED, None, BACK_TO_BACK)
+    assert "launch failure" in row.reason
+
+
+def test_without_nvml_the_monitor_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "_NVML", "no-such-library.so")
+    monkeypatch.setattr(monitor_module, "gpu_id", lambda: "GPU-0")
+    with GpuMonitor() as monitor:
+        assert monitor.since(0.0) == Sample(None, None)
+
+
+def test_monitor_gives_medians_of_a_time_span() -> None:
+    values = iter([Sample(1000.0, 100.0)] + [Sample(1500.0, None)] * 10_000)
+    with GpuMonitor(lambda: next(values)) as monitor:
+        deadline = time.monotonic() + 10
+        while monitor.since(0.0).sm_clock_mhz != 1500.0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert monitor.since(0.0) == Sample(1500.0, 100.0)
+        assert monitor.since(time.monotonic() + 60) == Sample(1500.0, None)  # the last

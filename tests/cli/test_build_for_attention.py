@@ -1,0 +1,202 @@
+"""`flashsmith build --for-attention`: afterwards attention() needs no compiler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import flashsmith
+from flashsmith import settings
+from flashsmith.cli import app
+from flashsmith.cli import build as build_command
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    VARIANTS,
+    DType,
+    KernelId,
+    Sm90ForwardKernelConfig,
+    Workload,
+    get_autotuning_kernel_configs,
+    parse_kernel_name_into_instance,
+)
+from flashsmith.configs.families import SUPPORTED_D_HEADS
+from flashsmith.errors import KernelNotFoundError
+from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
+from flashsmith.lab import build as lab_build
+from flashsmith.lab.driver import Gpu
+from flashsmith.problem import LENGTH_BUCKETS, Problem
+from flashsmith.selection import gpus_with_tables, served_instances
+from flashsmith.selection.choose import choose, forget_tables
+from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
+
+EMULATOR = Target.emulator()
+H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.fixture(autouse=True)
+def _no_tables_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(settings.TUNED.name, str(tmp_path / "tuned"))
+    forget_tables()
+    yield
+    forget_tables()
+
+
+def build(*args: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["build", "--for-attention", *map(str, args)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def test_attention_then_works_with_building_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the emulator, for one dtype and d_head, with every kind of shape."""
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
+    monkeypatch.setattr("flashsmith.ops.forward._kernels", {})
+    monkeypatch.setattr("flashsmith.ops.forward._calls", {})
+    for name in ("_loaded", "_found"):
+        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
+    args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
+    document = json.loads(build(*args, "--json").stdout)
+    built = {row["kernel"] for row in document["kernels"]}
+    assert len(built) == 4  # for lengths that blocks of 128 divide and others, full and causal
+    monkeypatch.setenv(settings.BUILD.name, "0")
+    for causal, (q_len, k_len), lse in product(
+        (False, True), ((64, 64), (128, 128), (50, 70)), (False, True)
+    ):
+        q, k = (torch.randn(1, n, 1, 64).half() for n in (q_len, k_len))
+        flashsmith.attention(q, k, k.clone(), causal=causal, return_lse=lse)
+    with pytest.raises(KernelNotFoundError):
+        other = torch.randn(1, 64, 1, 128).half()
+        flashsmith.attention(other, other.clone(), other.clone())
+
+
+@pytest.mark.parametrize("gpu", [H200, A100, None])
+def test_whatever_is_chosen_is_among_the_served(gpu: str | None) -> None:
+    served = set(served_instances(gpu))
+    lengths = [n for bucket in LENGTH_BUCKETS for n in (bucket - 64, bucket, 2 * bucket)]
+    taken = set()
+    for dtype, d_head, seq_len in product(DType, SUPPORTED_D_HEADS, [*lengths, 1, 777, 5001]):
+        problem = Problem.square(dtype, d_head, 1, 2, seq_len)
+        for each, variant in product((problem, replace(problem, heads_kv=1)), VARIANTS):
+            choice = choose(Workload(each, variant), gpu)
+            taken.add(KernelId(choice.config, variant))
+    assert taken == served
+
+
+def test_a_table_of_ones_own_is_served_with_its_best_alone() -> None:
+    """What comes after it is never taken, since it takes every length."""
+    shipped = Table.read(shipped_table_path(H200))
+    best, never = get_autotuning_kernel_configs([DType.FP16])[:2]
+    entry = shipped.entries[DType.FP16, 128, "full", 1024]
+    rows = [type(entry.ranked[0])(cfg, ms, ms, ms, 1.0) for ms, cfg in enumerate((best, never), 1)]
+    changed = replace(entry, ranked=tuple(rows))
+    chosen = {"dtypes": [DType.FP16], "d_heads": [128], "variants": [FULL]}
+    before = {instance.config for instance in served_instances(A100, **chosen)}
+    stamp = {**shipped.stamp, **kernel_source_stamp(), "gpu": A100}
+    Table.of(stamp, [changed]).write(user_table_path(A100))
+    forget_tables()
+    after = {instance.config for instance in served_instances(A100, **chosen)}
+    assert after - before == {best}
+    assert gpus_with_tables("sm_80") == [A100]
+    assert gpus_with_tables("sm_90") == [H200]
+
+
+def test_files_that_are_no_table_of_a_known_gpu_are_passed_over() -> None:
+    shipped = Table.read(shipped_table_path(H200))
+    without = {name: value for name, value in shipped.stamp.items() if name != "gpu"}
+    Table(without, shipped.entries).write(user_table_path("nameless"))
+    Table({**without, "gpu": "Voodoo 2"}, shipped.entries).write(user_table_path("Voodoo 2"))
+    user_table_path("notes").write_text("{}")
+    Table({**without, "gpu": A100}, shipped.entries).write(user_table_path(A100))
+    assert gpus_with_tables("sm_80") == [A100]
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> dict[Target, list[KernelId]]:
+    """What would have been built; no GPU is found."""
+    calls: dict[Target, list[KernelId]] = {}
+
+    def note_call(instances: Any, target: Target, **_: Any) -> Library:
+        calls[target] = list(instances)
+        manifest = {"artifact": {"file": "x"}, "kernels": {}}
+        return Library(Path("/nowhere"), manifest | {"target": {"kind": target.kind, "archs": []}})
+
+    monkeypatch.setattr(build_command, "build_library", note_call)
+    monkeypatch.setattr(lab_build, "find_gpus", lambda: ([], "none"))
+    monkeypatch.delenv(settings.ARCH.name, raising=False)
+    return calls
+
+
+def test_each_architecture_has_the_kernels_that_run_there(built: Any) -> None:
+    build("--arch", "sm_80,sm_90a")
+    assert set(built) == {Target.cuda("sm_80"), Target.cuda("sm_90a")}
+    for target, instances in built.items():
+        (arch,) = target.archs
+        assert instances and all(not each.config.problems(arch) for each in instances)
+    sm90 = built[Target.cuda("sm_90a")]
+    # No GPU is here: all tables of the architecture, and the rule, for its GPUs without one.
+    assert sm90 == sorted({*served_instances(H200), *served_instances("sm_90a")})
+    assert {each.variant for each in sm90} == {FULL, CAUSAL}
+    built.clear()
+    build("--gpu", "h200", "--dtype", "bf16", "--d-head", "64,256", "--mask", "causal")
+    (found,) = built.values()
+    assert {each.config.dtype for each in found} == {DType.BF16}
+    assert {each.config.d_head for each in found} == {64, 256}
+    assert {each.variant for each in found} == {CAUSAL}
+    assert set(found) < set(sm90)
+
+
+def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Gpu("NVIDIA Engineering Sample", (9, 0), "1 MiB", "1")
+    monkeypatch.setattr(lab_build, "find_gpus", lambda: ([here], ""))
+    build("--target", "cuda")
+    assert list(built) == [Target.cuda("sm_90a")]
+    rule = built[Target.cuda("sm_90a")]
+    assert rule == served_instances("sm_90a")  # there is no table for its name
+    assert all(isinstance(each.config, Sm90ForwardKernelConfig) for each in rule)
+
+
+def test_build_lists_what_was_asked_for_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no compiler is there, a library that has more may serve."""
+    plain, swizzled = (
+        f"(FP16, 64, 64, 64, 4): async+{feature}load_0_0_0_tiles" for feature in ("", "swizzled+")
+    )
+
+    def listed(*names: str) -> list[str]:
+        words = [word for name in names for word in ("-k", name)]
+        result = CliRunner().invoke(app, ["build", "--target", "emulator", *words, "--json"])
+        assert result.exit_code == 0, result.output
+        return [row["kernel"] for row in json.loads(result.stdout)["kernels"]]
+
+    assert listed(plain, swizzled) == [plain, swizzled]
+    superset = build_library([*map(parse_kernel_name_into_instance, (plain, swizzled))], EMULATOR)
+    monkeypatch.setattr(build_command, "build_library", lambda *_, **__: superset)
+    assert listed(swizzled) == [swizzled]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-k", "prog"), "leave out --kernels"),
+        (("--gpu", "h200", "--arch", "sm_80"), "--gpu stands in place of --arch"),
+        (("--gpu", "h200", "--target", "emulator"), "the emulator has none"),
+        (("--gpu", "banana"), "gpu 'banana' is not known"),
+        (("--gpu", "T4"), "need compute capability 8.0"),
+        (("--d-head", "80"), "--d-head is 80"),
+    ],
+)
+def test_refused(args: tuple[str, ...], message: str, built: Any) -> None:
+    assert message in build(*args, code=2).stderr
+    assert not built

@@ -1,0 +1,133 @@
+"""Which families serve a workload on a GPU, what they choose by rule, and why others do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from flashsmith.configs import (
+    CAUSAL,
+    VARIANTS,
+    DType,
+    Workload,
+    get_autotuning_kernel_configs,
+    get_sm90_autotuning_kernel_configs,
+)
+from flashsmith.configs.families import (
+    FAMILIES,
+    SM80_FORWARD,
+    SM90_FORWARD,
+    SUPPORTED_D_HEADS,
+    Family,
+    Serving,
+    families_for,
+    families_on,
+    family_of,
+    serving,
+)
+from flashsmith.errors import DeviceError
+from flashsmith.problem import Problem
+from support.sm80_kernels import BASE
+from support.sm90_kernels import LAST
+
+A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+SQUARE = Problem.square(DType.BF16, 128, batch=2, heads=4, seq_len=256)
+ODD = replace(SQUARE, heads_kv=2, seq_len_q=77, seq_len_k=100)
+
+
+def served(gpu: str | None, problem: Problem = SQUARE) -> Serving:
+    return serving(Workload(problem), gpu)
+
+
+def test_families_on_a_gpu_come_newest_first_and_on_the_emulator_plainest_first() -> None:
+    assert families_on(None) == (SM80_FORWARD, SM90_FORWARD)
+    assert families_on((9, 0)) == (SM90_FORWARD, SM80_FORWARD)
+    for capability in ((8, 0), (8, 9), (10, 0), (12, 1)):
+        assert families_on(capability) == (SM80_FORWARD,)
+    assert families_on((7, 5)) == ()
+    assert families_for(None) == families_on(None)
+    assert families_for("NVIDIA H200") == families_for("sm_90a") == families_on((9, 0))
+    assert families_for("a card of tomorrow", (9, 0)) == families_on((9, 0))  # by what it can do
+    with pytest.raises(ValueError, match="gpu 'a card of tomorrow' is not known"):
+        families_for("a card of tomorrow")
+    with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5; .* need 8\.0"):
+        families_for("Tesla T4")
+
+
+def test_the_families_that_serve_come_in_the_order_of_the_gpu() -> None:
+    assert [*served(None).by_rule] == [SM80_FORWARD, SM90_FORWARD]
+    assert [*served(H100).by_rule] == [SM90_FORWARD, SM80_FORWARD]
+    assert [*served(A100).by_rule] == [SM80_FORWARD]
+    for gpu in (None, H100, A100):
+        serves = served(gpu)
+        first = next(iter(serves.by_rule))
+        assert serves.rule_config == first.rule(DType.BF16, 128, 256)
+        assert all(cfg.serves(SQUARE) for cfg in serves.by_rule.values())
+
+
+def test_a_family_serves_every_shape_of_its_d_heads_and_every_variant() -> None:
+    for problem, variant in product((SQUARE, ODD), VARIANTS):
+        for gpu in (None, H100, A100):
+            found = [*serving(Workload(problem, variant), gpu).by_rule]
+            assert found == [*served(gpu).by_rule], (problem, gpu)
+    for d_head in SUPPORTED_D_HEADS:
+        problem = replace(SQUARE, d_head=d_head)
+        expected = [family for family in FAMILIES if d_head in family.d_heads]
+        assert [*served(None, problem).by_rule] == expected
+
+
+def test_a_config_serves_its_dtype_and_d_head_and_no_other() -> None:
+    for config in (BASE, LAST):
+        own = replace(ODD, dtype=config.dtype, d_head=config.d_head)
+        assert config.serves(own) and config.serves(replace(own, batch=0, seq_len_q=0))
+        assert not config.serves(replace(own, d_head=64))
+        assert not config.for_dtype(DType.FP16).serves(replace(own, dtype=DType.BF16))
+
+
+def test_why_a_config_does_not_serve_is_told_in_words() -> None:
+    bf16 = BASE.for_dtype(DType.BF16)
+    assert served(None).why_not(bf16) == served(A100).why_not(bf16) == ""
+    assert served(None).why_not(LAST) == served(H100).why_not(LAST) == ""
+    assert served(A100).why_not(LAST) == f"the sm90 family does not run on {A100}"
+    assert served(H100).why_not(replace(LAST, d_head=64)) == "it is for BF16 and d_head 64"
+    assert served(H100).why_not(LAST.for_dtype(DType.FP16)) == "it is for FP16 and d_head 128"
+
+
+def test_what_no_family_takes_is_refused_in_the_words_of_the_newest() -> None:
+    problem = replace(SQUARE, d_head=80)
+    for gpu in (None, H100):
+        with pytest.raises(ValueError, match="q has d_head 80; supported are 64, 96, 128, 192"):
+            served(gpu, problem)
+    with pytest.raises(ValueError, match="q has d_head 80"):
+        serving(Workload(problem, CAUSAL), A100)
+    with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5"):
+        served("Tesla T4")
+
+
+def test_every_config_has_its_family() -> None:
+    assert (family_of(BASE), family_of(LAST)) == (SM80_FORWARD, SM90_FORWARD)
+    for family in FAMILIES:
+        both = [*family.progression(), *family.tuning_space()]
+        assert both and all(family_of(config) is family for config in both)
+        assert {config.d_head for config in both} <= set(family.d_heads)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_some_lengths_stand_for_every_answer_of_the_rule(family: Family) -> None:
+    for d_head in family.d_heads:
+        answers = [family.rule(DType.FP16, d_head, n) for n in family.rule_lengths]
+        assert {family.rule(DType.FP16, d_head, n) for n in range(1, 1100)} == set(answers)
+
+
+def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:
+    """Apart from the number of stages. What the rule takes was measured beside its neighbours."""
+    tried = {replace(cfg, n_stages=2) for cfg in get_sm90_autotuning_kernel_configs()}
+    tried_sm80 = get_autotuning_kernel_configs(d_heads=(64, 128))
+    for dtype in DType:
+        for d_head in SM90_FORWARD.d_heads:
+            rule = SM90_FORWARD.rule(dtype, d_head, 4096)
+            assert not rule.problems() and replace(rule, n_stages=2) in tried, rule
+        for d_head, length in product((64, 128), (64, 128, 192)):
+            assert SM80_FORWARD.rule(dtype, d_head, length) in tried_sm80

@@ -1,0 +1,241 @@
+"""The documentation: it builds, stands alone, and says what the package does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.main import get_command
+
+import flashsmith
+from flashsmith import settings
+from flashsmith.cli import app
+from flashsmith.configs import (
+    FlashForwardKernelConfig,
+    get_kernel_configs,
+    get_kernel_progression_configs,
+    parse_kernel_name_into_config,
+    require_buildable,
+)
+from flashsmith.errors import FlashsmithError
+from flashsmith.jit import find_cuda_toolkit, toolchain
+from support.paths import ROOT
+
+DOCS = ROOT / "docs"
+CONFIG = get_kernel_progression_configs()[1]
+pytest.importorskip("mkdocs", reason="pip install 'flashsmith[docs]'")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it; a broken link or anchor fails."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Loads(HTMLParser):
+    """What a page loads by itself."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag in ("script", "img", "iframe"):
+            self.addresses.append(found.get("src") or "")
+        if tag == "link" and found.get("rel") not in ("canonical", "next", "prev"):
+            self.addresses.append(found.get("href") or "")
+
+
+def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) >= 13
+    for page in pages:
+        loaded = Loads(page.read_text()).addresses
+        assert loaded
+        assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+def text_of(page: Path) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", page.read_text())).split())
+
+
+def test_every_command_and_option_is_there(site: Path) -> None:
+    text = text_of(site / "reference" / "cli.html")
+
+    def check(name: str, command: Any) -> int:
+        assert name in text
+        names = [each for parameter in command.params for each in parameter.opts]
+        options = [each for each in names if each.startswith("--")]
+        assert [each for each in options if each not in text] == []
+        children = getattr(command, "commands", {})
+        return len(options) + sum(check(f"{name} {each}", children[each]) for each in children)
+
+    assert check("flashsmith", get_command(app)) > 50
+    for help_of in (each.help for each in get_command(app).commands.values()):  # type: ignore[attr-defined]
+        assert " ".join(help_of.split("\n\n")[0].split()) in text
+
+
+def test_every_environment_variable_is_there(site: Path) -> None:
+    text = text_of(site / "reference" / "environment.html")
+    for setting in settings.ALL:
+        for word in (setting.name, setting.kind, setting.default):
+            assert " ".join(word.split()) in text
+        assert setting.meaning.replace("`", "") in text
+
+
+def half(**changes: Any) -> dict[str, torch.Tensor]:
+    tensors = {name: torch.zeros(1, 64, 1, 128, dtype=torch.float16) for name in "qkv"}
+    return tensors | changes
+
+
+def short_form(features: str, tup: str = "(FP16, 128, 64, 64, 4)") -> FlashForwardKernelConfig:
+    return parse_kernel_name_into_config(f"{tup}: {features}")
+
+
+def bad_stride() -> torch.Tensor:
+    return torch.zeros(1, 64, 1, 256, dtype=torch.float16)[..., ::2]
+
+
+def bad_row_stride() -> torch.Tensor:
+    return torch.zeros(1, 64, 1, 132, dtype=torch.float16)[..., :128]
+
+
+def attention(**changes: Any) -> Any:
+    return flashsmith.forward(CONFIG, **half(**changes))
+
+
+# Heading of the page -> what leads there, once for each message that it quotes.
+TRIGGERS: dict[str, list[Callable[[], object]]] = {
+    "No nvcc, or too old": [find_cuda_toolkit],
+    "The dtypes do not match": [
+        lambda: attention(k=torch.zeros(1, 64, 1, 128, dtype=torch.bfloat16)),
+        lambda: attention(**{n: torch.zeros(1, 64, 1, 128).bfloat16() for n in "qkv"}),
+    ],
+    "The shapes do not fit together": [
+        lambda: attention(v=torch.zeros(1, 32, 1, 128, dtype=torch.float16)),
+        lambda: attention(**{n: torch.zeros(1, 64, 3, 128).half() for n in "kv"}),
+    ],
+    "Strides or alignment are wrong": [
+        lambda: attention(q=bad_stride()),
+        lambda: attention(q=bad_row_stride()),
+    ],
+    "A name cannot be parsed": [lambda: short_form("async")],
+    "KERNELS is not known": [lambda: get_kernel_configs("fast")],
+    "A configuration cannot be built": [
+        lambda: require_buildable(short_form("async+load_3_2_2_tiles"))
+    ],
+    "A configuration is in no library": [
+        lambda: flashsmith.forward(short_form("load_0_0_4_tiles+buffer"), **half())
+    ],
+    "A gradient is required": [
+        lambda: attention(q=torch.zeros(1, 64, 1, 128, dtype=torch.float16, requires_grad=True))
+    ],
+}
+# Need hardware or a broken machine: the text is looked for in the source.
+ELSEWHERE = {
+    "flashsmith is not found": "../../tools/_environment.py",
+    "The GPU is older than compute capability 8.0": "lab/device.py",
+    "A kernel spills registers": "jit/refusal.py",
+    "A kernel lets shared memory be overwritten before it has read it": "jit/lint.py",
+    "Machine code was not linted": "cli/build.py",
+    "A header changed during a build": "jit/compile.py",
+    "ncu was not found": "bench/ncu.py",
+    "ncu may not read the counters": "bench/ncu.py",
+    "The tuned table is not used": "selection/choose.py",
+}
+
+
+def quoted_messages() -> dict[str, list[str]]:
+    """Heading -> the messages in the line below it."""
+    text = (DOCS / "troubleshooting.md").read_text()
+    entries = re.findall(r"^### (.+)\n\n(`.*`)$", text, re.MULTILINE)
+    return {heading: re.findall(r"`([^`]+)`", line) for heading, line in entries}
+
+
+def test_every_message_has_its_test() -> None:
+    assert quoted_messages().keys() == TRIGGERS.keys() | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("heading", TRIGGERS)
+def test_message_is_what_is_raised(heading: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if heading == "A configuration is in no library":
+        monkeypatch.setenv(settings.BUILD.name, "0")
+    if heading == "No nvcc, or too old":
+        monkeypatch.setattr(toolchain, "_nvcc_candidates", lambda: iter(()))
+    messages = quoted_messages()[heading]
+    for message, trigger in zip(messages, TRIGGERS[heading], strict=True):
+        with pytest.raises((ValueError, TypeError, FlashsmithError)) as raised:
+            trigger()
+        assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("heading", ELSEWHERE)
+def test_message_is_in_the_source(heading: str) -> None:
+    source = (ROOT / "src" / "flashsmith" / ELSEWHERE[heading]).read_text()
+    for message in quoted_messages()[heading]:
+        assert message in source
+
+
+# Each row of the trouble sections of the system's description, by what its entry must speak of.
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compute capability 8.0", "sm_80"),  # device too old
+        ("dtype", "FP16", "BF16"),  # dtypes differ
+        ("B_r", "B_c", "sequence length"),  # blocks do not divide
+        ("is in no library", "flash_kernels.cuh", "generate_kernel_instantiations.py"),
+        ("short form", "configs --built"),  # compare short forms
+        ("get_kernels_to_build",),  # print the set
+        ("run_kernels.py", "--kernels"),  # run one configuration
+        ("operator<=>", "order"),  # keys that collide
+        ("Strides", "contiguous"),  # layout and strides
+        ("static_assert", "power of two"),  # compile-time assertions
+        ("KERNELS", "prog", "progall", "tune", "64,32"),  # unknown key
+        ("cannot be parsed", "Three forms"),  # names
+        ("spills", "should_autotune_config"),  # too many registers
+        ("ncu was not found", "Install Nsight Compute"),  # no ncu
+        ("--ref", "--ref_v3"),  # is the result right
+    ],
+)
+def test_every_trouble_has_an_entry(words: tuple[str, ...]) -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    entries = re.split(r"^##+ ", text, flags=re.MULTILINE)
+    assert any(all(word in entry for word in words) for entry in entries)
+
+
+@pytest.mark.parametrize("page", ["quick-start", "report", "tuning", "config-to-kernel", "knobs"])
+def test_command_lines_exist(page: str) -> None:
+    """Every `flashsmith` line in a page names a command and options that there are."""
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    lines = re.findall(
+        r"^(?:\w+=\S+ )?flashsmith (\w+)([^#\n]*)", (DOCS / f"{page}.md").read_text(), re.MULTILINE
+    )
+    assert lines or page == "knobs"
+    for name, rest in lines:
+        known = {each for parameter in commands[name].params for each in parameter.opts}
+        used = re.findall(r"(?<=\s)--?[a-z][\w-]*", rest)
+        assert set(used) <= known | {"--help"}, (name, rest)

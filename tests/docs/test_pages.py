@@ -1,0 +1,111 @@
+"""How the pages of the documentation are written: knobs, logs, decisions, lines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flashsmith.configs import CONFIG_CLASSES, FlashForwardKernelConfig
+from flashsmith.jit import PACKAGE_SOURCES
+from support.docs_tools import docs_tool
+from support.paths import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+KERNEL_PAGES = sorted((DOCS / "kernels").glob("*.md"))
+# A heading with a date, then three items, each of one line and more that are indented.
+LOG_ENTRY = re.compile(
+    r"\d{4}-\d\d-\d\d: .+\n\n"
+    r"- Predicted: .+\n(?:  .+\n)*"
+    r"- Measured: .+\n(?:  .+\n)*"
+    r"- (?:Kept|Dropped).*\n(?:  .+\n)*\n*"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_line_is_longer_than_150_columns(page: Path) -> None:
+    assert [line for line in page.read_text().splitlines() if len(line) > 150] == []
+
+
+@pytest.mark.parametrize("page", KERNEL_PAGES, ids=lambda page: page.stem)
+def test_a_page_of_kernels_begins_with_drawings(page: Path) -> None:
+    heading, _, text = page.read_text().partition("\n## ")[2].partition("\n")
+    assert heading == "A tile, its shared memory, and what runs when"
+    assert text.partition("\n## ")[0].count("\n```\n") >= 4
+
+
+@pytest.mark.parametrize("page", KERNEL_PAGES, ids=lambda page: page.stem)
+def test_no_cell_of_a_table_of_kernels_is_longer_than_120_columns(page: Path) -> None:
+    rows = re.findall(r"^\|.*\|$", page.read_text(), re.MULTILINE)
+    assert rows
+    assert [cell for row in rows for cell in row.split("|") if len(cell) > 120] == []
+
+
+@pytest.mark.parametrize("page", KERNEL_PAGES, ids=lambda page: page.stem)
+def test_the_log_has_dated_entries(page: Path) -> None:
+    log = page.read_text().partition("\n## The log\n")[2].partition("\n## ")[0]
+    _, *entries = re.split(r"^### ", f"{log}\n", flags=re.MULTILINE)
+    assert entries
+    assert [entry for entry in entries if not LOG_ENTRY.fullmatch(entry)] == []
+    dates = [entry[:10] for entry in entries]
+    assert dates == sorted(dates)
+
+
+def test_every_decision_has_its_date_and_the_newest_is_last() -> None:
+    items = re.findall(r"^- (.*)", (DOCS / "decisions.md").read_text(), re.MULTILINE)
+    assert [item for item in items if not re.match(r"\d{4}-\d\d-\d\d: \*\*", item)] == []
+    dates = [item[:10] for item in items]
+    assert dates == sorted(dates)
+
+
+# ---- the knobs ----
+
+
+@pytest.fixture(scope="module")
+def knobs() -> ModuleType:
+    return docs_tool("knobs")
+
+
+def test_the_page_of_knobs_is_what_the_classes_say(knobs: ModuleType) -> None:
+    assert (DOCS / "knobs.md").read_text() == knobs.page(), "python tools/docs/knobs.py writes it"
+
+
+def test_every_knob_is_there_with_its_feature() -> None:
+    text = (DOCS / "knobs.md").read_text()
+    for kind in CONFIG_CLASSES:
+        section = text.partition(f"## The {kind.family} family")[2].partition("\n## ")[0]
+        headings = re.findall(r"^### (.+)$", section, re.MULTILINE)
+        assert ", ".join(headings).split(", ") == [field.name for field in fields(kind)]
+        for feature in kind.feature_table:
+            assert not feature.fields or f"`{feature.name}`, " in section, feature.name
+
+
+def test_every_knob_of_sm80_has_its_evidence() -> None:
+    text = (DOCS / "kernels" / "sm80-forward.md").read_text()
+    section = text.partition("## The knobs, and how each shows")[2].partition("\n## ")[0]
+    entries = re.findall(r"^- \*\*(.+?)\*\*", section, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", " ".join(entries))
+    assert named == [field.name for field in fields(FlashForwardKernelConfig)]
+
+
+def test_a_field_without_a_description_is_named(knobs: ModuleType) -> None:
+    @dataclass(frozen=True)
+    class More(FlashForwardKernelConfig):
+        """dtype: element type."""
+
+    with pytest.raises(ValueError, match=r"More describes \['dtype'\]; its fields are \['dtype', "):
+        knobs.descriptions(More)
+
+
+def test_the_fields_are_described_in_one_place() -> None:
+    for kind in CONFIG_CLASSES:
+        header = (PACKAGE_SOURCES.csrc / "include" / kind.kernel_header).read_text()
+        comment, struct = re.findall(
+            rf"((?://.*\n)+)struct {kind.__name__} {{\n(.*?)  constexpr", header, re.DOTALL
+        )[0]
+        assert "described\n// in docs/knobs.md" in comment
+        assert not re.search(r"; +//", struct)

@@ -1,0 +1,28 @@
+// The instructions of sm_90 against plain computations: the cases of
+// tests/emulator/programs/device.
+#include "cases.h"
+#include "device/barriers.cuh"
+#include "device/clusters.cuh"
+#include "device/copies.cuh"
+#include "device/products.cuh"
+#include "device/warps.cuh"
+
+namespace cases {
+
+namespace {
+
+void print(void (*check)(wrappers::Results &)) {
+  wrappers::Results results;
+  check(results);
+  results.print();
+}
+
+}  // namespace
+
+void sm90_products() { print(wrappers::products::check<16, 64, 96, 176, 256>); }
+void sm90_copies() { print(wrappers::copies::check); }
+void sm90_barriers() { print(wrappers::barriers::check); }
+void sm90_clusters() { print(wrappers::clusters::check); }
+void sm90_warps() { print(wrappers::warps::check); }
+
+}  // namespace cases

@@ -1,0 +1,85 @@
+// Prints, as JSON, what functions of the host side answer that no launch on the emulator asks.
+#include <iostream>
+#include <utility>
+
+#include "flashsmith/ptx/wgmma.cuh"
+#include "flashsmith/sm80/traits.cuh"
+#include "flashsmith/sm90/arguments.cuh"
+#include "host/named_kernel.h"
+
+using namespace flashsmith;
+
+namespace {
+
+Sm90ForwardKernelConfig config(int cluster_size, bool persistent, int B_r = 128) {
+  Sm90ForwardKernelConfig cfg{};
+  cfg.B_r = B_r, cfg.cluster_size = cluster_size, cfg.persistent = persistent;
+  return cfg;
+}
+
+// Thread blocks for `tiles` on 1 to 9 multiprocessors.
+void print_grids(const char *name, const Sm90ForwardKernelConfig &cfg, int tiles) {
+  std::cout << "\"" << name << "\": [";
+  for (int n = 1; n <= 9; n++) std::cout << (n > 1 ? ", " : "") << grid_blocks(cfg, tiles, n);
+  std::cout << "],\n";
+}
+
+void print_blocks(const char *name, const Sm90ForwardKernelConfig &cfg) {
+  std::cout << "\"" << name << "\": [";
+  for (int rows : {1, 127, 128, 129, 256, 257}) {
+    std::cout << (rows > 1 ? ", " : "") << Q_blocks(cfg, rows);
+  }
+  std::cout << "],\n";
+}
+
+void print_gpus(const FamilyGpus &gpus) {
+  std::cout << "\"" << gpus.family << "\": [";
+  const char *separator = "";
+  for (int major = 7; major <= 12; major++) {
+    for (int minor : {0, 5}) {
+      if (!gpus.include(major, minor)) continue;
+      std::cout << separator << "\"" << major << "." << minor << "\"";
+      separator = ", ";
+    }
+  }
+  std::cout << "]";
+}
+
+constexpr int kNumbers = 300;
+
+// The numbers from 0 on for which `holds`, after a -1.
+template <typename Predicate>
+void print_numbers(const char *name, Predicate holds) {
+  std::cout << ",\n\"" << name << "\": [-1";
+  for (int n = 0; n < kNumbers; n++) {
+    if (holds(n)) std::cout << ", " << n;
+  }
+  std::cout << "]";
+}
+
+template <int... kN>
+bool is_width(int n, std::integer_sequence<int, kN...>) {
+  constexpr bool kIsWidth[] = {ptx::is_wgmma_n<kN>...};
+  return kIsWidth[n];
+}
+
+}  // namespace
+
+int main() {
+  std::cout << "{";
+  print_grids("one tile a block", config(1, false), 6);
+  print_grids("persistent", config(1, true), 6);
+  print_grids("clusters of 2", config(2, true), 6);
+  print_grids("clusters of 2, one tile a block", config(2, false), 6);
+  print_blocks("Q blocks", config(1, true));
+  print_blocks("Q blocks in clusters of 2", config(2, true, 64));
+  print_gpus({.family = "8.0 or newer", .major = 8, .minor = 0, .exact = false});
+  std::cout << ",\n";
+  print_gpus({.family = "8.5 or newer", .major = 8, .minor = 5, .exact = false});
+  std::cout << ",\n";
+  print_gpus({.family = "9.0 alone", .major = 9, .minor = 0, .exact = true});
+  print_numbers("fragments at a time", sm80::is_load_count);
+  print_numbers("columns of a wgmma",
+                [](int n) { return is_width(n, std::make_integer_sequence<int, kNumbers>()); });
+  std::cout << "}\n";
+}

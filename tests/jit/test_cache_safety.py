@@ -1,0 +1,172 @@
+"""The kernel cache: damage, and who may write to it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flashsmith.errors import CacheError
+from flashsmith.jit import (
+    KernelCache,
+    list_libraries,
+)
+from support.tiny_build import INSTANCES
+from support.workshop import KERNEL_FILES, Workshop, flip_last_byte, replace
+
+_CAP_DAC_OVERRIDE = 1
+
+
+# ---- damage ----
+
+
+def truncate(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def make_writable_by_others(path: Path) -> None:
+    path.chmod(0o666)
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    truncate,
+    flip_last_byte,
+    Path.unlink,
+    make_writable_by_others,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_library_is_linked_again(
+    workshop: Workshop, damage: Callable[[Path], None]
+) -> None:
+    damage(workshop.build().path)
+    assert workshop.new_compilations() == ["link"]
+    assert workshop.new_compilations() == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_object_is_compiled_again(
+    workshop: Workshop, damage: Callable[[Path], None]
+) -> None:
+    shutil.rmtree(workshop.build().directory)
+    (damaged,) = (workshop.cache / "objects").glob(f"{INSTANCES[0].slug}-*/*.o")
+    damage(damaged)
+    assert workshop.new_compilations() == sorted([KERNEL_FILES[0], "link"])
+
+
+@pytest.mark.parametrize(
+    "garbage", ["", "{", "[]", "null", '{"artifact": 1}', '{"artifact": {"file": "x"}}', "\0\xff"]
+)
+def test_garbage_manifest_is_rebuilt(workshop: Workshop, garbage: str) -> None:
+    (workshop.build().directory / "manifest.json").write_text(garbage)
+    assert list_libraries() == []
+    assert workshop.new_compilations() == ["link"]
+
+
+def test_manifest_that_was_edited_is_rebuilt(workshop: Workshop) -> None:
+    directory = workshop.build().directory
+    replace(directory / "manifest.json", '"target"', '"tarjet"')
+    assert list_libraries() == []
+    assert workshop.new_compilations() == ["link"]
+
+
+def test_file_in_place_of_an_entry_is_replaced(workshop: Workshop) -> None:
+    directory = workshop.build().directory
+    shutil.rmtree(directory)
+    directory.write_text("not a folder")
+    assert workshop.new_compilations() == ["link"]
+
+
+# ---- who may write ----
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_cache_that_others_can_write_is_refused(workshop: Workshop, mode: int) -> None:
+    workshop.build()
+    workshop.cache.chmod(mode)
+    for use in (workshop.build, workshop.find, list_libraries):
+        with pytest.raises(CacheError, match=f"chmod 700 {re.escape(str(workshop.cache))}"):
+            use()
+
+
+def test_cache_of_somebody_else_is_refused(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.build()
+    if os.geteuid() == 0:
+        os.chown(workshop.cache, 4242, 4242)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(CacheError, match="belongs to user"):
+        workshop.build()
+
+
+def test_cache_is_private_whatever_the_umask(workshop: Workshop) -> None:
+    before = os.umask(0)
+    try:
+        library = workshop.build()
+    finally:
+        os.umask(before)
+    for folder in (workshop.cache, workshop.cache / "objects", library.directory):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert workshop.new_compilations() == []  # nothing counts as foreign
+
+
+def test_file_in_place_of_the_cache(workshop: Workshop) -> None:
+    workshop.cache.write_text("")
+    with pytest.raises(CacheError, match="not a directory"):
+        workshop.build()
+
+
+@pytest.mark.parametrize("written", ["relative/cache", "~/cache"])
+def test_cache_directory_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "relative"))
+    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", written)
+    assert KernelCache().root == tmp_path / "relative" / "cache"
+
+
+@contextmanager
+def obeying_permissions() -> Iterator[None]:
+    """Root, who may write everywhere, puts that capability aside; everybody else has none."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the high halves
+    assert libc.capget(header, sets) == 0
+    before = sets[0]
+    sets[0] &= ~(1 << _CAP_DAC_OVERRIDE)
+    assert libc.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = before
+        assert libc.capset(header, sets) == 0
+
+
+def test_read_only_cache_serves_what_it_has(workshop: Workshop) -> None:
+    library = workshop.build()
+    entries = [workshop.cache, *workshop.cache.rglob("*")]
+    for path in entries:
+        path.chmod(path.stat().st_mode & ~0o222)
+    try:
+        with obeying_permissions():
+            assert workshop.build().path == library.path
+            with pytest.raises(CacheError, match=r"cannot be written.*FLASHSMITH_CACHE_DIR"):
+                workshop.build(2)
+    finally:
+        for path in entries:
+            path.chmod(path.stat().st_mode | 0o200)

@@ -1,0 +1,147 @@
+"""Headers that change while a build reads them: no object stays under the key of another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import support.tiny_build as tiny
+from flashsmith.errors import BuildError
+from flashsmith.jit import KernelCache, Library, SourceTree, build_library
+from flashsmith.jit.headers import Headers, HeaderTree
+from flashsmith.jit.lint import may_release
+from flashsmith.jit.units import find_toolchain, plan_units
+from support.tiny_build import EMULATOR, INSTANCES
+
+HEADER = "include/flashsmith/tiny.cuh"
+
+
+def write_during_compile(kernels: str, commands: str) -> str:
+    """Shell for tiny.make_compiler: what somebody does while these files are compiled, and those
+    that were compiled before are in the cache."""
+    return f'case "$*" in *{kernels}*) sleep 2; {commands};; esac'
+
+
+def build(csrc: Path) -> Library:
+    sources = SourceTree(csrc, tiny.generate)
+    return build_library(INSTANCES[:1], EMULATOR, jobs=1, sources=sources)
+
+
+@pytest.fixture
+def csrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
+    return tiny.make_csrc(tmp_path / "csrc")
+
+
+def use_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    compiler = tiny.make_compiler(tmp_path / "cxx", tmp_path / "log", before)
+    monkeypatch.setenv("FLASHSMITH_CXX", str(compiler))
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_an_object_of_a_header_that_changed_is_not_kept(
+    csrc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    """Restored or not: the compiler below reads 8, the key was made for 7."""
+    header = csrc / HEADER
+    restore = f'c++ "$@"; sed -i s/8/7/ {header}; exit 0' if is_restored else ":"
+    writes = write_during_compile(INSTANCES[0].slug, f"sed -i s/7/8/ {header}; {restore}")
+    use_compiler(tmp_path, monkeypatch, writes)
+    with pytest.raises(BuildError) as caught:
+        build(csrc)
+    assert f"{header} changed while {INSTANCES[0].name} was compiled" in str(caught.value)
+    assert "build again" in str(caught.value)
+    cache = KernelCache()
+    assert not [e for e in cache.entries(cache.objects) if e.name.startswith(INSTANCES[0].slug)]
+    assert cache.entries(cache.libraries) == []
+
+    use_compiler(tmp_path, monkeypatch, ":")
+    assert tiny.sum_of_kernels(build(csrc)) == (7 if is_restored else 8)
+
+
+def test_headers_that_a_unit_does_not_include_may_change(csrc: Path) -> None:
+    other = csrc / "include/flashsmith/other.cuh"
+    other.write_text("// before\n")
+    registry = csrc / "host/registry.cpp"
+    registry.write_text(f'#include "flashsmith/other.cuh"\n{registry.read_text()}')
+    generated = tiny.generate(INSTANCES[:1])
+    units = plan_units(INSTANCES[:1], generated, EMULATOR, find_toolchain(EMULATOR), csrc)
+    other.write_text("// after\n")
+    assert {unit.name: unit.headers.changed() for unit in units} == {
+        "host-registry": [other],
+        "emulator-memory": [],
+        INSTANCES[0].slug: [],
+    }
+
+
+def test_every_way_to_change_is_seen(tmp_path: Path) -> None:
+    names = ("written", "replaced", "removed", "touched", "same")
+    paths = [tmp_path / f"{name}.cuh" for name in names]
+    for path in paths:
+        path.write_text("1\n")
+    headers = included("".join(f'#include "{path.name}"\n' for path in paths), tmp_path)
+    assert headers.changed() == []
+    written, replaced, removed, touched, _ = paths
+    written.write_text("2\n")
+    os.utime(written, ns=(0, 0))
+    (tmp_path / "new").write_text("1\n")
+    (tmp_path / "new").rename(replaced)
+    removed.unlink()
+    touched.touch()  # nobody can tell it from one that was written and restored
+    assert headers.changed() == sorted([written, replaced, removed, touched])
+
+
+# ---- what a text includes ----
+
+
+def included(text: str, *roots: Path) -> Headers:
+    return HeaderTree(roots[0]).included({"text.cu": text}, roots)
+
+
+def test_included_headers_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/one.cuh").write_text('#pragma once\n#include "a/two.cuh"\n')
+    (tmp_path / "a/two.cuh").write_text("  #  include <a/one.cuh>\nmbarrier\n")
+    (tmp_path / "a/three.cuh").write_text("not included\n")
+    headers = included('#include <cstdint>\n#include "a/one.cuh"\n', tmp_path)
+    assert [header.name for header in headers.found] == ["a/one.cuh", "a/two.cuh"]
+    assert headers.missing == ()
+    one, two = (header.text for header in headers.found)
+    assert may_release(["", one, two])
+    assert not may_release(["", one])
+
+
+def test_a_header_in_quotes_is_looked_for_beside_the_one_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("near.cuh", "a/near.cuh", "far.cuh", "a/far.cuh"):
+        (tmp_path / name).write_text("\n")
+    (tmp_path / "a/one.cuh").write_text('#include "near.cuh"\n#include <far.cuh>\n')
+    found = included('#include "a/../a/one.cuh"\n', tmp_path).found
+    assert [header.name for header in found] == ["a/near.cuh", "a/one.cuh", "far.cuh"]
+
+
+def test_the_first_folder_that_has_a_header_counts(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.cuh").write_text("\n")
+    roots = [tmp_path / "first", tmp_path / "second"]
+    (found,) = HeaderTree(tmp_path).included({"a.cu": '#include "same.cuh"'}, roots).found
+    assert found.path == tmp_path / "first/same.cuh"
+
+
+def test_what_is_named_in_quotes_and_nowhere_is_missing(tmp_path: Path) -> None:
+    files = {
+        "a.cu": '#include "not/there.cuh"\n#include <other/package.h>\n#include "b.h"',
+        "b.h": "",
+    }
+    assert HeaderTree(tmp_path).included(files, [tmp_path]).missing == ("not/there.cuh",)
+
+
+def test_names_and_contents_count(tmp_path: Path) -> None:
+    for name, text in (("a.h", "1"), ("b.h", "1"), ("c.h", "2")):
+        (tmp_path / name).write_text(text)
+    hashes = {included(f'#include "{name}.h"', tmp_path).hash for name in "abc"}
+    assert len(hashes) == 3
+    assert included('#include "a.h"', tmp_path).hash in hashes

@@ -1,0 +1,149 @@
+"""What ptxas says: registers, spills and warnings, and the builds that they fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import support.tiny_build as tiny
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit import (
+    KernelResources,
+    SourceTree,
+    Target,
+    build_library,
+    find_cuda_toolkit,
+    spills,
+)
+from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from support.tiny_build import EMULATOR, INSTANCES
+
+# nvcc 13.0: a kernel of 128 floats a thread under __launch_bounds__(1024), and one that fits.
+RECORDED = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z7spillerILi128EEvPfi' for 'sm_80'
+ptxas info    : Function properties for _Z7spillerILi128EEvPfi
+    560 bytes stack frame, 1084 bytes spill stores, 1092 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 560 bytes cumulative stack size, 128 bytes smem, 364 bytes cmem[0]
+ptxas info    : Compile time = 106.522 ms
+ptxas info    : Compiling entry function '_Z7spillerILi8EEvPfi' for 'sm_90a'
+ptxas info    : Function properties for _Z7spillerILi8EEvPfi
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 30 registers, used 0 barriers
+ptxas info    : Compile time = 33.791 ms
+"""  # noqa: E501
+
+# nvcc 13.0: a kernel that calls a function that was not inlined.
+RECORDED_CALL = """\
+ptxas info    : Compiling entry function '_Z1kPfi' for 'sm_80'
+ptxas info    : Function properties for _Z1kPfi
+    400 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 0 barriers, 400 bytes cumulative stack size, 364 bytes cmem[0]
+ptxas info    : Function properties for _Z6helperPfi
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+"""  # noqa: E501
+
+RECORDED_WARNING = (
+    "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to "
+    "determine register count at entry.\n"
+)
+
+
+def test_recorded_ptxas_output() -> None:
+    assert parse_resources(RECORDED) == [
+        KernelResources(
+            function="_Z7spillerILi128EEvPfi", arch="sm_80", registers=32, spill_stores=1084,
+            spill_loads=1092, stack=560, shared=128, barriers=1,
+        ),
+        KernelResources(
+            function="_Z7spillerILi8EEvPfi", arch="sm_90a", registers=30, spill_stores=0,
+            spill_loads=0, stack=0, shared=0, barriers=0,
+        ),
+    ]  # fmt: skip
+    assert [kernel.spilled for kernel in parse_resources(RECORDED)] == [1092, 0]
+
+
+def test_recorded_ptxas_output_of_a_called_function() -> None:
+    (kernel,) = parse_resources(RECORDED_CALL)
+    assert (kernel.spilled, kernel.stack, kernel.registers) == (4, 408, 40)
+
+
+def test_ptxas_output_without_kernels() -> None:
+    assert parse_resources("") == []
+    assert parse_resources(RECORDED.partition("ptxas info    : Used")[0]) == []
+
+
+def test_recorded_ptxas_warning() -> None:
+    (warning,) = parse_performance_warnings(RECORDED_WARNING * 2 + RECORDED)
+    assert warning.startswith("C7508: Potential Performance Loss: 'setmaxnreg' ignored")
+    assert parse_performance_warnings(RECORDED) == []
+
+
+# A fake compiler's log becomes the object's log: what ptxas would have said fails the build.
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (RECORDED, "spills 1092 bytes of registers on sm_80 (0 allowed)"),
+        (RECORDED_WARNING, "C7508: Potential Performance Loss"),
+    ],
+)
+def test_slow_kernel_fails_the_build(
+    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, message: str
+) -> None:
+    (tmp_path / "ptxas.log").write_text(log)
+    monkeypatch.setattr(spills, "ALLOWED_SPILL_BYTES", {})
+    say = f'case "$*" in *.cu*) cat {tmp_path}/ptxas.log;; esac'
+    compiler = tiny.make_compiler(tmp_path / "cxx", tmp_path / "calls.log", before=say)
+    monkeypatch.setenv("FLASHSMITH_CXX", str(compiler))
+    with pytest.raises(BuildError) as caught:
+        build_library(INSTANCES[:2], EMULATOR, sources=sources)
+    for instance in INSTANCES[:2]:  # all are named at once
+        assert instance.name in str(caught.value)
+    assert message in str(caught.value)
+
+
+SPILLING_KERNEL = """
+__global__ __launch_bounds__(1024) void kernel(float *x, int n) {{
+  float a[128];
+#pragma unroll
+  for (int i = 0; i < 128; i++) a[i] = x[i * 32 + threadIdx.x];
+  for (int r = 0; r < n; r++)
+#pragma unroll
+    for (int i = 0; i < 128; i++) a[i] = a[i] * a[(i * 7 + 3) % 128];
+#pragma unroll
+  for (int i = 0; i < 128; i++) x[i * 32 + threadIdx.x] = a[i];
+}}
+int {slug}() {{ kernel<<<1, 1024>>>(nullptr, 0); return 7; }}
+"""
+
+
+def test_real_spill_fails_until_it_is_allowed(
+    sources: SourceTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        find_cuda_toolkit()
+    except ToolchainError as error:
+        pytest.skip(f"needs nvcc: {error}")
+    instance, target = INSTANCES[0], Target.cuda("sm_80", "sm_90a")
+
+    def generate(instances: object) -> dict[str, str]:
+        files = tiny.generate([instance])
+        return files | {f"{instance.slug}.cu": SPILLING_KERNEL.format(slug=instance.slug)}
+
+    spilling = SourceTree(sources.csrc, generate)
+    with pytest.raises(BuildError, match=r"spills \d{3,} bytes of registers on sm_90a") as caught:
+        build_library([instance], target, sources=spilling)
+    assert instance.name in str(caught.value)
+
+    config = instance.config
+    tiles = (config.family, config.d_head, config.B_r, config.B_c, config.n_warps)
+    monkeypatch.setitem(spills.ALLOWED_SPILL_BYTES, tiles, 1 << 16)
+    calls: list[str] = []
+    library = build_library(
+        [instance], target, sources=spilling, progress=lambda *call: calls.append(call[2])
+    )
+    assert calls == []  # allowing a spill compiles nothing again
+    figures = [KernelResources(**r) for r in library.kernels[instance.slug]["resources"]]
+    assert [kernel.arch for kernel in figures] == ["sm_80", "sm_90a"]
+    assert all(kernel.spilled > 0 and 0 < kernel.registers <= 64 for kernel in figures)

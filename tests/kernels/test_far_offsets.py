@@ -1,0 +1,90 @@
+"""Elements that lie further apart than 32 bits can count, in every dimension and in one tile.
+
+The memory is reserved but never touched, apart from the pages that hold elements.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+import torch
+
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    KernelId,
+)
+from flashsmith.runtime import Kernel
+from support import sm80_kernels, sm90_kernels
+from support.emulator_program import CXX, Run
+from support.problems import TORCH_DTYPES, Emulated, Tensors
+from support.problems import run as run_kernel
+
+ELEMENT_BYTES = 2
+MAP_NORESERVE = 0x4000  # of Linux: no memory is set aside
+INT = 1 << 31
+KERNELS = {
+    "sm80": sm80_kernels.BASE,
+    "sm80, Q in registers": sm80_kernels.LAST,
+    "sm80, synchronous": sm80_kernels.VARIED[0],
+    "sm90, bulk stores": sm90_kernels.LAST,
+    "sm90, stores from registers": sm90_kernels.PROGRESSION[0],
+    "sm90, cluster": sm90_kernels.VARIED[9],
+    "sm90, narrow": sm90_kernels.VARIED[3],
+}
+
+
+def untouched(elements: int, dtype: torch.dtype) -> torch.Tensor:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, elements * ELEMENT_BYTES, flags=flags), dtype=dtype)
+
+
+def far_tensors(cfg: ForwardKernelConfig, shape: list[int], dim: int, far: int) -> Tensors:
+    """q, k, v and o in one memory, each in the gaps of the others: stride ``far`` along ``dim``."""
+    strides, step = [0, 0, 0, 1], shape[3]
+    for i in (2, 1, 0):
+        if i != dim:
+            strides[i], step = step, step * shape[i]
+    strides[dim] = far
+    memory = untouched((shape[dim] - 1) * far + 4 * step, TORCH_DTYPES[cfg.dtype])
+    tensors = [memory[i * step :].as_strided(shape, strides) for i in range(4)]
+    for t in tensors[:3]:
+        t.copy_(torch.randn(shape))
+    return tuple(tensors)
+
+
+def assert_far_as_near(kernel: Kernel, shape: list[int], dim: int, far: int) -> None:
+    q, k, v, o = far_tensors(kernel.instance.config, shape, dim, far)
+    near = q.contiguous(), k.contiguous(), v.contiguous()
+    assert torch.equal(run_kernel(kernel, (q, k, v), o=o), run_kernel(kernel, near))
+
+
+@pytest.fixture
+def kernel(cfg: ForwardKernelConfig, emulated: Emulated) -> Kernel:
+    return emulated(KernelId(cfg))
+
+
+EACH = pytest.mark.parametrize("cfg", KERNELS.values(), ids=KERNELS.keys())
+
+
+@pytest.mark.parametrize("far", [INT // 8, INT // 32 + 8, INT + 8], ids=["8", "32", "1"])
+@EACH
+def test_rows_of_one_tile(cfg: ForwardKernelConfig, far: int, kernel: Kernel) -> None:
+    """The product of a row and its stride passes 2^31: within the rows of a warp, within those of a
+    tile, from a tile to the next, from a block of keys to the one before."""
+    assert_far_as_near(kernel, [1, 256, 1, cfg.d_head], 1, far)
+
+
+@pytest.mark.parametrize("far", [INT // 2, INT + 8], ids=["2", "1"])
+@pytest.mark.parametrize("dim", [0, 2], ids=["batch", "head"])
+@EACH
+def test_batches_and_heads(cfg: ForwardKernelConfig, dim: int, far: int, kernel: Kernel) -> None:
+    shape = [1, 128, 1, cfg.d_head]
+    shape[dim] = 3
+    assert_far_as_near(kernel, shape, dim, far)
+
+
+@pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
+def test_log_sum_exp_beyond_int(run: Run) -> None:
+    """Of a warp alone: a launch would compute all the 2^31 rows before."""
+    assert run("sm90_far_lse") == [1] * 16 + [0] * 16

@@ -1,0 +1,91 @@
+"""Random problems, the same every time, for kernels of all kinds: o, log-sum-exp and reruns.
+
+`make soak` draws others without end.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import pytest
+
+from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId
+from flashsmith.configs.families import FAMILIES
+from flashsmith.jit import Target
+from flashsmith.runtime import load_kernels
+from flashsmith.soak import (
+    EMULATOR,
+    SoakCase,
+    check,
+    prepare,
+    random_case,
+    reproduce,
+    rule_configs,
+    seam_cases,
+    table_configs,
+)
+from flashsmith.soak.session import groups_of
+from support import sm80_kernels, sm90_kernels
+
+VARIED = [*sm80_kernels.VARIED, *sm90_kernels.VARIED]
+RANDOM_CASES = 8  # of each configuration
+SAMPLED = 1  # of the tuned tables, of each dtype and d_head
+RERUNS = 1  # of random problems, with another order of warps
+SMALL = 3_000  # scores of a seam's case
+
+
+def sampled_table_configs() -> list[ForwardKernelConfig]:
+    known = {*rule_configs(), *VARIED}
+    groups = groups_of([cfg for cfg in table_configs() if cfg not in known])
+    rng = Random(0)
+    return [cfg for group in groups for cfg in rng.sample(group, min(SAMPLED, len(group)))]
+
+
+CONFIGS = [*rule_configs(), *VARIED, *sampled_table_configs()]
+EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=str)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    load_kernels([KernelId(c, v) for c in CONFIGS for v in VARIANTS], Target.emulator())
+
+
+def failures(cfg: ForwardKernelConfig, cases: list[SoakCase], reruns: int) -> str:
+    """What went wrong, and how to see it again."""
+    verdicts = [
+        check(KernelId(cfg, case.variant), prepare(case, "cpu"), reruns=reruns) for case in cases
+    ]
+    return "\n".join(
+        f"{verdict.sentence}\n  {reproduce(cfg.short_form(), verdict.case)}"
+        for verdict in verdicts
+        if not verdict.ok
+    )
+
+
+def test_the_set_is_whole() -> None:
+    """At least 300 random problems, every rule configuration, tables, both families."""
+    assert len(CONFIGS) * RANDOM_CASES >= 300
+    assert len(set(CONFIGS)) == len(CONFIGS)
+    kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in rule_configs()}
+    assert kinds == {
+        (family.name, dtype, d_head)
+        for family in FAMILIES
+        for dtype, d_head in product(DType, family.d_heads)
+    }
+    assert len(sampled_table_configs()) >= 8
+
+
+@EACH
+def test_random_problems(cfg: ForwardKernelConfig) -> None:
+    rng = Random(cfg.short_form())
+    wrong = failures(cfg, [random_case(rng, cfg, EMULATOR) for _ in range(RANDOM_CASES)], RERUNS)
+    assert not wrong, wrong
+
+
+@EACH
+def test_small_problems_at_the_seams_of_tiles(cfg: ForwardKernelConfig) -> None:
+    """The first rows that a warpgroup masks, lengths 0 and 1, what has to be refused."""
+    cases = [case for variant in VARIANTS for case in seam_cases(cfg, variant, EMULATOR)]
+    wrong = failures(cfg, [case for case in cases if case.problem.n_scores <= SMALL], 0)
+    assert not wrong, wrong

@@ -1,0 +1,132 @@
+"""The first use of a kernel: what is told before anything is built, and what is logged."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith import settings
+from flashsmith.configs import DType, parse_kernel_name_into_config
+from flashsmith.ops import forward as api
+from flashsmith.runtime import kernels
+from flashsmith.selection import select_config
+from flashsmith.selection.choose import choose, forget_tables
+from support.workloads import square
+
+CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_used_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(api, "_kernels", {})
+    monkeypatch.setattr(api, "_calls", {})
+    monkeypatch.delenv(settings.LOG.name, raising=False)
+    forget_tables()
+    logger = logging.getLogger("flashsmith")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers = handlers
+
+
+@pytest.fixture
+def no_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "find_kernel", lambda *_: pytest.fail("a kernel was looked for"))
+
+
+def half(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {name: torch.randn(1, 64, 1, 64).half() for name in "qkv"} | changes
+
+
+@pytest.mark.usefixtures("no_build")
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [
+        ("k", torch.bfloat16, "k has dtype bfloat16, but q has float16; q, k, v and o need the"),
+        ("v", torch.bfloat16, "v has dtype bfloat16, but q has float16"),
+        ("o", torch.bfloat16, "o has dtype bfloat16, but q has float16"),
+        ("k", torch.float32, "k has dtype float32; supported are float16 and bfloat16"),
+        ("q", torch.bfloat16, "q has dtype bfloat16, but the configuration is for float16"),
+    ],
+)
+def test_a_wrong_dtype_is_told_before_a_kernel_is_built(
+    name: str, dtype: torch.dtype, message: str
+) -> None:
+    tensors = half(**{name: torch.randn(1, 64, 1, 64).to(dtype)})
+    with pytest.raises(TypeError, match=message):
+        flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("no_build")
+def test_attention_tells_a_wrong_dtype_of_k_before_it_builds() -> None:
+    tensors = half()
+    with pytest.raises(TypeError, match="k has dtype bfloat16, but q has float16"):
+        flashsmith.attention(tensors["q"], tensors["k"].bfloat16(), tensors["v"])
+
+
+def test_vmap_is_refused_in_words() -> None:
+    """Before a kernel is built, and by a kernel that is there."""
+    q = torch.randn(3, 1, 64, 1, 64).half()
+
+    def mapped() -> None:
+        torch.vmap(lambda q: flashsmith.forward(CONFIG, q, q, q))(q)
+
+    message = "q is inside torch.vmap or another function transform"
+    with pytest.raises(TypeError, match=message):
+        mapped()
+    assert not api._kernels
+    flashsmith.forward(CONFIG, q[0], q[1], q[2])
+    with pytest.raises(TypeError, match=message):
+        mapped()
+
+
+def test_each_kernel_is_logged_once_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "flashsmith")
+    q, k, v = half().values()
+    for _ in range(2):
+        flashsmith.attention(q, k, v)
+        flashsmith.forward(CONFIG, q, k, v, causal=True)
+    assert [record.message for record in caplog.records] == [
+        f"kernel {select_config(q)} on emulator: the rule: one configuration for each "
+        "d_head, and one of half the rows for up to 64 keys",
+        f"kernel {CONFIG} causal on emulator: named by the caller",
+    ]
+
+
+def test_the_reason_names_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = choose(square(DType.BF16, 128, "causal", 4, 16, 4096), "h200")
+    assert "shipped table" in choice.reason
+    assert choice.reason.endswith("h200.json, BF16 d 128 causal, lengths of bucket 4096")
+
+
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_the_setting_puts_the_log_on_stderr(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import torch, flashsmith\n"
+        "from flashsmith.configs import parse_kernel_name_into_config\n"
+        "q, k, v = (torch.randn(1, 64, 1, 64).half() for _ in range(3))\n"
+        f"config = parse_kernel_name_into_config({str(CONFIG)!r})\n"
+        "for _ in range(2): flashsmith.forward(config, q, k, v)\n"
+    )
+    flashsmith.forward(CONFIG, *half().values())  # is built
+    monkeypatch.setenv(settings.LOG.name, value)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    line = f"flashsmith: kernel {CONFIG} on emulator: named by the caller\n"
+    assert done.stderr == (line if value == "1" else "")
+
+
+def test_a_kernel_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = half()
+    flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]
+    monkeypatch.setattr(kernels, "_look_up", lambda *_: pytest.fail("looked up again"))
+    monkeypatch.setattr(api, "find_kernel", lambda *_: pytest.fail("found again"))
+    flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""What it takes to extend the library, done in a copy of it: a family, a knob, an argument.
+
+docs/architecture.md ("To extend it") lists what is touched; these tests hold the lists.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import flashsmith
+from flashsmith.configs import CONFIG_CLASSES
+from flashsmith.jit.cache import KernelCache
+from flashsmith.jit.headers import HeaderTree
+
+PACKAGE = Path(flashsmith.__file__).parent
+INCLUDE = "csrc/include/flashsmith"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package, to be changed."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(PACKAGE, tmp_path / "src" / "flashsmith", ignore=ignored))
+
+
+def run(copy: Path, program: str) -> str:
+    """What a program prints that imports the copy and compiles into a cache of its own.
+
+    What the copy does not change is taken from the cache of the tests.
+    """
+    cache = copy.parent.parent / "cache"
+    for folder in KernelCache().objects.glob("[he]*-*"):
+        shutil.copytree(folder, cache / "objects" / folder.name)
+    environment = os.environ | {
+        "PYTHONPATH": str(copy.parent),
+        "FLASHSMITH_CACHE_DIR": str(cache),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def edit(file: Path, changes: Mapping[str, str]) -> None:
+    text = file.read_text()
+    for old, new in changes.items():
+        assert text.count(old) == 1, (file, old)
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+# ---- a family ----
+
+# How the copy of the sm80 family differs from it.
+FAMILY_WORDS = {
+    "FlashForwardKernelConfig": "DummyForwardKernelConfig",
+    r"(?<!Sm90)(?<!Static)\bForwardKernelArgs": "DummyForwardKernelArgs",
+    r"\bforward_kernel_fn": "dummy_forward_kernel_fn",
+    "flashsmith/flash_attention.cuh": "flashsmith/dummy/arguments.cuh",
+    "SM80_FORWARD": "DUMMY_FORWARD",
+    r"settings\.SM80_SETS": 'settings.FamilySets("dummy-prog", "dummy-tune", "dummy")',
+    "sm80": "dummy",
+    r'marker: ClassVar\[str\] = ""': 'marker: ClassVar[str] = "dummy"',
+    r'flag\("async", "async_copy"\),': 'Feature("dummy"), flag("async", "async_copy"),',
+    r'^    "async\+': '    "dummy+async+',
+}
+FAMILY_FILES = {
+    "configs/sm80": "configs/dummy",
+    f"{INCLUDE}/sm80": f"{INCLUDE}/dummy",
+    f"{INCLUDE}/flash_attention.cuh": f"{INCLUDE}/dummy/arguments.cuh",
+    "csrc/host/families/sm80_forward.cpp": "csrc/host/families/dummy_forward.cpp",
+}
+USE_THE_FAMILY = """
+import torch
+import flashsmith
+from flashsmith.configs import get_kernel_configs, parse_kernel_name_into_config
+from flashsmith.configs.families import FAMILIES, family_of, families_on
+from flashsmith.dtype import DType
+
+sm80, _, dummy = FAMILIES
+assert families_on((8, 0)) == (dummy, sm80)
+assert len(get_kernel_configs("dummy-prog")) == len(get_kernel_configs("prog"))
+q, k, v = (torch.randn(1, n, heads, 64).half() for n, heads in ((70, 2), (97, 1), (97, 1)))
+config = dummy.rule(DType.FP16, 64, 97)
+assert parse_kernel_name_into_config(str(config)) == config
+assert family_of(config) is dummy
+for causal in (False, True):
+    o, lse = flashsmith.attention(q, k, v, config=config, causal=causal, return_lse=True)
+    of_sm80 = flashsmith.attention(
+        q, k, v, config=sm80.rule(DType.FP16, 64, 97), causal=causal, return_lse=True
+    )
+    assert torch.equal(o, of_sm80[0]) and torch.equal(lse, of_sm80[1])
+print(flashsmith.configs.KernelId(config).kernel_name())
+"""
+
+
+def reworded(text: str) -> str:
+    for old, new in FAMILY_WORDS.items():
+        text = re.sub(old, new, text, flags=re.MULTILINE)
+    return text
+
+
+def test_a_family_is_its_folders_and_a_line_of_the_list(copy: Path) -> None:
+    for source, target in FAMILY_FILES.items():
+        files = [copy / source] if (copy / source).is_file() else (copy / source).iterdir()
+        for file in files:
+            to = copy / target if (copy / source).is_file() else copy / target / file.name
+            to.parent.mkdir(exist_ok=True)
+            to.write_text(reworded(file.read_text()))
+    edit(
+        copy / "configs/families.py",
+        {
+            "\nFAMILIES = (SM80_FORWARD, SM90_FORWARD)": "\nfrom flashsmith.configs.dummy.family "
+            "import DUMMY_FORWARD\nFAMILIES = (SM80_FORWARD, SM90_FORWARD, DUMMY_FORWARD)"
+        },
+    )
+    assert "dummy::flash_forward_kernel" in run(copy, USE_THE_FAMILY)
+
+
+# ---- a knob ----
+
+# A knob of the sm80 family that has the kernel scale O twice over, so that its effect is seen.
+KNOB = {
+    "configs/sm80/forward.py": {
+        "    optimized_softmax: bool\n": "    optimized_softmax: bool\n    twice: bool = False\n",
+        '        flag("opt_softmax", "optimized_softmax"),\n': (
+            '        flag("opt_softmax", "optimized_softmax"),\n        flag("twice", "twice"),\n'
+        ),
+        "\n    Raises:\n        TypeError: a field has the wrong type": (
+            "    twice: O is twice what it should be.\n"
+            "\n    Raises:\n        TypeError: a field has the wrong type"
+        ),
+    },
+    f"{INCLUDE}/flash_attention.cuh": {
+        "  bool optimized_softmax;\n": "  bool optimized_softmax;\n  bool twice = false;\n",
+    },
+    f"{INCLUDE}/sm80/epilogue.cuh": {
+        "    store_O_to_tile<Traits>(O[m], factor,": (
+            "    if constexpr (Traits::config.twice) factor[0] *= 2, factor[1] *= 2;\n"
+            "    store_O_to_tile<Traits>(O[m], factor,"
+        ),
+    },
+}
+USE_THE_KNOB = """
+import torch
+import flashsmith
+from flashsmith.configs import parse_kernel_name_into_config
+
+name = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles+opt_softmax"
+plain, twice = (parse_kernel_name_into_config(name + knob) for knob in ("", "+twice"))
+assert str(twice) == name + "+twice" and not plain.twice
+q, k, v = (torch.randn(1, 64, 1, 64).half() for _ in range(3))
+o = flashsmith.forward(plain, q, k, v)
+# To the last bit, but for the smallest numbers.
+torch.testing.assert_close(flashsmith.forward(twice, q, k, v), 2 * o, rtol=0, atol=2**-23)
+"""
+
+
+def test_a_knob_is_four_files(copy: Path) -> None:
+    for file, changes in KNOB.items():
+        edit(copy / file, changes)
+    run(copy, USE_THE_KNOB)
+    assert len(KNOB) + len(["docs/knobs.md"]) <= 4  # which tools/docs/knobs.py writes
+
+
+# ---- an argument ----
+
+
+def python_signatures(name: str) -> list[str]:
+    """The functions below the public ones that have a parameter of this name and hand it on."""
+    found = []
+    for folder in ("ops", "runtime"):
+        for file in sorted((PACKAGE / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    given = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
+                    if name in given and node.name != f"check_{name.removeprefix('softmax_')}":
+                        found.append(f"{folder}/{file.name} {node.name}")
+    return found
+
+
+def cxx_signatures(name: str) -> list[str]:
+    """The same of csrc/host."""
+    files = sorted((PACKAGE / "csrc/host").rglob("*.cpp"))
+    pattern = re.compile(rf"^\w[^;{{}}]*\([^;{{}}]*\b\w+ {name}\b[^;{{}}]*\)\s*\{{", re.MULTILINE)
+    return [f.name for f in files for _ in pattern.findall(f.read_text())]
+
+
+def test_an_argument_is_five_signatures() -> None:
+    signatures = [
+        *python_signatures("softmax_scale"),
+        *python_signatures("scale"),
+        *cxx_signatures("softmax_scale"),
+    ]
+    assert 3 <= len(signatures) <= 5, signatures
+
+
+# ---- a variant, and what families share ----
+
+
+def headers(folder: str) -> list[Path]:
+    return sorted((PACKAGE / INCLUDE / folder).glob("*.cuh"))
+
+
+def test_the_variant_is_named_in_traits_alone() -> None:
+    everywhere = (PACKAGE / INCLUDE).rglob("*.cuh")
+    named = {f for f in everywhere if re.search(r"\bVARIANT\b", f.read_text())}
+    assert named == {PACKAGE / INCLUDE / f"{kind.family}/traits.cuh" for kind in CONFIG_CLASSES}
+
+
+def test_what_families_share_knows_no_family() -> None:
+    for file in headers("attention"):
+        for kind in CONFIG_CLASSES:
+            words = (kind.family, kind.__name__, kind.kernel_arguments)
+            found = [w for w in words if re.search(rf"\b{w}\b", file.read_text())]
+            assert not found, (file.name, found)
+
+
+def test_every_shared_header_serves_every_family() -> None:
+    include = PACKAGE / "csrc/include"
+    shared = {f"flashsmith/attention/{file.name}" for file in headers("attention")}
+    for kind in CONFIG_CLASSES:
+        text = {"kernel.cu": f'#include "flashsmith/{kind.family}/forward_kernel.cuh"\n'}
+        found = HeaderTree(include).included(text, [include]).found
+        assert shared <= {header.name for header in found}

@@ -1,0 +1,150 @@
+"""What the emulator counts, split into visits and tiles: against hand calculation, against other
+launches, and against a GPU's counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    KernelId,
+    parse_kernel_name_into_config,
+)
+from flashsmith.jit import Target
+from flashsmith.report.banks import bank_map
+from flashsmith.report.counts import count, count_launch
+from flashsmith.report.families import family_of
+from flashsmith.report.family import Sample
+from flashsmith.report.sm80 import mma_per_visit
+from flashsmith.runtime import load_kernels
+from support.report import (
+    LAST_SM90,
+    LAST_SM90_CAUSAL,
+    PLAIN_SM90,
+    SWIZZLED,
+    sm80_report,
+    sm90_report,
+)
+
+# Clusters load together; three warpgroups let blocks of the diagonal pass.
+CLUSTER = (
+    "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs_8+overlap+ping_pong+persistent+tiles"
+    "+heads_2+cluster_2+lazy_8+stale+tma_store"
+)
+THREE_WARPGROUPS = (
+    "(BF16, 64, 192, 16, 3): wgmma+stages_8+overlap+persistent+queue+heads_1+tma_store"
+)
+
+
+@pytest.mark.parametrize("row_bytes", [64, 128, 256])
+@pytest.mark.parametrize("chunk", range(8))
+def test_bank_map(row_bytes: int, chunk: int) -> None:
+    chunk %= row_bytes // 16
+    plain, swizzled = (bank_map(row_bytes, swizzled=s, chunk=chunk) for s in (False, True))
+    # Rows of 128 or 256 bytes begin at the same bank, of 64 every other.
+    assert (plain.wavefronts, swizzled.wavefronts) == (4 if row_bytes == 64 else 8, 1)
+    for rows in (plain.rows, swizzled.rows):
+        assert all(sum(cell is not None for cell in row) == 4 for row in rows)
+    used = [bank for row in swizzled.rows for bank, cell in enumerate(row) if cell is not None]
+    assert sorted(used) == list(range(32))
+
+
+def test_bank_map_agrees_with_the_emulator() -> None:
+    """A visit's conflicts are those of its ldmatrix, of four phases each."""
+    for kernel in sm80_report().groups[0].kernels:
+        assert kernel.counts
+        config = kernel.instance.config
+        phase = kernel.family.bank_maps(config)[config.swizzled]  # type: ignore[union-attr]
+        expected = kernel.counts.per_visit["ldmatrix"] * 4 * (phase.wavefronts - 1)
+        assert kernel.counts.conflicts == expected
+
+
+def test_counts_of_an_sm80_visit() -> None:
+    counts = sm80_report().groups[0].kernels[1].counts
+    assert counts
+    tile = 64 * 128 * 2
+    wavefronts = 2 * (4 * tile + tile) // 128  # K and V: each warp reads all, the copies write once
+    assert counts.per_visit["shared_wavefronts"] == wavefronts
+    assert counts.per_visit["mma"] == mma_per_visit(SWIZZLED.config) == 512  # type: ignore[arg-type]
+    assert counts.per_visit["global_load_bytes"] == 2 * tile
+    # Beside visits: Q in and to the registers, O to shared memory and out.
+    assert counts.per_tile["shared_wavefronts"] == 4 * tile // 128
+    assert counts.per_tile["global_store_bytes"] == tile
+    assert counts.per_tile["mma"] == 0
+    assert str(counts.of) == "one head, sequence 256"
+
+
+def test_counts_of_a_causal_sm80_kernel() -> None:
+    causal = KernelId(SWIZZLED.config, CAUSAL)
+    load_kernels([causal], Target.emulator())
+    work = family_of(causal.config).work(causal.config, causal.variant, 256, 256)
+    assert (work.tiles, work.visits) == (4, 1 + 2 + 3 + 4)
+    counts = count(causal)
+    assert counts.per_visit["mma"] == 512
+    assert counts.whole["mma"] == 512 * work.visits
+
+
+def test_counts_of_an_sm90_visit() -> None:
+    plain, last = (kernel.counts for kernel in sm90_report().groups[0].kernels)
+    assert plain
+    assert last
+    block = 128 * 128 * 2
+    for counts in (plain, last):
+        # Two warpgroups, 8 steps of Q K^T and 8 of P V.
+        assert counts.per_visit["wgmma"] == 2 * (8 + 8)
+        assert counts.per_visit["wgmma_flops"] == 4 * 128 * 128 * 128
+        assert counts.per_visit["tma_load_bytes"] == 2 * block
+        assert counts.per_tile["tma_load_bytes"] == block
+        assert counts.per_tile["wgmma"] == 0
+        # Consumers at two full barriers, the producer at two empty ones.
+        assert counts.per_visit["mbarrier_waits"] == 2 * 256 + 2
+        # The producer at two full barriers, a lane of each of eight warps at two empty ones.
+        assert counts.per_visit["mbarrier_arrivals"] == 2 + 2 * 8
+        assert str(counts.of) == "one head, 128 rows of Q, 256 of K and V"
+    # Each warpgroup reads K and V; and its 64 rows of Q where they are not in registers.
+    assert plain.per_visit["wgmma_shared_bytes"] == 2 * (2 * block + block // 2)
+    assert last.per_visit["wgmma_shared_bytes"] == 2 * 2 * block
+    assert (plain.per_tile["tma_store_bytes"], last.per_tile["tma_store_bytes"]) == (0, block)
+    assert plain.per_tile["global_store_bytes"] == block
+    assert plain.per_visit["shuffles"] == 8 * 2 * 2  # a row's maximum over a quad, of two rows
+    assert last.per_visit["shuffles"] == 0  # a stale maximum is not exchanged
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        PLAIN_SM90,
+        LAST_SM90,
+        LAST_SM90_CAUSAL,
+        KernelId(parse_kernel_name_into_config(CLUSTER), FULL),
+        KernelId(parse_kernel_name_into_config(CLUSTER), CAUSAL),
+        KernelId(parse_kernel_name_into_config(THREE_WARPGROUPS), CAUSAL),
+    ],
+    ids=str,
+)
+def test_counts_of_an_sm90_launch_follow_from_those_of_its_tiles(
+    instance: KernelId,
+) -> None:
+    load_kernels([instance], Target.emulator())
+    family = family_of(instance.config)
+    counts = count(instance)
+    for seq_len in (512, 700):
+        launch = family.launch(instance, counts, seq_len)
+        seen = count_launch(instance, Sample(seq_len, seq_len, launch.work))
+        for name in ("wgmma", "wgmma_flops", "wgmma_shared_bytes", "tma_loads", "tma_load_bytes"):
+            assert launch[name] == pytest.approx(seen[name]), (name, seq_len)
+        assert launch["tma_store_bytes"] == pytest.approx(seen["tma_store_bytes"])
+
+
+def test_emulator_counts_the_bank_conflicts_that_ncu_measures() -> None:
+    """On the H200, of the same launch: within 1%."""
+    plain, swizzled = sm80_report().groups[0].kernels
+    assert plain.profile
+    assert swizzled.profile
+    assert plain.profiled_conflicts == pytest.approx(
+        plain.profile.metrics["bank_conflicts"], rel=0.01
+    )
+    assert swizzled.profiled_conflicts == 0
+    assert swizzled.profile.metrics["bank_conflicts"] < plain.profiled_conflicts / 5000
+    assert next(iter(plain.profile.stalls)) == "short_scoreboard"

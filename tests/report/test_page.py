@@ -1,0 +1,320 @@
+"""The page of the report: parsed, and in a browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flashsmith.configs import (
+    FlashForwardKernelConfig,
+    KernelId,
+    Sm90ForwardKernelConfig,
+)
+from flashsmith.errors import BuildError
+from flashsmith.report import Report, Results, collect, make_report, read_results
+from flashsmith.report.charts import NARROW, WIDTH, busy_bars
+from flashsmith.report.lines import roofline, sweep_lines
+from flashsmith.report.page import render
+from flashsmith.report.sass import CLASSES, parse_sass
+from flashsmith.report.svg import text_width
+from flashsmith.runtime.counters import COUNTERS
+from support.paths import RESULTS
+from support.report import (
+    LAST_SM90,
+    PLAIN,
+    PLAIN_SM90,
+    SASS,
+    SWIZZLED,
+    Page,
+    no_progress,
+    sm80_report,
+    sm90_report,
+    text_of,
+    with_everything,
+)
+
+
+@pytest.fixture(scope="module", params=["sm80", "sm90"])
+def report(request: pytest.FixtureRequest) -> Report:
+    return with_everything({"sm80": sm80_report, "sm90": sm90_report}[request.param]())
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> str:
+    return render(report)
+
+
+def test_missing_tools_are_named(page: str) -> None:
+    text = text_of(page)
+    assert "Not on this page" in text
+    assert "/nowhere/nvcc" in text
+
+
+def test_without_results(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
+    bare = make_report([SWIZZLED], Results(), "sm_90a", no_progress)
+    assert "flashsmith bench" in bare.missing["times"]
+    text = text_of(render(bare))
+    assert "1 280" in text.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "Bank conflicts" in text
+    assert "Step by step" not in text
+
+
+def test_a_kernel_that_the_build_refuses_takes_nothing_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that spills: it is named, and the others have their registers and machine code."""
+    function = "kernel"
+    figures = {"arch": "sm_90a", "registers": 96, "spill_stores": 0, "spill_loads": 0, "shared": 0}
+    library = SimpleNamespace(
+        path=Path("one"),
+        kernels={SWIZZLED.slug: {"resources": [figures | {"function": function}]}},
+    )
+
+    def build(_: object, instances: Sequence[KernelId]) -> SimpleNamespace:
+        if PLAIN in instances:
+            raise BuildError("(FP16, ...) spills 88 bytes")
+        return library
+
+    monkeypatch.setattr(collect._Collector, "_cuda_library", build)
+    monkeypatch.setattr(collect, "read_machine_code", lambda *_: parse_sass(SASS))
+    report = make_report([PLAIN, SWIZZLED], read_results(RESULTS), "sm_90a", no_progress)
+    refused, built = report.groups[0].kernels
+    assert "spills 88 bytes" in report.missing[f"registers and machine code of {PLAIN}"]
+    assert refused.resources is None  # those in the results are of another text
+    assert refused.code is None
+    assert built.resources
+    assert built.resources.registers == 96
+    assert built.code == parse_sass(SASS)[function]
+
+
+def test_texts_of_the_first_box_are_escaped_once() -> None:
+    """Code is code, and quotes are quotes."""
+    why = "install it, or `pip install 'flashsmith[report]'` <now>"
+    html = render(replace(sm80_report(), missing={"machine code": why}))
+    (box,) = re.findall(r'<li class="missing">(.*?)</li>', html)
+    assert "<code>pip install &#39;flashsmith[report]&#39;</code> &lt;now&gt;" in box
+    assert why.replace("`", "") in text_of(html)
+    assert "&amp;#39;" not in html
+    assert "&lt;code&gt;" not in html
+
+
+def test_page_is_well_formed_and_stands_alone(page: str) -> None:
+    parsed = Page(page)
+    assert parsed.open == []
+    ids = [attrs["id"] for _, attrs in parsed.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in parsed.tags:
+        assert tag not in ("script", "link", "img", "iframe")
+        assert "src" not in attrs
+        if "href" in attrs:
+            assert (attrs["href"] or "").removeprefix("#") in ids
+    assert not re.search(r"url\(|@import|https?://", page)
+
+
+def test_page_is_accessible(page: str) -> None:
+    parsed = Page(page)
+    drawings = [attrs for tag, attrs in parsed.tags if tag == "svg"]
+    # Time, busy time, two bank maps, instructions, peers, roofline, two of shared memory; each for
+    # a screen and for a phone, of which one is shown.
+    assert len(drawings) == 2 * 9
+    labels = [attrs["aria-label"] or "" for attrs in drawings]
+    assert all(attrs["role"] == "img" for attrs in drawings)
+    # The kernels of a progression may have the same shared memory.
+    assert len({label for label in labels if not label.startswith("Shared memory")}) == 7
+    assert any("in 8 wavefronts" in label for label in labels)
+    assert any("in 1 wavefront" in label for label in labels)
+    levels = [int(tag[1]) for tag, _ in parsed.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert all(b - a <= 2 for a, b in pairwise(levels))
+    assert ("html", {"lang": "en"}) in parsed.tags
+
+
+def test_page_says_what_was_measured_of_sm80_kernels() -> None:
+    report = with_everything(sm80_report())
+    text = text_of(render(report))
+    with (RESULTS / "progression.csv").open(newline="") as file:
+        rows = {row["kernel"]: row for row in csv.DictReader(file)}
+    for name in (PLAIN.name, SWIZZLED.name, "FA2"):
+        assert f"{float(rows[name]['ms']):.3f}" in text
+        assert f"{float(rows[name]['percent_of_fa2']):.1f}%" in text
+    for field in fields(FlashForwardKernelConfig):
+        assert text.count(field.name) >= 2
+    for words in (*report.groups[0].kernels[0].busy_ms, *CLASSES):
+        assert words in text
+
+
+def test_page_says_what_was_measured_of_sm90_kernels() -> None:
+    text = text_of(render(with_everything(sm90_report())))
+    with (RESULTS / "sm90-bf16" / "sm90_progression.csv").open(newline="") as file:
+        rows = {row["kernel"]: row for row in csv.DictReader(file) if row["mask"] == "full"}
+    for name in (PLAIN_SM90.name, LAST_SM90.name, "fa4"):
+        assert f"{float(rows[name]['ms']):.3f} ms, {rows[name]['tflops']} TFLOP/s" in text
+    for field in fields(Sm90ForwardKernelConfig):
+        assert text.count(field.name) >= 2
+    for words in ("O staging", "barriers", "setmaxnreg", "mbarriers", "1 block is resident"):
+        assert words in text
+
+
+def counters_of(report: Report) -> set[str]:
+    """The counters in the tables of a report's page."""
+    html = render(report)
+    table = html[html.index("<h3>Counted on the emulator</h3>") :]
+    return {c.heading for c in COUNTERS.values() if f"<tr><th>{c.heading}</th>" in table}
+
+
+def test_counters_of_the_other_family_are_left_out() -> None:
+    sm80, sm90 = counters_of(sm80_report()), counters_of(sm90_report())
+    assert {"mma", "ldmatrix", "cp.async", "smem wavefronts"} <= sm80
+    assert {"wgmma", "TMA load B", "mbarrier waits", "ldmatrix", "smem wavefronts"} <= sm90
+    assert not sm80 & {"wgmma", "TMA loads", "mbarrier waits", "named barriers"}
+    assert not sm90 & {"mma", "cp.async", "load B"}
+
+
+def test_the_faster_family_is_said() -> None:
+    text = text_of(render(sm80_report()))
+    said = re.findall(r"flashsmith has a faster kernel (.*?) times as fast", text)
+    assert len(said) == 2
+    assert "async+eager" in said[0]  # of this family and dtype, but not of these kernels
+    assert "of the sm80 family" in said[0]
+    assert said[1].startswith("for this shape in BF16: (BF16, 128, ")  # on a page of FP16
+    assert "of the sm90 family" in said[1]
+    assert "Against peers (BF16)" in text
+    assert "flashsmith sm90, best, another run" in text
+    assert "flashsmith sm80, best" in text
+
+
+def test_only_what_is_faster_is_said() -> None:
+    """The sm90 page: its family's own best, which the progression does not have."""
+    (group,) = sm90_report().groups
+    ((time, ratio),) = group.faster
+    assert time.workload == group.workload
+    assert 1 < ratio < 1.2
+    text = text_of(render(sm90_report()))
+    assert "Against peers (" not in text
+    assert "flashsmith sm80" not in text
+
+
+def svg_elements(svg: str, tag: str) -> list[tuple[dict[str, str], str]]:
+    found = re.findall(rf"<{tag} ([^>]*?)/?>([^<]*)", svg)
+    return [(dict(re.findall(r'([\w-]+)="([^"]*)"', attrs)), text) for attrs, text in found]
+
+
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_no_share_is_printed_across_the_line_of_the_time(width: int) -> None:
+    kernels = sm80_report().groups[0].kernels
+    assert 0.9 < kernels[0].busy_share["shared memory"] < 1
+    svg = busy_bars(kernels, width=width)
+    (line,) = (a for a, _ in svg_elements(svg, "polyline") if a["class"] == "time-line")
+    whole = float(line["points"].split(",")[0])
+    labels = [(a, text) for a, text in svg_elements(svg, "text") if re.search(r"\D \d+%", text)]
+    assert len(labels) == sum(len(kernel.busy_share) for kernel in kernels)
+    for attrs, text in labels:
+        left = float(attrs["x"])
+        assert left > whole or left + text_width(text, 11) < whole, text
+
+
+def test_kernels_of_the_roofline_have_their_numbers() -> None:
+    (group,) = sm90_report().groups
+    svg = roofline(group, {"matmul_tflops": 686.0, "copy_gb_per_s": 4264.0})
+    texts = svg_elements(svg, "text")
+    numbers = {text: float(a["y"]) for a, text in texts if a["class"] == "strong"}
+    assert set(numbers) == {"1", "2"}
+    assert abs(numbers["1"] - numbers["2"]) > 10
+    assert any("cuBLAS" in text and "686" in text for _, text in texts)
+    assert any(text == "TFLOP/s" for _, text in texts)
+
+
+def test_axes_have_their_units() -> None:
+    (group,) = sm80_report().groups
+    texts = {text for _, text in svg_elements(sweep_lines(group), "text")}
+    assert {"TFLOP/s", "sequence length"} <= texts
+
+
+def find_chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+
+
+# Appended to the page: reports what only a browser knows. Text of a drawing is inside it if its
+# box is within the drawing's, give or take a pixel.
+_PROBE = """<script>
+const box = e => e.getBoundingClientRect();
+const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= .04045 ? v / 12.92
+  : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+const contrast = (a, b) => { const [low, high] = [light(a), light(b)].sort((x, y) => x - y);
+  return (high + .05) / (low + .05); };
+document.querySelectorAll('details').forEach(d => d.open = true);
+const drawings = [...document.querySelectorAll('svg')].filter(s => s.getClientRects().length);
+const background = getComputedStyle(document.body).backgroundColor;
+const report = {
+  overflow: document.scrollingElement.scrollWidth - innerWidth,
+  empty: drawings.filter(s => box(s).width < 100 || box(s).height < 20).length,
+  drawings: drawings.length,
+  scrolling: [...document.querySelectorAll('figure')].filter(
+    f => f.scrollWidth > f.clientWidth + 1).length,
+  cut: drawings.flatMap(s => [...s.querySelectorAll('text')]).filter(t => {
+    const a = box(t), b = box(t.closest('svg'));
+    return a.left < b.left - 1 || a.right > b.right + 1
+      || a.top < b.top - 1 || a.bottom > b.bottom + 1;
+  }).map(t => t.textContent),
+  requests: performance.getEntriesByType('resource').length,
+  background: light(background),
+  text: contrast(getComputedStyle(document.body).color, background),
+  quiet: contrast(getComputedStyle(document.querySelector('.quiet')).color, background),
+};
+document.title = 'probe ' + JSON.stringify(report);
+</script>"""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1100, False), (1100, True), (400, False)])
+def test_page_in_a_browser(page: str, tmp_path: Path, width: int, dark: bool) -> None:
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no chromium is installed (Debian: apt install chromium)")
+    (tmp_path / "page.html").write_text(page.replace("</body>", f"{_PROBE}</body>"))
+    found = probe(chromium, tmp_path, width, dark)
+    assert found["requests"] == 0
+    assert found["overflow"] <= 0
+    assert found["empty"] == 0
+    assert found["cut"] == []
+    assert found["drawings"] == 9
+    assert found["scrolling"] == 0
+    assert (found["background"] < 0.05) == dark
+    assert found["text"] >= 7
+    assert found["quiet"] >= 4.5
+
+
+def probe(chromium: str, folder: Path, width: int, dark: bool) -> dict[str, Any]:
+    flags = [
+        f"--{name}"
+        for name in (
+            "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
+            "disable-background-networking", "disable-component-update", "dump-dom",
+        )
+    ]  # fmt: skip
+    theme = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    done = subprocess.run(
+        [
+            chromium, *flags, *theme, f"--window-size={width},900",
+            f"--user-data-dir={folder / 'profile'}", (folder / "page.html").as_uri(),
+        ],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"HOME": str(folder)},
+    )  # fmt: skip
+    match = re.search(r"<title>probe (.*?)</title>", done.stdout)
+    assert match, done.stderr
+    answer: dict[str, Any] = json.loads(match[1].replace("&gt;", ">").replace("&amp;", "&"))
+    return answer

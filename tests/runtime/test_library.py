@@ -1,0 +1,167 @@
+"""From the names that a library lists to kernels that can be called."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import tvm_ffi
+
+from flashsmith.configs import (
+    VARIANTS,
+    DType,
+    KernelId,
+    get_kernel_progression_configs,
+    get_sm90_kernel_progression_configs,
+    parse_kernel_name_into_config,
+)
+from flashsmith.jit import Library, Target, build_library
+from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
+from flashsmith.runtime.plan import Launch, Plan
+
+NAMES = ("q", "k", "v", "o", "lse", "workspace")
+TARGET = Target.cuda("sm_87")  # of no test that runs kernels
+INSTANCES = [
+    KernelId(cfg, variant)
+    for cfg in (*get_kernel_progression_configs(), *get_sm90_kernel_progression_configs())
+    for variant in VARIANTS
+]
+
+
+class Module:
+    """A library, as tvm-ffi shows it: the names of its kernels, and what calls them."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.calls: list[tuple[Any, ...]] = []
+
+    def kernels(self) -> list[str]:
+        self.asked += 1
+        return [instance.name for instance in INSTANCES]
+
+    def forward(self, *arguments: Any) -> float:
+        self.calls.append(arguments)
+        return 0.5
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    module = Module()
+    monkeypatch.setattr(tvm_ffi, "load_module", lambda _: module)
+    return module
+
+
+def library() -> Library:
+    manifest = {
+        "artifact": {"file": "y"},
+        "target": {"kind": TARGET.kind, "archs": list(TARGET.archs)},
+        "kernels": {instance.slug: {"name": instance.name} for instance in INSTANCES},
+    }
+    return Library(Path("x"), manifest)
+
+
+def test_kernels_of_both_families_are_found_by_name(module: Module) -> None:
+    load_library(library())
+    for _ in range(2):
+        kernels = [find_kernel(instance, TARGET) for instance in INSTANCES]
+    assert [kernel.instance for kernel in kernels] == INSTANCES
+    assert [kernel.handle for kernel in kernels] == list(range(len(INSTANCES)))
+    assert module.asked == 1, "the library tells its names once"
+    assert loaded_instances(TARGET) == set(INSTANCES)
+
+
+def test_the_newest_library_comes_first(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_library(library())
+    assert find_kernel(INSTANCES[0], TARGET).module is module
+    newer = Module()
+    monkeypatch.setattr(tvm_ffi, "load_module", lambda _: newer)
+    load_library(library())
+    assert find_kernel(INSTANCES[0], TARGET).module is newer
+
+
+def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) -> None:
+    load_library(library())
+    kernel = find_kernel(INSTANCES[3], TARGET)
+    assert kernel("q", "k", "v", "o", 0.25) == 0.5
+    assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w") == 0.5
+    assert module.calls == [
+        (3, "q", "k", "v", "o", None, None, 0.25, False),
+        (3, "q", "k", "v", "o", "l", "w", 0.25, True),
+    ]
+
+
+# The names of a real library.
+
+BUILT = [
+    KernelId(parse_kernel_name_into_config(name), variant)
+    for name in (
+        "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles",
+        "(FP16, 64, 64, 64, 4): async+swizzled+load_0_0_0_tiles",
+        "(BF16, 64, 64, 32, 1): wgmma+stages_1",
+    )
+    for variant in VARIANTS
+]
+
+
+@pytest.fixture(scope="module")
+def real() -> Any:
+    return tvm_ffi.load_module(str(build_library(BUILT, Target.emulator()).path))
+
+
+def test_a_handle_is_the_kernels_place_by_family_config_and_variant(real: Any) -> None:
+    assert [str(name) for name in real.kernels()] == [instance.name for instance in sorted(BUILT)]
+
+
+def test_names_tell_kernels_apart_by_every_field() -> None:
+    for instance in BUILT:
+        for field in fields(instance.config):
+            value = getattr(instance.config, field.name)
+            other: Any = not value if isinstance(value, bool) else value + 1
+            if isinstance(value, DType):
+                other = next(dtype for dtype in DType if dtype != value)
+            changed = KernelId(replace(instance.config, **{field.name: other}), instance.variant)
+            assert changed.name != instance.name, field.name
+
+
+def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: Any) -> None:
+    """In the order of the library's table, and with the shapes and dtypes that it checks."""
+    declared = [dict(argument) for argument in real.forward_arguments()]
+    told = inspect.getdoc(Kernel.__call__)
+    parameters = inspect.signature(Kernel.__call__).parameters
+    assert told and [a["name"] for a in declared] == [n for n in parameters if n in NAMES]
+    assert {a["name"] for a in declared if a["optional"] == "yes"} == {
+        name for name in NAMES if parameters[name].default is None
+    }
+    for argument in declared:
+        (entry,) = re.findall(rf"^    (?:\w, )?{argument['name']}(?:, \w)?: (.*)", told, re.M)
+        assert argument["use"] == "scratch" or entry.startswith(argument["shape"]), argument
+    assert {a["name"] for a in declared if a["element"] == "float32"} == {"lse"}
+    assert {a["name"] for a in declared if a["use"] == "written"} == {"o", "lse"}
+
+
+def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
+    """Of the emulator's four multiprocessors, and of both families' ways to count blocks."""
+    del module
+    q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
+    handle = [str(name) for name in real.kernels()].index(BUILT[0].name)
+    plan = Plan.of(real.plan(handle, q, k, k, q, None))
+    assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
+    (wgmma,) = (i for i, name in enumerate(real.kernels()) if name == BUILT[4].name)
+    plan = Plan.of(real.plan(wgmma, *(t.bfloat16() for t in (q, k, k, q)), None))
+    assert plan.launches[0].grid == (3 * 4 * 2, 1, 1)
+    assert plan.launches[0].threads == BUILT[4].config.threads_per_block
+    assert plan.launches[0].shared_memory_bytes == BUILT[4].config.shared_memory_bytes
+    with pytest.raises(ValueError, match="q has 4 heads and k has 3"):
+        real.plan(handle, q, *(torch.zeros(2, 70, 3, 64).half() for _ in range(2)), q, None)
+
+
+@pytest.mark.parametrize("handle", [-1, len(BUILT)])
+def test_a_handle_of_no_kernel_is_refused(real: Any, handle: int) -> None:
+    q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
+    with pytest.raises(ValueError, match=f"handle {handle} is not one of the {len(BUILT)} kernels"):
+        real.forward(handle, q, q, q, q, None, None, 1.0, False)

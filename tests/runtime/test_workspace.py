@@ -1,0 +1,118 @@
+"""Workspaces: zeros are kept, one a stream; captured launches and larger ones have their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from flashsmith.runtime import workspace
+from flashsmith.runtime.plan import Plan
+from flashsmith.runtime.workspace import workspace_for
+
+CPU = torch.device("cpu")
+
+
+class FakeCuda:
+    """Two GPUs, each with a current stream; zeros in CPU memory stand for theirs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.device, self.streams, self.capturing = 0, [7, 8], {7: False, 8: False, 9: False}
+        for name in ("zeros", "empty"):
+            make = getattr(torch, name)
+            monkeypatch.setattr(
+                torch, name, lambda n, dtype, device, make=make: make(n, dtype=dtype)
+            )
+        monkeypatch.setattr(torch.cuda, "device", self.guard)
+        for name, answer in {
+            "_cuda_getDevice": lambda: self.device,
+            "_cuda_isCurrentStreamCapturing": lambda: self.capturing[self.streams[self.device]],
+            "_cuda_getCurrentRawStream": lambda index: self.streams[index],
+        }.items():
+            monkeypatch.setattr(torch._C, name, answer, raising=False)
+
+    @contextmanager
+    def guard(self, device: torch.device) -> Iterator[None]:
+        before, self.device = self.device, device.index
+        yield
+        self.device = before
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    workspace._of_stream.cache_clear()
+    yield FakeCuda(monkeypatch)
+    workspace._of_stream.cache_clear()
+
+
+QUEUE = Plan((), workspace_bytes=8, zeroed_bytes=8)
+
+
+def at(index: int = 0, plan: Plan = QUEUE) -> torch.Tensor:
+    found = workspace_for(plan, torch.device("cuda", index))
+    assert found is not None and found.numel() == plan.workspace_bytes
+    assert not found[: plan.zeroed_bytes].any()
+    return found
+
+
+def test_no_bytes_are_no_tensor() -> None:
+    assert workspace_for(Plan((), 0, 0), CPU) is None
+
+
+def test_cpu_launches_share_nothing() -> None:
+    """A launch that the emulator stopped may have left its own dirty."""
+    first, second = workspace_for(QUEUE, CPU), workspace_for(QUEUE, CPU)
+    assert first is not None and second is not None
+    assert first.data_ptr() != second.data_ptr()
+    assert first.nbytes == 8 and not first.any()
+
+
+def test_a_stream_has_one(cuda: FakeCuda) -> None:
+    first = at()
+    assert at() is first
+    cuda.streams[0] = 9
+    other = at()
+    assert other is not first and at() is other
+    cuda.streams[0] = 7
+    assert at() is first
+
+
+def test_devices_do_not_share(cuda: FakeCuda) -> None:
+    cuda.streams = [0, 0]  # the default stream of each
+    cuda.capturing[0] = False
+    assert at(0) is not at(1)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["current device", "other device"])
+def test_captured_launches_get_their_own(cuda: FakeCuda, index: int) -> None:
+    eager = at(index)
+    cuda.capturing[cuda.streams[index]] = True
+    captured = [at(index) for _ in range(2)]
+    assert len({id(each) for each in (eager, *captured)}) == 3
+    cuda.capturing[cuda.streams[index]] = False
+    assert at(index) is eager
+    assert cuda.device == 0
+
+
+def test_what_is_more_than_zeros_is_each_calls_own(cuda: FakeCuda) -> None:
+    """Memory of the problem's size is not kept: the next call may want gigabytes elsewhere."""
+    plan = Plan((), workspace_bytes=1024, zeroed_bytes=8)
+    first, second = at(plan=plan), at(plan=plan)
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_it_costs_next_to_nothing(cuda: FakeCuda) -> None:
+    device = torch.device("cuda", 0)
+    workspace_for(QUEUE, device)
+    best = min(_seconds(device) for _ in range(20))
+    assert best < 3e-6  # with the fake's lambdas
+
+
+def _seconds(device: torch.device, calls: int = 200) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        workspace_for(QUEUE, device)
+    return (time.perf_counter() - start) / calls

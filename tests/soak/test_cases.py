@@ -1,0 +1,248 @@
+"""Soaking: what cases are drawn, what is in them, and how they read back."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+import torch
+
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    VARIANTS,
+    DType,
+    ForwardKernelConfig,
+    Variant,
+    get_kernel_progression_configs,
+)
+from flashsmith.problem import Problem
+from flashsmith.soak import (
+    EMULATOR,
+    SoakCase,
+    Values,
+    gpu_extent,
+    random_case,
+    seam_cases,
+    takes,
+)
+from flashsmith.soak.layout import LAYOUTS, place
+from flashsmith.soak.values import PATTERNS, make_values
+from support.sm90_kernels import CONFIGS as SM90_CONFIGS
+
+H200 = gpu_extent(132)
+SM80 = get_kernel_progression_configs()[-1]
+EACH = pytest.mark.parametrize("cfg", [SM80, *SM90_CONFIGS], ids=str)
+BOTH = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+RISE = Values("rise", 96, 7.92)
+PROBLEM = Problem(DType.BF16, 128, 4, 18, 3, 500, 300)
+CASE = SoakCase(PROBLEM, CAUSAL, 0.5, "packed", RISE, 5)
+
+
+# Cases.
+
+
+def test_case_reads_back() -> None:
+    assert str(CASE) == (
+        "dtype=BF16 d_head=128 batch=4 heads=18 heads_kv=3 seq_len_q=500 seq_len_k=300 "
+        "variant=causal softmax_scale=0.5 layout=packed values=rise:96:7.92 seed=5"
+    )
+    assert SoakCase.parse(str(CASE)) == CASE
+    rng = Random(1)
+    for cfg in SM90_CONFIGS:
+        case = random_case(rng, cfg, H200)
+        assert SoakCase.parse(str(case)) == case
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("d_head=0", "d_head is 0; expected at least 1"),
+        ("seq_len_k=-1", "seq_len_k is -1; expected at least 0"),
+        ("heads=17", "heads is 17, no multiple of heads_kv 3"),
+        ("layout=odd", "layout is 'odd'; supported are contiguous, padded"),
+        ("values=odd", "values is 'odd': pattern 'odd' is not known"),
+        ("values=rise:0:1", "block is at least 1"),
+        ("values=nan_v", "reaches queries that do not see it"),
+        ("dtype=FP8", "dtype is 'FP8'"),
+        ("variant=yes", "variant 'yes' is not known; supported: full, causal"),
+        ("size=1", "'size' is no field; fields: dtype, d_head"),
+    ],
+)
+def test_case_that_cannot_be_is_refused(change: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SoakCase.parse(f"{CASE} {change}")
+
+
+def test_case_that_is_not_whole_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"is not whole: .*'heads'"):
+        SoakCase.parse("dtype=BF16 d_head=128 batch=4")
+
+
+# Seams.
+
+
+def keys_seen(problem: Problem, row: int) -> int:
+    """How many keys a row sees under a causal mask; too few and too many count, too."""
+    return problem.seq_len_k - problem.seq_len_q + row + 1
+
+
+def some_first_rows_see_a_part(problem: Problem) -> bool:
+    """Whether the first row of a warpgroup sees some keys, and not all."""
+    rows = range(0, problem.seq_len_q, 64)
+    return any(0 < keys_seen(problem, row) < problem.seq_len_k for row in rows)
+
+
+@EACH
+def test_every_place_of_a_warpgroup_sees_whole_blocks_and_a_few_keys_more_or_less(
+    cfg: ForwardKernelConfig,
+) -> None:
+    problems = [case.problem for case in seam_cases(cfg, CAUSAL, EMULATOR)]
+    for row in range(0, cfg.B_r, 64):
+        residues = {
+            keys_seen(each, row) % cfg.B_c
+            for each in problems
+            if each.seq_len_q > row and 0 < keys_seen(each, row) < each.seq_len_k
+        }
+        assert {0, 1, 2 % cfg.B_c, cfg.B_c - 1} <= residues, row
+    partly = [each for each in problems if some_first_rows_see_a_part(each)]
+    assert any(each.seq_len_k > each.seq_len_q for each in partly)
+    assert any(each.seq_len_k < each.seq_len_q for each in partly)
+
+
+@BOTH
+@EACH
+def test_seams_have_many_tiles_of_one_block(cfg: ForwardKernelConfig, variant: Variant) -> None:
+    for extent in (EMULATOR, H200):
+        problems = [case.problem for case in seam_cases(cfg, variant, extent)]
+        tiles = [
+            each.batch * each.heads * math.ceil(each.seq_len_q / cfg.B_r)
+            for each in problems
+            if each.seq_len_k <= cfg.B_c
+        ]
+        assert max(tiles) >= 4 * extent.multiprocessors
+        assert extent is EMULATOR or max(each.heads for each in problems) == 18
+
+
+@BOTH
+@EACH
+def test_seams_have_every_pattern_layout_and_odd_length(
+    cfg: ForwardKernelConfig, variant: Variant
+) -> None:
+    cases = seam_cases(cfg, variant, EMULATOR)
+    assert {case.variant for case in cases} == {variant}
+    assert len(set(cases)) == len(cases) < 70
+    taken = [case for case in cases if takes(cfg, case)]
+    without = {"nan_v", "inf_v"} if variant == CAUSAL else set()
+    if getattr(cfg, "fma_exponentials", 0):
+        without |= {"nan_q", "nan_k", "inf_q", "inf_k"}
+    assert {case.values.pattern for case in taken} == set(PATTERNS) - without
+    assert {case.layout for case in taken} == set(LAYOUTS)
+    (refused,) = (case.problem for case in cases if not takes(cfg, case))
+    assert refused.seq_len_q > refused.seq_len_k == 0
+    problems = [case.problem for case in taken]
+    assert {0, 1, cfg.B_r - 1, cfg.B_r, cfg.B_r + 1} <= {each.seq_len_q for each in problems}
+    assert {1, cfg.B_c - 1, cfg.B_c, cfg.B_c + 1} <= {each.seq_len_k for each in problems}
+    assert any(each.heads > each.heads_kv for each in problems)
+
+
+def test_steps_are_just_under_and_over_the_lazy_bound() -> None:
+    lazy = {(getattr(cfg, "lazy_rescale_log2", 0) or 8): cfg for cfg in SM90_CONFIGS}
+    assert set(lazy) == {1, 4, 8}
+    for bound, cfg in lazy.items():
+        steps = {c.values.step for c in seam_cases(cfg, FULL, EMULATOR)} - {0}
+        assert steps == {bound * 0.99, bound * 1.01}
+
+
+@EACH
+def test_random_cases_are_taken_small_and_of_all_kinds(cfg: ForwardKernelConfig) -> None:
+    rng = Random(0)
+    cases = [random_case(rng, cfg, EMULATOR) for _ in range(300)]
+    assert all(takes(cfg, case) for case in cases)
+    problems = [case.problem for case in cases]
+    assert all(0 < each.n_scores <= EMULATOR.max_scores for each in problems)
+    assert {case.variant for case in cases} == set(VARIANTS)
+    assert {case.layout for case in cases} == set(LAYOUTS)
+    assert len({case.values for case in cases}) > 10
+    assert any(each.seq_len_q > each.seq_len_k for each in problems)
+    assert any(each.seq_len_q < each.seq_len_k for each in problems)
+    assert any(each.heads > each.heads_kv for each in problems)
+    again = Random(0)
+    assert [random_case(again, cfg, EMULATOR) for _ in range(300)] == cases
+
+
+# Values and layouts.
+
+
+def scores_log2(values: Values, dtype: torch.dtype, scale: float = 128**-0.5) -> torch.Tensor:
+    """Of five queries and 8 blocks of 96 keys, in units of log2."""
+    shapes = (1, 5, 1, 128), (1, 768, 1, 128)
+    q, k, _ = make_values(values, *shapes, dtype, scale=scale, causal=False, seed=0, device="cpu")
+    return (q[0, :, 0].double() @ k[0, :, 0].double().T) * scale * math.log2(math.e)
+
+
+@pytest.mark.parametrize("scale", [128**-0.5, 0.01, 1.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("step", [3.96, 4.04, 7.92, 8.08])
+def test_stairs_climb_by_exactly_their_step(step: float, dtype: torch.dtype, scale: float) -> None:
+    """More exactly than 7.92 and 8.08 are from 8."""
+    for pattern, sign in (("rise", 1), ("fall", -1)):
+        s = scores_log2(Values(pattern, 96, step), dtype, scale)
+        maxima = s.view(5, 8, 96).amax(-1)
+        climbs = maxima.diff(dim=1) * sign
+        # The unit is a power of two near what the scale asks for.
+        assert (climbs[0] - step).abs().max() < 0.005 * step
+        assert (climbs[1] - step / 2).abs().max() < 0.005 * step
+        assert (climbs[3] < 0).all()
+        assert torch.allclose(climbs[0], climbs[2])
+
+
+def test_huge_and_negative_are_what_they_say() -> None:
+    huge = scores_log2(Values("huge"), torch.float16).abs()
+    assert huge.max() > 1000 and huge.isfinite().all()
+    assert scores_log2(Values("negative"), torch.bfloat16).max() < -50
+    assert (scores_log2(Values("zeros"), torch.float16) == 0).all()
+    spike = scores_log2(Values("spike", 96), torch.float16)
+    assert (spike[:, 0] > 3 + spike[:, 1:].amax(-1)).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_values_are_the_same_for_the_same_seed(pattern: str) -> None:
+    def make(seed: int) -> tuple[torch.Tensor, ...]:
+        shapes = (2, 40, 4, 64), (2, 50, 2, 64)
+        return make_values(
+            Values(pattern, 16, 1.0), *shapes, torch.float16, scale=0.125, causal=False,
+            seed=seed, device="cpu",
+        )  # fmt: skip
+
+    first, again, other = make(3), make(3), make(4)
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a.view(torch.int16), b.view(torch.int16))
+    assert pattern == "constant" or not all(map(torch.equal, first, other))
+    assert all(tensor.isfinite().all() for tensor in first) != (pattern[:3] in ("nan", "inf"))
+
+
+@pytest.mark.parametrize("lengths", [(20, 20), (20, 30), (0, 3)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_keep_values_and_guard_what_is_around(
+    layout: str, lengths: tuple[int, int]
+) -> None:
+    seq_len_q, seq_len_k = lengths
+    shapes = (2, seq_len_q, 4, 64), (2, seq_len_k, 2, 64), (2, seq_len_k, 2, 64)
+    q, k, v = (torch.randn(shape).half() for shape in shapes)
+    placed = place(layout, q.clone(), k.clone(), v.clone())
+    assert all(map(torch.equal, (placed.q, placed.k, placed.v), (q, k, v)))
+    contiguous = [tensor.is_contiguous() for tensor in (placed.q, placed.k, placed.v)]
+    assert layout == "contiguous" or lengths[0] == 0 or not all(contiguous)
+    for value in (math.nan, 3.0):
+        placed.poison(value)
+        assert not placed.n_overwritten()
+    assert (placed.o == 3).all() and (placed.lse == 3).all()
+    for whole in placed.around:
+        for at in (0, -1):
+            placed.poison(1.0)
+            elements = whole.untyped_storage().nbytes() // whole.element_size()
+            flat = torch.as_strided(whole, (elements,), (1,))
+            flat[at] = 0
+            assert placed.n_overwritten() == 1

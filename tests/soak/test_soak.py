@@ -1,0 +1,218 @@
+"""Soaking: kernels share cases and take turns, and what the command says."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flashsmith import settings
+from flashsmith.cli import app
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    VARIANTS,
+    DType,
+    KernelId,
+    get_kernel_progression_configs,
+    get_sm90_autotuning_kernel_configs,
+    parse_kernel_name_into_config,
+)
+from flashsmith.configs.families import FAMILIES
+from flashsmith.lab import soak as lab_soak
+from flashsmith.problem import Problem
+from flashsmith.soak import (
+    EMULATOR,
+    SoakCase,
+    SoakPlan,
+    Values,
+    Verdict,
+    rule_configs,
+    seam_cases,
+    session,
+    soak,
+    table_configs,
+    that_run_on,
+)
+from flashsmith.soak.session import groups_of, in_turn
+
+SM80 = get_kernel_progression_configs()[-1]
+PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
+RISE = Values("rise", 96, 7.92)
+CASE = SoakCase(Problem(DType.BF16, 128, 4, 18, 3, 500, 300), CAUSAL, 0.5, "packed", RISE, 5)
+
+
+@pytest.fixture(autouse=True)
+def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(settings.KERNELS.name, raising=False)
+
+
+# A session.
+
+
+def test_groups_take_turns() -> None:
+    sources = [iter("abc"), iter("xy"), iter("")]
+    assert list(in_turn(sources)) == ["a", "x", "b", "y", "c"]  # type: ignore[arg-type]
+    groups = groups_of(rule_configs())
+    assert len(groups) == 10
+    assert all(len({(c.dtype, c.d_head) for c in group}) == 1 for group in groups)
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
+    """What is checked, in place of doing it; causal kernels are wrong."""
+    seen: list[tuple[SoakCase, KernelId]] = []
+
+    def check(instance: KernelId, prepared: SoakCase, **_: Any) -> Verdict:
+        seen.append((prepared, instance))
+        failure = "NaN" if instance.variant == CAUSAL else ""
+        return Verdict(instance, prepared, failure, o_ratio=0.5, reruns=2)
+
+    monkeypatch.setattr(session, "check", check)
+    monkeypatch.setattr(session, "prepare", lambda case, device: case)
+    return seen
+
+
+def test_kernels_share_cases_and_seams_come_first(
+    checked: list[tuple[SoakCase, KernelId]],
+) -> None:
+    configs = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[:6]
+    tallies = soak(configs, SoakPlan(random_cases=5), "cpu")
+    assert set(tallies) == {KernelId(c, v) for c in configs for v in (FULL, CAUSAL)}
+    assert all(type(t.failures) is list and t.cases > 30 for t in tallies.values())
+    assert {len(t.failures) == t.cases for i, t in tallies.items() if i.variant == CAUSAL} == {True}
+    seams = {c for cfg in configs for v in VARIANTS for c in seam_cases(cfg, v, EMULATOR)}
+    order = [case in seams for case, _ in checked]
+    assert order == sorted(order, reverse=True)
+    runs = [case for case, _ in checked if case in seams]
+    assert len(set(runs)) == len(seams) < len(runs)
+    alone = soak(configs, SoakPlan(random_cases=0, variants=[FULL]), "cpu")
+    assert {instance.variant for instance in alone} == {FULL}
+
+
+def test_time_limit_leaves_the_kernels_alike(
+    checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that a check moves on by a second."""
+    monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
+    tallies = soak(rule_configs(), SoakPlan(random_cases=None, seconds=500), "cpu")
+    counts = [tally.cases for tally in tallies.values()]
+    assert sum(counts) == 501
+    assert min(counts) >= 5
+
+
+def test_tables_and_rules_name_their_kernels() -> None:
+    rule, table = rule_configs(), table_configs()
+    assert len(rule) == len(set(rule))
+    assert {(cfg.family, cfg.dtype, cfg.d_head) for cfg in rule} == {
+        (family.name, dtype, d_head)
+        for family in FAMILIES
+        for dtype, d_head in product(DType, family.d_heads)
+    }
+    blocks = {cfg.B_r for cfg in rule if cfg.family == "sm80" and cfg.d_head == 128}
+    assert blocks == {64, 128}  # of few keys, and of more
+    assert len(table) == len(set(table)) > 30
+    assert that_run_on([*rule, *rule], "cpu") == rule
+    with pytest.raises(ValueError, match="no table for NVIDIA Unheard-of"):
+        table_configs("NVIDIA Unheard-of")
+
+
+# The command.
+
+
+def invoke(*args: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["soak", *map(str, args), "--device", "cpu"])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def test_command_runs_a_case_and_random_ones(tmp_path: Path) -> None:
+    case = "dtype=FP16 d_head=64 batch=1 heads=2 heads_kv=1 seq_len_q=20 seq_len_k=30 seed=4"
+    result = invoke("-k", PLAIN, "--case", case)
+    assert f"{PLAIN} is right on {case}" in result.stderr
+    out = tmp_path / "soak.csv"
+    result = invoke("-k", PLAIN, "--no-seams", "--cases", 6, "--seed", 1, "--out", out, "--json")
+    rows = json.loads(result.stdout)
+    assert [row["verdict"] for row in rows] == ["ok", "ok"]
+    assert sum(row["cases"] for row in rows) == 6
+    assert "6 problems" in result.stderr and "0 of 2 kernels were wrong" in result.stderr
+    with out.open() as file:
+        kept = list(csv.DictReader(file))
+    assert [row["kernel"] for row in kept] == [str(PLAIN)] * 2
+    assert kept[0]["gpu"] == "none (emulator)" and len(kept[0]["sources"]) == 16
+
+
+@pytest.fixture
+def without_kernels(
+    checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.setattr(lab_soak, "load_kernels", lambda *_: None)
+    yield
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_command_prints_what_reproduces_a_failure() -> None:
+    result = invoke("-k", PLAIN, "--cases", 0, code=1)
+    (line, *_) = [text for text in result.stderr.splitlines() if "flashsmith soak" in text]
+    assert line.strip().startswith(f'flashsmith soak --kernels "{PLAIN}" --case "dtype=FP16')
+    assert "1 of 2 kernels were wrong" in result.stderr
+    assert "| wrong" in result.stdout
+    case = SoakCase.parse(line.split('--case "')[1].rstrip('"'))
+    assert case in seam_cases(PLAIN, CAUSAL, EMULATOR)
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernels(*args: object) -> set[str]:
+        result = invoke(*args, "--cases", 0, "--json", code=1)
+        return {row["kernel"] for row in json.loads(result.stdout)}
+
+    rule, table = ({str(c) for c in configs} for configs in (rule_configs(), table_configs()))
+    assert kernels("-k", "rule") == rule
+    assert kernels() == table | rule
+    assert kernels("-k", "prog", "-k", "rule") == rule | {
+        str(c) for c in get_kernel_progression_configs()
+    }
+    assert kernels("-k", "rule", "--dtype", "bf16", "--d-head", 96) == {
+        name for name in rule if name.startswith("(BF16, 96")
+    }
+    monkeypatch.setenv(settings.KERNELS.name, "prog")
+    assert kernels() == {str(c) for c in get_kernel_progression_configs()}
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_interrupted_command_sums_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[SoakCase] = []
+
+    def prepare(case: SoakCase, device: str) -> SoakCase:
+        found.append(case)
+        if len(found) == 4:
+            raise KeyboardInterrupt
+        return case
+
+    monkeypatch.setattr(session, "prepare", prepare)
+    result = invoke("-k", PLAIN, code=1)  # endless
+    assert "interrupted" in result.stderr
+    assert "3 problems" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--case", str(CASE)), "--case is for one kernel; name it with --kernels"),
+        (("-k", str(PLAIN), "--case", "x", "--seed", "3"), "--case says all; leave out --seed"),
+        (("-k", str(PLAIN), "--case", "x=1"), "'x' is no field"),
+        (("-k", "nothing"), "kernels key 'nothing' is not known"),
+        (("-k", "rule", "--d-head", "80"), "--d-head is 80"),
+        (("--cases", "-1"), "--cases"),
+    ],
+)
+@pytest.mark.usefixtures("without_kernels")
+def test_command_refuses(args: tuple[str, ...], message: str) -> None:
+    assert message in invoke(*args, code=2).stderr

@@ -1,0 +1,22 @@
+"""What ncu printed on an H200, and of which kernels."""
+
+from __future__ import annotations
+
+from flashsmith.bench.ncu import Launch, parse_raw_csv
+from flashsmith.configs import (
+    DType,
+)
+from support.paths import DATA, ROOT
+from support.workloads import square
+
+TOOLS = ROOT / "tools" / "benchmark"
+# Recorded on an H200 by ncu 2025.3.1, of which some columns and rows are left.
+RECORDED = DATA / "ncu" / "h200_raw.csv"
+WORKLOAD = square(DType.FP16, 128, "full", 4, 16, 4096)
+BEST = "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax"
+BUFFERED = "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+HELD = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
+
+
+def recorded() -> list[Launch]:
+    return parse_raw_csv(RECORDED.read_text())

@@ -1,0 +1,45 @@
+"""The kernels of the sm90 family that the tests run."""
+
+from __future__ import annotations
+
+from flashsmith.configs import (
+    DType,
+    ForwardKernelConfig,
+    get_sm90_kernel_progression_configs,
+    parse_kernel_name_into_config,
+)
+from flashsmith.configs.families import SM90_FORWARD
+
+PROGRESSION = get_sm90_kernel_progression_configs()
+LAST = PROGRESSION[-1]
+# What `attention` takes: every d_head and dtype.
+RULE = [
+    SM90_FORWARD.rule(dtype, d_head, 4096) for d_head in SM90_FORWARD.d_heads for dtype in DType
+]
+# The ends of the space, and what neither of the others has.
+VARIED = [
+    parse_kernel_name_into_config(name)
+    for name in (
+        "(FP16, 64, 64, 64, 1): wgmma+stages_1",
+        "(BF16, 64, 256, 64, 4): wgmma+stages_2+overlap+ping_pong+persistent+tiles+tma_store",
+        "(BF16, 64, 192, 16, 3): wgmma+stages_8+overlap+persistent+queue+heads_1+tma_store",
+        "(FP16, 96, 64, 48, 1): wgmma+stages_2+q_regs_6+overlap+persistent+queue+lazy_8+tma_store",
+        "(FP16, 128, 128, 96, 2): "
+        "wgmma+stages_3+q_regs_1+overlap+ping_pong+persistent+queue+tiles+heads_4+lazy_4",
+        "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+lazy_8+fma_exp_4",
+        "(FP16, 192, 128, 64, 2): wgmma+stages_2+persistent+heads_2+lazy_1+tma_store",
+        "(BF16, 256, 128, 16, 2): wgmma+stages_8+persistent+fma_exp_16",
+        "(FP16, 96, 64, 48, 1): wgmma+stages_1+q_regs_5+cluster_2",
+        "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs_8+overlap+ping_pong+persistent+tiles"
+        "+heads_2+cluster_2+lazy_8+stale+tma_store",
+    )
+]
+CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED]))
+SOME = [PROGRESSION[0], LAST, *(VARIED[i] for i in (1, 4, 5, 7, 9))]
+SYNCHRONISED = [
+    PROGRESSION[0],
+    PROGRESSION[1],
+    LAST,
+    RULE[0],
+    *(VARIED[i] for i in (0, 1, 6, 7, 8, 9)),
+]

@@ -1,0 +1,15 @@
+"""Workloads by the columns of a row: k is shaped as q."""
+
+from __future__ import annotations
+
+from flashsmith.configs import DType, Workload
+
+
+def square(dtype: DType, d_head: int, mask: str, batch: int, heads: int, seq_len: int) -> Workload:
+    row = {"dtype": str(dtype), "d_head": d_head, "mask": mask}
+    return Workload.from_row({**row, "batch": batch, "heads": heads, "seq_len": seq_len})
+
+
+def changed(workload: Workload, **columns: object) -> Workload:
+    """With other values in some columns."""
+    return Workload.from_row({**workload.as_row(), **columns})  # type: ignore[dict-item]

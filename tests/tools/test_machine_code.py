@@ -1,0 +1,71 @@
+"""tools/build/machine_code.py: what counts as the same machine code."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flashsmith.jit.machine_code import Function, Instruction
+from support.paths import ROOT
+
+TOOL = ROOT / "tools" / "build" / "machine_code.py"
+MOVE = Instruction(0x10, "MOV", "R1, R2", control=5)
+FUNCTION = Function("name", "sm_90a", (Instruction(0, "NOP", ""), MOVE))
+ROWS = [("a", "sm_80", 3, "12"), ("a", "sm_90a", 4, "34")]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("machine_code_tool", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    path = [*sys.path]
+    spec.loader.exec_module(module)
+    sys.path[:] = path
+    return module
+
+
+def test_names_are_not_in_a_fingerprint(tool: ModuleType) -> None:
+    assert tool.fingerprint(replace(FUNCTION, name="other")) == tool.fingerprint(FUNCTION)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"opcode": "MOV.64"},
+        {"operands": "R1, R3"},
+        {"guard": "P0"},
+        {"control": 6},
+    ],
+)
+def test_all_of_an_instruction_is_in_a_fingerprint(
+    tool: ModuleType, other: dict[str, object]
+) -> None:
+    changed = replace(FUNCTION, instructions=(FUNCTION.instructions[0], replace(MOVE, **other)))
+    assert tool.fingerprint(changed) != tool.fingerprint(FUNCTION)
+
+
+def test_an_instruction_less_is_in_a_fingerprint(tool: ModuleType) -> None:
+    shorter = replace(FUNCTION, instructions=FUNCTION.instructions[1:])
+    assert tool.fingerprint(shorter) != tool.fingerprint(FUNCTION)
+
+
+def test_differences_name_kernels(tool: ModuleType) -> None:
+    assert tool.differences(ROWS, ROWS) == []
+    changed = [("a", "sm_80", 5, "56"), ("b", "sm_80", 1, "78")]
+    assert tool.differences(ROWS, changed) == [
+        "a sm_90a: only before",
+        "a sm_80: 3 instructions before, 5 after",
+        "b sm_80: only after",
+    ]
+
+
+def test_what_is_written_reads_back(tool: ModuleType, tmp_path: Path) -> None:
+    tool.write(tmp_path / "new" / "x.csv", ROWS)
+    assert tool.read(tmp_path / "new" / "x.csv") == ROWS

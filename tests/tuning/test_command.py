@@ -1,0 +1,136 @@
+"""`flashsmith tune`: with a lab that has known speeds, and on the emulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from flashsmith.cli import app
+from flashsmith.configs import (
+    get_kernel_progression_configs,
+)
+from flashsmith.jit import Target
+from flashsmith.lab import tune as lab_tune
+from flashsmith.selection.tables import Table, user_table_path
+from flashsmith.tuning import journal_path
+from support.tuning import (
+    A100,
+    BEST,
+    PROGRESSION,
+    RULE,
+    STAMP,
+    FakeLab,
+    kernels_of,
+)
+
+
+def invoke(*args: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["tune", *map(str, args)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
+    """An A100 whose kernels have the times of FakeLab."""
+    monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
+    monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
+    monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda _: FakeLab(wrong={RULE: "wrong: by far"}))
+    return FakeLab
+
+
+SHAPE = ("--d-head", "128", "--dtype", "fp16", "--mask", "full", "--seq-len", "4096")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_command_tunes_reports_and_writes_the_users_table() -> None:
+    result = invoke(*SHAPE)
+    assert BEST.short_form() in result.stdout
+    assert f"excluded: {RULE} full at length 4096: wrong: by far" in result.stderr
+    path = user_table_path(A100)
+    assert f"the table is {path}" in result.stderr
+    assert kernels_of(Table.read(path))[0] == BEST
+
+
+@pytest.mark.usefixtures("gpu")
+def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    document = json.loads(invoke(*SHAPE, "--out", out, "--json", "-k", BEST).stdout)
+    assert document["entries"][0]["kernel"] == BEST.short_form()
+    assert document["entries"][0]["tried"] == 2  # and the rule's choice
+    assert Path(document["table"]) == out
+    assert Table.read(out).stamp == STAMP
+
+
+def test_command_says_how_to_go_on_after_an_interruption(
+    gpu: type[FakeLab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda _: gpu(die_at=3))
+    result = invoke(*SHAPE, code=130)
+    path = journal_path(user_table_path(A100))
+    assert f"{path} has what is measured; the same command goes on" in result.stderr
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda _: gpu())
+    assert f"going on with {path}" in invoke(*SHAPE).stderr
+
+
+def test_command_without_a_gpu_tunes_nothing_and_offers_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cpu", "torch finds no GPU"))
+    message = invoke(*SHAPE, code=1).stderr
+    assert "nothing is tuned: torch finds no GPU" in message
+    assert "--emulator-counts" in message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("emulated")
+def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> None:
+    conflicting, swizzled = get_kernel_progression_configs()[:2]
+    args = ("--d-head", 128, "--dtype", "fp16", "--mask", "full", "--seq-len", 64,
+            "-k", conflicting, "-k", swizzled, "--emulator-counts")  # fmt: skip
+    result = invoke(*args, "--tokens", 64)
+    lines = [line for line in result.stdout.splitlines() if "FP16" in line]
+    assert len(lines) == 3  # and the rule's choice
+    assert conflicting.short_form() in lines[-1]
+    assert "counts, not times" in result.stderr
+    assert " ms" not in result.stdout
+    rows = json.loads(invoke(*args, "--tokens", 64, "--json").stdout)["rows"]
+    wavefronts = [row["shared_wavefronts"] for row in rows]
+    assert wavefronts == sorted(wavefronts)
+    assert wavefronts[-1] > 2 * wavefronts[0] > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--explain", "--out", "t.json"), "--explain measures nothing; leave out --out"),
+        (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
+        (("--emulator-counts", "--force"), "keeps and times nothing; leave out --force"),
+        (("--explain", "--seq-len", "many"), "--seq-len is 'many'"),
+        (("--explain", "--d-head", "80"), "--d-head is 80"),
+        (("--explain", "--mask", "half"), "variant 'half' is not known"),
+        (("--explain", "--hidden", "100"), "no multiple of d_head"),
+        (("--emulator-counts", "-k", "nothing"), "kernels key 'nothing' is not known"),
+        (("--emulator-counts", "--dtype", "bf16", "-k", BEST), "is for no shape of --dtype"),
+    ],
+)
+def test_command_refuses(args: tuple[object, ...], message: str) -> None:
+    assert message in invoke(*args, code=2).stderr
+
+
+@pytest.mark.gpu
+def test_command_tunes_on_this_gpu(tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    kernels = [word for cfg in PROGRESSION for word in ("-k", cfg)]
+    invoke(*SHAPE, *kernels, "--out", out, "--repeats", 5)
+    table = Table.read(out)
+    (entry,) = table.entries.values()
+    assert (entry.tried, entry.excluded) == (3, {})
+    assert entry.ranked[0].ms > 0
+    assert table.stamp["gpu"] == torch.cuda.get_device_name()
