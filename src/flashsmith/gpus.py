@@ -5,6 +5,7 @@ Legality is checked against the budgets. Every layer may use this table.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -81,6 +82,7 @@ _MODELS: dict[tuple[int, int], tuple[str, ...]] = {
 GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
 
 
+@functools.cache  # selection asks for each new shape
 def get_gpu_architecture(name: str) -> GpuArchitecture:
     """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0"; or
     that of the GPU of this name, in any spelling: "NVIDIA H200", "h200", "rtx-4090".

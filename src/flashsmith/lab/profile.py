@@ -18,7 +18,7 @@ from flashsmith.lab.device import choose_device
 from flashsmith.lab.kernel_words import refuse_other_variants
 from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import Grid, Request
-from flashsmith.runtime import find_kernel, load_kernels
+from flashsmith.runtime import find_kernels
 from flashsmith.runtime.device import target_of
 
 _GRID = Grid((4096,), tokens=16384, hidden=2048)
@@ -104,9 +104,7 @@ def load(plan: Plan, device: str, reporter: Reporter) -> None:
     target = target_of(torch.device(device))
     with reporter.progress() as progress:
         for instances in {tuple(instances): None for instances in plan.values()}:
-            load_kernels(instances, target, progress)
-            for instance in instances:
-                find_kernel(instance, target)  # says it if one is missing and may not be built
+            find_kernels(instances, target, progress)
 
 
 def _profile(

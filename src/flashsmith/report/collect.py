@@ -19,7 +19,7 @@ from flashsmith.report.model import Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
 from flashsmith.report.results import Profile, Results, Time
 from flashsmith.report.sass import MachineCode, read_machine_code
-from flashsmith.runtime import Kernel, find_kernel, load_kernels
+from flashsmith.runtime import find_kernels
 
 T = TypeVar("T")
 
@@ -67,7 +67,9 @@ class _Collector:
         for library in {each.path: each for each in self.libraries.values()}.values():
             code = self._try("machine code", partial(read_machine_code, library, self.arch))
             self.code |= code or {}
-        emulated = self._try("emulator counts", lambda: self._load_emulated(instances))
+        emulated = self._try(
+            "emulator counts", lambda: find_kernels(instances, Target.emulator(), self.progress)
+        )
         counts = {
             each: self._try(f"emulator counts of {each}", lambda each=each: count(each))  # type: ignore[misc]
             for each in instances
@@ -93,12 +95,6 @@ class _Collector:
         except (FlashsmithError, OSError) as error:
             self.missing[part] = str(error)
             return None
-
-    def _load_emulated(self, instances: Sequence[KernelId]) -> list[Kernel]:
-        """In one library."""
-        target = Target.emulator()
-        load_kernels(instances, target, self.progress)
-        return [find_kernel(each, target) for each in instances]  # says it if building is off
 
     def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
         """One with all kernels; where the build refuses a kernel, one for each of the others."""

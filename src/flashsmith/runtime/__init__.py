@@ -4,6 +4,7 @@ from flashsmith.runtime.emulation import Emulation, Site, emulation
 from flashsmith.runtime.kernels import (
     Kernel,
     find_kernel,
+    find_kernels,
     load_kernels,
     load_library,
     loaded_instances,
@@ -15,6 +16,7 @@ __all__ = [
     "Site",
     "emulation",
     "find_kernel",
+    "find_kernels",
     "load_kernels",
     "load_library",
     "loaded_instances",

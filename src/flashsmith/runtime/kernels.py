@@ -177,6 +177,14 @@ def load_kernels(
     return library
 
 
+def find_kernels(
+    instances: Collection[KernelId], target: Target, progress: Progress | None = None
+) -> list[Kernel]:
+    """All of them: in one library where ``load_kernels`` has one. Raises as ``find_kernel``."""
+    load_kernels(instances, target, progress)
+    return [find_kernel(each, target) for each in instances]
+
+
 def _look_up(instance: KernelId, target: Target) -> Kernel | None:
     """In the loaded libraries; what is found is remembered."""
     with _lock:

@@ -57,7 +57,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
         before its use. It makes sense with async_copy: an early load would else hold the block in
         registers.
     swizzled: permute the 16-byte chunks of a shared-memory row against bank conflicts: chunk c of
-        row r lies at c ^ (r % 8).
+        row r lies at c ^ (r % 8), at d_head 96 at c ^ (r % 8 / 2).
     Q_mma_load_K_tiles, K_mma_load_K_tiles, V_mma_load_K_tiles: fragments (16 elements along the
         dimension that is summed over) that are loaded from shared memory before the mma that use
         them; 0: all. A whole Q stays in registers for the kernel's life.

@@ -15,8 +15,11 @@ struct TileSizes {
 
 class ForwardKernel {
  public:
-  ForwardKernel(const char *name, const FamilyGpus &gpus, const TileSizes &tiles)
-      : name(name), gpus(gpus), tiles(tiles) {}
+  template <typename Named>
+  ForwardKernel(const Named &kernel, const FamilyGpus &gpus)
+      : name(kernel.name),
+        gpus(gpus),
+        tiles{kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c} {}
   virtual ~ForwardKernel() = default;
 
   const char *const name;  // short form and variant

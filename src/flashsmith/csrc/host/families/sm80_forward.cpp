@@ -36,11 +36,7 @@ class Kernel final : public ForwardKernel {
 
  public:
   Kernel(const Named &kernel, const FamilyGpus &gpus)
-      : ForwardKernel(
-            kernel.name, gpus,
-            {kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c}),
-        config_(kernel.config),
-        function_(kernel.function) {}
+      : ForwardKernel(kernel, gpus), config_(kernel.config), function_(kernel.function) {}
 
   Plan plan(const ForwardProblem &problem, int) const override {
     check_grid("batch", problem.batch);

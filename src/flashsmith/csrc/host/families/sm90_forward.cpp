@@ -48,11 +48,7 @@ class Kernel final : public ForwardKernel {
 
  public:
   Kernel(const Named &kernel, const FamilyGpus &gpus)
-      : ForwardKernel(
-            kernel.name, gpus,
-            {kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c}),
-        config_(kernel.config),
-        function_(kernel.function) {}
+      : ForwardKernel(kernel, gpus), config_(kernel.config), function_(kernel.function) {}
 
   void check_layout(const ForwardTensors &tensors) const override {
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
