@@ -4,6 +4,8 @@
     o = flashsmith.attention(q, k, v, causal=True)    # a configuration is picked for you
     o = flashsmith.forward(cfg, q, k, v)              # this one: see flashsmith.configs
 
+flash_attn and integrations have the functions of other libraries, with their arguments.
+
 Importing this module loads nothing but the standard library; a name loads what it needs when it is
 first used.
 """
@@ -16,11 +18,26 @@ from typing import TYPE_CHECKING, Any
 from flashsmith.version import __version__
 
 if TYPE_CHECKING:
-    from flashsmith import codegen, configs, errors, jit, ops, runtime, settings
+    from flashsmith import (
+        codegen,
+        configs,
+        errors,
+        flash_attn,
+        integrations,
+        jit,
+        ops,
+        runtime,
+        settings,
+    )
     from flashsmith.configs import DType, FlashForwardKernelConfig, Variant
+    from flashsmith.flash_attn.install import install_as_flash_attn
+    from flashsmith.integrations.flex import flex_attention
+    from flashsmith.integrations.sdpa import scaled_dot_product_attention
+    from flashsmith.mods.block_mask import BlockMask, create_block_mask
     from flashsmith.ops.forward import attention, forward
 
 __all__ = [
+    "BlockMask",
     "DType",
     "FlashForwardKernelConfig",
     "Variant",
@@ -28,23 +45,44 @@ __all__ = [
     "attention",
     "codegen",
     "configs",
+    "create_block_mask",
     "errors",
+    "flash_attn",
+    "flex_attention",
     "forward",
+    "install_as_flash_attn",
+    "integrations",
     "jit",
     "ops",
     "runtime",
+    "scaled_dot_product_attention",
     "settings",
 ]
 
 # PEP 562: where each name lives.
 _HOMES = {
+    "BlockMask": "flashsmith.mods.block_mask",
+    "create_block_mask": "flashsmith.mods.block_mask",
     "DType": "flashsmith.configs",
     "FlashForwardKernelConfig": "flashsmith.configs",
     "Variant": "flashsmith.configs",
     "attention": "flashsmith.ops.forward",
+    "flex_attention": "flashsmith.integrations.flex",
     "forward": "flashsmith.ops.forward",
+    "install_as_flash_attn": "flashsmith.flash_attn.install",
+    "scaled_dot_product_attention": "flashsmith.integrations.sdpa",
 }
-_SUBMODULES = ("codegen", "configs", "errors", "jit", "ops", "runtime", "settings")
+_SUBMODULES = (
+    "codegen",
+    "configs",
+    "errors",
+    "flash_attn",
+    "integrations",
+    "jit",
+    "ops",
+    "runtime",
+    "settings",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,8 @@ from flashsmith.configs import (
     require_buildable,
 )
 from flashsmith.gpus import get_gpu_architecture
+from flashsmith.mods.cpp import HEADER, policy
+from flashsmith.mods.registry import expression_of
 
 MAP_HEADER = "flash_kernels.cuh"
 
@@ -71,7 +73,17 @@ _FAMILY_ENTRY = """\
     {{.name = "{name}",
      .config = {config},
      .variant = {variant},
-     .function = {function}}},
+     .function = {function},
+     .schedule = {schedule}}},
+"""
+
+_SCORE = """\
+#include "{header}"
+
+namespace flashsmith {{
+
+{policy}
+}}  // namespace flashsmith
 """
 
 _MAP_ENTRY = """\
@@ -83,7 +95,7 @@ _MAP_ENTRY = """\
 _TRANSLATION_UNIT = """\
 {head}// {name}
 #include "flashsmith/{folder}/forward_kernel.cuh"
-
+{score}
 namespace flashsmith::kernels {{
 
 {function} {slug}() {{
@@ -91,8 +103,18 @@ namespace flashsmith::kernels {{
       {config},
       {variant}>>;
 }}
-
+{schedule}
 }}  // namespace flashsmith::kernels
+"""
+
+_SCHEDULE = """
+{function} {slug}_schedule() {{
+  return &schedule_kernel<
+      {static}<
+          {config},
+          {variant}>,
+      {arguments}>;
+}}
 """
 
 
@@ -157,7 +179,9 @@ def _map_header(instances: Sequence[KernelId]) -> str:
             for kind in CONFIG_CLASSES
         ),
         getters="\n".join(
-            f"{instance.config.kernel_pointer} {instance.slug}();" for instance in instances
+            f"{instance.config.kernel_pointer} {name}();"
+            for instance in instances
+            for name in _getters(instance)
         ),
         map_entries="".join(map(_map_entry, filter(_is_in_map, instances))),
         families="\n".join(_family(kind, instances) for kind in CONFIG_CLASSES),
@@ -165,6 +189,12 @@ def _map_header(instances: Sequence[KernelId]) -> str:
             f"  add({kind.family}_gpus, {kind.family}_kernels);" for kind in CONFIG_CLASSES
         ),
     )
+
+
+def _getters(instance: KernelId) -> list[str]:
+    """The functions of its translation unit."""
+    schedule = [f"{instance.slug}_schedule"] if instance.variant.ragged else []
+    return [instance.slug, *schedule]
 
 
 def _is_in_map(instance: KernelId) -> bool:
@@ -202,19 +232,33 @@ def _family_entry(instance: KernelId) -> str:
         config=config,
         variant=instance.variant.to_cpp_struct(),
         function=f"forward_kernels.at({config})" if in_map else f"kernels::{instance.slug}()",
+        schedule=f"kernels::{instance.slug}_schedule()" if instance.variant.ragged else "nullptr",
     )
 
 
 def _translation_unit(instance: KernelId) -> str:
     config = instance.config
+    names = {
+        "function": config.kernel_pointer,
+        "static": config.static_configuration,
+        "slug": instance.slug,
+        "config": config.to_cpp_struct(),
+        "variant": instance.variant.to_cpp_struct(),
+    }
+    schedule = ""
+    if instance.variant.ragged:
+        schedule = _SCHEDULE.format(arguments=config.kernel_arguments, **names)
     return _TRANSLATION_UNIT.format(
         head=_HEAD,
         name=instance.name,
         folder=config.family,
-        function=config.kernel_pointer,
         kernel=config.kernel_function,
-        static=config.static_configuration,
-        slug=instance.slug,
-        config=config.to_cpp_struct(),
-        variant=instance.variant.to_cpp_struct(),
+        schedule=schedule,
+        **names,
+        score=_score(instance.variant.score),
     )
+
+
+def _score(score: int) -> str:
+    """The policy of the caller's functions, if there are some."""
+    return _SCORE.format(header=HEADER, policy=policy(expression_of(score))) if score else ""

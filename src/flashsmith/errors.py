@@ -29,6 +29,10 @@ class EmulatorFault(FlashsmithError):
     """A kernel broke a rule on the emulator: a race, a bad address, a deadlock."""
 
 
+class TracingError(FlashsmithError):
+    """A score_mod or mask_mod does what no kernel can be generated for; names the line."""
+
+
 class TuningError(FlashsmithError):
     """A table or journal of tuning is damaged or from elsewhere, or no kernel could be tuned."""
 

@@ -12,15 +12,21 @@ from dataclasses import dataclass
 WARP_SIZE = 32
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
+REGISTERS_PER_MULTIPROCESSOR = 65536
+WARPGROUP_SIZE = 128
 
 
 @dataclass(frozen=True)
 class GpuArchitecture:
-    """One compute capability. A block has its shared memory after opting in to more than 48 KiB."""
+    """One compute capability. A block has its shared memory after opting in to more than 48 KiB.
+
+    multiprocessors: Of its largest common GPU.
+    """
 
     compute_capability: tuple[int, int]
     shared_memory_per_sm_bytes: int
     max_shared_memory_per_block_bytes: int
+    multiprocessors: int
 
     @property
     def name(self) -> str:
@@ -28,30 +34,33 @@ class GpuArchitecture:
         return f"sm_{major}{minor}"
 
 
-def _architecture(major: int, minor: int, shared_memory_per_sm_kib: int) -> GpuArchitecture:
+def _architecture(
+    major: int, minor: int, shared_memory_per_sm_kib: int, multiprocessors: int
+) -> GpuArchitecture:
     # Since compute capability 8.0 the driver keeps 1 KiB of each block's shared memory.
     reserved_kib = 1 if major >= 8 else 0
     return GpuArchitecture(
         (major, minor),
         shared_memory_per_sm_kib * 1024,
         (shared_memory_per_sm_kib - reserved_kib) * 1024,
+        multiprocessors,
     )
 
 
 # CUDA programming guide, "Technical Specifications per Compute Capability"; the same figures are
 # in CCCL's cuda::arch_traits. 7.5 is here to be refused with a reason.
 GPU_ARCHITECTURES = (
-    _architecture(7, 5, 64),
-    _architecture(8, 0, 164),
-    _architecture(8, 6, 100),
-    _architecture(8, 7, 164),
-    _architecture(8, 9, 100),
-    _architecture(9, 0, 228),
-    _architecture(10, 0, 228),
-    _architecture(10, 3, 228),
-    _architecture(11, 0, 228),
-    _architecture(12, 0, 100),
-    _architecture(12, 1, 100),
+    _architecture(7, 5, 64, 40),
+    _architecture(8, 0, 164, 108),
+    _architecture(8, 6, 100, 84),
+    _architecture(8, 7, 164, 16),
+    _architecture(8, 9, 100, 142),
+    _architecture(9, 0, 228, 132),
+    _architecture(10, 0, 228, 148),
+    _architecture(10, 3, 228, 148),
+    _architecture(11, 0, 228, 20),
+    _architecture(12, 0, 100, 170),
+    _architecture(12, 1, 100, 48),
 )
 
 
@@ -78,6 +87,17 @@ _MODELS: dict[tuple[int, int], tuple[str, ...]] = {
     ),
     (7, 5): ("T4", "RTX 2060", "RTX 2070", "RTX 2080", "Quadro RTX", "TITAN RTX"),
 }
+
+# Of models that have much fewer than the largest of their architecture.
+_MULTIPROCESSORS = {
+    **{"H100 PCIe": 114, "H20": 78, "A30": 56},
+    **{"A2": 10, "A16": 10, "RTX 3050": 20, "RTX 3060": 28, "RTX 3070": 46, "RTX 3080": 68},
+    **{"RTX A2000": 26, "RTX A3000": 32, "RTX A4000": 48, "RTX A4500": 56, "RTX A5000": 64},
+    **{"L4": 58, "L20": 92, "RTX 4050": 20, "RTX 4060": 24, "RTX 4070": 46, "RTX 4080": 76},
+    **{"RTX 2000 Ada": 22, "RTX 4000 Ada": 48, "RTX 4500 Ada": 60, "RTX 5000 Ada": 100},
+    **{"RTX 5050": 20, "RTX 5060": 30, "RTX 5070": 48, "RTX 5080": 84},
+}
+_USUAL_MULTIPROCESSORS = 132  # of a GPU that is not known
 
 GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
 
@@ -111,6 +131,22 @@ def find_compute_capability(gpu: str) -> tuple[int, int] | None:
         if any(_pattern(model).search(gpu) for model in models):
             return capability
     return None
+
+
+@functools.cache
+def count_multiprocessors(gpu: str) -> int:
+    """About how many the GPU, or architecture, of this name has.
+
+    Going by the name, so that a choice of a kernel can be explained without the GPU; models of one
+    name that differ by a few percent count as one.
+    """
+    for model, count in _MULTIPROCESSORS.items():
+        if _pattern(model).search(gpu):
+            return count
+    try:
+        return get_gpu_architecture(gpu).multiprocessors
+    except ValueError:
+        return _USUAL_MULTIPROCESSORS
 
 
 def _pattern(model: str) -> re.Pattern[str]:

@@ -4,24 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from flashsmith.dtype import ELEMENT_BYTES, DType
 
 # Which lengths of k share an entry of a tuned table: up to the first, then up to each next one;
 # the last has no end.
 LENGTH_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384)
+# Likewise for how full the grid is, in rows of o for each multiprocessor. Up to 64 there is at most
+# one of the smallest tiles for each; from 512 on, what the last wave leaves idle hardly counts.
+FILL_BUCKETS = (64, 128, 256, 512, 1024)
 
 _SIZES = 4  # of a tensor: batch, length, heads, d_head
 
 
+class Bucket(NamedTuple):
+    """The problems that share an entry of a tuned table, beside dtype, d_head and variant."""
+
+    seq_len_k: int  # of LENGTH_BUCKETS
+    fill: int  # of FILL_BUCKETS
+
+    @property
+    def words(self) -> str:
+        """`lengths 513 to 1024, up to 64 rows a multiprocessor`."""
+        rows = f"{_range_in_words(self.fill, FILL_BUCKETS)} rows a multiprocessor"
+        return f"{self.lengths}, {rows}"
+
+    @property
+    def lengths(self) -> str:
+        return f"lengths {_range_in_words(self.seq_len_k, LENGTH_BUCKETS)}"
+
+    def likewise(self) -> list[Bucket]:
+        """All buckets of these lengths, this one first, by how alike they are in fill; of two
+        that are equally far the fuller first."""
+        own = FILL_BUCKETS.index(self.fill)
+        places = sorted(range(len(FILL_BUCKETS)), key=lambda place: (abs(place - own), -place))
+        return [self._replace(fill=FILL_BUCKETS[place]) for place in places]
+
+
+def _range_in_words(last: int, buckets: tuple[int, ...]) -> str:
+    i = buckets.index(last)
+    if i == 0:
+        return f"up to {last}"
+    if i == len(buckets) - 1:
+        return f"above {buckets[i - 1]}"
+    return f"{buckets[i - 1] + 1} to {last}"
+
+
+def _bucket_of(value: float, buckets: tuple[int, ...]) -> int:
+    return next((bucket for bucket in buckets if value <= bucket), buckets[-1])
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
-    """q and o are (batch, seq_len_q, heads, d_head), k and v (batch, seq_len_k, heads_kv, d_head).
+    """q is (batch, seq_len_q, heads, d_head), k (batch, seq_len_k, heads_kv, d_head); the rows of v
+    and o have d_v elements.
 
-    A size other than d_head may be 0: there is nothing to compute then, which is no error.
+    A size other than d_head and d_v may be 0: there is nothing to compute then, which is no error.
 
     Attributes:
         heads: A multiple of ``heads_kv``: neighbouring heads of q share one of k and v.
+        d_v: 0 becomes d_head.
 
     Raises:
         TypeError: A field has the wrong type; names it.
@@ -35,6 +78,7 @@ class Problem:
     heads_kv: int
     seq_len_q: int
     seq_len_k: int
+    d_v: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.dtype, DType):
@@ -46,11 +90,14 @@ class Problem:
             minimum = 1 if field.name == "d_head" else 0
             if value < minimum:
                 raise ValueError(f"{field.name} is {value}; expected at least {minimum}")
+        if self.d_v == 0:
+            object.__setattr__(self, "d_v", self.d_head)
         if self.heads % self.heads_kv if self.heads_kv else self.heads:
             raise ValueError(f"heads is {self.heads}, no multiple of heads_kv {self.heads_kv}")
 
     def __str__(self) -> str:
-        return f"{self.dtype} d {self.d_head} {self.sizes}"
+        d_v = "" if self.d_v == self.d_head else f"/{self.d_v}"
+        return f"{self.dtype} d {self.d_head}{d_v} {self.sizes}"
 
     @classmethod
     def square(cls, dtype: DType, d_head: int, batch: int, heads: int, seq_len: int) -> Problem:
@@ -58,8 +105,10 @@ class Problem:
         return cls(dtype, d_head, batch, heads, heads, seq_len, seq_len)
 
     @classmethod
-    def of_shapes(cls, dtype: DType, q: Sequence[int], k: Sequence[int]) -> Problem:
-        """That of tensors with these shapes.
+    def of_shapes(
+        cls, dtype: DType, q: Sequence[int], k: Sequence[int], d_v: int | None = None
+    ) -> Problem:
+        """That of tensors with these shapes; v has k's but for rows of ``d_v`` elements.
 
         Raises:
             ValueError: A shape has not 4 dimensions, or they do not fit each other; names it.
@@ -75,7 +124,7 @@ class Problem:
             raise ValueError(
                 f"k has shape {tuple(k)}, but q has {tuple(q)}; batch and d_head must be equal"
             )
-        return cls(dtype, d_head, batch, heads, heads_kv, seq_len_q, seq_len_k)
+        return cls(dtype, d_head, batch, heads, heads_kv, seq_len_q, seq_len_k, d_v or d_head)
 
     @property
     def sizes(self) -> str:
@@ -110,13 +159,20 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Of q, k, v and o, each once."""
-        of_q_and_o = 2 * self.seq_len_q * self.heads
-        of_k_and_v = 2 * self.seq_len_k * self.heads_kv
-        return self.batch * (of_q_and_o + of_k_and_v) * self.d_head * ELEMENT_BYTES
+        rows = self.seq_len_q * self.heads + self.seq_len_k * self.heads_kv
+        return self.batch * rows * (self.d_head + self.d_v) * ELEMENT_BYTES
 
     @property
-    def bucket(self) -> int:
-        """The last length of k that shares an entry of a tuned table with this one."""
-        return next(
-            (bucket for bucket in LENGTH_BUCKETS if self.seq_len_k <= bucket), LENGTH_BUCKETS[-1]
-        )
+    def d_widest(self) -> int:
+        """The longer rows' elements: what a kernel has to have room for."""
+        return max(self.d_head, self.d_v)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of o, of all heads: the work that a grid has to share out."""
+        return self.batch * self.heads * self.seq_len_q
+
+    def bucket(self, multiprocessors: int) -> Bucket:
+        """What shares an entry of a tuned table with this one, on a GPU of so many."""
+        fill = self.n_rows / multiprocessors
+        return Bucket(_bucket_of(self.seq_len_k, LENGTH_BUCKETS), _bucket_of(fill, FILL_BUCKETS))

@@ -163,6 +163,13 @@ BUILD = Setting(
     "whether a configuration that no loaded library holds is built on demand",
     _parse_switch,
 )
+BACKGROUND_BUILD = Setting(
+    "FLASHSMITH_BACKGROUND_BUILD",
+    "on | off",
+    "on for CUDA tensors, off for CPU tensors",
+    "whether attention() serves with a kernel that exists while the best one is being built",
+    _parse_switch,
+)
 TUNED = Setting(
     "FLASHSMITH_TUNED",
     "path",
@@ -183,6 +190,14 @@ FA3_CUDART = Setting(
     "that of torch",
     "the CUDA runtime that FlashAttention-3's library links, where torch has another",
     _parse_path,
+)
+CHECK_LENGTHS = Setting(
+    "FLASHSMITH_CHECK_LENGTHS",
+    "on | off",
+    "off",
+    "whether cu_seqlens and seqused on a GPU are read and checked before each launch, which waits "
+    "for the GPU; kernels stay within the tensors anyway, and on a CPU they are always checked",
+    _parse_switch,
 )
 LOG = Setting(
     "FLASHSMITH_LOG",
@@ -211,9 +226,20 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     ARCH,
     JOBS,
     BUILD,
+    BACKGROUND_BUILD,
     TUNED,
     FA3_LIBRARY,
     FA3_CUDART,
+    CHECK_LENGTHS,
     LOG,
     DEBUG,
 )
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
+    if chosen := CACHE_DIR.get():
+        return chosen.expanduser().absolute()
+    import platformdirs  # a bare import of flashsmith does without
+
+    return platformdirs.user_cache_path("flashsmith").absolute()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.ops import forward as api
+from flashsmith.ops import launch as api
 from support.paths import ROOT
 
 SCRIPT = ROOT / "benchmarks" / "call_overhead.py"

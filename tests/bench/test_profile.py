@@ -87,7 +87,7 @@ def test_the_target_reads_its_own_command_line(
     monkeypatch.setattr(launch, "launch", record)
     monkeypatch.setattr(launch, "target_of", lambda _: None)
     monkeypatch.setattr(launch, "load_kernels", lambda instances, _: loaded.extend(instances))
-    workload = changed(WORKLOAD, dtype=DType.BF16, mask=mask)
+    workload = changed(WORKLOAD, dtype=DType.BF16, mask=mask, heads_kv=2, seq_len_k=8192)
     config = parse_kernel_name_into_config(BEST.replace("FP16", "BF16"))
     command = launch.target_command(workload, [config.short_form()], ["fa2"], 3)
     assert command[:3] == [sys.executable, "-m", "flashsmith.bench.launch"]

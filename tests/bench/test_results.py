@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from flashsmith.bench.results import (
 )
 from flashsmith.bench.session import Session
 from flashsmith.bench.sweep import sweep
-from flashsmith.configs import Workload, parse_kernel_name_into_config
+from flashsmith.configs import DType, Workload, parse_kernel_name_into_config
+from flashsmith.configs.workload import K_COLUMNS
 from flashsmith.errors import GpuLostError
+from flashsmith.problem import Problem
 from support.bench import CEILINGS, FITTING, PLAIN, SMALL, time_row
 from support.paths import RESULTS
 from support.workloads import changed
@@ -55,6 +58,28 @@ def test_files_from_before_there_were_regimes_are_in_turn(run: str, tmp_path: Pa
     ResultFile(TimeRow, path)
     assert path.read_text().splitlines()[0].endswith(",regime")
     assert read_csv(TimeRow, path) == rows
+
+
+def test_files_from_before_there_were_columns_of_k_are_square(tmp_path: Path) -> None:
+    path = tmp_path / "forward.csv"
+    ResultFile(TimeRow, path).append([time_row("fa2", 2.0)])
+    header, row = (line.split(",") for line in path.read_text().splitlines())
+    places = [header.index(name) for name in K_COLUMNS]
+    for cells in (header, row):
+        del cells[places[0] : places[1] + 1]
+    path.write_text(",".join(header) + "\n" + ",".join(row) + "\n")
+    assert [each.workload for each in read_csv(TimeRow, path)] == [SMALL]
+    path.write_text(path.read_text().replace("heads,seq_len", "seq_len,heads"))
+    with pytest.raises(ValueError, match="was not written by this"):
+        read_csv(TimeRow, path)
+
+
+def test_k_of_another_shape_than_q_has_columns(tmp_path: Path) -> None:
+    path = tmp_path / "forward.csv"
+    workload = Workload(Problem(DType.BF16, 128, 4, 32, 8, 1, 8192))
+    row = replace(time_row("fa2", 2.0), workload=workload)
+    ResultFile(TimeRow, path).append([row])
+    assert [each.workload for each in read_csv(TimeRow, path)] == [workload]
 
 
 def test_the_regime_is_kept(tmp_path: Path) -> None:

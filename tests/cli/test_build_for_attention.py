@@ -29,11 +29,12 @@ from flashsmith.configs import (
     parse_kernel_name_into_instance,
 )
 from flashsmith.configs.families import SUPPORTED_D_HEADS
+from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
 from flashsmith.lab import build as lab_build
 from flashsmith.lab.driver import Gpu
-from flashsmith.problem import LENGTH_BUCKETS, Problem
+from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
 from flashsmith.selection import gpus_with_tables, served_instances
 from flashsmith.selection.choose import choose, forget_tables
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
@@ -61,8 +62,8 @@ def test_attention_then_works_with_building_off(
 ) -> None:
     """On the emulator, for one dtype and d_head, with every kind of shape."""
     monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
-    monkeypatch.setattr("flashsmith.ops.forward._kernels", {})
-    monkeypatch.setattr("flashsmith.ops.forward._calls", {})
+    monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
+    monkeypatch.setattr("flashsmith.ops.launch._calls", {})
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
@@ -90,14 +91,14 @@ def test_whatever_is_chosen_is_among_the_served(gpu: str | None) -> None:
         for each, variant in product((problem, replace(problem, heads_kv=1)), VARIANTS):
             choice = choose(Workload(each, variant), gpu)
             taken.add(KernelId(choice.config, variant))
-    assert taken == served
+    assert taken <= served
 
 
 def test_a_table_of_ones_own_is_served_with_its_best_alone() -> None:
     """What comes after it is never taken, since it takes every length."""
     shipped = Table.read(shipped_table_path(H200))
     best, never = get_autotuning_kernel_configs([DType.FP16])[:2]
-    entry = shipped.entries[DType.FP16, 128, "full", 1024]
+    entry = shipped.entries[TuningKey(DType.FP16, 128, "full", Bucket(1024, FILL_BUCKETS[-1]))]
     rows = [type(entry.ranked[0])(cfg, ms, ms, ms, 1.0) for ms, cfg in enumerate((best, never), 1)]
     changed = replace(entry, ranked=tuple(rows))
     chosen = {"dtypes": [DType.FP16], "d_heads": [128], "variants": [FULL]}
@@ -109,6 +110,23 @@ def test_a_table_of_ones_own_is_served_with_its_best_alone() -> None:
     assert after - before == {best}
     assert gpus_with_tables("sm_80") == [A100]
     assert gpus_with_tables("sm_90") == [H200]
+
+
+def test_what_serves_grids_of_few_tiles_is_built_too() -> None:
+    shipped = Table.read(shipped_table_path(H200))
+    full, few = get_autotuning_kernel_configs([DType.FP16])[:2]
+    entry = shipped.entries[TuningKey(DType.FP16, 128, "full", Bucket(1024, FILL_BUCKETS[-1]))]
+    rows = [(type(entry.ranked[0])(cfg, 1.0, 1.0, 1.0, 1.0),) for cfg in (full, few)]
+    small = Workload(Problem.square(DType.FP16, 128, 1, 16, 1024))
+    entries = [
+        replace(entry, ranked=rows[0]),
+        replace(entry, workload=small, ranked=rows[1]),
+    ]
+    stamp = {**shipped.stamp, **kernel_source_stamp(), "gpu": A100}
+    Table.of(stamp, entries).write(user_table_path(A100))
+    forget_tables()
+    served = served_instances(A100, dtypes=[DType.FP16], d_heads=[128], variants=[FULL])
+    assert {full, few} <= {instance.config for instance in served}
 
 
 def test_files_that_are_no_table_of_a_known_gpu_are_passed_over() -> None:

@@ -90,11 +90,11 @@ def test_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_tuning_anew_discards_no_file_of_another_kind(tmp_path: Path) -> None:
-    table, other, text = tmp_path / "h200.json", tmp_path / "package.json", tmp_path / "notes"
-    table.write_text('{"format": 0, "stamp": {}, "entries": []}')
+    table, other, text = tmp_path / "h200.csv", tmp_path / "package.json", tmp_path / "notes"
+    table.write_text("# flashsmith tuned table, format 0, of yesterday")
     other.write_text('{"name": "my-site"}')
     text.write_text("notes")
-    for path in (table, tmp_path / "new.json"):
+    for path in (table, tmp_path / "new.csv"):
         refuse_to_discard_others(path)
     for path in (other, text):
         with pytest.raises(ValueError, match=f"and {path} is none"):

@@ -67,6 +67,7 @@ def test_code_counts_for_the_families_that_include_it(
         ("#pragma once\n", "#pragma once\n\n// A remark.\n/* and\n   another */\n", False),
         ("// The online softmax", "// The offline softmax", False),
         ("  float R_[kHalves];", "  float\tR_[kHalves];", False),
+        ("return reduce_row(maximum, ", "return reduce_row(\n        maximum,\n        ", False),
         ("float R_[kHalves];", "float R_[4];", True),
         ("#include <cmath>", "#include <cmath>\n#define MORE", True),
     ],

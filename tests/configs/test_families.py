@@ -27,7 +27,9 @@ from flashsmith.configs.families import (
     family_of,
     serving,
 )
+from flashsmith.configs.waves import grid_cost, resident_blocks
 from flashsmith.errors import DeviceError
+from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_multiprocessors
 from flashsmith.problem import Problem
 from support.sm80_kernels import BASE
 from support.sm90_kernels import LAST
@@ -63,7 +65,8 @@ def test_the_families_that_serve_come_in_the_order_of_the_gpu() -> None:
     for gpu in (None, H100, A100):
         serves = served(gpu)
         first = next(iter(serves.by_rule))
-        assert serves.rule_config == first.rule(DType.BF16, 128, 256)
+        multiprocessors = None if gpu is None else count_multiprocessors(gpu)
+        assert serves.rule_config == first.choose(Workload(SQUARE), multiprocessors)
         assert all(cfg.serves(SQUARE) for cfg in serves.by_rule.values())
 
 
@@ -73,16 +76,25 @@ def test_a_family_serves_every_shape_of_its_d_heads_and_every_variant() -> None:
             found = [*serving(Workload(problem, variant), gpu).by_rule]
             assert found == [*served(gpu).by_rule], (problem, gpu)
     for d_head in SUPPORTED_D_HEADS:
-        problem = replace(SQUARE, d_head=d_head)
+        problem = replace(SQUARE, d_head=d_head, d_v=d_head)
         expected = [family for family in FAMILIES if d_head in family.d_heads]
         assert [*served(None, problem).by_rule] == expected
 
 
-def test_a_config_serves_its_dtype_and_d_head_and_no_other() -> None:
+@pytest.mark.parametrize(("d_head", "d_v", "room"), [(80, 80, 96), (8, 72, 96), (136, 64, 192)])
+def test_rows_of_other_sizes_go_to_the_next_d_head(d_head: int, d_v: int, room: int) -> None:
+    problem = replace(SQUARE, d_head=d_head, d_v=d_v)
+    assert {cfg.d_head for cfg in served(None, problem).by_rule.values()} == {room}
+
+
+def test_a_config_serves_its_dtype_and_the_rows_that_take_its_d_head_and_no_others() -> None:
     for config in (BASE, LAST):
-        own = replace(ODD, dtype=config.dtype, d_head=config.d_head)
+        own = replace(ODD, dtype=config.dtype, d_head=config.d_head, d_v=config.d_head)
         assert config.serves(own) and config.serves(replace(own, batch=0, seq_len_q=0))
-        assert not config.serves(replace(own, d_head=64))
+        for d_head, d_v in ((104, 8), (8, 128), (128, 64)):
+            assert config.serves(replace(own, d_head=d_head, d_v=d_v))
+        for d_head, d_v in ((96, 96), (136, 8), (8, 136), (124, 128), (128, 127), (264, 264)):
+            assert not config.serves(replace(own, d_head=d_head, d_v=d_v))
         assert not config.for_dtype(DType.FP16).serves(replace(own, dtype=DType.BF16))
 
 
@@ -96,12 +108,14 @@ def test_why_a_config_does_not_serve_is_told_in_words() -> None:
 
 
 def test_what_no_family_takes_is_refused_in_the_words_of_the_newest() -> None:
-    problem = replace(SQUARE, d_head=80)
-    for gpu in (None, H100):
-        with pytest.raises(ValueError, match="q has d_head 80; supported are 64, 96, 128, 192"):
-            served(gpu, problem)
-    with pytest.raises(ValueError, match="q has d_head 80"):
-        serving(Workload(problem, CAUSAL), A100)
+    for d_head, d_v, words in ((84, 64, "q has d_head 84"), (64, 264, "v has d_v 264")):
+        problem = replace(SQUARE, d_head=d_head, d_v=d_v)
+        message = f"{words}; supported are multiples of 8 up to 256"
+        for gpu in (None, H100):
+            with pytest.raises(ValueError, match=message):
+                served(gpu, problem)
+        with pytest.raises(ValueError, match=message):
+            serving(Workload(problem, CAUSAL), A100)
     with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5"):
         served("Tesla T4")
 
@@ -119,6 +133,78 @@ def test_some_lengths_stand_for_every_answer_of_the_rule(family: Family) -> None
     for d_head in family.d_heads:
         answers = [family.rule(DType.FP16, d_head, n) for n in family.rule_lengths]
         assert {family.rule(DType.FP16, d_head, n) for n in range(1, 1100)} == set(answers)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_small_tiles_are_legal_smaller_and_tried_by_the_tuner(family: Family) -> None:
+    tried = {*family.tuning_space(), *get_autotuning_kernel_configs(d_heads=(64, 96, 128))}
+    for dtype, d_head in product(DType, family.d_heads):
+        usual = family.rule(dtype, d_head, 4096)
+        for small in family.small_tiles(dtype, d_head):
+            assert small.B_r < usual.B_r and not small.problems(small.minimum_gpu)
+            assert small in tried
+        configs = family.rule_configs(dtype, d_head)
+        assert usual in configs and {*family.small_tiles(dtype, d_head)} <= {*configs}
+
+
+# The model of waves, on 132 multiprocessors.
+
+
+def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
+    return Problem.square(DType.BF16, d_head, batch, heads, seq_len)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
+    usual = family.rule(DType.BF16, 64, 512)
+    (small,) = family.small_tiles(DType.BF16, 64)
+
+    def chosen(batch: int, seq_len: int, multiprocessors: int | None = 132) -> object:
+        return family.choose(Workload(grid(batch, 16, seq_len)), multiprocessors)
+
+    assert chosen(1, 512) == small
+    assert chosen(32, 512) == chosen(4, 4096) == usual
+    assert chosen(1, 512, multiprocessors=8) == usual
+    assert chosen(1, 512, multiprocessors=None) == usual  # the emulator
+    decoding = replace(grid(4, 16, 1), seq_len_k=16384)
+    assert family.choose(Workload(decoding), 132) == small
+
+
+def test_the_multiprocessor_with_most_tiles_decides() -> None:
+    usual = SM90_FORWARD.rule(DType.BF16, 128, 512)  # tiles of 128 rows, one at a time
+    of_tiles = {n: grid_cost(usual, grid(1, n, 128, 128), 132) for n in (1, 132, 133, 264, 265)}
+    assert of_tiles[1] == of_tiles[132] > 0
+    assert of_tiles[133] == of_tiles[264] == 2 * of_tiles[1]
+    assert of_tiles[265] == 3 * of_tiles[1]
+    assert grid_cost(usual, grid(1, 0, 128, 128), 132) == 0
+
+
+def test_blocks_that_are_resident_together_cover_each_other() -> None:
+    (small,) = SM90_FORWARD.small_tiles(DType.BF16, 64)
+    assert resident_blocks(small) == 2
+    one, two, three = (grid_cost(small, grid(1, n * 132, 64), 132) for n in (1, 2, 3))
+    assert one < two < 2 * one
+    assert three == one + two
+
+
+def test_resident_blocks_are_as_ptxas_makes_them() -> None:
+    """What was built for the H200: 112, 127, 145, 175 and 217 registers of a thread at most."""
+    small = {d: SM90_FORWARD.small_tiles(DType.BF16, d)[0] for d in SM90_FORWARD.d_heads}
+    assert [resident_blocks(cfg) for cfg in small.values()] == [2, 2, 1, 1, 1]
+    for d_head in SM90_FORWARD.d_heads:
+        assert resident_blocks(SM90_FORWARD.rule(DType.BF16, d_head, 512)) == 1
+    assert [resident_blocks(SM80_FORWARD.rule(DType.BF16, 128, n)) for n in (64, 512)] == [3, 2]
+
+
+def test_multiprocessors_are_counted_by_the_name() -> None:
+    counts = {
+        "NVIDIA H200": 132, "sm_90a": 132, "h20": 78, "NVIDIA H100 PCIe": 114, "NVIDIA A30": 56,
+        A100: 108, "NVIDIA B200": 148, "NVIDIA L4": 58, "NVIDIA L40": 142, "RTX 4090": 142,
+        "a card of tomorrow": 132, "": 132,
+    }  # fmt: skip
+    assert {name: count_multiprocessors(name) for name in counts} == counts
+    for name in (*GPU_MODELS, *(gpu.name for gpu in GPU_ARCHITECTURES)):
+        assert 10 <= count_multiprocessors(name) <= 170
 
 
 def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:

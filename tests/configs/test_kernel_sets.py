@@ -134,7 +134,7 @@ def test_run_on_a_file_hears_KERNELS_unless_it_writes(
     ("args", "message"),
     [
         (("tune", "--d-head", "80"), "--d-head is 80"),
-        (("tune", "--mask", "window"), "variant 'window'"),
+        (("tune", "--mask", "sliding"), "variant 'sliding'"),
         (("tune", "-k", "fastest"), "kernels key 'fastest'"),
         (("tune", "--dtype", "fp8"), "dtype 'fp8'"),
         (("bench", "--peers", "nosuch"), "nosuch"),

@@ -40,7 +40,9 @@ def _configs_of(family: type[ForwardKernelConfig]) -> st.SearchStrategy[ForwardK
 _FAMILIES = [_configs_of(FlashForwardKernelConfig), _configs_of(Sm90ForwardKernelConfig)]
 CONFIGS = st.one_of(_FAMILIES)
 PAIRS = st.one_of([st.tuples(configs, configs) for configs in _FAMILIES])
-INSTANCES = st.builds(KernelId, CONFIGS, st.builds(Variant, causal=st.booleans()))
+_MEANINGS = {"bool": st.booleans(), "int": st.sampled_from((0, 1, 0xABCDEF012345))}
+VARIANTS = st.builds(Variant, **{f.name: _MEANINGS[str(f.type)] for f in fields(Variant)})
+INSTANCES = st.builds(KernelId, CONFIGS, VARIANTS)
 
 CONFIG = parse_kernel_name_into_config(
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
@@ -88,7 +90,9 @@ def test_one_changed_field_changes_every_name(
 def test_slug_is_an_identifier_and_says_the_variant(instance: KernelId) -> None:
     assert instance.slug.isidentifier()
     assert instance.slug.isascii()
-    assert instance.slug.endswith("_causal") is instance.variant.causal
+    plain = KernelId(instance.config).slug
+    features = "" if instance.variant == FULL else f"_{instance.variant.name.replace('+', '_')}"
+    assert instance.slug == plain + features
 
 
 def test_every_kernel_to_build_round_trips() -> None:
@@ -129,20 +133,32 @@ _DEMANGLED = (
 _CONFIG_LITERALS = "LNS_10ScalarTypeE5ELi128ELi64ELi64ELi4ELb1ELb1ELb1ELi0ELi2ELi2ELb0ELb1EE"
 _PLAIN_LITERALS = "LNS_10ScalarTypeE15ELi64ELi128ELi32ELi8ELb0ELb0ELb0ELi0ELi0ELi0ELb0ELb0EE"
 _CONFIG_VALUES = "(flashsmith::ScalarType)5, 128, 64, 64, 4, true, true, true, 0, 2, 2, false, true"
+_FULL_VALUES = "false, false, false, false, false, false, false, false, 0l"
+_WINDOW = Variant(causal=True, window=True, padded=True, score=77)
+_WINDOW_VALUES = "true, true, false, false, false, false, false, true, 77l"
 
 
 def test_kernel_name_is_what_nvcc_and_cxxfilt_print() -> None:
-    demangled = _DEMANGLED.format(config=_CONFIG_VALUES, variant="false")
-    assert CONFIG.kernel_name() == demangled
+    for variant, values in ((FULL, _FULL_VALUES), (_WINDOW, _WINDOW_VALUES)):
+        demangled = _DEMANGLED.format(config=_CONFIG_VALUES, variant=values)
+        assert CONFIG.kernel_name(variant=variant) == demangled
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         # nvcc, device code
-        (_DEMANGLED.format(config=_CONFIG_VALUES, variant="false"), (CONFIG, FULL)),
-        (_MANGLED.format(config=_CONFIG_LITERALS, variant="Lb0EE"), (CONFIG, FULL)),
-        (_MANGLED.format(config=_PLAIN_LITERALS, variant="Lb1EE"), (PLAIN, CAUSAL)),
+        (_DEMANGLED.format(config=_CONFIG_VALUES, variant=_FULL_VALUES), (CONFIG, FULL)),
+        (_DEMANGLED.format(config=_CONFIG_VALUES, variant=_WINDOW_VALUES), (CONFIG, _WINDOW)),
+        (_MANGLED.format(config=_CONFIG_LITERALS, variant="Lb0E" * 8 + "Ll0EE"), (CONFIG, FULL)),
+        (
+            _MANGLED.format(config=_PLAIN_LITERALS, variant="Lb1E" + "Lb0E" * 7 + "Ll0EE"),
+            (PLAIN, CAUSAL),
+        ),
+        (
+            _MANGLED.format(config=_PLAIN_LITERALS, variant="Lb1E" * 2 + "Lb0E" * 5 + "Lb1ELl77EE"),
+            (PLAIN, _WINDOW),
+        ),
         # g++, which leaves out the zeros at the end
         (_DEMANGLED.format(config=_CONFIG_VALUES, variant=""), (CONFIG, FULL)),
         (

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, VARIANTS, DType, Variant, Workload
-from flashsmith.problem import LENGTH_BUCKETS, Problem
+from flashsmith.configs.workload import ROW_COLUMNS
+from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
 
 SQUARE = Problem.square(DType.FP16, 128, batch=4, heads=16, seq_len=4096)
 ODD = Problem(DType.BF16, 64, 2, 6, 3, 70, 100)
@@ -79,10 +80,38 @@ def test_shapes_that_do_not_fit_each_other_are_refused(
     ("seq_len", "bucket"),
     [(1, 512), (64, 512), (512, 512), (576, 1024), (1024, 1024), (16384, 16384), (1 << 20, 16384)],
 )
-def test_the_bucket_is_the_power_of_two_above_the_length_of_k(seq_len: int, bucket: int) -> None:
-    assert replace(ODD, seq_len_k=seq_len).bucket == bucket
-    assert replace(SQUARE, seq_len_q=seq_len).bucket == 4096
+def test_the_bucket_has_the_power_of_two_above_the_length_of_k(seq_len: int, bucket: int) -> None:
+    assert replace(ODD, seq_len_k=seq_len).bucket(132).seq_len_k == bucket
+    assert replace(SQUARE, seq_len_q=seq_len).bucket(132).seq_len_k == 4096
     assert all(b == 2 * a for a, b in pairwise(LENGTH_BUCKETS))
+
+
+@pytest.mark.parametrize(
+    ("rows", "fill"),
+    [(0, 64), (1, 64), (640, 64), (641, 128), (2560, 256), (5121, 1024), (1 << 20, 1024)],
+)
+def test_the_bucket_tells_how_many_rows_a_multiprocessor_has(rows: int, fill: int) -> None:
+    problem = replace(ODD, batch=1, heads=1, heads_kv=1, seq_len_q=rows)
+    assert problem.bucket(10) == Bucket(512, fill)
+    assert all(b == 2 * a for a, b in pairwise(FILL_BUCKETS))
+
+
+def test_batch_heads_and_queries_fill_a_gpu_alike() -> None:
+    for change in ({"batch": 4}, {"heads": 12}, {"seq_len_q": 140}):
+        assert replace(ODD, **change).n_rows == 2 * ODD.n_rows
+    assert replace(ODD, seq_len_k=1).n_rows == ODD.n_rows == 2 * 6 * 70
+
+
+def test_buckets_of_one_length_are_alike_by_their_fill() -> None:
+    for bucket, fills in (
+        (Bucket(512, 64), [64, 128, 256, 512, 1024]),
+        (Bucket(512, 256), [256, 512, 128, 1024, 64]),
+        (Bucket(512, 1024), [1024, 512, 256, 128, 64]),
+    ):
+        assert bucket.likewise() == [Bucket(512, fill) for fill in fills]
+    assert Bucket(512, 64).words == "lengths up to 512, up to 64 rows a multiprocessor"
+    assert Bucket(1024, 256).words == "lengths 513 to 1024, 129 to 256 rows a multiprocessor"
+    assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows a multiprocessor"
 
 
 # What is computed.
@@ -98,7 +127,9 @@ def test_a_variant_is_read_back_from_its_name() -> None:
 
 def test_variants_with_one_tuning_key_are_those_that_tables_hold_together() -> None:
     assert [variant.tuning_key() for variant in VARIANTS] == ["full", "causal"]
-    assert Workload(SQUARE, CAUSAL).tuning_key == (DType.FP16, 128, "causal", 4096)
+    key = Workload(SQUARE, CAUSAL).tuning_key(132)
+    assert key == (DType.FP16, 128, "causal", Bucket(4096, 1024))
+    assert key.words.startswith("FP16 d 128 causal, lengths 2049 to 4096, above 512 rows")
 
 
 def scores_seen(problem: Problem) -> int:
@@ -131,18 +162,28 @@ def test_a_workload_is_read_back_from_its_row() -> None:
     workload = Workload(SQUARE, CAUSAL)
     row = workload.as_row()
     assert row == {
-        "dtype": "FP16", "d_head": 128, "mask": "causal", "batch": 4, "heads": 16, "seq_len": 4096
+        "dtype": "FP16", "d_head": 128, "mask": "causal", "batch": 4, "heads": 16, "seq_len": 4096,
+        "heads_kv": 16, "seq_len_k": 4096,
     }  # fmt: skip
     texts = {name: str(value) for name, value in row.items()}
     assert Workload.from_row({**texts, "kernel": "fa2"}) == workload
     assert workload.kind == ("FP16", 128, "causal")
-    with pytest.raises(ValueError, match="no columns for k of another shape"):
-        Workload(ODD).as_row()
+    assert Workload.from_row(Workload(ODD).as_row()) == Workload(ODD)
+    no_keys = Workload(replace(ODD, seq_len_k=0))
+    assert Workload.from_row(no_keys.as_row()) == no_keys
     for name, value in (("dtype", "FP8"), ("mask", "half"), ("d_head", "x"), ("batch", "-1")):
         with pytest.raises(ValueError, match=f"{value}"):
             Workload.from_row({**texts, name: value})
     with pytest.raises(KeyError, match="seq_len"):
         Workload.from_row({name: text for name, text in texts.items() if name != "seq_len"})
+
+
+def test_a_row_without_the_sizes_of_k_has_those_of_q() -> None:
+    """As files have that were written before there were such columns."""
+    row = Workload(ODD).as_row()
+    square = Workload(replace(ODD, heads_kv=6, seq_len_k=70))
+    assert Workload.from_row({name: row[name] for name in ROW_COLUMNS}) == square
+    assert Workload.from_row({**row, "heads_kv": "", "seq_len_k": ""}) == square
 
 
 def test_rates_and_intensity_of_a_workload() -> None:

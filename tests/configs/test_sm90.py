@@ -62,7 +62,8 @@ def test_spellings_are_exact() -> None:
         "void flashsmith::sm90::forward_kernel<flashsmith::sm90::KernelTraits<"
         "flashsmith::Sm90ForwardKernelConfig{(flashsmith::ScalarType)5, 64, 192, 80, 3, 1, "
         "0, false, false, false, false, false, 0, 1, 0, false, 0, false}, "
-        "flashsmith::Variant{true}> >(flashsmith::Sm90ForwardKernelArgs)"
+        "flashsmith::Variant{true, false, false, false, false, false, false, false, 0l}> >"
+        "(flashsmith::Sm90ForwardKernelArgs)"
     )
 
 
@@ -164,7 +165,7 @@ def test_tuning_space_is_small_legal_and_whole() -> None:
     assert not [cfg for cfg in space if cfg.problems()]
     kinds = Counter((cfg.dtype, cfg.d_head) for cfg in space)
     assert set(kinds) == {(dtype, d) for dtype in DType for d in (64, 96, 128, 192, 256)}
-    assert max(kinds.values()) <= 40
+    assert max(kinds.values()) <= 54
 
 
 def test_tuning_space_of_one_dtype_and_d_head() -> None:

@@ -128,6 +128,12 @@ def attention(**changes: Any) -> Any:
     return flashsmith.forward(CONFIG, **half(**changes))
 
 
+def packed(*places: int, **most: int) -> Any:
+    q = torch.zeros(64, 1, 128, dtype=torch.float16)
+    begins = torch.tensor(places, dtype=torch.int32)
+    return flashsmith.attention(q, q, q, cu_seqlens_q=begins, cu_seqlens_k=begins, **most)
+
+
 # Heading of the page -> what leads there, once for each message that it quotes.
 TRIGGERS: dict[str, list[Callable[[], object]]] = {
     "No nvcc, or too old": [find_cuda_toolkit],
@@ -138,6 +144,12 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
     "The shapes do not fit together": [
         lambda: attention(v=torch.zeros(1, 32, 1, 128, dtype=torch.float16)),
         lambda: attention(**{n: torch.zeros(1, 64, 3, 128).half() for n in "kv"}),
+        lambda: attention(**{n: torch.zeros(1, 64, 1, 84).half() for n in "qkv"}),
+    ],
+    "The lengths of sequences do not fit": [
+        lambda: packed(0, 40, 30),
+        lambda: packed(0, 40, 65),
+        lambda: packed(0, 40, 64, max_seqlen_q=39),
     ],
     "Strides or alignment are wrong": [
         lambda: attention(q=bad_stride()),

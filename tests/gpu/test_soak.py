@@ -10,10 +10,8 @@ import torch
 
 from flashsmith.bench import environment_stamp
 from flashsmith.configs import (
-    VARIANTS,
-    ForwardKernelConfig,
+    DType,
     KernelId,
-    Variant,
     get_kernel_progression_configs,
     get_sm90_kernel_progression_configs,
 )
@@ -23,6 +21,7 @@ from flashsmith.runtime.device import target_of
 from flashsmith.soak import (
     RERUNS,
     CardLoad,
+    Meaning,
     SoakCase,
     SoakPlan,
     Tally,
@@ -31,6 +30,7 @@ from flashsmith.soak import (
     reproduce,
     rule_configs,
     soak,
+    soaked_kernels,
     table_configs,
     that_run_on,
     write_csv,
@@ -48,26 +48,25 @@ ONCE_WRONG = [(500, 500, True), (2000, 64, False), (2000, 128, False), (2000, 30
 
 
 @pytest.fixture(scope="module")
-def configs(_gpu: None) -> list[ForwardKernelConfig]:
+def kernels(_gpu: None) -> list[KernelId]:
     chosen = [
         *table_configs(),
         *rule_configs(),
         *get_kernel_progression_configs(),
         *get_sm90_kernel_progression_configs(),
     ]
-    here = that_run_on(chosen, "cuda")
-    instances = [KernelId(cfg, variant) for cfg in here for variant in VARIANTS]
-    load_kernels(instances, target_of(torch.device("cuda")))  # compilers run side by side
-    return here
+    kernels = soaked_kernels(that_run_on(chosen, "cuda"))
+    load_kernels(kernels, target_of(torch.device("cuda")))  # compilers run side by side
+    return kernels
 
 
 @pytest.fixture(scope="module")
-def tallies(configs: list[ForwardKernelConfig]) -> Iterator[dict[KernelId, Tally]]:
+def tallies(kernels: list[KernelId]) -> Iterator[dict[KernelId, Tally]]:
     """What came of the soak; the log is kept, also of one that failed."""
     found: dict[KernelId, Tally] = {}
     started = time.monotonic()
     try:
-        soak(configs, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda", tallies=found)
+        soak(kernels, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda", tallies=found)
     finally:
         LOG.parent.mkdir(parents=True, exist_ok=True)
         write_csv(LOG, found.values(), environment_stamp())
@@ -81,9 +80,9 @@ def tallies(configs: list[ForwardKernelConfig]) -> Iterator[dict[KernelId, Tally
 
 
 def test_every_kernel_is_right_everywhere(
-    configs: list[ForwardKernelConfig], tallies: dict[KernelId, Tally]
+    kernels: list[KernelId], tallies: dict[KernelId, Tally]
 ) -> None:
-    assert set(tallies) == {KernelId(c, v) for c in configs for v in VARIANTS}
+    assert set(tallies) == set(kernels)
     wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
     lines = [
         f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
@@ -100,15 +99,15 @@ def test_no_kernel_was_left_out_for_lack_of_time(
 
 @pytest.mark.parametrize(("seq_len_q", "seq_len_k", "causal"), ONCE_WRONG)
 def test_problems_that_were_once_wrong(
-    seq_len_q: int, seq_len_k: int, causal: bool, configs: list[ForwardKernelConfig]
+    seq_len_q: int, seq_len_k: int, causal: bool, kernels: list[KernelId]
 ) -> None:
     load = CardLoad()
-    for dtype in {cfg.dtype for cfg in configs}:
-        case = SoakCase(Problem(dtype, 128, 4, 18, 3, seq_len_q, seq_len_k), Variant(causal))
+    for dtype in DType:
+        problem = Problem(dtype, 128, 4, 18, 3, seq_len_q, seq_len_k)
+        case = SoakCase(problem, Meaning(causal=causal))
         prepared = prepare(case, "cuda")
-        for cfg in configs:
-            if (cfg.dtype, cfg.d_head) == (dtype, 128):
-                instance = KernelId(cfg, case.variant)
-                verdict = check(instance, prepared, reruns=RERUNS, load=load)
+        for kernel in kernels:
+            if kernel.config.serves(problem) and case.kernel(kernel.config) == kernel:
+                verdict = check(kernel, prepared, reruns=RERUNS, load=load)
                 assert verdict.ok, verdict.sentence
     torch.cuda.synchronize()

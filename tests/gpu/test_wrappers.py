@@ -40,7 +40,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("case", "tested"),
     [
         ("products", 240),
-        ("copies", 55),
+        ("copies", 61),
+        ("ragged", 48),
+        ("scores", 9),
         ("barriers", 20),
         ("clusters", 80),
         ("warps", 11),

@@ -111,14 +111,20 @@ SHAPES = [
     *each("qkvo", "3 dimensions", lambda t: t[0], ValueError, "has 3 dimensions", "expected 4"),
     *(
         case(f"v other {name}", lambda a, d=dim: {"v": longer(d)(a["v"])}, ValueError,
-             "v has shape", f"k has {K_SHAPE}", "same shape")
-        for dim, name in enumerate(("batch", "length", "heads", "d_head"))
+             "v has shape", f"k has {K_SHAPE}", "same batch size, seq_len_k and n_heads_kv")
+        for dim, name in enumerate(("batch", "length", "heads"))
     ),
     *(
         case(f"o other {name}", lambda a, d=dim: {"o": longer(d)(a["o"])}, ValueError,
-             "o has shape", f"q has {Q_SHAPE}", "same shape")
-        for dim, name in enumerate(("batch", "length", "heads", "d_head"))
+             "o has shape", f"q has {Q_SHAPE}", "same batch size, seq_len_q and n_heads")
+        for dim, name in enumerate(("batch", "length", "heads"))
     ),
+    case("o other d_v", lambda a: {"o": longer(3)(a["o"])}, ValueError,
+         "o has shape (2, 70, 4, 192)", f"v has {K_SHAPE}", "same batch size and d_v"),
+    case("v and o of another d_v", lambda a: {n: longer(3)(a[n]) for n in "vo"}, ValueError,
+         "v has d_v 192", "for 96", "64, 96, 128, 192 or 256"),
+    case("q and k of another d_head", lambda a: {n: a[n][..., :64] for n in "qk"}, ValueError,
+         "q has d_head 64", "for 96"),
     case("other batch", both(longer(0)), ValueError, "k has shape (4, 50, 2, 96)",
          f"q has {Q_SHAPE}", "same batch size and d_head"),
     case("other d_head of k", both(longer(3)), ValueError, "k has shape (2, 50, 2, 192)",

@@ -16,17 +16,14 @@ from flashsmith.jit import Target
 from flashsmith.runtime import load_kernels
 from flashsmith.soak import (
     EMULATOR,
-    SoakCase,
-    check,
-    prepare,
     random_case,
-    reproduce,
     rule_configs,
     seam_cases,
     table_configs,
 )
 from flashsmith.soak.session import groups_of
 from support import sm80_kernels, sm90_kernels
+from support.soak import failures
 
 VARIED = [*sm80_kernels.VARIED, *sm90_kernels.VARIED]
 RANDOM_CASES = 8  # of each configuration
@@ -37,9 +34,9 @@ SMALL = 3_000  # scores of a seam's case
 
 def sampled_table_configs() -> list[ForwardKernelConfig]:
     known = {*rule_configs(), *VARIED}
-    groups = groups_of([cfg for cfg in table_configs() if cfg not in known])
+    groups = groups_of([KernelId(cfg) for cfg in table_configs() if cfg not in known])
     rng = Random(0)
-    return [cfg for group in groups for cfg in rng.sample(group, min(SAMPLED, len(group)))]
+    return [k.config for group in groups for k in rng.sample(group, min(SAMPLED, len(group)))]
 
 
 CONFIGS = [*rule_configs(), *VARIED, *sampled_table_configs()]
@@ -49,18 +46,6 @@ EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=str)
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     load_kernels([KernelId(c, v) for c in CONFIGS for v in VARIANTS], Target.emulator())
-
-
-def failures(cfg: ForwardKernelConfig, cases: list[SoakCase], reruns: int) -> str:
-    """What went wrong, and how to see it again."""
-    verdicts = [
-        check(KernelId(cfg, case.variant), prepare(case, "cpu"), reruns=reruns) for case in cases
-    ]
-    return "\n".join(
-        f"{verdict.sentence}\n  {reproduce(cfg.short_form(), verdict.case)}"
-        for verdict in verdicts
-        if not verdict.ok
-    )
 
 
 def test_the_set_is_whole() -> None:
@@ -79,7 +64,8 @@ def test_the_set_is_whole() -> None:
 @EACH
 def test_random_problems(cfg: ForwardKernelConfig) -> None:
     rng = Random(cfg.short_form())
-    wrong = failures(cfg, [random_case(rng, cfg, EMULATOR) for _ in range(RANDOM_CASES)], RERUNS)
+    variants = [rng.choice(VARIANTS) for _ in range(RANDOM_CASES)]
+    wrong = failures(cfg, [random_case(rng, cfg, v, EMULATOR) for v in variants], RERUNS)
     assert not wrong, wrong
 
 

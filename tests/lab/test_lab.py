@@ -165,7 +165,7 @@ STEADY = {B: Timing(20.0, 20, 20), D: Timing(4.0, 4, 4)}  # they see the last ro
 
 def test_survivors_are_ranked_by_the_median() -> None:
     one_tile = {replace(cfg, B_r=64, B_c=64): timing for cfg, timing in TIMES.items()}
-    ranked = survivors(one_tile, replace(B, B_r=64, B_c=64))
+    ranked = survivors(one_tile, {replace(B, B_r=64, B_c=64)})
     assert ranked[0] == replace(B, B_r=64, B_c=64)
     assert len(ranked) == 2
     assert ranked[1] == replace(C, B_r=64, B_c=64)

@@ -120,9 +120,24 @@ SHAPES = [
     case("all 3 dimensions", all_tensors(lambda t: t[0]), ValueError,
          "q has 3 dimensions", "(64, 2, 128)", "(batch, seq_len, n_heads, d_head)"),
     case("all 5 dimensions", all_tensors(lambda t: t[None]), ValueError, "q has 5 dimensions"),
-    case("d_head 64", zeros(2, 64, 2, 64), ValueError, "q has d_head 64", "for 128"),
-    case("d_head 80", zeros(2, 64, 2, 80), ValueError, "q has d_head 80", "64, 96, 128"),
-    case("d_head 0", zeros(2, 64, 2, 0), ValueError, "q has d_head 0", "192 or 256"),
+    case("d_head 136", zeros(2, 64, 2, 136), ValueError, "q has d_head 136", "for at most 128",
+         "64, 96, 128, 192 or 256"),
+    case("d_v 192", lambda a: {n: torch.zeros(2, 64, 2, 192).half() for n in "vo"}, ValueError,
+         "v has d_v 192", "for at most 128"),
+    *(
+        case(f"d_head {d}", zeros(2, 64, 2, d), ValueError, f"q has d_head {d}",
+             "multiples of 8 up to 256")
+        for d in (0, 84, 264)
+    ),
+    *(
+        case(f"d_v {d}", lambda a, d=d: {n: a[n][..., :d] for n in "vo"}, ValueError,
+             f"v has d_v {d}", "multiples of 8 up to 256")
+        for d in (0, 100)
+    ),
+    case("keys without values", lambda a: {"v": a["v"][:, :0]}, ValueError,
+         "v has shape (2, 0, 2, 128)", "k has (2, 64, 2, 128)", "seq_len_k"),
+    case("values without keys", lambda a: {"k": a["k"][:, :0]}, ValueError,
+         "v has shape (2, 64, 2, 128)", "k has (2, 0, 2, 128)", "seq_len_k"),
     case("length above int", repeated(1, 1 << 31, 1, 128), ValueError,
          "q has sequence length 2147483648", "2^31 - 1"),
 ]  # fmt: skip
@@ -245,7 +260,7 @@ ATTENTION_CASES = [
     case("v list", lambda a: {"v": []}, TypeError, "v is a list", "torch.Tensor"),
     case("float32", all_tensors(torch.Tensor.float), TypeError, "q has dtype torch.float32"),
     case("3 dimensions", all_tensors(lambda t: t[0]), ValueError, "q has 3 dimensions"),
-    case("d_head 80", zeros(2, 64, 2, 80), ValueError, "q has d_head 80", "64, 96, 128"),
+    case("d_head 84", zeros(2, 64, 2, 84), ValueError, "q has d_head 84", "up to 256"),
     case("causal None", lambda a: {"causal": None}, TypeError, "causal is None"),
     case("causal list", lambda a: {"causal": []}, TypeError, "causal is []"),
     case("scale", lambda a: {"softmax_scale": -1.0}, ValueError, "softmax_scale is -1.0"),
@@ -270,7 +285,7 @@ def test_attention_refuses(bad: Case) -> None:
 
 
 # What select_config itself refuses.
-_WITHOUT_CONFIG = ("float32", "causal list", "3 dimensions", "d_head 80")
+_WITHOUT_CONFIG = ("float32", "causal list", "3 dimensions", "d_head 84")
 
 
 def test_without_building_the_closest_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import DType, parse_kernel_name_into_config
-from flashsmith.ops import forward as api
+from flashsmith.ops import launch
 from flashsmith.runtime import kernels
 from flashsmith.selection import select_config
 from flashsmith.selection.choose import choose, forget_tables
@@ -24,8 +24,8 @@ CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_
 
 @pytest.fixture(autouse=True)
 def _nothing_used_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(api, "_kernels", {})
-    monkeypatch.setattr(api, "_calls", {})
+    monkeypatch.setattr(launch, "_kernels", {})
+    monkeypatch.setattr(launch, "_calls", {})
     monkeypatch.delenv(settings.LOG.name, raising=False)
     forget_tables()
     logger = logging.getLogger("flashsmith")
@@ -37,7 +37,7 @@ def _nothing_used_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def no_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "find_kernel", lambda *_: pytest.fail("a kernel was looked for"))
+    monkeypatch.setattr(launch, "find_kernel", lambda *_: pytest.fail("a kernel was looked for"))
 
 
 def half(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ def test_vmap_is_refused_in_words() -> None:
     message = "q is inside torch.vmap or another function transform"
     with pytest.raises(TypeError, match=message):
         mapped()
-    assert not api._kernels
+    assert not launch._kernels
     flashsmith.forward(CONFIG, q[0], q[1], q[2])
     with pytest.raises(TypeError, match=message):
         mapped()
@@ -96,7 +96,8 @@ def test_each_kernel_is_logged_once_with_the_reason(
         flashsmith.forward(CONFIG, q, k, v, causal=True)
     assert [record.message for record in caplog.records] == [
         f"kernel {select_config(q)} on emulator: the rule: one configuration for each "
-        "d_head, and one of half the rows for up to 64 keys",
+        "d_head, and one of half the rows for up to 64 keys or where large tiles would leave "
+        "multiprocessors idle",
         f"kernel {CONFIG} causal on emulator: named by the caller",
     ]
 
@@ -104,7 +105,9 @@ def test_each_kernel_is_logged_once_with_the_reason(
 def test_the_reason_names_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = choose(square(DType.BF16, 128, "causal", 4, 16, 4096), "h200")
     assert "shipped table" in choice.reason
-    assert choice.reason.endswith("h200.json, BF16 d 128 causal, lengths of bucket 4096")
+    assert choice.reason.endswith(
+        "h200.csv, BF16 d 128 causal, lengths 2049 to 4096, above 512 rows a multiprocessor"
+    )
 
 
 @pytest.mark.parametrize("value", ["1", "0"])
@@ -128,5 +131,5 @@ def test_a_kernel_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = half()
     flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]
     monkeypatch.setattr(kernels, "_look_up", lambda *_: pytest.fail("looked up again"))
-    monkeypatch.setattr(api, "find_kernel", lambda *_: pytest.fail("found again"))
+    monkeypatch.setattr(launch, "find_kernel", lambda *_: pytest.fail("found again"))
     flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]

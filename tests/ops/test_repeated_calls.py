@@ -14,7 +14,7 @@ import torch
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig, KernelId, parse_kernel_name_into_config
 from flashsmith.jit import Target
-from flashsmith.ops import forward as api
+from flashsmith.ops import launch
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.selection import choose, select_config
 from support.bad_input import misaligned
@@ -217,8 +217,8 @@ def test_threads_remember_for_themselves() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
-    api._calls.clear()
-    return api._calls
+    launch._calls.clear()
+    return launch._calls
 
 
 def test_a_call_is_planned_once(calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_configurations_in_keys_live_as_long(calls: dict[Any, Any]) -> None:
 def test_calls_are_not_remembered_without_end(
     calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "_CALLS_REMEMBERED", 3)
+    monkeypatch.setattr(launch, "_CALLS_REMEMBERED", 3)
     for heads in range(1, 6):
         qkv = random_qkv(BASE, LENGTH, heads=heads)
         assert_correct(flashsmith.forward(BASE, *qkv), qkv, KernelId(BASE))
@@ -255,7 +255,7 @@ def test_choices_are_made_anew_when_tables_are_forgotten(
     chosen = select_config(q)
     assert chosen != BASE
     flashsmith.attention(q, k, v)
-    monkeypatch.setattr(api, "select_config", lambda *_, **__: BASE)
+    monkeypatch.setattr(launch, "select_for", lambda *_: BASE)
     flashsmith.attention(q, k, v)
     choose.forget_tables()
     assert torch.equal(flashsmith.attention(q, k, v), flashsmith.forward(BASE, q, k, v))

@@ -6,6 +6,7 @@ docs/architecture.md ("To extend it") lists what is touched; these tests hold th
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ import flashsmith
 from flashsmith.configs import CONFIG_CLASSES
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.headers import HeaderTree
+from flashsmith.runtime.extras import Extras
 
 PACKAGE = Path(flashsmith.__file__).parent
 INCLUDE = "csrc/include/flashsmith"
@@ -176,33 +178,49 @@ def test_a_knob_is_four_files(copy: Path) -> None:
 # ---- an argument ----
 
 
-def python_signatures(name: str) -> list[str]:
-    """The functions below the public ones that have a parameter of this name and hand it on."""
+def python_places(name: str) -> list[str]:
+    """The functions that have a parameter of this name, but for checks, and the records that have a
+    field of it."""
     found = []
-    for folder in ("ops", "runtime"):
-        for file in sorted((PACKAGE / folder).glob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.FunctionDef):
-                    given = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
-                    if name in given and node.name != f"check_{name.removeprefix('softmax_')}":
-                        found.append(f"{folder}/{file.name} {node.name}")
+    for file in (*sorted((PACKAGE / "ops").glob("*.py")), *(PACKAGE / "runtime").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            given: list[str] = []
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith(("check", "_check")):
+                given = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
+            if isinstance(node, ast.ClassDef):
+                fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                given = [each.target.id for each in fields if isinstance(each.target, ast.Name)]
+            if name in given:
+                found.append(f"{file.name} {node.name}")  # type: ignore[attr-defined]
     return found
 
 
-def cxx_signatures(name: str) -> list[str]:
-    """The same of csrc/host."""
+def cxx_places(name: str) -> list[str]:
+    """The functions of csrc/host that have a parameter of this name."""
     files = sorted((PACKAGE / "csrc/host").rglob("*.cpp"))
-    pattern = re.compile(rf"^\w[^;{{}}]*\([^;{{}}]*\b\w+ {name}\b[^;{{}}]*\)\s*\{{", re.MULTILINE)
-    return [f.name for f in files for _ in pattern.findall(f.read_text())]
+    pattern = re.compile(
+        rf"^\S[^;{{}}]* (\w+)\([^;{{}}]*\b\w+ {name}\b[^;{{}}]*\)\s*\{{", re.MULTILINE
+    )
+    return [f"{f.name} {found}" for f in files for found in pattern.findall(f.read_text())]
 
 
-def test_an_argument_is_five_signatures() -> None:
-    signatures = [
-        *python_signatures("softmax_scale"),
-        *python_signatures("scale"),
-        *cxx_signatures("softmax_scale"),
-    ]
-    assert 3 <= len(signatures) <= 5, signatures
+KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
+
+
+@pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
+def test_an_argument_is_five_places(name: str) -> None:
+    places = {*python_places(name), *cxx_places(name)}
+    python = {"forward.py attention", "semantics.py Semantics", "extras.py Extras"}
+    assert places - {"exports.cpp plan"} == {*python, "exports.cpp forward"}
+
+
+def test_a_number_and_a_tensor_have_their_line_in_the_host() -> None:
+    text = (PACKAGE / "csrc/host/args/forward.h").read_text()
+    numbers = text[text.index("struct ForwardNumbers") :]
+    for name in Extras._fields:
+        is_tensor = re.search(rf'\.name = "{name}["\[]', text)
+        accessor = rf"View \*{name.removesuffix('s')}s?\(" if is_tensor else rf"\b{name}[;,]"
+        assert re.search(accessor, text if is_tensor else numbers), name
 
 
 # ---- a variant, and what families share ----

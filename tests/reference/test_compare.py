@@ -237,15 +237,6 @@ def test_reference_by_head_is_the_reference(
     assert asked == [[(1, 9, 1, 64), (1, 20, 1, 64), (1, 20, 1, 64)]] * (2 * 4)
 
 
-def test_error_of_scores_is_of_the_keys_that_a_query_sees() -> None:
-    """Of all keys, unless the mask is asked for."""
-    q, k = torch.ones(1, 2, 1, 64), torch.ones(1, 2, 1, 64)
-    k[:, 1] = 4
-    assert torch.equal(score_error(q, k), score_error(q, k, causal=False))
-    full, causal = (score_error(q, k, causal=causal)[0, 0] for causal in (False, True))
-    assert full[0] == full[1] == causal[1] == 4 * causal[0]
-
-
 def test_rounded_weights_give_zeros_where_no_key_has_weight() -> None:
     """In one sample only, where all scores are -inf."""
     q = torch.ones(2, 3, 2, 64, dtype=torch.float16)

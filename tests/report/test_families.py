@@ -106,8 +106,18 @@ def test_producer_registers_are_those_of_the_kernel() -> None:
     assert cases | {4: int(default[1])} == PRODUCER_REGISTERS
 
 
+def test_with_one_consumer_warpgroup_every_thread_keeps_its_registers() -> None:
+    configs = [cfg for cfg in get_sm90_autotuning_kernel_configs() if cfg.n_warpgroups == 1]
+    assert configs
+    for config in configs:
+        loads, computes = family_of(config).roles(config, 112)
+        assert loads.registers == computes.registers == 112
+
+
 def test_roles_take_no_more_registers_than_there_are() -> None:
     for config in get_sm90_autotuning_kernel_configs():
+        if config.n_warpgroups == 1:
+            continue  # no register moves
         at_launch = 65536 // config.threads_per_block // 8 * 8
         loads, computes = family_of(config).roles(config, at_launch)
         taken = 32 * (loads.warps * loads.registers + computes.warps * computes.registers)

@@ -22,9 +22,12 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
+from flashsmith.runtime.extras import FULL_EXTRAS, Extras
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
+# Of the extras; the others are numbers.
+TENSORS = (*Extras._fields[: Extras._fields.index("softcap")], "key_ranges", "mod_tensors")
 TARGET = Target.cuda("sm_87")  # of no test that runs kernels
 INSTANCES = [
     KernelId(cfg, variant)
@@ -89,9 +92,13 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     kernel = find_kernel(INSTANCES[3], TARGET)
     assert kernel("q", "k", "v", "o", 0.25) == 0.5
     assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w") == 0.5
+    sinks = Extras(sinks="s", window_right=5)
+    assert kernel("q", "k", "v", "o", 0.25, extras=sinks) == 0.5
+    causal = (*[None] * 7, 0.0, -1, 0, False, -1, None, 0, None, 1)
     assert module.calls == [
-        (3, "q", "k", "v", "o", None, None, 0.25, False),
-        (3, "q", "k", "v", "o", "l", "w", 0.25, True),
+        (3, "q", "k", "v", "o", None, None, 0.25, False, *causal),
+        (3, "q", "k", "v", "o", "l", "w", 0.25, True, *causal),
+        (3, "q", "k", "v", "o", None, None, 0.25, False, *sinks),
     ]
 
 
@@ -129,18 +136,21 @@ def test_names_tell_kernels_apart_by_every_field() -> None:
 
 
 def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: Any) -> None:
-    """In the order of the library's table, and with the shapes and dtypes that it checks."""
+    """Those of ``Kernel.__call__`` and ``Extras``, with the shapes and dtypes that it checks."""
     declared = [dict(argument) for argument in real.forward_arguments()]
-    told = inspect.getdoc(Kernel.__call__)
     parameters = inspect.signature(Kernel.__call__).parameters
-    assert told and [a["name"] for a in declared] == [n for n in parameters if n in NAMES]
-    assert {a["name"] for a in declared if a["optional"] == "yes"} == {
-        name for name in NAMES if parameters[name].default is None
-    }
+    for argument in declared:  # of the list, each has its line
+        argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))
+    given = [*(n for n in parameters if n in NAMES[:-1]), *TENSORS, NAMES[-1]]
+    assert [*dict.fromkeys(a["name"] for a in declared)] == given
+    assert {a["name"] for a in declared if a["optional"] == "yes"} == {"lse", "workspace", *TENSORS}
+    told = f"{inspect.getdoc(Kernel.__call__)}\n{inspect.getdoc(Extras)}"
     for argument in declared:
-        (entry,) = re.findall(rf"^    (?:\w, )?{argument['name']}(?:, \w)?: (.*)", told, re.M)
-        assert argument["use"] == "scratch" or entry.startswith(argument["shape"]), argument
-    assert {a["name"] for a in declared if a["element"] == "float32"} == {"lse"}
+        (entry,) = re.findall(rf"^ *(?:\w+, )?{argument['name']}(?:, \w+)?: (.*)", told, re.M)
+        if argument["shape"] != "()":  # of sizes that only its own check knows
+            assert entry.replace(",)", ")").startswith(argument["shape"]), argument
+        if argument["element"] in ("float32", "int32"):
+            assert f", {argument['element']}" in entry, argument
     assert {a["name"] for a in declared if a["use"] == "written"} == {"o", "lse"}
 
 
@@ -149,19 +159,20 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
     handle = [str(name) for name in real.kernels()].index(BUILT[0].name)
-    plan = Plan.of(real.plan(handle, q, k, k, q, None))
+    plan = Plan.of(real.plan(handle, q, k, k, q, None, *FULL_EXTRAS))
     assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
     (wgmma,) = (i for i, name in enumerate(real.kernels()) if name == BUILT[4].name)
-    plan = Plan.of(real.plan(wgmma, *(t.bfloat16() for t in (q, k, k, q)), None))
+    plan = Plan.of(real.plan(wgmma, *(t.bfloat16() for t in (q, k, k, q)), None, *FULL_EXTRAS))
     assert plan.launches[0].grid == (3 * 4 * 2, 1, 1)
     assert plan.launches[0].threads == BUILT[4].config.threads_per_block
     assert plan.launches[0].shared_memory_bytes == BUILT[4].config.shared_memory_bytes
     with pytest.raises(ValueError, match="q has 4 heads and k has 3"):
-        real.plan(handle, q, *(torch.zeros(2, 70, 3, 64).half() for _ in range(2)), q, None)
+        k = torch.zeros(2, 70, 3, 64).half()
+        real.plan(handle, q, k, k, q, None, *FULL_EXTRAS)
 
 
 @pytest.mark.parametrize("handle", [-1, len(BUILT)])
 def test_a_handle_of_no_kernel_is_refused(real: Any, handle: int) -> None:
     q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
     with pytest.raises(ValueError, match=f"handle {handle} is not one of the {len(BUILT)} kernels"):
-        real.forward(handle, q, q, q, q, None, None, 1.0, False)
+        real.forward(handle, q, q, q, q, None, None, 1.0, False, *FULL_EXTRAS)

@@ -24,7 +24,8 @@ from flashsmith.configs import parse_kernel_name_into_config as parse
 from flashsmith.gpus import GPU_MODELS, get_gpu_architecture
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.selection.choose import forget_tables
-from flashsmith.selection.tables import Entry, Measured, Table, user_table_path
+from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table, user_table_path
 from support.workloads import square
 
 

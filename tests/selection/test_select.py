@@ -11,15 +11,20 @@ import pytest
 import torch
 
 from flashsmith.configs import (
+    CAUSAL,
+    FULL,
     DType,
     FlashForwardKernelConfig,
+    Workload,
+    families,
+    get_sm90_autotuning_kernel_configs,
 )
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.ops.forward import attention
-from flashsmith.problem import LENGTH_BUCKETS
+from flashsmith.problem import LENGTH_BUCKETS, Problem
 from flashsmith.selection import select_config
-from flashsmith.selection.choose import find_tables
+from flashsmith.selection.choose import choose, find_tables
 from flashsmith.selection.tables import (
     Table,
     gpu_slug,
@@ -30,12 +35,15 @@ from support.tables import (
     H200,
     LARGE,
     SM90,
+    SM90_BF16,
     SMALL,
     STAMP,
     chosen,
+    explained,
     make_entry,
     write_user_table,
 )
+from support.workloads import square
 
 pytestmark = pytest.mark.usefixtures("tuned")
 
@@ -61,6 +69,71 @@ def test_an_entry_serves_every_length_of_its_bucket() -> None:
     write_user_table(make_entry())
     for seq_len in (513, 960, 1000, 1024):
         assert chosen(seq_len=seq_len, gpu=H200).config == LARGE
+
+
+def test_a_grid_that_fills_the_gpu_otherwise_has_an_entry_of_its_own() -> None:
+    full, few = make_entry([LARGE]), make_entry([SMALL])
+    few = replace(few, workload=square(DType.FP16, 128, "full", 1, 16, 1024))
+    write_user_table(full, few)
+    assert [choose(each, H200).config for each in (full.workload, few.workload)] == [LARGE, SMALL]
+
+
+def test_the_rule_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
+    """An entry of a full GPU has tiles of 192 rows; a quarter of the GPU has none here."""
+    space = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
+    tall = next(config for config in space if config.B_r == 192)
+    entry = make_entry([tall])
+    write_user_table(entry)
+    many, few = (square(DType.FP16, 128, "full", batch, 16, 1024) for batch in (4, 1))
+    assert choose(many, H200).config == tall
+    rather = choose(few, H200)
+    assert rather.source is None and rather.config.B_r < 192
+    assert "measured on a fuller GPU; the rule's tiles save" in rather.passed_over[-1]
+    write_user_table(entry, replace(entry, workload=few))
+    assert choose(few, H200).config == tall
+
+
+def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before an entry of the other dtype for just this fill."""
+    monkeypatch.setattr(families, "_RATHER", 0.0)
+    full, few = make_entry([LARGE]), make_entry([SM90_BF16])
+    few = replace(few, workload=square(DType.BF16, 128, "full", 1, 16, 1024))
+    write_user_table(full, few, gpu=A100)
+    lone = square(DType.FP16, 128, "full", 1, 16, 1024)
+    assert choose(lone, A100).config == LARGE
+    near = replace(few, workload=square(DType.FP16, 128, "full", 2, 16, 1024))
+    write_user_table(full, replace(near, ranked=make_entry([SMALL]).ranked), gpu=A100)
+    assert choose(lone, A100).config == SMALL
+    text = explained(
+        "--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16", "--mask", "full",
+        "--batch", 1, "--heads", 16,
+    )  # fmt: skip
+    assert "257 to 512 rows a multiprocessor; the nearest that was measured to lengths" in text
+    assert "measured to lengths 513 to 1024, 129 to 256 rows a multiprocessor" in text
+
+
+def test_the_shipped_entry_of_the_same_fill_comes_before_the_users_of_another() -> None:
+    entry = replace(make_entry(), workload=square(DType.FP16, 128, "full", 1, 1, 1024))
+    write_user_table(entry)
+    assert chosen().source.title == "shipped table"
+    assert choose(entry.workload, H200).config == LARGE
+
+
+def test_kernels_outside_the_portfolio_serve_nothing() -> None:
+    entry = make_entry([LARGE, SMALL])
+    outside, inside = (replace(row, in_portfolio=False) for row in entry.ranked[:1]), entry.ranked
+    write_user_table(replace(entry, ranked=(*outside, *inside[1:])))
+    assert chosen().config == SMALL
+    text = explained("--gpu", H200, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
+                     "--mask", "full", "--batch", 4, "--heads", 16)  # fmt: skip
+    assert f"100.0 % slower than {LARGE}, the fastest of 40, which is not in it" in text
+    none = [replace(row, in_portfolio=False) for row in entry.ranked]
+    write_user_table(replace(entry, ranked=tuple(none)), gpu=A100)
+    choice = chosen(gpu=A100)
+    assert choice.source is None
+    assert "none of its kernels serves: none is in the portfolio" in " ".join(choice.passed_over)
 
 
 def test_an_entry_of_families_that_do_not_run_there_is_passed_over() -> None:
@@ -110,10 +183,16 @@ def test_users_table_from_elsewhere_is_refused_with_a_warning(
     [
         lambda text: text[:100],
         lambda text: "[]",
-        lambda text: text.replace('"format": 1', '"format": 2'),
-        lambda text: text.replace('"mask": "full"', '"mask": "half"'),
+        lambda text: "",
+        lambda text: text.replace("format 2", "format 1"),
+        lambda text: text.replace(",full,", ",half,"),
         lambda text: text.replace("(FP16, 128, 128", "(FP16, 64, 128"),
-        lambda text: text.replace('"tried": 40,', ""),
+        lambda text: text.replace(",tried,", ","),
+        lambda text: text.replace(",40,", ",many,"),
+        lambda text: text.replace(",yes,", ",perhaps,"),
+        lambda text: text.replace("# date: d", "# date"),
+        lambda text: text.rstrip("\n"),
+        lambda text: text[: text.rindex("FP16,128")],  # the last row is gone
     ],
 )
 def test_damaged_table_is_refused_and_never_crashes_a_call(damage: Any) -> None:
@@ -126,7 +205,13 @@ def test_damaged_table_is_refused_and_never_crashes_a_call(damage: Any) -> None:
 
 
 def test_table_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
-    table = Table.of(STAMP, [make_entry(), make_entry([SMALL], 4096, "causal")])
+    entry = make_entry([LARGE, SMALL], 4096, "causal")
+    rest = replace(entry.ranked[0], in_portfolio=False, ms_back_to_back=0.123456789)
+    excluded = {"(FP16, 128, 64, 64, 4): async": "wrong: 1, 2", "b": "x"}
+    other = replace(entry, excluded=excluded, rule_ratio=None, ranked=(rest, *entry.ranked[1:]))
+    decode = replace(make_entry(), workload=Workload(Problem(DType.FP16, 128, 3, 8, 2, 1, 9000)))
+    table = Table.of(STAMP, [make_entry(), other, decode])
+    assert len(table.entries) == 3
     table.write(tmp_path / "deep" / "t.json")
     assert Table.read(tmp_path / "deep" / "t.json") == table
 
@@ -163,7 +248,7 @@ def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: gpus[str(device)][0])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpus[str(device)][1])
     write_user_table(make_entry([SMALL], mask="causal"))
-    q = torch.empty(1, 1024, 1, 128, dtype=torch.float16)
+    q = torch.empty(4, 1024, 32, 128, dtype=torch.float16)
     rule = SM80_FORWARD.rule(DType.FP16, 128, 1024)
     assert select_config(q, True, torch.device("cuda", 1)) == SMALL
     assert select_config(q, True, torch.device("cuda", 0)) == rule
@@ -172,16 +257,17 @@ def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch)
 def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def spy(q: torch.Tensor, causal: bool, **_: object) -> FlashForwardKernelConfig:
-        asked.append(causal)
+    def spy(workload: Workload, _: torch.device) -> FlashForwardKernelConfig:
+        asked.append(workload.variant)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flashsmith.ops.forward.select_config", spy)
+    monkeypatch.setattr("flashsmith.ops.launch.select_for", spy)
+    monkeypatch.setattr("flashsmith.ops.launch._calls", {})
     q = torch.empty(1, 64, 1, 64, dtype=torch.float16)
     for causal in (False, True):
         with pytest.raises(KeyboardInterrupt):
             attention(q, q, q, causal=causal)
-    assert asked == [False, True]
+    assert asked == [FULL, CAUSAL]
 
 
 def test_selection_is_cheap_after_the_first_call() -> None:
@@ -212,7 +298,8 @@ def test_tables_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("shape", "dtype", "error", "message"),
     [
         ((64, 2, 64), torch.float16, ValueError, "3 dimensions"),
-        ((1, 64, 2, 80), torch.float16, ValueError, "d_head 80; supported are 64, 96, 128"),
+        ((1, 64, 2, 84), torch.float16, ValueError, "d_head 84; supported are multiples of 8"),
+        ((1, 64, 2, 264), torch.float16, ValueError, "d_head 264; .* up to 256"),
         ((1, 64, 2, 64), torch.float32, TypeError, "torch.float32"),
     ],
 )

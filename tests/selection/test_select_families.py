@@ -15,6 +15,7 @@ from flashsmith.configs import (
     DType,
     Sm90ForwardKernelConfig,
     Workload,
+    families,
 )
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD, SUPPORTED_D_HEADS
 from flashsmith.errors import DeviceError
@@ -61,7 +62,8 @@ def test_k_of_another_shape_is_served_by_the_same_tables() -> None:
     for variant in VARIANTS:
         assert choose(Workload(problem, variant), H200).source is not None
     assert choose(Workload(problem), H200).config == SMALL
-    assert choose(Workload(problem), A100).config == SM80_FORWARD.rule(DType.FP16, 128, 1024)
+    (small,) = SM80_FORWARD.small_tiles(DType.FP16, 128)
+    assert choose(Workload(problem), A100).config == small  # by rule: 64 tiles of 128 rows
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])
@@ -145,12 +147,14 @@ def test_explain_says_which_entry_and_what_was_measured() -> None:
     assert f"your table {path}" in text
     assert f"the fastest that serves here; {SM90}, the fastest of 40 for this bucket" in text
     assert (
-        "2 ms; in turn 20th to 80th percentile 1.9 to 2.1 ms and 50.0 TFLOP/s, at batch 4" in text
+        "2 ms; in turn 20th to 80th percentile 1.9 to 2.1 ms and 50.0 TFLOP/s, at 4 x 16 x" in text
     )
     write_user_table(make_entry([LARGE, SMALL, rule]), gpu=A100)
     text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
                      "--mask", "full")  # fmt: skip
-    assert "the fastest of 40, for lengths 513 to 1024" in text
+    rows = "above 512 rows a multiprocessor"
+    assert f"the fastest of 40, for lengths 513 to 1024, {rows}" in text
+    assert "the nearest that was measured" not in text
     assert f"next best {SMALL}: 2 ms, 100.0 % slower" in text
     assert f"the rule would choose {rule}: 3 ms, 200.0 %" in text
 
@@ -161,8 +165,8 @@ def test_explain_compares_both_regimes_where_the_table_has_them() -> None:
     write_user_table(replace(entry, ranked=tuple(steady)), gpu=A100)
     text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
                      "--mask", "full")  # fmt: skip
-    assert "measured 1 ms, back to back 2.0 ms; in turn" in text.replace("measured  ", "measured ")
-    assert f"next best {SMALL}: 2 ms, back to back 2.0 ms, 41.4 % slower" in text
+    assert "measured 1 ms, back to back 2 ms; in turn" in text.replace("measured  ", "measured ")
+    assert f"next best {SMALL}: 2 ms, back to back 2 ms, 41.4 % slower" in text
 
 
 def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> None:
@@ -176,7 +180,8 @@ def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> N
     assert "measured" not in text
 
 
-def test_explain_lists_many_shapes_and_speaks_json() -> None:
+def test_explain_lists_many_shapes_and_speaks_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "_RATHER", 0.0)
     shapes = ("--gpu", H200, "--seq-len", "1024,4096", "--dtype", "fp16", "--d-head", 128)
     table = explained(*shapes)
     assert table.count("shipped table") == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import product
 from random import Random
 
 import pytest
@@ -14,19 +16,26 @@ from flashsmith.configs import (
     VARIANTS,
     DType,
     ForwardKernelConfig,
+    KernelId,
     Variant,
     get_kernel_progression_configs,
 )
 from flashsmith.problem import Problem
+from flashsmith.reference import Packing, Semantics
 from flashsmith.soak import (
     EMULATOR,
+    Meaning,
+    Ragged,
     SoakCase,
     Values,
     gpu_extent,
+    prepare,
     random_case,
     seam_cases,
     takes,
+    truth_of,
 )
+from flashsmith.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.soak.layout import LAYOUTS, place
 from flashsmith.soak.values import PATTERNS, make_values
 from support.sm90_kernels import CONFIGS as SM90_CONFIGS
@@ -37,7 +46,7 @@ EACH = pytest.mark.parametrize("cfg", [SM80, *SM90_CONFIGS], ids=str)
 BOTH = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 RISE = Values("rise", 96, 7.92)
 PROBLEM = Problem(DType.BF16, 128, 4, 18, 3, 500, 300)
-CASE = SoakCase(PROBLEM, CAUSAL, 0.5, "packed", RISE, 5)
+CASE = SoakCase(PROBLEM, Meaning(causal=True), 0.5, "packed", RISE, 5)
 
 
 # Cases.
@@ -46,12 +55,12 @@ CASE = SoakCase(PROBLEM, CAUSAL, 0.5, "packed", RISE, 5)
 def test_case_reads_back() -> None:
     assert str(CASE) == (
         "dtype=BF16 d_head=128 batch=4 heads=18 heads_kv=3 seq_len_q=500 seq_len_k=300 "
-        "variant=causal softmax_scale=0.5 layout=packed values=rise:96:7.92 seed=5"
+        "causal=True softmax_scale=0.5 layout=packed values=rise:96:7.92 seed=5"
     )
     assert SoakCase.parse(str(CASE)) == CASE
     rng = Random(1)
     for cfg in SM90_CONFIGS:
-        case = random_case(rng, cfg, H200)
+        case = random_case(rng, cfg, CAUSAL, H200)
         assert SoakCase.parse(str(case)) == case
 
 
@@ -66,7 +75,15 @@ def test_case_reads_back() -> None:
         ("values=rise:0:1", "block is at least 1"),
         ("values=nan_v", "reaches queries that do not see it"),
         ("dtype=FP8", "dtype is 'FP8'"),
-        ("variant=yes", "variant 'yes' is not known; supported: full, causal"),
+        ("causal=yes", "causal is 'yes': expected True or False"),
+        ("window_size=-2,3", "window_size is \\(-2, 3\\); expected two numbers, -1 or more"),
+        ("window_size=3", "window_size is \\(3,\\); expected two numbers"),
+        ("softcap=-1", "softcap is -1.0; expected 0 or more"),
+        ("alibi=x", "alibi is 'x'; expected h or bh"),
+        ("bias=jb", "bias is 'jb'; expected some of bhij"),
+        ("lengths_q=1,2", "lengths_q has 2 numbers, and batch is 4"),
+        ("lengths_k=1,2,0,301", "lengths_k is .*; expected 0 to \\(300, 300, 300, 300\\)"),
+        ("lengths_k=1,2,0,4 used_k=1,3,0,4", "used_k is .*; expected 0 to \\(1, 2, 0, 4\\)"),
         ("size=1", "'size' is no field; fields: dtype, d_head"),
     ],
 )
@@ -155,10 +172,14 @@ def test_steps_are_just_under_and_over_the_lazy_bound() -> None:
         assert steps == {bound * 0.99, bound * 1.01}
 
 
+def random_cases(cfg: ForwardKernelConfig, variants: Sequence[Variant]) -> list[SoakCase]:
+    rng = Random(0)
+    return [random_case(rng, cfg, rng.choice(variants), EMULATOR) for _ in range(300)]
+
+
 @EACH
 def test_random_cases_are_taken_small_and_of_all_kinds(cfg: ForwardKernelConfig) -> None:
-    rng = Random(0)
-    cases = [random_case(rng, cfg, EMULATOR) for _ in range(300)]
+    cases = random_cases(cfg, VARIANTS)
     assert all(takes(cfg, case) for case in cases)
     problems = [case.problem for case in cases]
     assert all(0 < each.n_scores <= EMULATOR.max_scores for each in problems)
@@ -168,8 +189,111 @@ def test_random_cases_are_taken_small_and_of_all_kinds(cfg: ForwardKernelConfig)
     assert any(each.seq_len_q > each.seq_len_k for each in problems)
     assert any(each.seq_len_q < each.seq_len_k for each in problems)
     assert any(each.heads > each.heads_kv for each in problems)
-    again = Random(0)
-    assert [random_case(again, cfg, EMULATOR) for _ in range(300)] == cases
+    assert random_cases(cfg, VARIANTS) == cases
+
+
+@EACH
+def test_random_cases_are_those_of_their_variant(cfg: ForwardKernelConfig) -> None:
+    rng = Random(0)
+    for variant in MIXED_VARIANTS:
+        for _ in range(40):
+            case = random_case(rng, cfg, variant, EMULATOR)
+            assert case.kernel(cfg) == KernelId(cfg, variant)
+            assert SoakCase.parse(str(case)) == case
+            assert takes(cfg, case) and case.problem.n_scores <= EMULATOR.max_scores
+            assert case.problem.d_head % 8 == case.problem.d_v % 8 == 0
+
+
+def test_random_meanings_are_of_all_kinds() -> None:
+    cases = random_cases(SM80, MIXED_VARIANTS)
+    meanings = [case.meaning for case in cases]
+    B_c = SM80.B_c
+    lefts = {each.window_size[0] for each in meanings}
+    assert {-1, 0, 1, B_c - 1, B_c, B_c + 1} <= lefts and max(lefts) > 10_000
+    for bounded in (True, False):
+        rights = {each.window_size[1] for each in meanings if each.causal is not bounded}
+        assert len(rights) > 2
+    assert {each.top_left for each in meanings} == {True, False}
+    assert {each.alibi for each in meanings} == {"", "h", "bh"}
+    assert len({each.bias for each in meanings}) > 5
+    problems = [case.problem for case in cases]
+    for ordered in (int.__lt__, int.__gt__, int.__eq__):
+        assert any(ordered(each.d_head, each.d_v) for each in problems)
+
+
+def test_random_lengths_are_of_all_kinds() -> None:
+    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.ragged]
+    for name in ("lengths_q", "lengths_k", "used_q", "used_k"):
+        found = [getattr(case.ragged, name) for case in cases]
+        assert None in found
+        lengths = {n for each in found if each is not None for n in each}
+        assert {0, 1} <= lengths and max(lengths) > 100, name
+    packed = {(c.ragged.lengths_q is None, c.ragged.lengths_k is None) for c in cases}
+    assert packed == set(product((True, False), repeat=2)), "one side, both and none"
+
+
+# What a case makes.
+
+
+def test_what_no_sequence_uses_is_nan_and_is_not_written() -> None:
+    case = SoakCase(
+        Problem(DType.FP16, 64, 3, 2, 1, 9, 12),
+        ragged=Ragged(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
+    )
+    prepared = prepare(case, "cpu")
+    placed, truth = prepared.placed, prepared.truth
+    assert truth is not None and placed.q.shape == (9 + 4 + 3, 2, 64)
+    assert placed.q.isnan().any(-1).any(-1).int().tolist() == [0] * 5 + [1] * 4 + [0] * 4 + [1] * 3
+    for t in (placed.k, placed.v):
+        assert t.isnan().any(-1).any(-1).sum(1).tolist() == [0, 9, 12]
+    assert torch.equal(truth.used[:, :, 0], ~placed.q.isnan().any(-1))
+    assert torch.equal(truth.lse_used, truth.used[:, :, 0].T)
+    assert torch.equal(truth.o.isnan(), ~truth.used.expand_as(truth.o))
+    assert (truth.o[9:13] == 0).all() and truth.lse[:, 9:13].isneginf().all(), "it has no keys"
+    extras = prepared.extras
+    assert extras.cu_seqlens_q.tolist() == [0, 9, 9, 13] and extras.cu_seqlens_k is None
+    assert (extras.seqused_q.tolist(), extras.seqused_k.tolist()) == ([5, 0, 4], [12, 3, 0])
+    assert extras.max_seqlen_q == 9
+
+
+def test_sequences_in_a_batch_have_the_truth_that_they_have_alone() -> None:
+    lengths_q, lengths_k = (30, 1, 12), (7, 40, 12)
+    text = "dtype=FP16 d_head=64 batch=3 heads=4 heads_kv=2 seq_len_q=30 seq_len_k=40 causal=True"
+    words = f"lengths_q={','.join(map(str, lengths_q))} lengths_k={','.join(map(str, lengths_k))}"
+    packed = prepare(SoakCase.parse(f"{text} {words}"), "cpu")
+    truth = packed.truth
+    assert truth is not None
+    begin_q = begin_k = 0
+    for n_q, n_k in zip(lengths_q, lengths_k, strict=True):
+        rows, keys = slice(begin_q, begin_q + n_q), slice(begin_k, begin_k + n_k)
+        q, k, v = packed.placed.q[rows], packed.placed.k[keys], packed.placed.v[keys]
+        alone = truth_of(q[None], k[None], v[None], Semantics(causal=True), Packing())
+        assert torch.equal(truth.o[rows], alone.o[0])
+        assert torch.equal(truth.lse[:, rows], alone.lse[0])
+        assert torch.equal(truth.allowance[rows], alone.allowance[0])
+        assert torch.equal(truth.lse_tolerance[:, rows], alone.lse_tolerance[0])
+        begin_q, begin_k = begin_q + n_q, begin_k + n_k
+
+
+def test_meaning_makes_what_its_words_say() -> None:
+    problem = Problem(DType.BF16, 64, 2, 4, 2, 50, 60)
+    words = Meaning(True, (3, -1), 5.0, "bh", True, "hj", True)
+    made = words.semantics(problem, 0.3, 7, "cpu")
+    assert (made.causal, made.window_size, made.softcap) == (True, (3, -1), 5.0)
+    assert (made.softmax_scale, made.top_left) == (0.3, True)
+    assert made.alibi_slopes is not None and made.alibi_slopes.shape == (2, 4)
+    assert made.sinks is not None and made.sinks.shape == (4,) and not made.sinks.isnan().any()
+    assert made.bias is not None and made.bias.shape == (1, 4, 1, 60)
+    assert made.bias.dtype == torch.bfloat16
+    hidden = made.bias.isneginf().float().mean()
+    assert 0.03 < hidden < 0.2
+    again, other = (words.semantics(problem, 0.3, seed, "cpu") for seed in (7, 8))
+    assert again.bias is not None and torch.equal(made.bias, again.bias)
+    assert other.bias is not None and not torch.equal(made.bias, other.bias)
+    rows = Meaning(bias="bhij").semantics(problem, None, 7, "cpu").bias
+    assert rows is not None and rows.shape == (2, 4, 50, 60)
+    assert 0 < rows.isneginf().all(-1).float().mean() < 0.3
+    assert Meaning().semantics(problem, None, 7, "cpu").keywords == {}
 
 
 # Values and layouts.
@@ -177,7 +301,7 @@ def test_random_cases_are_taken_small_and_of_all_kinds(cfg: ForwardKernelConfig)
 
 def scores_log2(values: Values, dtype: torch.dtype, scale: float = 128**-0.5) -> torch.Tensor:
     """Of five queries and 8 blocks of 96 keys, in units of log2."""
-    shapes = (1, 5, 1, 128), (1, 768, 1, 128)
+    shapes = (1, 5, 1, 128), (1, 768, 1, 128), (1, 768, 1, 128)
     q, k, _ = make_values(values, *shapes, dtype, scale=scale, causal=False, seed=0, device="cpu")
     return (q[0, :, 0].double() @ k[0, :, 0].double().T) * scale * math.log2(math.e)
 
@@ -210,7 +334,7 @@ def test_huge_and_negative_are_what_they_say() -> None:
 @pytest.mark.parametrize("pattern", sorted(PATTERNS))
 def test_values_are_the_same_for_the_same_seed(pattern: str) -> None:
     def make(seed: int) -> tuple[torch.Tensor, ...]:
-        shapes = (2, 40, 4, 64), (2, 50, 2, 64)
+        shapes = (2, 40, 4, 64), (2, 50, 2, 64), (2, 50, 2, 64)
         return make_values(
             Values(pattern, 16, 1.0), *shapes, torch.float16, scale=0.125, causal=False,
             seed=seed, device="cpu",

@@ -33,8 +33,7 @@ def _built() -> None:
 def verdict_on(
     case: SoakCase = CASE, config: Any = SM90, reruns: int = 2, load: Any = None
 ) -> Verdict:
-    instance = KernelId(config, case.variant)
-    return check(instance, prepare(case, "cpu"), reruns=reruns, load=load)
+    return check(case.kernel(config), prepare(case, "cpu"), reruns=reruns, load=load)
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
     ],
 )
 def test_a_right_kernel_passes(layout: str, values: str) -> None:
-    case = SoakCase.parse(f"{CASE} layout={layout} values={values} variant=causal")
+    case = SoakCase.parse(f"{CASE} layout={layout} values={values} causal=True")
     verdict = verdict_on(case)
     assert verdict.ok, verdict.sentence
     assert (verdict.reruns, verdict.refused) == (2, False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from itertools import product
+from dataclasses import fields
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from flashsmith import settings
 from flashsmith.cli import app
 from flashsmith.configs import (
     CAUSAL,
-    FULL,
     VARIANTS,
     DType,
     KernelId,
+    Variant,
     get_kernel_progression_configs,
     get_sm90_autotuning_kernel_configs,
     parse_kernel_name_into_config,
@@ -29,6 +30,7 @@ from flashsmith.lab import soak as lab_soak
 from flashsmith.problem import Problem
 from flashsmith.soak import (
     EMULATOR,
+    Meaning,
     SoakCase,
     SoakPlan,
     Values,
@@ -37,15 +39,19 @@ from flashsmith.soak import (
     seam_cases,
     session,
     soak,
+    soaked_kernels,
     table_configs,
     that_run_on,
 )
+from flashsmith.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.soak.session import groups_of, in_turn
 
 SM80 = get_kernel_progression_configs()[-1]
 PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
 RISE = Values("rise", 96, 7.92)
-CASE = SoakCase(Problem(DType.BF16, 128, 4, 18, 3, 500, 300), CAUSAL, 0.5, "packed", RISE, 5)
+CASE = SoakCase(
+    Problem(DType.BF16, 128, 4, 18, 3, 500, 300), Meaning(causal=True), 0.5, "packed", RISE, 5
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +65,9 @@ def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_groups_take_turns() -> None:
     sources = [iter("abc"), iter("xy"), iter("")]
     assert list(in_turn(sources)) == ["a", "x", "b", "y", "c"]  # type: ignore[arg-type]
-    groups = groups_of(rule_configs())
+    groups = groups_of([KernelId(cfg) for cfg in rule_configs()])
     assert len(groups) == 10
-    assert all(len({(c.dtype, c.d_head) for c in group}) == 1 for group in groups)
+    assert all(len({(k.config.dtype, k.config.d_head) for k in group}) == 1 for group in groups)
 
 
 @pytest.fixture
@@ -83,8 +89,9 @@ def test_kernels_share_cases_and_seams_come_first(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
     configs = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[:6]
-    tallies = soak(configs, SoakPlan(random_cases=5), "cpu")
-    assert set(tallies) == {KernelId(c, v) for c in configs for v in (FULL, CAUSAL)}
+    kernels = [KernelId(cfg, variant) for cfg in configs for variant in VARIANTS]
+    tallies = soak(kernels, SoakPlan(random_cases=5), "cpu")
+    assert set(tallies) == set(kernels)
     assert all(type(t.failures) is list and t.cases > 30 for t in tallies.values())
     assert {len(t.failures) == t.cases for i, t in tallies.items() if i.variant == CAUSAL} == {True}
     seams = {c for cfg in configs for v in VARIANTS for c in seam_cases(cfg, v, EMULATOR)}
@@ -92,8 +99,30 @@ def test_kernels_share_cases_and_seams_come_first(
     assert order == sorted(order, reverse=True)
     runs = [case for case, _ in checked if case in seams]
     assert len(set(runs)) == len(seams) < len(runs)
-    alone = soak(configs, SoakPlan(random_cases=0, variants=[FULL]), "cpu")
-    assert {instance.variant for instance in alone} == {FULL}
+
+
+def test_every_second_configuration_or_so_has_each_mixed_variant(
+    checked: list[tuple[SoakCase, KernelId]],
+) -> None:
+    """Beside full and causal, of which every configuration has both."""
+    configs = rule_configs()
+    kernels = soaked_kernels(configs)
+    assert {KernelId(cfg, variant) for cfg in configs for variant in VARIANTS} < set(kernels)
+    mixed = [kernel.variant for kernel in kernels if kernel.variant not in VARIANTS]
+    assert set(mixed) == set(MIXED_VARIANTS) and len(mixed) > 0.8 * len(configs)
+    assert all(kernel.config.with_room_for(kernel.variant) == kernel.config for kernel in kernels)
+    soak(kernels, SoakPlan(seams=False, random_cases=40), "cpu")
+    assert all(case.kernel(kernel.config) == kernel for case, kernel in checked)
+    assert {kernel.variant for _, kernel in checked} == {*VARIANTS, *MIXED_VARIANTS}
+
+
+def test_the_variants_have_each_two_features_both_ways() -> None:
+    """But no bias beside lengths."""
+    names = [field.name for field in fields(Variant) if field.type == "bool"]
+    for a, b in combinations(names, 2):
+        found = {(getattr(v, a), getattr(v, b)) for v in (*VARIANTS, *MIXED_VARIANTS)}
+        never = {(True, True)} if {a, b} == {"bias", "ragged"} else set()
+        assert found == set(product((False, True), repeat=2)) - never, (a, b)
 
 
 def test_time_limit_leaves_the_kernels_alike(
@@ -101,9 +130,9 @@ def test_time_limit_leaves_the_kernels_alike(
 ) -> None:
     """A clock that a check moves on by a second."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
-    tallies = soak(rule_configs(), SoakPlan(random_cases=None, seconds=500), "cpu")
+    tallies = soak(soaked_kernels(rule_configs()), SoakPlan(random_cases=None, seconds=1000), "cpu")
     counts = [tally.cases for tally in tallies.values()]
-    assert sum(counts) == 501
+    assert sum(counts) == 1001
     assert min(counts) >= 5
 
 
@@ -139,12 +168,14 @@ def test_command_runs_a_case_and_random_ones(tmp_path: Path) -> None:
     out = tmp_path / "soak.csv"
     result = invoke("-k", PLAIN, "--no-seams", "--cases", 6, "--seed", 1, "--out", out, "--json")
     rows = json.loads(result.stdout)
-    assert [row["verdict"] for row in rows] == ["ok", "ok"]
+    mixed = MIXED_VARIANTS[0].name
+    assert [row["variant"] for row in rows] == ["full", "causal", mixed]
+    assert {row["verdict"] for row in rows} <= {"ok", "not run"}
     assert sum(row["cases"] for row in rows) == 6
-    assert "6 problems" in result.stderr and "0 of 2 kernels were wrong" in result.stderr
+    assert "6 problems" in result.stderr and "0 of 3 kernels were wrong" in result.stderr
     with out.open() as file:
         kept = list(csv.DictReader(file))
-    assert [row["kernel"] for row in kept] == [str(PLAIN)] * 2
+    assert [row["kernel"] for row in kept] == [str(PLAIN)] * 3
     assert kept[0]["gpu"] == "none (emulator)" and len(kept[0]["sources"]) == 16
 
 
@@ -161,7 +192,7 @@ def test_command_prints_what_reproduces_a_failure() -> None:
     result = invoke("-k", PLAIN, "--cases", 0, code=1)
     (line, *_) = [text for text in result.stderr.splitlines() if "flashsmith soak" in text]
     assert line.strip().startswith(f'flashsmith soak --kernels "{PLAIN}" --case "dtype=FP16')
-    assert "1 of 2 kernels were wrong" in result.stderr
+    assert "1 of 3 kernels were wrong" in result.stderr
     assert "| wrong" in result.stdout
     case = SoakCase.parse(line.split('--case "')[1].rstrip('"'))
     assert case in seam_cases(PLAIN, CAUSAL, EMULATOR)
@@ -171,7 +202,8 @@ def test_command_prints_what_reproduces_a_failure() -> None:
 def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernels(*args: object) -> set[str]:
         result = invoke(*args, "--cases", 0, "--json", code=1)
-        return {row["kernel"] for row in json.loads(result.stdout)}
+        rows = json.loads(result.stdout)
+        return {row["kernel"] for row in rows if row["variant"] in ("full", "causal")}
 
     rule, table = ({str(c) for c in configs} for configs in (rule_configs(), table_configs()))
     assert kernels("-k", "rule") == rule

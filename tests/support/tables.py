@@ -18,12 +18,8 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.selection.choose import choose, forget_tables
-from flashsmith.selection.tables import (
-    Entry,
-    Measured,
-    Table,
-    user_table_path,
-)
+from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table, user_table_path
 from support.workloads import square
 
 A100, H100, H200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"

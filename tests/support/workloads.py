@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flashsmith.configs import DType, Workload
+from flashsmith.configs.workload import K_COLUMNS
 
 
 def square(dtype: DType, d_head: int, mask: str, batch: int, heads: int, seq_len: int) -> Workload:
@@ -11,5 +12,6 @@ def square(dtype: DType, d_head: int, mask: str, batch: int, heads: int, seq_len
 
 
 def changed(workload: Workload, **columns: object) -> Workload:
-    """With other values in some columns."""
-    return Workload.from_row({**workload.as_row(), **columns})  # type: ignore[dict-item]
+    """With other values in some columns, and k as q where none of its own is among them."""
+    row = {name: value for name, value in workload.as_row().items() if name not in K_COLUMNS}
+    return Workload.from_row({**row, **columns})  # type: ignore[dict-item]

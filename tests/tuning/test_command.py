@@ -58,6 +58,19 @@ def test_command_tunes_reports_and_writes_the_users_table() -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_command_tunes_the_grids_that_are_named_and_shows_the_portfolio(tmp_path: Path) -> None:
+    out, kind = tmp_path / "t.csv", SHAPE[:6]
+    result = invoke(*kind, "--grid", "decode,chunk", "--out", out)
+    sizes = [entry.workload.problem.sizes for entry in Table.read(out).entries.values()]
+    assert sizes == ["1 x 16 x 128/8192", "1 x 16 x 1024/8192", "4 x 16 x 1/16384"]
+    assert "1 kernels serve d 128 full within 1 % of the best of each shape" in result.stderr
+    document = json.loads(invoke(*kind, "--grid", "chunk", "--out", out, "--json").stdout)
+    (portfolio,) = document["portfolios"]
+    assert portfolio["kernels"] == [BEST.short_form()] and not portfolio["beyond_tolerance"]
+    assert {row["seq_len_k"] for row in document["entries"]} == {8192}
+
+
+@pytest.mark.usefixtures("gpu")
 def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None:
     out = tmp_path / "mine.json"
     document = json.loads(invoke(*SHAPE, "--out", out, "--json", "-k", BEST).stdout)
@@ -112,6 +125,9 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
         (("--explain", "--out", "t.json"), "--explain measures nothing; leave out --out"),
         (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--force"), "keeps and times nothing; leave out --force"),
+        (("--explain", "--grid", "tiny"), "--grid is 'tiny'; supported: full, small, chunk"),
+        (("--explain", "--grid", "small", "--batch", "1"), "--grid has sizes of its own"),
+        (("--emulator-counts", "--grid", "small"), "keeps and times nothing; leave out --grid"),
         (("--explain", "--seq-len", "many"), "--seq-len is 'many'"),
         (("--explain", "--d-head", "80"), "--d-head is 80"),
         (("--explain", "--mask", "half"), "variant 'half' is not known"),

@@ -12,7 +12,8 @@ import torch
 from flashsmith.configs import CAUSAL, FULL, FlashForwardKernelConfig
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.runtime import Kernel
-from flashsmith.selection.tables import Entry, Table
+from flashsmith.selection.entries import Entry
+from flashsmith.selection.tables import Table
 from flashsmith.tuning import KernelLab
 from support.tuning import (
     BEST,

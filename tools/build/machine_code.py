@@ -71,8 +71,7 @@ def default_instances(gpu: str, ranked: bool) -> list[KernelId]:
     found |= {*served_instances(gpu, variants=VARIANTS)}
     if ranked:
         for entry in Table.read(shipped_table_path(gpu)).entries.values():
-            variant = next(v for v in VARIANTS if v.name == entry.mask)
-            found |= {KernelId(row.config, variant) for row in entry.ranked}
+            found |= {KernelId(row.config, entry.workload.variant) for row in entry.ranked}
     return sorted(found)
 
 

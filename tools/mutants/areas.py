@@ -168,5 +168,14 @@ AREAS: tuple[Area, ...] = (
             Stage(("kernels/test_properties.py",)),
         ),
     ),
+    # Not in the committed sample, which was drawn before they were there.
+    Area(
+        "mods", 0, (f"{PACKAGE}/mods/*.py", f"{KERNELS}/mods/*.cuh"),
+        (Stage(("mods/test_*.py", "ops/test_mods.py")), Stage(("kernels/test_mods.py",))),
+    ),
+    Area(
+        "integrations", 0, (f"{PACKAGE}/integrations/*.py", f"{PACKAGE}/flash_attn/*.py"),
+        (Stage(("integrations/test_*.py",)),),
+    ),
 )  # fmt: skip
 BY_NAME = {area.name: area for area in AREAS}

@@ -26,6 +26,7 @@ from flashsmith.configs import (
     Workload,
     parse_kernel_name_into_config,
 )
+from flashsmith.configs.workload import K_COLUMNS
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
@@ -38,7 +39,8 @@ def target_command(
 ) -> list[str]:
     """The command line of this module for these candidates."""
     row = workload.as_row()
-    options = [f"--{name}={row[name]}" for name in ("dtype", "mask", "batch", "heads")]
+    names = ("dtype", "mask", "batch", "heads", *K_COLUMNS)
+    options = [f"--{name}={row[name]}" for name in names]
     return [
         *(sys.executable, "-m", "flashsmith.bench.launch"),
         *(str(row["seq_len"]), str(row["d_head"]), *options, f"--n_runs={n_runs}"),
@@ -82,11 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mask", type=Variant.from_name, default=FULL)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--heads_kv", type=int, help="default: as q")
+    parser.add_argument("--seq_len_k", type=int, help="default: as q")
     parser.add_argument("--n_runs", type=int, default=1)
     parser.add_argument("--peers", nargs="*", default=[])
     parser.add_argument("--kernels", nargs="*", default=[], metavar="SHORT_FORM")
     args = parser.parse_args(arguments)
-    problem = Problem.square(args.dtype, args.d_head, args.batch, args.heads, args.seq_len)
+    problem = Problem(
+        *(args.dtype, args.d_head, args.batch, args.heads),
+        heads_kv=args.heads if args.heads_kv is None else args.heads_kv,
+        seq_len_q=args.seq_len,
+        seq_len_k=args.seq_len if args.seq_len_k is None else args.seq_len_k,
+    )
     workload = Workload(problem, args.mask)
     configs = [parse_kernel_name_into_config(name, args.d_head) for name in args.kernels]
     if configs:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from flashsmith.configs import Workload
-from flashsmith.configs.workload import ROW_COLUMNS
+from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.runtime.counters import COUNTERS
 
 OK = "ok"
@@ -108,11 +108,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def columns_of(kind: type[Row]) -> list[str]:
-    return _columns(fields(kind))
-
-
-def _columns(of_row: Iterable[Field[Any]]) -> list[str]:
-    names = ((each.name,) if each.name != "workload" else ROW_COLUMNS for each in of_row)
+    of_row: Iterable[Field[Any]] = fields(kind)
+    shapes = (*ROW_COLUMNS, *K_COLUMNS)
+    names = ((each.name,) if each.name != "workload" else shapes for each in of_row)
     return [column for columns in names for column in columns]
 
 
@@ -128,7 +126,7 @@ def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
 def read_csv(kind: type[R], path: Path) -> list[R]:
     """The rows of a file; a last line that was cut off is left out.
 
-    A file from before a column was added is read too, and gets the column's default.
+    A file from before columns were added is read too, and gets their defaults.
 
     Raises:
         ValueError: The columns are not those of ``kind``, or a value is none of its column.
@@ -137,7 +135,7 @@ def read_csv(kind: type[R], path: Path) -> list[R]:
     whole = text[: text.rfind("\n") + 1]
     reader = csv.reader(io.StringIO(whole))
     header = next(reader, columns_of(kind))
-    if header not in (columns_of(kind), _first_columns_of(kind)):
+    if not _are_columns_of(kind, header):
         raise ValueError(f"{path} has columns {', '.join(header)}; it was not written by this")
     rows = []
     for cells in reader:
@@ -157,9 +155,11 @@ def _parse(kind: type[R], cells: Mapping[str, str]) -> R:
     return kind(workload=Workload.from_row(cells), **values)
 
 
-def _first_columns_of(kind: type[Row]) -> list[str]:
-    """The columns of a file that was written before any was added."""
-    return _columns(each for each in fields(kind) if _ADDED not in each.metadata)
+def _are_columns_of(kind: type[Row], header: Sequence[str]) -> bool:
+    """Whether a file with this header has rows of ``kind``; it may lack columns that were added."""
+    added = {*K_COLUMNS, *(each.name for each in fields(kind) if _ADDED in each.metadata)}
+    expected = [name for name in columns_of(kind) if name in header or name not in added]
+    return header == expected
 
 
 def _cell(value: object) -> str:

@@ -72,6 +72,7 @@ def make_request(
     batch: int | None = None,
     heads: int | None = None,
     device: str | None = None,
+    grids: str | None = None,
 ) -> Request:
     """What is asked by options as written: of each pair, the second is a list by commas.
 
@@ -95,6 +96,7 @@ def make_request(
         batch=batch,
         heads=heads,
         device=device,
+        grids=() if grids is None else tuple(split_words(grids)),
     )
 
 

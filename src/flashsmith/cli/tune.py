@@ -25,7 +25,14 @@ _SeqLensOption = Annotated[
     str | None,
     typer.Option(
         "--seq-len",
-        help="By commas. Default: 512,1024,2048,4096,8192,16384; counts 256.",
+        help="By commas, in place of --grid; counts by default 256.",
+    ),
+]
+_GridOption = Annotated[
+    str | None,
+    typer.Option(
+        "--grid",
+        help="Sizes by name: full, small, chunk, decode, by commas; default: all of them.",
     ),
 ]
 _TuneKernelsOption = Annotated[
@@ -69,6 +76,7 @@ def tune(
     d_heads: DHeadsOption = "128,64",
     dtypes: DtypesOption = "fp16,bf16",
     masks: MasksOption = "full,causal",
+    grid: _GridOption = None,
     seq_lens: _SeqLensOption = None,
     tokens: TokensOption = None,
     hidden: HiddenOption = None,
@@ -88,8 +96,10 @@ def tune(
     Candidates are built together, each is checked against a reference, and what is right is timed
     in three rounds: all of them a few times, the fastest third more often, and of those again the
     fastest third. What is left is soaked (`flashsmith soak`): only kernels that are right wherever
-    their tiles meet enter the table. `attention` then takes the winner for all lengths of its
-    bucket: up to 512, 1024, and so on to 16384 and beyond.
+    their tiles meet enter the table. Of each d_head and mask at most eight kernels are chosen for
+    use, so that few have to be built. `attention` then takes the fastest of these for all problems
+    of a bucket: lengths of k up to 512, 1024, and so on to 16384 and beyond, with so many rows for
+    each multiprocessor.
 
     An interrupted run goes on where it was, by the same command. A table of another GPU or driver,
     or of other kernel sources, is refused.
@@ -104,6 +114,7 @@ def tune(
         hidden=hidden,
         batch=batch,
         heads=heads,
+        grids=grid,
     )
     kept: dict[str, object] = {"--repeats": repeats, "--out": out, "--force": force}
     if explain:
@@ -112,7 +123,7 @@ def tune(
     else:
         _refuse("without --explain this GPU is the one", {"--gpu": gpu})
     if emulator_counts:
-        _refuse("--emulator-counts keeps and times nothing", kept)
+        _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
     from flashsmith.cli import tune_table  # they load torch
     from flashsmith.lab import explanation
     from flashsmith.lab import tune as lab

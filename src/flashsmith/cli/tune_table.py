@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,8 @@ from flashsmith.cli.tables import note, print_json, print_list, print_table
 from flashsmith.lab.explanation import Explanation
 from flashsmith.lab.tune import Tuned
 from flashsmith.runtime.counters import explain_headings, table_of
-from flashsmith.selection.tables import Entry
+from flashsmith.selection.entries import Entry
+from flashsmith.tuning.portfolio import TOLERANCE, Portfolio
 from flashsmith.tuning.ranking import RANKED_BY
 
 _EXPLAINED_IN_FULL = 4  # shapes, at most; more are a table
@@ -28,12 +30,16 @@ def print_tuned(tuned: Tuned, as_json: bool) -> None:
     for entry in entries:
         for kernel, reason in entry.excluded.items():
             row = entry.workload.as_row()
-            note(f"excluded: {kernel} {row['mask']} at length {row['seq_len']}: {reason}")
+            note(f"excluded: {kernel} {row['mask']} at length {row['seq_len_k']}: {reason}")
     rows = [_row(entry) for entry in entries]
     if as_json:
-        print_json({"table": tuned.path, "stamp": tuned.found.stamp, "entries": rows})
+        portfolios = [_portfolio_row(each) for each in tuned.portfolios]
+        stamp = tuned.found.stamp
+        print_json({"table": tuned.path, "stamp": stamp, "entries": rows, "portfolios": portfolios})
         return
     print_table(list(rows[0]), [list(row.values()) for row in rows])
+    for portfolio in tuned.portfolios:
+        note(_portfolio_words(portfolio))
     note(f"the table is {tuned.path}")
 
 
@@ -42,7 +48,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     shape = entry.workload.as_row()
     return {
         "kernel": best.config.short_form(),
-        **{name: shape[name] for name in ("mask", "seq_len", "batch", "heads")},
+        **{name: shape[name] for name in ("mask", "seq_len", "seq_len_k", "batch", "heads")},
         "ms": best.ms,
         "TFLOP/s": best.tflops,
         "ms back to back": best.ms_back_to_back,
@@ -51,6 +57,28 @@ def _row(entry: Entry) -> dict[str, Any]:
         "tried": entry.tried,
         "excluded": len(entry.excluded),
     }
+
+
+def _portfolio_row(portfolio: Portfolio) -> dict[str, Any]:
+    return {
+        "d_head": portfolio.d_head,
+        "mask": portfolio.variant,
+        "kernels": [str(tiles) for tiles in portfolio.tiles],
+        "beyond_tolerance": {
+            key.words: round(loss, 4) for key, loss in portfolio.beyond_tolerance.items()
+        },
+    }
+
+
+def _portfolio_words(portfolio: Portfolio) -> str:
+    words = f"{len(portfolio.tiles)} kernels serve d {portfolio.d_head} {portfolio.variant}"
+    beyond = [
+        f"{key.words} {100 * loss:.1f} %" if math.isfinite(loss) else f"{key.words} unknown"
+        for key, loss in portfolio.beyond_tolerance.items()
+    ]
+    if not beyond:
+        return f"{words} within {100 * TOLERANCE:g} % of the best of each shape"
+    return f"{words}; they lose more than {100 * TOLERANCE:g} % at {'; '.join(beyond)}"
 
 
 def print_counts(rows: Sequence[CountRow], as_json: bool) -> None:
@@ -91,6 +119,7 @@ def _print_one(words: Explanation) -> None:
         ("these rates", words.measured and _RATES),
         ("next best", words.next_best),
         ("the rule", words.rule),
+        ("built", words.portfolio),
         *(("passed over", text) for text in words.passed_over),
     ]
     print_list([row for row in rows if row[1] is not None])

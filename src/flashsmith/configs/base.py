@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flashsmith.configs.features import Feature, write_features
 from flashsmith.configs.variant import FULL, Variant
+from flashsmith.configs.workload import padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
@@ -69,13 +70,43 @@ class ForwardKernelConfig(ABC):
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block."""
 
+    @property
+    @abstractmethod
+    def compute_warpgroups(self) -> int:
+        """Groups of four warps, one on each of a multiprocessor's four tensor cores, that compute
+        in a block."""
+
+    @property
+    @abstractmethod
+    def resident_blocks_by_registers(self) -> int:
+        """About how many blocks the registers of a multiprocessor are enough for."""
+
+    @property
+    def cost_of_a_row(self) -> float:
+        """The time of a row of Q, that of the family's best tiles being 1, where the GPU is
+        full."""
+        return 1.0
+
     def serves(self, problem: Problem) -> bool:
-        """Whether a kernel takes a problem: of its element type and d_head it takes any."""
-        return (self.dtype, self.d_head) == (problem.dtype, problem.d_head)
+        """Whether a kernel is for a problem: of its element type, and of the d_head that its rows
+        take."""
+        try:
+            return self.dtype == problem.dtype and self.d_head == padded_d_head(problem)
+        except ValueError:
+            return False
+
+    def has_room_for(self, problem: Problem) -> bool:
+        """Whether a kernel of a fitting variant computes a problem, if it is named: rows may be
+        shorter than its d_head."""
+        return self.dtype == problem.dtype and self.d_head >= problem.d_widest
 
     def for_dtype(self, dtype: DType) -> Self:
         """The same tiles for another element type."""
         return replace(self, dtype=dtype)
+
+    def with_room_for(self, variant: Variant) -> Self:
+        """Tiles much like these that leave registers for what a variant does to every score."""
+        return self
 
     @property
     def has_polynomials(self) -> bool:

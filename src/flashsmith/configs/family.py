@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from flashsmith import settings
 from flashsmith.configs.base import ForwardKernelConfig
-from flashsmith.configs.workload import Workload
+from flashsmith.configs.waves import grid_cost
+from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.gpus import get_gpu_architecture
 
 Capability = tuple[int, int]
+_CLEARLY = 0.95  # what the model says counts from 5% on
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Family:
         sets: The keys of its sets.
         progression: The configurations that show one idea a step.
         tuning_space: The configurations that the tuner tries.
-        rule: (dtype, d_head, seq_len of k) -> what serves well where nothing was measured. Raises
-            ValueError that names what the family does not take.
+        rule: (dtype, d_head, seq_len of k) -> what serves well where nothing was measured and the
+            grid fills the GPU. Raises ValueError that names what the family does not take.
+        small_tiles: (dtype, d_head) -> what may serve in its place where its tiles are too few.
         rule_lengths: Lengths that stand for all others: one for each answer of the rule.
         rule_in_words: For people who ask why a kernel was chosen.
         block_values: Fields of its block sizes with all of their values, where these vary by
@@ -38,6 +41,7 @@ class Family:
     progression: Callable[[], Sequence[ForwardKernelConfig]]
     tuning_space: Callable[[], Sequence[ForwardKernelConfig]]
     rule: Callable[[DType, int, int], ForwardKernelConfig]
+    small_tiles: Callable[[DType, int], Sequence[ForwardKernelConfig]]
     rule_lengths: tuple[int, ...]
     rule_in_words: str
     block_values: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -51,7 +55,23 @@ class Family:
         own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
         return capability == own if self.config.exact_arch else capability >= own
 
-    def choose(self, workload: Workload) -> ForwardKernelConfig:
-        """By rule. Raises ValueError that names what the family does not take."""
+    def choose(self, workload: Workload, multiprocessors: int | None) -> ForwardKernelConfig:
+        """By rule, and by the model of waves on a GPU of so many; None: on the emulator.
+
+        Raises:
+            ValueError: Names what the family does not take.
+        """
         problem = workload.problem
-        return self.rule(problem.dtype, problem.d_head, problem.seq_len_k)
+        d_head = padded_d_head(problem)
+        usual = self.rule(problem.dtype, d_head, problem.seq_len_k)
+        if multiprocessors is None:
+            return usual
+        small = self.small_tiles(problem.dtype, d_head)
+        costs = {cfg: grid_cost(cfg, problem, multiprocessors) for cfg in (usual, *small)}
+        best = min(costs, key=lambda cfg: costs[cfg])
+        return best if costs[best] < _CLEARLY * costs[usual] else usual
+
+    def rule_configs(self, dtype: DType, d_head: int) -> list[ForwardKernelConfig]:
+        """All that it may choose by rule, each once."""
+        usual = [self.rule(dtype, d_head, seq_len) for seq_len in self.rule_lengths]
+        return list(dict.fromkeys([*usual, *self.small_tiles(dtype, d_head)]))

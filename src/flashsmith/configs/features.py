@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 _PLACE = re.compile(r"\{\w+\}")  # of a number
+_HASH = "{HASH}"  # of 12 hexadecimal digits
+_HASH_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Feature:
     """One feature.
 
-    text: how it is written, `async`, `stages_{N}` or `load_{Q}_{K}_{V}_tiles`.
+    text: how it is written, `async`, `stages_{N}`, `load_{Q}_{K}_{V}_tiles` or `score_{HASH}`.
     fields: what it tells: whether a field is on, or a number for each place in the text.
     absent: the fields' values where it is left out; None: it never is.
     """
@@ -31,7 +33,8 @@ class Feature:
     @property
     def pattern(self) -> str:
         """A regular expression for it, with a group for each number."""
-        return _PLACE.sub(r"(\\d+)", self.text)
+        text = self.text.replace(_HASH, f"([0-9a-f]{{{_HASH_DIGITS}}})")
+        return re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
 
     def write(self, owner: object) -> str:
         """The feature as `owner` has it; "" where it is left out."""
@@ -39,14 +42,15 @@ class Feature:
         if values == self.absent:
             return ""
         numbers = iter(values)
-        return _PLACE.sub(lambda _: str(next(numbers)), self.text)
+        return _PLACE.sub(lambda place: _digits(place[0], next(numbers)), self.text)
 
     def read(self, text: str) -> tuple[int, ...] | None:
         """The fields' values, if `text` is this feature."""
         match = re.fullmatch(self.pattern, text)
         if not match:
             return None
-        return tuple(int(number) for number in match.groups()) or (True,) * len(self.fields)
+        base = 16 if _HASH in self.text else 10
+        return tuple(int(number, base) for number in match.groups()) or (True,) * len(self.fields)
 
 
 def flag(text: str, field: str) -> Feature:
@@ -57,6 +61,15 @@ def flag(text: str, field: str) -> Feature:
 def number(text: str, field: str, absent: int | None = None) -> Feature:
     """`text_N`, left out where the field is `absent`."""
     return Feature(f"{text}_{{N}}", (field,), None if absent is None else (absent,))
+
+
+def hashed(text: str, field: str) -> Feature:
+    """`text_` and 12 hexadecimal digits, left out where the field is 0."""
+    return Feature(f"{text}_{_HASH}", (field,), (0,))
+
+
+def _digits(place: str, number: int) -> str:
+    return f"{number:0{_HASH_DIGITS}x}" if place == _HASH else str(number)
 
 
 def write_features(owner: object, features: Iterable[Feature]) -> str:

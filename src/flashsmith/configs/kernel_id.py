@@ -42,8 +42,8 @@ class KernelId:
         """A unique name for files and C++ identifiers, `fp16_d128_r64_c64_w4_async_..._causal`."""
         values = (getattr(self.config, name) for name in self.config.tuple_fields)
         tup = "{}_d{}_r{}_c{}_w{}".format(*values).lower()
-        features = self.config.short_form(include_tup=False).replace("_tiles", "").replace("+", "_")
-        return f"{tup}_{features}" + self._variant_suffix("_")
+        features = self.config.short_form(include_tup=False).replace("_tiles", "")
+        return f"{tup}_{features}{self._variant_suffix('_')}".replace("+", "_")
 
     def kernel_name(self, with_types: bool = False) -> str:
         """The kernel's name as c++filt demangles it.

@@ -19,6 +19,7 @@ from flashsmith.configs.variant import FULL, NAME_PATTERN, Variant
 from flashsmith.dtype import DType
 
 _EXAMPLE = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+_CPP_TYPES = {"DType": ("ScalarType",), "bool": ("bool",), "int": ("int", "long")}
 _CPP_DTYPES = {dtype.to_cpp_str(): dtype for dtype in DType}
 
 _SHORT_FORM = re.compile(
@@ -32,8 +33,10 @@ _VARIANT = re.compile(r"\b(Variant)\s*\{([^{}]*)\}")
 # A type only where one is printed, then an enumerator, true, false or a number.
 _VALUE = re.compile(r"(?:\(\s*(?P<type>[\w:]+)\s*\)\s*)?(?P<value>[\w:]+)")
 
-# Itanium ABI: L <type> <value> E, the type being i (int), b (bool) or N...E (the enumeration).
-_MANGLED_VALUE = r"L(?:N\w*?ScalarTypeE|i|b)\d+E"
+# Itanium ABI: L <type> <value> E, the type being i (int), b (bool), l (long) or N...E (the
+# enumeration).
+_MANGLED_VALUE = r"L(?:N\w*?ScalarTypeE|i|b|l)\d+E"
+_MANGLED_TYPES = {"i": "int", "b": "bool", "l": "long"}
 _MANGLED_VARIANT = re.compile(rf"7(Variant)E((?:{_MANGLED_VALUE})*)E")
 
 
@@ -143,8 +146,8 @@ def _cpp_values(
         for kind, body in demangled.findall(text)
     ]
     for kind, body in mangled.findall(text):
-        literals = re.findall(r"L(?:N\w*?(ScalarType)E|(i)|(b))(\d+)E", body)
-        values = [(enum or ("int" if is_int else "bool"), n) for enum, is_int, _, n in literals]
+        literals = re.findall(r"L(?:N\w*?(ScalarType)E|([ibl]))(\d+)E", body)
+        values = [(enum or _MANGLED_TYPES[letter], n) for enum, letter, n in literals]
         found.append((kind, values))
     return found
 
@@ -186,7 +189,7 @@ def _variant_from_values(values: list[tuple[str, str]]) -> Variant:
 
 
 def _convert(name: str, kind: str, cpp_type: str, value: str) -> Any:
-    if cpp_type in ("", {"DType": "ScalarType"}.get(kind, kind)):
+    if cpp_type in ("", *_CPP_TYPES[kind]):
         if kind == "DType":
             enumerator = f"ScalarType::{value.rpartition('::')[2]}"
             return (
@@ -194,7 +197,7 @@ def _convert(name: str, kind: str, cpp_type: str, value: str) -> Any:
             )
         if kind == "bool" and value in ("0", "1", "false", "true"):
             return value in ("1", "true")
-        if kind == "int" and value.isdigit():
-            return int(value)
+        if kind == "int" and value.removesuffix("l").isdigit():
+            return int(value.removesuffix("l"))
     written = f"({cpp_type}){value}" if cpp_type else value
     raise ValueError(f"its {name} is {written}, which is no {kind}")

@@ -4,15 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashsmith.configs.variant import FULL, Variant
 from flashsmith.dtype import DType
-from flashsmith.problem import Problem
+from flashsmith.problem import Bucket, Problem
 
-TuningKey = tuple[DType, int, str, int]  # dtype, d_head, the variant's, length bucket
+# The head dimensions that kernels have; rows of others are padded to the next.
+D_HEADS = (64, 96, 128, 192, 256)
+_CHUNK = 8  # elements: rows are moved 16 bytes at a time
 
-# Of CSV files and tables: k is shaped as q there.
+# Of CSV files and tables, with sizes of q.
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
+# Sizes of k: a row that lacks them, or leaves them empty, has those of q.
+K_COLUMNS = ("heads_kv", "seq_len_k")
+
+
+class TuningKey(NamedTuple):
+    """What an entry of a tuned table is for."""
+
+    dtype: DType
+    d_head: int
+    variant: str  # its tuning_key()
+    bucket: Bucket
+
+    @property
+    def words(self) -> str:
+        return f"{self.dtype} d {self.d_head} {self.variant}, {self.bucket.words}"
+
+
+def check_row_sizes(d_head: int, d_v: int) -> None:
+    """Raises ValueError for rows of q or v that no kernel has room for, or that end in a chunk."""
+    for name, size in (("q has d_head", d_head), ("v has d_v", d_v)):
+        if size % _CHUNK or not 0 < size <= D_HEADS[-1]:
+            raise ValueError(
+                f"{name} {size}; supported are multiples of {_CHUNK} up to {D_HEADS[-1]}"
+            )
+
+
+def padded_d_head(problem: Problem) -> int:
+    """The kernels' d_head that a problem takes.
+
+    Raises:
+        ValueError: None does; names the row that is too long or no multiple of 8 elements.
+    """
+    check_row_sizes(problem.d_head, problem.d_v)
+    return next(d_head for d_head in D_HEADS if d_head >= problem.d_widest)
 
 
 @dataclass(frozen=True, order=True)
@@ -32,11 +69,11 @@ class Workload:
         """dtype, d_head and mask: what rows of different lengths have in common."""
         return str(self.problem.dtype), self.problem.d_head, self.variant.name
 
-    @property
-    def tuning_key(self) -> TuningKey:
-        """What shares this shares an entry of a tuned table."""
-        problem = self.problem
-        return problem.dtype, problem.d_head, self.variant.tuning_key(), problem.bucket
+    def tuning_key(self, multiprocessors: int) -> TuningKey:
+        """What shares this shares an entry of a tuned table, of a GPU of so many."""
+        problem, variant = self.problem, self.variant.tuning_key()
+        bucket = problem.bucket(multiprocessors)
+        return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
     def flop(self) -> int:
@@ -51,25 +88,26 @@ class Workload:
         return self.flop / milliseconds / 1e9
 
     def as_row(self) -> dict[str, str | int]:
-        """ROW_COLUMNS with their values.
-
-        Raises:
-            ValueError: k is not shaped as q, for which there are no columns.
-        """
+        """ROW_COLUMNS and K_COLUMNS with their values."""
         problem = self.problem
-        if not problem.is_square:
-            raise ValueError(f"{self}: a row has no columns for k of another shape than q")
-        sizes = problem.batch, problem.heads, problem.seq_len_q
-        return dict(zip(ROW_COLUMNS, (*self.kind, *sizes), strict=True))
+        of_q = problem.batch, problem.heads, problem.seq_len_q
+        of_k = problem.heads_kv, problem.seq_len_k
+        columns = (*ROW_COLUMNS, *K_COLUMNS)
+        return dict(zip(columns, (*self.kind, *of_q, *of_k), strict=True))
 
     @classmethod
     def from_row(cls, row: Mapping[str, str | int]) -> Workload:
         """That of a row, which may have other columns.
 
         Raises:
-            KeyError: A column is missing.
+            KeyError: One of ROW_COLUMNS is missing.
             ValueError: A column has a value that it cannot have.
         """
         dtype, variant = DType.from_string(str(row["dtype"])), Variant.from_name(str(row["mask"]))
-        sizes = (int(row[name]) for name in ("d_head", "batch", "heads", "seq_len"))
-        return cls(Problem.square(dtype, *sizes), variant)
+        d_head, batch, *of_q = (int(row[name]) for name in ("d_head", "batch", "heads", "seq_len"))
+        of_k = (row.get(name, "") for name in K_COLUMNS)
+        heads_kv, seq_len_k = (
+            size if text == "" else int(text) for text, size in zip(of_k, of_q, strict=True)
+        )
+        heads, seq_len = of_q
+        return cls(Problem(dtype, d_head, batch, heads, heads_kv, seq_len, seq_len_k), variant)

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from flashsmith import settings
@@ -38,6 +37,7 @@ class KernelCache:
         libraries/<name>-<hash>/  one shared library
         staging/                  builds in progress; nothing is ever loaded from here
         locks/                    one file per entry that is or was being built
+        mods/<hash>.txt           what a kernel computes that was generated from Python functions
         failed/                   sources and logs of the last failures, for reading
 
     An entry is a folder that appears by one rename, with a manifest that holds the size and hash
@@ -46,8 +46,7 @@ class KernelCache:
     """
 
     def __init__(self, root: Path | None = None) -> None:
-        chosen = root or settings.CACHE_DIR.get() or platformdirs.user_cache_path("flashsmith")
-        self.root = chosen.expanduser().absolute()
+        self.root = root.expanduser().absolute() if root else settings.cache_folder()
         self.objects = self.root / "objects"
         self.libraries = self.root / "libraries"
         self.failed = self.root / "failed"

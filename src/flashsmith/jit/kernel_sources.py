@@ -20,6 +20,9 @@ from flashsmith.jit.units import NVCC_FLAGS
 # A string is kept: static_assert has some, and a comment may not begin in one.
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
+_DIRECTIVE = re.compile(r"^(#.*)$", re.MULTILINE)
+_SPACE_AT_BRACKETS = re.compile(r" *([(){}\[\],;]) *")
+
 
 def kernel_source_stamp(csrc: Path = PACKAGE_SOURCES.csrc) -> dict[str, str]:
     """For every family: the name of its stamp's field, and the hash of its kernels' sources."""
@@ -47,6 +50,11 @@ def kernel_source_hash(kind: type[ForwardKernelConfig], csrc: Path = PACKAGE_SOU
 
 
 def _without_comments(text: str) -> str:
-    kept = _STRING_OR_COMMENT.sub(lambda match: match[1] or " ", text)
-    lines = (" ".join(line.split()) for line in kept.splitlines())
-    return "\n".join(line for line in lines if line)
+    """Nor spacing, so that code may be formatted anew; directives stay lines."""
+    kept = _STRING_OR_COMMENT.sub(lambda match: match[1] or " ", text).replace("\\\n", " ")
+    lines = "\n".join(" ".join(line.split()) for line in kept.splitlines())
+    code_and_directives = _DIRECTIVE.split(lines)
+    for i in range(0, len(code_and_directives), 2):
+        code = " ".join(code_and_directives[i].split())
+        code_and_directives[i] = _SPACE_AT_BRACKETS.sub(r"\1", code)
+    return "\n".join(code_and_directives)

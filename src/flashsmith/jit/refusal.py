@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from flashsmith.errors import BuildError
@@ -10,6 +11,8 @@ from flashsmith.jit.cache import Manifest
 from flashsmith.jit.lint import Lint
 from flashsmith.jit.ptxas import KernelResources
 from flashsmith.jit.units import TranslationUnit
+
+logger = logging.getLogger("flashsmith")
 
 _SLOW = (
     "kernels that would be slow are not built into a library; change their configuration, or allow "
@@ -29,9 +32,16 @@ def refuse_bad_kernels(units: Sequence[TranslationUnit], objects: Mapping[str, M
     cache is refused as it was when it was new.
     """
     kernels = [(unit, objects[unit.entry]) for unit in units if unit.instance is not None]
+    slow = [
+        (unit.instance, text) for unit, manifest in kernels for text in _slowness(unit, manifest)
+    ]
+    for instance, text in slow:
+        if instance is not None and spills.may_be_slow(instance):
+            logger.warning("%s: it will be slow", text)
+    refused = [text for instance, text in slow if instance and not spills.may_be_slow(instance)]
     for reason, problems in (
         (_RELEASED_EARLY, [text for kernel in kernels for text in _early_releases(*kernel)]),
-        (_SLOW, [text for kernel in kernels for text in _slowness(*kernel)]),
+        (_SLOW, refused),
     ):
         if problems:
             raise BuildError("\n  ".join([reason, *problems]))
@@ -48,7 +58,7 @@ def _early_releases(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
 def _slowness(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
     """Spills that are not allowed, and serialised instructions."""
     assert unit.instance is not None
-    allowed = spills.allowed_spill_bytes(unit.instance.config)
+    allowed = spills.allowed_spill_bytes(unit.instance)
     for kernel in (KernelResources(**figures) for figures in manifest["kernels"]):
         if kernel.spilled > allowed:
             yield (

@@ -11,10 +11,12 @@ from flashsmith.configs.families import Serving, family_of, serving
 from flashsmith.configs.family import Capability
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.gpus import get_gpu_architecture
-from flashsmith.lab.request import ON_A_GPU, Request
-from flashsmith.problem import LENGTH_BUCKETS, Problem
+from flashsmith.lab.grids import tuning_workloads
+from flashsmith.lab.request import Request
 from flashsmith.selection.choose import Source, choose
-from flashsmith.selection.tables import Entry, Measured
+from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table
+from flashsmith.tuning.portfolio import portfolios_of
 
 RULE = "rule"
 
@@ -33,6 +35,7 @@ class Explanation:
     measured: str | None = None
     next_best: str | None = None
     rule: str | None = None
+    portfolio: str | None = None
     passed_over: tuple[str, ...] = ()
 
 
@@ -48,7 +51,7 @@ def explain_all(request: Request, gpu: str | None) -> list[Explanation]:
     elif torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
         capability = torch.cuda.get_device_capability()
-    return [explain(each, gpu, capability) for each in request.workloads(ON_A_GPU)]
+    return [explain(each, gpu, capability) for each in tuning_workloads(request, gpu)]
 
 
 def _check_supported(gpu: str) -> None:
@@ -80,47 +83,57 @@ def explain(
     at = entry.workload.problem
     measured = (
         f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms and "
-        f"{row.tflops} TFLOP/s, at batch {at.batch}, heads {at.heads}, length {at.seq_len_k}"
+        f"{row.tflops} TFLOP/s, at {at.sizes} (batch x heads x length)"
     )
     return replace(
         words,
         source=choice.source.title,
-        reason=_reason(workload.problem, choice.source, entry, row),
+        reason=_reason(workload, choice.source, entry, row),
         ms=row.ms,
         tflops=row.tflops,
         measured=measured,
         next_best=_next_best(entry, row, served),
         rule=_rule(entry, row, served),
+        portfolio=_portfolio(workload, choice.source.table),
     )
 
 
-def _reason(problem: Problem, source: Source, entry: Entry, row: Measured) -> str:
-    stamp, measured = source.table.stamp, entry.workload.problem
+def _reason(workload: Workload, source: Source, entry: Entry, row: Measured) -> str:
+    stamp, table = source.table.stamp, source.table
+    measured, wanted = table.key_of(entry.workload), table.key_of(workload)
     text = (
         f"{source.title} {source.path} ({stamp.get('date')}, "
         f"flashsmith {stamp.get('flashsmith')}, driver {stamp.get('driver_version')}): "
     )
+    bucket, fastest = measured.bucket.words, entry.ranked[0].config
     if row is entry.ranked[0]:
-        text += f"the fastest of {entry.tried}, {_lengths(measured.bucket)}"
+        text += f"the fastest of {entry.tried}, for {bucket}"
+    elif not entry.ranked[0].in_portfolio:
+        text += (
+            f"the fastest of the portfolio, for {bucket}; {100 * entry.loss(row):.1f} % slower "
+            f"than {fastest}, the fastest of {entry.tried}, which is not in it"
+        )
     else:
-        fastest = entry.ranked[0].config
         text += (
             f"the fastest that serves here; {fastest}, the fastest of {entry.tried} for this "
             f"bucket, is of the {family_of(fastest).name} family"
         )
-    if measured.dtype != problem.dtype:
-        text += f"; measured for {measured.dtype}, {problem.dtype} takes the same tiles"
+    if measured.bucket != wanted.bucket:
+        text += f"; the nearest that was measured to {wanted.bucket.words}"
+    if measured.dtype != wanted.dtype:
+        text += f"; measured for {measured.dtype}, {wanted.dtype} takes the same tiles"
     return text
 
 
-def _lengths(bucket: int) -> str:
-    """Which lengths share the entry."""
-    i = LENGTH_BUCKETS.index(bucket)
-    if i == 0:
-        return f"for lengths up to {bucket}"
-    if i == len(LENGTH_BUCKETS) - 1:
-        return f"for lengths above {LENGTH_BUCKETS[i - 1]}"
-    return f"for lengths {LENGTH_BUCKETS[i - 1] + 1} to {bucket}"
+def _portfolio(workload: Workload, table: Table) -> str:
+    """What serves this kind of workload, whatever its sizes."""
+    key = table.key_of(workload)
+    kind = key.d_head, key.variant
+    (found,) = (each for each in portfolios_of(table) if (each.d_head, each.variant) == kind)
+    return (
+        f"{len(found.tiles)} kernels serve every shape of d {found.d_head} {found.variant}, and "
+        f"lose at most {100 * found.worst_loss:.1f} %"
+    )
 
 
 def _next_best(entry: Entry, row: Measured, served: Serving) -> str | None:

@@ -34,6 +34,7 @@ class Request:
         tokens, hidden: In all sequences of a batch, and heads times d_head; ``batch`` and ``heads``
             stand in their place.
         device: cuda or cpu, the emulator.
+        grids: Names of lists of sizes, for commands that take these (lab/grids.py).
     """
 
     words: tuple[str, ...] = ()
@@ -46,6 +47,11 @@ class Request:
     batch: int | None = None
     heads: int | None = None
     device: str | None = None
+    grids: tuple[str, ...] = ()
+
+    @property
+    def names_sizes(self) -> bool:
+        return any((self.seq_lens, self.tokens, self.hidden, self.batch, self.heads))
 
     @property
     def kinds(self) -> list[Kind]:

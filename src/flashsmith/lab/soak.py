@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from flashsmith.bench import environment_stamp
-from flashsmith.configs import VARIANTS, ForwardKernelConfig, KernelId
+from flashsmith.configs import ForwardKernelConfig, KernelId
 from flashsmith.lab.device import choose_device, where_it_is
 from flashsmith.lab.files import write_whole
 from flashsmith.lab.kernel_words import select_instances
@@ -29,6 +29,7 @@ from flashsmith.soak import (
     prepare,
     rule_configs,
     soak,
+    soaked_kernels,
     table_configs,
     that_run_on,
 )
@@ -95,16 +96,17 @@ def run(asked: Soak, reporter: Reporter) -> SoakReport:
     device, why = choose_device(asked.request.device)
     configs = asked.configs(device)
     reporter.note(f"on {where_it_is(device)}: {why}")
-    instances = [KernelId(cfg, variant) for cfg in configs for variant in VARIANTS]
+    case = None if asked.case is None else SoakCase.parse(asked.case)
+    kernels = soaked_kernels(configs) if case is None else [case.kernel(cfg) for cfg in configs]
     with reporter.progress() as progress:
-        load_kernels(instances, target_of(torch.device(device)), progress)
+        load_kernels(kernels, target_of(torch.device(device)), progress)
     report = SoakReport(device)
     started = time.monotonic()
     try:
-        if asked.case is None:
-            _run_many(asked, configs, device, report, reporter)
+        if case is None:
+            _run_many(asked, kernels, device, report, reporter)
         else:
-            _run_case(SoakCase.parse(asked.case), asked, configs, device, report, reporter)
+            _run_case(case, asked, kernels, device, report, reporter)
     except KeyboardInterrupt:
         reporter.note("interrupted")
     report.seconds = time.monotonic() - started
@@ -132,21 +134,21 @@ def is_log(path: Path) -> bool:
 
 def _run_many(
     asked: Soak,
-    configs: list[ForwardKernelConfig],
+    kernels: list[KernelId],
     device: str,
     report: SoakReport,
     reporter: Reporter,
 ) -> None:
     seed = random.randrange(1 << 31) if asked.seed is None else asked.seed
-    reporter.note(f"{len(configs)} kernels, each full and causal; --seed {seed}")
+    reporter.note(f"{len(kernels)} kernels; --seed {seed}")
     plan = SoakPlan(asked.seams, asked.cases, asked.seconds, _reruns(asked, device), seed)
-    soak(configs, plan, device, _Listener(report, reporter), report.tallies)
+    soak(kernels, plan, device, _Listener(report, reporter), report.tallies)
 
 
 def _run_case(
     case: SoakCase,
     asked: Soak,
-    configs: list[ForwardKernelConfig],
+    kernels: list[KernelId],
     device: str,
     report: SoakReport,
     reporter: Reporter,
@@ -154,8 +156,7 @@ def _run_case(
     reruns = _reruns(asked, device)
     prepared = prepare(case, device)
     load = CardLoad() if device == "cuda" and reruns else None
-    for cfg in configs:
-        instance = KernelId(cfg, case.variant)
+    for instance in kernels:
         report.tallies[instance] = tally = Tally(instance)
         verdict = check(instance, prepared, reruns=reruns, load=load)
         tally.add(verdict)

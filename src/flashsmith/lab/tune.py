@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +21,16 @@ from flashsmith.configs import (
 from flashsmith.configs.families import families_for
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.lab.device import choose_device
+from flashsmith.lab.grids import tuning_workloads
 from flashsmith.lab.kernel_words import select_instances
 from flashsmith.lab.reporter import Reporter
-from flashsmith.lab.request import ON_A_GPU, Grid, Request
+from flashsmith.lab.request import Grid, Request
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
+from flashsmith.selection.table_text import TITLE
 from flashsmith.selection.tables import Table, user_table_path
 from flashsmith.tuning import KernelLab, journal_path, make_plan, tuning_session
+from flashsmith.tuning.portfolio import Portfolio, portfolios_of
 from flashsmith.tuning.ranking import counting_arch, memory_work
 from flashsmith.tuning.search import REPEATS
 
@@ -41,6 +43,7 @@ class Tuned:
 
     path: Path
     found: Table
+    portfolios: Sequence[Portfolio]  # of the whole table
 
 
 def candidates(
@@ -81,7 +84,7 @@ def measure(
         repeats: Timed runs of each finalist; None: the tuner's.
         fresh: Discard what the table, or an interrupted run, has.
     """
-    workloads = request.workloads(ON_A_GPU)
+    workloads = tuning_workloads(request, None)
     if request.words:  # wrong ones, on any architecture, are told before the GPU is asked for
         candidates(request.words, workloads, counting_arch([]))
     device, why = choose_device(None)
@@ -91,8 +94,9 @@ def measure(
             "--emulator-counts ranks by what the emulator counts"
         )
     (arch,) = target_of(torch.device(device)).archs
-    plan = make_plan(workloads, candidates(request.words, workloads, arch), arch)
     stamp = environment_stamp()
+    workloads = tuning_workloads(request, stamp["gpu"])
+    plan = make_plan(workloads, candidates(request.words, workloads, arch), arch, stamp["gpu"])
     out = out or user_table_path(stamp["gpu"])
     if fresh:
         refuse_to_discard_others(out)
@@ -110,18 +114,12 @@ def measure(
                 f"{journal_path(out)} has what is measured; the same command goes on from there"
             )
             raise
-    return Tuned(out, found)
+    return Tuned(out, found, portfolios_of(Table.read(out)))
 
 
 def refuse_to_discard_others(out: Path) -> None:
     """Raises ValueError if there is a file at ``out`` that the tuner has not written."""
-    if not out.exists():
-        return
-    try:
-        document = json.loads(out.read_bytes())
-    except (OSError, ValueError):
-        document = None
-    if not (isinstance(document, dict) and {"stamp", "entries"} <= document.keys()):
+    if out.exists() and not out.read_bytes().startswith(TITLE.encode()):
         raise ValueError(
             f"--force discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
             "choose another --out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import torch
 
@@ -20,8 +21,20 @@ def check_before_building(cfg: ForwardKernelConfig, **tensors: torch.Tensor) -> 
 
     Raises:
         TypeError: A tensor of another dtype than q or ``cfg``, or one inside a function transform.
+        ValueError: Rows that ``cfg`` has no room for.
     """
     refuse_transforms(**tensors)
+    _check_dtypes(cfg, tensors)
+    for name, what in (("q", "d_head"), ("v", "d_v")):
+        size = tensors[name].shape[-1]
+        if size > cfg.d_head:
+            raise ValueError(
+                f"{name} has {what} {size}, but the configuration is for at most {cfg.d_head}; "
+                "pass a configuration of that d_head (64, 96, 128, 192 or 256)"
+            )
+
+
+def _check_dtypes(cfg: ForwardKernelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     q, expected = tensors["q"], cfg.dtype.to_torch_dtype()
     supported = [dtype.to_torch_dtype() for dtype in DType]
     for name, tensor in tensors.items():

@@ -6,18 +6,26 @@ from flashsmith.reference.attention import (
     reference_attention,
     reference_by_head,
     reference_lse,
-    score_error,
 )
 from flashsmith.reference.compare import Comparison, compare, compare_lse
+from flashsmith.reference.packing import Packing, lse_shape, reference_varlen
+from flashsmith.reference.scores import TANH_APPROX_ERROR, score_error, score_range
+from flashsmith.reference.semantics import Semantics
 
 __all__ = [
+    "TANH_APPROX_ERROR",
     "Comparison",
+    "Packing",
+    "Semantics",
     "attention_with_rounded_weights",
     "compare",
     "compare_lse",
+    "lse_shape",
     "lse_tolerance",
     "reference_attention",
     "reference_by_head",
     "reference_lse",
+    "reference_varlen",
     "score_error",
+    "score_range",
 ]

@@ -17,7 +17,7 @@ from flashsmith.configs import (
     Workload,
     parse_kernel_name_into_instance,
 )
-from flashsmith.configs.workload import ROW_COLUMNS
+from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 
 # Where results are looked for: those of the working directory, those of the checkout that this is
 # installed from, those that a wheel brings (pyproject.toml puts them there).
@@ -196,7 +196,7 @@ def _profile(row: dict[str, str], run: str) -> Profile:
     values = {
         name: float(text)
         for name, text in row.items()
-        if name not in _SHAPE_COLUMNS and text not in (None, "")
+        if name not in {*_SHAPE_COLUMNS, *K_COLUMNS} and text not in (None, "")
     }
     stalls = {name.removeprefix(_STALL): value for name, value in values.items() if _STALL in name}
     return Profile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flashsmith.configs import Sm90ForwardKernelConfig, Variant
-from flashsmith.configs.sm90.forward import CONSUMER_REGISTERS, WARPGROUP_SIZE, WGMMA_K, WGMMA_M
+from flashsmith.configs.sm90.forward import CONSUMER_REGISTERS, WGMMA_K, WGMMA_M
 from flashsmith.dtype import ELEMENT_BYTES
-from flashsmith.gpus import WARP_SIZE
+from flashsmith.gpus import WARP_SIZE, WARPGROUP_SIZE
 from flashsmith.report.banks import BankMap, bank_map
 from flashsmith.report.family import (
     SHARED_BYTES_PER_CYCLE,

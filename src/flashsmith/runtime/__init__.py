@@ -1,6 +1,7 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
 from flashsmith.runtime.emulation import Emulation, Site, emulation
+from flashsmith.runtime.extras import Extras
 from flashsmith.runtime.kernels import (
     Kernel,
     find_kernel,
@@ -12,6 +13,7 @@ from flashsmith.runtime.kernels import (
 
 __all__ = [
     "Emulation",
+    "Extras",
     "Kernel",
     "Site",
     "emulation",

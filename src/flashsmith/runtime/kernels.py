@@ -24,6 +24,7 @@ from flashsmith.jit import (
     built_instances,
     find_library,
 )
+from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
 from flashsmith.runtime.plan import Plan
 
 # The kinds that the libraries throw, beside Python's own.
@@ -40,14 +41,16 @@ class Kernel:
     handle: int
     entry: Any  # its function `forward`
 
-    def plan(self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None) -> Plan:
+    def plan(
+        self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
+    ) -> Plan:
         """What a call on such tensors does; their memory is not looked at.
 
         Raises:
             ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
             DeviceError: The GPU could not be asked.
         """
-        return Plan.of(self.module.plan(self.handle, q, k, v, o, lse))
+        return Plan.of(self.module.plan(self.handle, q, k, v, o, lse, *extras))
 
     def __call__(
         self,
@@ -60,19 +63,23 @@ class Kernel:
         *,
         lse: Any = None,
         workspace: Any = None,
+        extras: Extras | None = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
 
         Args:
-            q, o: (batch, seq_len_q, n_heads, d_head) tensors that speak DLPack, of the
-                configuration's dtype, on one device; o is overwritten.
-            k, v: (batch, seq_len_k, n_heads_kv, d_head).
+            q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the
+                configuration's dtype and on the device of all others.
+            k: (batch, seq_len_k, n_heads_kv, d_head).
+            v: (batch, seq_len_k, n_heads_kv, d_v).
+            o: (batch, seq_len_q, n_heads, d_v): overwritten.
             softmax_scale: Factor on q k^T.
             timed: Wait for the result and measure.
             lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten with the natural
                 logarithm of the sum of the exponentials.
             workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
                 the same time may have the same.
+            extras: What the kernel's variant takes besides; None: nothing, or a causal mask.
 
         Returns:
             Milliseconds between two events around the launch if ``timed``, else 0.
@@ -82,7 +89,10 @@ class Kernel:
             DeviceError: The GPU is too old, or refused the launch.
             EmulatorFault: The kernel broke a rule on the emulator.
         """
-        return float(self.entry(self.handle, q, k, v, o, lse, workspace, softmax_scale, timed))
+        if extras is None:
+            extras = CAUSAL_EXTRAS if self.instance.variant.causal else FULL_EXTRAS
+        tensors = q, k, v, o, lse, workspace
+        return float(self.entry(self.handle, *tensors, softmax_scale, timed, *extras))
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,20 @@ def loaded_instances(target: Target) -> set[KernelId]:
     }
 
 
+def existing_instances(target: Target) -> set[KernelId]:
+    """The kernels that ``find_kernel`` finds without building."""
+    return loaded_instances(target) | built_instances(target)
+
+
+def is_loaded(instance: KernelId, target: Target) -> bool:
+    return _find_loaded(instance, target) is not None
+
+
+def is_at_hand(instance: KernelId, target: Target) -> bool:
+    """Whether ``find_kernel`` finds the kernel without building it."""
+    return is_loaded(instance, target) or find_library([instance], target) is not None
+
+
 def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:
     """The kernel of ``instance``: a loaded one, else from the cache, else built now.
 
@@ -142,7 +166,7 @@ def find_kernel(instance: KernelId, target: Target, progress: Progress | None = 
         ValueError: The configuration is illegal for the target.
         ToolchainError, BuildError, CacheError: Building failed.
     """
-    kernel = _found.get(target, {}).get(instance) or _look_up(instance, target)
+    kernel = _find_loaded(instance, target)
     if kernel is not None:
         return kernel
     library = load_kernels([instance], target, progress)
@@ -185,6 +209,10 @@ def find_kernels(
     return [find_kernel(each, target) for each in instances]
 
 
+def _find_loaded(instance: KernelId, target: Target) -> Kernel | None:
+    return _found.get(target, {}).get(instance) or _look_up(instance, target)
+
+
 def _look_up(instance: KernelId, target: Target) -> Kernel | None:
     """In the loaded libraries; what is found is remembered."""
     with _lock:
@@ -195,13 +223,12 @@ def _look_up(instance: KernelId, target: Target) -> Kernel | None:
 
 
 def _not_found(instance: KernelId, target: Target) -> KernelNotFoundError:
-    existing = {*loaded_instances(target), *built_instances(target)}
     alike = sorted(
         k
-        for k in existing
+        for k in existing_instances(target)
         if k.variant == instance.variant and type(k.config) is type(instance.config)
     )
-    closest = sorted(alike, key=lambda other: _distance(other.config, instance.config))[:3]
+    closest = sorted(alike, key=lambda other: find_distance(other.config, instance.config))[:3]
     have = "; ".join(k.name for k in closest) or "none"
     return KernelNotFoundError(
         f"config {instance.name} is in no library for {target.name}, and FLASHSMITH_BUILD=0 "
@@ -210,6 +237,9 @@ def _not_found(instance: KernelId, target: Target) -> KernelNotFoundError:
     )
 
 
-def _distance(a: ForwardKernelConfig, b: ForwardKernelConfig) -> int:
-    """In how many fields two configurations of a family differ."""
+def find_distance(a: ForwardKernelConfig, b: ForwardKernelConfig) -> int:
+    """In how many fields two configurations differ; those of two families in more than any of
+    one."""
+    if type(a) is not type(b):
+        return max(len(fields(a)), len(fields(b))) + 1
     return sum(getattr(a, field.name) != getattr(b, field.name) for field in fields(a))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from flashsmith.configs import DType, ForwardKernelConfig, Variant, Workload
+from flashsmith.configs import CAUSAL, FULL, DType, ForwardKernelConfig, Variant, Workload
 from flashsmith.configs.families import family_of, serving
 from flashsmith.configs.family import Capability
+from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
+from flashsmith.gpus import count_multiprocessors
 from flashsmith.problem import Problem
+from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import (
-    Entry,
-    Measured,
     Table,
     mismatches,
     shipped_table_path,
@@ -52,9 +53,8 @@ class Choice:
         """In one line, where the configuration comes from."""
         if self.source is None or self.entry is None:
             return f"the rule: {family_of(self.config).rule_in_words}"
-        dtype, d_head, variant, bucket = self.entry.workload.tuning_key
-        key = f"{dtype} d {d_head} {variant}"
-        return f"{self.source.title} {self.source.path}, {key}, lengths of bucket {bucket}"
+        key = self.source.table.key_of(self.entry.workload)
+        return f"{self.source.title} {self.source.path}, {key.words}"
 
 
 def select_config(
@@ -67,9 +67,10 @@ def select_config(
     """The configuration for q and k: from the tuned tables of its GPU, else by rule.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
-    both again for the other 16-bit dtype, whose tiles serve as well; then the rule of the newest
-    family that serves. Kernels of the sm90 family come into question on compute capability 9.0
-    alone. CPU tensors: the rule of the plainest family that serves. Nothing is ever measured here.
+    their entries for grids that fill the GPU otherwise, the most alike first; then all of this for
+    the other 16-bit dtype, whose tiles serve as well; then the rule of the newest family that
+    serves. Kernels of the sm90 family come into question on compute capability 9.0 alone. CPU
+    tensors: the rule of the plainest family that serves. Nothing is ever measured here.
     `flashsmith tune --explain` shows the choice.
 
     Args:
@@ -102,13 +103,22 @@ def choose(workload: Workload, gpu: str | None, capability: Capability | None = 
         return Choice(served.rule_config, (why,))
     sources, refused = find_tables(gpu)
     passed_over = list(refused)
-    for source, entry in _entries_for(sources, workload, passed_over):
-        why_not = ""
-        for row in entry.ranked:
+    multiprocessors = count_multiprocessors(gpu)
+    key = workload.tuning_key(multiprocessors)
+    for source, entry in _entries_for(sources, key, passed_over):
+        why_not = "none is in the portfolio"
+        for row in entry.choices:
             config = row.config.for_dtype(workload.problem.dtype)
+            config = config.with_room_for(workload.variant)
             why_not = served.why_not(config)
-            if not why_not:
-                return Choice(config, tuple(passed_over), source, entry, row)
+            if why_not:
+                continue
+            if source.table.key_of(entry.workload).bucket != key.bucket and (
+                why_rather := served.why_rather_the_rule(config, multiprocessors)
+            ):
+                passed_over.append(f"{source.title} {source.path}: {why_rather}")
+                return Choice(served.rule_config, tuple(passed_over))
+            return Choice(config, tuple(passed_over), source, entry, row)
         passed_over.append(f"{source.title} {source.path}: none of its kernels serves: {why_not}")
     return Choice(served.rule_config, tuple(passed_over))
 
@@ -143,7 +153,13 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
 def forget_tables() -> None:
     """Has the tables read again at the next choice."""
     find_tables.cache_clear()
+    select_for.cache_clear()
     _select.cache_clear()
+    forget_calls()
+
+
+def forget_calls() -> None:
+    """Has what came of choices thought over at the next call."""
     for clear in _dependent:
         clear()
 
@@ -157,20 +173,19 @@ def forget_with_tables(clear: Callable[[], None]) -> None:
 
 
 def _entries_for(
-    sources: tuple[Source, ...], workload: Workload, passed_over: list[str]
+    sources: tuple[Source, ...], key: TuningKey, passed_over: list[str]
 ) -> Iterator[tuple[Source, Entry]]:
     """The entries that may serve, best first; what is missing goes to ``passed_over``."""
-    dtype, d_head, variant, bucket = workload.tuning_key
-    for wanted in (dtype, *(other for other in DType if other != dtype)):
-        for source in sources:
-            entry = source.table.entries.get((wanted, d_head, variant, bucket))
-            if entry is not None:
-                yield source, entry
-                continue
-            passed_over.append(
-                f"{source.title} {source.path}: no entry for {wanted}, d_head {d_head}, {variant}, "
-                f"lengths of bucket {bucket}"
-            )
+    for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
+        keys = [key._replace(dtype=dtype, bucket=bucket) for bucket in key.bucket.likewise()]
+        for wanted in keys:
+            for source in sources:
+                entry = source.table.entries.get(wanted)
+                if entry is not None:
+                    yield source, entry
+                elif wanted is keys[0] and not source.table.entries.keys() & set(keys):
+                    lengths = f"{dtype} d {key.d_head} {key.variant}, {key.bucket.lengths}"
+                    passed_over.append(f"{source.title} {source.path}: no entry for {lengths}")
 
 
 @functools.lru_cache(_PROBLEMS_REMEMBERED)
@@ -184,18 +199,34 @@ def _select(
     if dtype not in _DTYPES:
         raise TypeError(f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16")
     problem = Problem.of_shapes(_DTYPES[dtype], q_shape, k_shape)
-    gpu, capability = None, None
-    if device.type == "cuda":
-        gpu = torch.cuda.get_device_name(device)
-        capability = torch.cuda.get_device_capability(device)
-    chosen = choose(Workload(problem, Variant(bool(causal))), gpu, capability)
-    _reasons[chosen.config, causal, device] = chosen.reason
+    return select_for(Workload(problem, CAUSAL if causal else FULL), device)
+
+
+@functools.lru_cache(_PROBLEMS_REMEMBERED)
+def select_for(workload: Workload, device: torch.device) -> ForwardKernelConfig:
+    """The configuration for a workload on a device. Raises: as ``choose``."""
+    chosen = choose(workload, *gpu_of(device))
+    remember_reason(chosen.config, workload.variant, device, chosen.reason)
     return chosen.config
 
 
-_reasons: dict[tuple[ForwardKernelConfig, bool, torch.device], str] = {}
+def gpu_of(device: torch.device) -> tuple[str | None, Capability | None]:
+    """The name and compute capability of a device; None of a CPU."""
+    if device.type != "cuda":
+        return None, None
+    return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
 
 
-def why_chosen(config: ForwardKernelConfig, causal: bool, device: torch.device) -> str | None:
-    """Why ``select_config`` took a configuration, the last time; None if it did not."""
-    return _reasons.get((config, causal, device))
+_reasons: dict[tuple[ForwardKernelConfig, Variant, torch.device], str] = {}
+
+
+def remember_reason(
+    config: ForwardKernelConfig, variant: Variant, device: torch.device, reason: str
+) -> None:
+    """For ``why_chosen``."""
+    _reasons[config, replace(variant, padded=False), device] = reason
+
+
+def why_chosen(config: ForwardKernelConfig, variant: Variant, device: torch.device) -> str | None:
+    """Why ``select_for`` took a configuration, the last time; None if it did not."""
+    return _reasons.get((config, replace(variant, padded=False), device))

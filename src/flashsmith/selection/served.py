@@ -7,12 +7,13 @@ from contextlib import suppress
 from itertools import product
 
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
-from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for
+from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for, family_of, serving
 from flashsmith.configs.family import Capability
+from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import get_gpu_architecture
-from flashsmith.problem import LENGTH_BUCKETS, Problem
-from flashsmith.selection.choose import choose
+from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
+from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
+from flashsmith.selection.choose import Choice, choose
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 
@@ -26,7 +27,7 @@ def served_instances(
 ) -> list[KernelId]:
     """What ``attention`` takes for all shapes that it serves on a GPU, sorted.
 
-    The tables' choices for each bucket of lengths, and the rule's.
+    The tables' choices for each bucket, and where there is none, the rule's.
 
     Args:
         gpu: The GPU's name, or an architecture; None: CPU tensors, on the emulator.
@@ -36,16 +37,29 @@ def served_instances(
         DeviceError: The GPU is too old for every family.
         ValueError: No GPU of this name is known.
     """
-    families = families_for(gpu, capability)
-    # Tables tell lengths apart by their buckets.
-    lengths = {*LENGTH_BUCKETS, *(n for family in families for n in family.rule_lengths)}
+    families_for(gpu, capability)
+    heads = count_multiprocessors(gpu or "")
     found = set()
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
-        for seq_len in lengths:
-            workload = Workload(Problem.square(dtype, d_head, 1, 1, seq_len), variant)
+        for seq_len_k, fill in product(LENGTH_BUCKETS, FILL_BUCKETS):
+            problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
             with suppress(ValueError):  # attention refuses it, too
-                found.add(KernelId(choose(workload, gpu, capability).config, variant))
+                workload = Workload(problem, variant)
+                choice = choose(workload, gpu, capability)
+                configs = [choice.config]
+                if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
+                    # The rule may come first for some of the bucket, and tells more apart.
+                    rule = serving(workload, gpu, capability).rule_config
+                    configs += family_of(rule).rule_configs(dtype, d_head)
+                found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
+
+
+def _is_of_its_bucket(choice: Choice, key: TuningKey) -> bool:
+    """Whether what was measured for just this bucket was chosen."""
+    if choice.source is None or choice.entry is None:
+        return False
+    return choice.source.table.key_of(choice.entry.workload).bucket == key.bucket
 
 
 def gpus_with_tables(arch: str) -> list[str]:
@@ -53,7 +67,7 @@ def gpus_with_tables(arch: str) -> list[str]:
     capability = get_gpu_architecture(arch).compute_capability
     folders = {path(arch).parent: None for path in (shipped_table_path, user_table_path)}
     names: dict[str, None] = {}
-    for file in (file for folder in folders for file in sorted(folder.glob("*.json"))):
+    for file in (file for folder in folders for file in sorted(folder.glob("*.csv"))):
         try:
             name = Table.read(file).stamp["gpu"]
             if get_gpu_architecture(name).compute_capability == capability:

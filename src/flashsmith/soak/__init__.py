@@ -6,10 +6,11 @@ A kernel enters a table of tuned configurations only if it passed. `flashsmith s
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
-from flashsmith.soak.kernels import rule_configs, table_configs, that_run_on
+from flashsmith.soak.kernels import rule_configs, soaked_kernels, table_configs, that_run_on
 from flashsmith.soak.load import CardLoad
 from flashsmith.soak.log import reproduce, write_csv
-from flashsmith.soak.prepared import PreparedCase, prepare
+from flashsmith.soak.meaning import Meaning, Ragged
+from flashsmith.soak.prepared import PreparedCase, Truth, prepare, truth_of
 from flashsmith.soak.session import SoakPlan, Tally, soak
 from flashsmith.soak.values import Values
 
@@ -18,10 +19,13 @@ __all__ = [
     "RERUNS",
     "CardLoad",
     "Extent",
+    "Meaning",
     "PreparedCase",
+    "Ragged",
     "SoakCase",
     "SoakPlan",
     "Tally",
+    "Truth",
     "Values",
     "Verdict",
     "check",
@@ -32,8 +36,10 @@ __all__ = [
     "rule_configs",
     "seam_cases",
     "soak",
+    "soaked_kernels",
     "table_configs",
     "takes",
     "that_run_on",
+    "truth_of",
     "write_csv",
 ]

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from flashsmith.configs import VARIANTS, ForwardKernelConfig, Variant
+from flashsmith.configs import ForwardKernelConfig, Variant
 from flashsmith.problem import Problem
 from flashsmith.soak.case import SoakCase
+from flashsmith.soak.draw_meaning import with_meaning
 from flashsmith.soak.layout import LAYOUTS
+from flashsmith.soak.meaning import weighs_keys
 from flashsmith.soak.values import PATTERNS, Values
 
 _ROWS_OF_A_WARPGROUP = 64
@@ -50,15 +52,14 @@ def seam_cases(config: ForwardKernelConfig, variant: Variant, extent: Extent) ->
     drawn = [*_many_tiles(config, extent), *_edges(config), *_patterns(config)]
     if variant.causal:
         drawn += _first_rows(config)
+    rng = Random(f"{config.short_form()} {variant.name}")
+    placed = (
+        replace(case, layout=LAYOUTS[i % len(LAYOUTS)], seed=i) for i, case in enumerate(drawn)
+    )
     return [
-        replace(
-            case,
-            variant=variant,
-            layout=LAYOUTS[i % len(LAYOUTS)] if case.layout == "contiguous" else case.layout,
-            seed=i,
-        )
-        for i, case in enumerate(drawn)
-        if not (variant.causal and case.values.reach_hidden_rows)
+        with_meaning(rng, case, variant, config)
+        for case in placed
+        if not (weighs_keys(variant) and case.values.reach_hidden_rows)
     ]
 
 
@@ -158,12 +159,13 @@ def all_values(config: ForwardKernelConfig) -> list[Values]:
     return [v for v in drawn if not (v.make_scores_nan and config.has_polynomials)]
 
 
-def random_case(rng: Random, config: ForwardKernelConfig, extent: Extent) -> SoakCase:
-    """Any case that the configuration takes, with lengths that favour the edges of its blocks."""
-    variant = rng.choice(VARIANTS)
+def random_case(
+    rng: Random, config: ForwardKernelConfig, variant: Variant, extent: Extent
+) -> SoakCase:
+    """Any case that the kernel takes, with lengths that favour the edges of its blocks."""
     values = rng.choice(
         [Values()] * 4
-        + [v for v in all_values(config) if not (variant.causal and v.reach_hidden_rows)]
+        + [v for v in all_values(config) if not (weighs_keys(variant) and v.reach_hidden_rows)]
     )
     while True:
         heads, heads_kv = rng.choice(((1, 1), (2, 2), (2, 1), (4, 2), (6, 3), (5, 1), (8, 2)))
@@ -178,12 +180,12 @@ def random_case(rng: Random, config: ForwardKernelConfig, extent: Extent) -> Soa
         )
         case = SoakCase(
             _fitted(problem, extent),
-            variant,
             softmax_scale=rng.choice((None, None, None, 0.01, 1.0, 0.3)),
             layout=rng.choice(LAYOUTS),
             values=values,
             seed=rng.randrange(1 << 31),
         )
+        case = with_meaning(rng, case, variant, config)
         if case.problem.n_scores <= extent.max_scores:
             return case
 

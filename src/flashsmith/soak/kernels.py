@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 import torch
 
-from flashsmith.configs import DType, ForwardKernelConfig, sort_key
+from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId, sort_key
 from flashsmith.configs.families import FAMILIES
 from flashsmith.runtime.device import target_of
 from flashsmith.selection.tables import (
@@ -16,14 +16,16 @@ from flashsmith.selection.tables import (
     shipped_table_paths,
     user_table_path,
 )
+from flashsmith.soak.draw_meaning import MIXED_VARIANTS
 
 
 def rule_configs() -> list[ForwardKernelConfig]:
     """What the rules of all families choose, for every dtype, d_head and length, sorted."""
     chosen = {
-        family.rule(dtype, d_head, seq_len)
+        config
         for family in FAMILIES
-        for dtype, d_head, seq_len in product(DType, family.d_heads, family.rule_lengths)
+        for dtype, d_head in product(DType, family.d_heads)
+        for config in family.rule_configs(dtype, d_head)
     }
     return sorted(chosen, key=sort_key)
 
@@ -47,6 +49,16 @@ def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
         raise ValueError(f"there is no table for {gpu}; `flashsmith tune` makes one")
     entries = [entry for path in paths for entry in Table.read(path).entries.values()]
     return list(dict.fromkeys(row.config for entry in entries for row in entry.ranked))
+
+
+def soaked_kernels(configs: Sequence[ForwardKernelConfig]) -> list[KernelId]:
+    """Each configuration full, causal, and with one more variant, another from one to the next."""
+    drawn = (
+        KernelId(cfg.with_room_for(variant), variant)
+        for i, cfg in enumerate(configs)
+        for variant in (*VARIANTS, MIXED_VARIANTS[i % len(MIXED_VARIANTS)])
+    )
+    return list(dict.fromkeys(drawn))
 
 
 def that_run_on(configs: Iterable[ForwardKernelConfig], device: str) -> list[ForwardKernelConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ LAYOUTS = ("contiguous", "padded", "heads_first", "packed")
 
 _GUARD = 7.0  # stands around o; no kernel writes it there again
 _PADDING = 8  # elements: 16 bytes, to which rows have to be aligned
+_DENSE = 4  # dimensions
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,25 @@ def place(layout: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pla
     """q, k and v, contiguous so far, as ``layout`` has them, with o and lse likewise.
 
     contiguous; padded: rows with a gap between them; heads_first: (batch, heads, seq_len, d_head)
-    seen as (batch, seq_len, heads, d_head); packed: slices of one tensor along its heads, q alone
-    where its length is another one. o is inside a larger tensor under all of them.
+    seen as (batch, seq_len, heads, d_head); packed: slices of one tensor along its heads, as far as
+    sizes agree. o is inside a larger tensor under all of them.
+
+    Tensors without a batch, (total, heads, d_head), are laid out as those of a batch of 1.
     """
     arrange, room_for_o = _ARRANGEMENTS[layout]
-    q, k, v = arrange(q, k, v)
-    o, around_o = room_for_o(q)
-    batch, seq_len, heads, _ = q.shape
+    batched = [t if t.ndim == _DENSE else t.unsqueeze(0) for t in (q, k, v)]
+    batch, seq_len, heads, _ = batched[0].shape
+    o, around_o = room_for_o(q, (batch, seq_len, heads, v.shape[-1]))
     flat = q.new_empty(batch * heads * seq_len + 2 * _PADDING, dtype=torch.float32)
     lse = flat[_PADDING:-_PADDING].view(batch, heads, seq_len)
-    return Placed(q, k, v, o, lse, (around_o, flat))
+    q_, k_, v_, o, lse = (
+        t.squeeze(0) if like.ndim < _DENSE else t
+        for t, like in zip((*arrange(*batched), o, lse), (q, k, v, q, q), strict=True)
+    )
+    return Placed(q_, k_, v_, o, lse, (around_o, flat))
 
 
+_Shape = tuple[int, int, int, int]
 _Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _Room = tuple[torch.Tensor, torch.Tensor]  # o, and what it is inside
 
@@ -82,32 +91,37 @@ def _heads_first(*qkv: torch.Tensor) -> _Three:
 
 
 def _packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _Three:
-    sizes = [t.shape[2] for t in (q, k, v)]
-    if q.shape[1] == k.shape[1]:
-        q, k, v = torch.split(torch.cat([q, k, v], 2), sizes, 2)
+    if k.shape[3] != v.shape[3]:
+        return _padded(q, k, v)
+    if q.shape[:2] == k.shape[:2]:
+        q, k, v = _side_by_side(q, k, v)
     else:
-        k, v = torch.split(torch.cat([k, v], 2), sizes[1:], 2)
+        k, v = _side_by_side(k, v)
     return q, k, v
 
 
-def _room_in_a_row(q: torch.Tensor) -> _Room:
-    flat = q.new_empty(q.numel() + 2 * _PADDING)
-    return flat[_PADDING:-_PADDING].view(q.shape), flat
+def _side_by_side(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.split(torch.cat(tensors, 2), [t.shape[2] for t in tensors], 2)
 
 
-def _room_between(q: torch.Tensor) -> _Room:
-    batch, seq_len, heads, d_head = q.shape
-    whole = q.new_empty(batch, seq_len + 2, heads + 1, d_head + 2 * _PADDING)
+def _room_in_a_row(q: torch.Tensor, shape: _Shape) -> _Room:
+    flat = q.new_empty(math.prod(shape) + 2 * _PADDING)
+    return flat[_PADDING:-_PADDING].view(shape), flat
+
+
+def _room_between(q: torch.Tensor, shape: _Shape) -> _Room:
+    batch, seq_len, heads, d_v = shape
+    whole = q.new_empty(batch, seq_len + 2, heads + 1, d_v + 2 * _PADDING)
     return whole[:, 1:-1, :-1, _PADDING:-_PADDING], whole
 
 
-def _room_between_heads_first(q: torch.Tensor) -> _Room:
-    batch, seq_len, heads, d_head = q.shape
-    whole = q.new_empty(batch, heads, seq_len + 2, d_head + 2 * _PADDING)
+def _room_between_heads_first(q: torch.Tensor, shape: _Shape) -> _Room:
+    batch, seq_len, heads, d_v = shape
+    whole = q.new_empty(batch, heads, seq_len + 2, d_v + 2 * _PADDING)
     return whole[:, :, 1:-1, _PADDING:-_PADDING].transpose(1, 2), whole
 
 
-_ARRANGEMENTS: dict[str, tuple[Callable[..., _Three], Callable[[torch.Tensor], _Room]]] = {
+_ARRANGEMENTS: dict[str, tuple[Callable[..., _Three], Callable[[torch.Tensor, _Shape], _Room]]] = {
     "contiguous": (_as_they_are, _room_in_a_row),
     "padded": (_padded, _room_between),
     "heads_first": (_heads_first, _room_between_heads_first),

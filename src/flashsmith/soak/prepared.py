@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
-from flashsmith.problem import Problem
 from flashsmith.reference import (
+    TANH_APPROX_ERROR,
+    Comparison,
+    Packing,
+    Semantics,
     attention_with_rounded_weights,
+    compare,
+    compare_lse,
+    lse_shape,
     lse_tolerance,
     reference_attention,
     reference_lse,
     score_error,
+    score_range,
 )
+from flashsmith.runtime import Extras
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.layout import Placed, place
+from flashsmith.soak.meaning import Lengths
 from flashsmith.soak.values import QKV, make_values
 
 _MAX_SCORES_AT_ONCE = 1 << 26  # half a gigabyte of float64, of which several are alive
+_ROWS_BEHIND_ALL = 3  # of packed tensors, which belong to no sequence
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is right, and how far off a kernel may be."""
+    """What is right, and how far off a kernel may be. Rows that no sequence uses are NaN."""
 
-    o: torch.Tensor  # (batch, seq_len_q, heads, d_head), float64
+    o: torch.Tensor  # laid out as q, float64
     low_precision: torch.Tensor  # the same with weights in q's dtype
-    allowance: torch.Tensor  # (batch, seq_len_q, heads, 1): what the error of scores does to o
-    lse: torch.Tensor  # (batch, heads, seq_len_q), float64
+    allowance: torch.Tensor  # as o, but for one element a row: what the error of scores does to o
+    lse: torch.Tensor  # (batch, heads, seq_len_q) or (heads, total_q), float64
     lse_tolerance: torch.Tensor
+    spread: torch.Tensor  # as allowance: what the range of a row's scores is to o
+    lse_spread: torch.Tensor  # and to lse
+    used: torch.Tensor  # as allowance, bool: whether a sequence uses the row
+    lse_used: torch.Tensor  # as lse
+
+    def compare(
+        self,
+        o: torch.Tensor,
+        lse: torch.Tensor,
+        *,
+        error_of_exp: float = 0.0,
+        error_of_range: float = 0.0,
+    ) -> tuple[Comparison, Comparison]:
+        """Of a kernel's o and of its log-sum-exp, into memory that was NaN.
+
+        Args:
+            error_of_exp: Relative, of the kernel's exponentials.
+            error_of_range: By how much of their range its scores may be off.
+        """
+        allowance = self.allowance + error_of_range * self.spread
+        tolerance = self.lse_tolerance + error_of_range * self.lse_spread + error_of_exp
+        return (
+            compare(o, self.o, self.low_precision, allowance),
+            compare_lse(lse, self.lse, tolerance),
+        )
 
 
 @dataclass(frozen=True)
@@ -38,66 +74,134 @@ class PreparedCase:
     case: SoakCase
     placed: Placed
     inputs: QKV  # copies of q, k and v, which no kernel may change
-    truth: Truth | None  # None where there is nothing to compute, or no key
+    extras: Extras
+    truth: Truth | None  # None where there is nothing to compute
 
 
 def prepare(case: SoakCase, device: str) -> PreparedCase:
-    """The tensors of a case on ``device``, cuda or cpu, and its reference, computed there."""
-    inputs = make_values(
+    """The tensors of a case on ``device``, cuda or cpu, and its reference, computed there.
+
+    What no sequence uses of q, k and v is NaN.
+    """
+    q, k, v = make_values(
         case.values,
         case.problem.q_shape,
         case.problem.k_shape,
+        (*case.problem.k_shape[:3], case.problem.d_v),
         case.problem.dtype.to_torch_dtype(),
         scale=case.scale,
-        causal=case.variant.causal,
+        causal=case.meaning.causal,
         seed=case.seed,
         device=device,
     )
-    placed = place(case.layout, *(tensor.clone() for tensor in inputs))
-    truth = _truth(case, inputs) if case.problem.n_scores else None
-    return PreparedCase(case, placed, inputs, truth)
+    ragged = case.ragged
+    q = _cut(q, ragged.lengths_q, ragged.used_q)
+    k, v = (_cut(t, ragged.lengths_k, ragged.used_k) for t in (k, v))
+    placed = place(case.layout, *(tensor.clone() for tensor in (q, k, v)))
+    semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
+    packing = ragged.packing(device)
+    truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
+    extras = _extras(semantics, packing, case.problem.seq_len_q)
+    return PreparedCase(case, placed, (q, k, v), extras, truth)
 
 
-def _truth(case: SoakCase, inputs: QKV) -> Truth:
-    parts = [_truth_of_part(case, *part) for part in _parts(case.problem, inputs)]
-
-    def join(name: str) -> torch.Tensor:
-        # A part is some heads of one sample: (1, seq_len, some, ...) or (1, some, seq_len).
-        heads_first = [
-            getattr(part, name) if name.startswith("lse") else getattr(part, name).transpose(1, 2)
-            for part in parts
-        ]
-        whole = torch.cat(heads_first, 1)
-        whole = whole.view(case.problem.batch, case.problem.heads, *whole.shape[2:])
-        return whole if name.startswith("lse") else whole.transpose(1, 2)
-
-    return Truth(*map(join, Truth.__dataclass_fields__))
-
-
-def _parts(problem: Problem, inputs: QKV) -> Iterator[QKV]:
-    """Heads of one sample, as many at once as memory allows: those of one head of k at least."""
-    q, k, v = inputs
-    sharing = problem.heads // problem.heads_kv
-    scores = problem.seq_len_q * problem.seq_len_k * sharing
-    at_once = max(1, min(problem.heads_kv, _MAX_SCORES_AT_ONCE // scores))
-    for sample in range(problem.batch):
-        for first in range(0, problem.heads_kv, at_once):
-            shared = slice(first, first + at_once)
-            own = slice(first * sharing, (first + at_once) * sharing)
-            row = slice(sample, sample + 1)
-            yield q[row, :, own], k[row, :, shared], v[row, :, shared]
+def _extras(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
+    """As kernels take them."""
+    left, right = semantics.window_size
+    return Extras(
+        **vars(packing),
+        alibi_slopes=semantics.alibi_slopes,
+        bias=semantics.bias,
+        sinks=semantics.sinks,
+        softcap=semantics.softcap,
+        window_left=left,
+        window_right=0 if semantics.causal else right,
+        top_left=semantics.top_left,
+        max_seqlen_q=-1 if packing.cu_seqlens_q is None else longest_q,
+    )
 
 
-def _truth_of_part(case: SoakCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Truth:
-    options = {"causal": case.variant.causal, "softmax_scale": case.softmax_scale}
-    lse = reference_lse(q, k, **options)  # type: ignore[arg-type]
-    error = score_error(q, k, **options)  # type: ignore[arg-type]
-    largest_v = v.float().where(v.isfinite(), 0).abs().max()
+def truth_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, semantics: Semantics, packing: Packing
+) -> Truth:
+    """What kernels have to compute of these tensors, in parts as large as memory allows."""
+    rows, of_lse = q.shape[:-1], lse_shape(q)
+
+    def full(shape: tuple[int, ...], value: float | bool) -> torch.Tensor:
+        dtype = torch.bool if isinstance(value, bool) else torch.float64
+        return torch.full(shape, value, dtype=dtype, device=q.device)
+
+    truth = Truth(
+        o=full((*rows, v.shape[-1]), math.nan),
+        low_precision=full((*rows, v.shape[-1]), math.nan),
+        allowance=full((*rows, 1), 0.0),
+        lse=full(of_lse, math.nan),
+        lse_tolerance=full(of_lse, 0.0),
+        spread=full((*rows, 1), 0.0),
+        lse_spread=full(of_lse, 0.0),
+        used=full((*rows, 1), False),
+        lse_used=full(of_lse, False),
+    )
+    for sequence in packing.sequences(q, k, semantics):
+        own = sequence.of_q(q), sequence.of_k(k), sequence.of_k(v)
+        for heads, shared in _head_slices(*own[:2]):
+            meaning = sequence.semantics.part(slice(0, 1), heads)
+            part = own[0][:, :, heads], own[1][:, :, shared], own[2][:, :, shared]
+            found = _truth_of_part(*part, meaning)
+            for each in fields(Truth):
+                whole, value = getattr(truth, each.name), getattr(found, each.name)
+                if each.name.startswith("lse"):
+                    sequence.of_lse(whole)[:, heads] = value
+                else:
+                    sequence.of_q(whole)[:, :, heads] = value
+    return truth
+
+
+def _cut(t: torch.Tensor, lengths: Lengths | None, used: Lengths | None) -> torch.Tensor:
+    """The sequences of a dense tensor, packed if they have lengths; NaN where they are not used."""
+    if used is not None:
+        for sequence, n in zip(t, used, strict=True):
+            sequence[n:] = math.nan
+    if lengths is None:
+        return t
+    behind = t.new_full((_ROWS_BEHIND_ALL, *t.shape[2:]), math.nan)
+    return torch.cat([*(sequence[:n] for sequence, n in zip(t, lengths, strict=True)), behind])
+
+
+def _head_slices(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+    """Heads of q with their heads of k, as many at once as memory allows."""
+    sharing = q.shape[2] // k.shape[2]
+    scores = max(1, q.shape[1] * k.shape[1] * sharing)
+    at_once = max(1, min(k.shape[2], _MAX_SCORES_AT_ONCE // scores))
+    for first in range(0, k.shape[2], at_once):
+        end = min(first + at_once, k.shape[2])
+        yield slice(first * sharing, end * sharing), slice(first, end)
+
+
+def _truth_of_part(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, semantics: Semantics
+) -> Truth:
+    meaning = semantics.keywords
+    lse = reference_lse(q, k, **meaning)
+    error = score_error(q, k, **meaning, tanh_error=TANH_APPROX_ERROR)
+    largest_v = v.double().where(v.isfinite(), 0).abs().amax() if v.numel() else 0.0
+    spread = score_range(q, k, **meaning)
+
+    def rows_of_o(of_lse: torch.Tensor) -> torch.Tensor:
+        return of_lse.transpose(1, 2).unsqueeze(-1)
+
+    # Weights off by a factor of exp(2 e) move their mean by so much times the largest value, and
+    # never by more than from one value to another.
+    moved = (2 * error.double()).expm1().clamp(max=2)
+    allowance = rows_of_o(moved * largest_v)
     return Truth(
-        o=reference_attention(q, k, v, **options),  # type: ignore[arg-type]
-        low_precision=attention_with_rounded_weights(q, k, v, **options),  # type: ignore[arg-type]
-        # Weights off by a factor of 1 + e move their mean by 2 e times the largest value at most.
-        allowance=(2 * error * largest_v).transpose(1, 2).unsqueeze(-1).double(),
+        o=reference_attention(q, k, v, **meaning),
+        low_precision=attention_with_rounded_weights(q, k, v, **meaning).double(),
+        allowance=allowance,
         lse=lse,
-        lse_tolerance=lse_tolerance(lse, error, case.problem.seq_len_k),
+        lse_tolerance=lse_tolerance(lse, error, k.shape[1]),
+        spread=rows_of_o(2 * spread * largest_v),
+        lse_spread=spread,
+        used=torch.ones_like(allowance, dtype=torch.bool),
+        lse_used=torch.ones_like(lse, dtype=torch.bool),
     )

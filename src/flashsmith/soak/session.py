@@ -10,12 +10,7 @@ from random import Random
 
 import torch
 
-from flashsmith.configs import (
-    VARIANTS,
-    ForwardKernelConfig,
-    KernelId,
-    Variant,
-)
+from flashsmith.configs import KernelId
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
@@ -23,7 +18,7 @@ from flashsmith.soak.load import CardLoad
 from flashsmith.soak.prepared import prepare
 
 RERUNS_ON_EMULATOR = 2  # a fault there does not take luck
-Work = tuple[SoakCase, Sequence[ForwardKernelConfig]]
+Work = tuple[SoakCase, Sequence[KernelId]]
 
 
 @dataclass
@@ -57,7 +52,6 @@ class SoakPlan:
         seconds: When to stop; None: when all cases are done.
         reruns: Of every case; on a GPU so many more beside another stream.
         seed: Of the random cases.
-        variants: Of every kernel.
     """
 
     seams: bool = True
@@ -65,7 +59,6 @@ class SoakPlan:
     seconds: float | None = None
     reruns: int = RERUNS
     seed: int = 0
-    variants: Sequence[Variant] = VARIANTS
 
 
 def extent_of(device: str) -> Extent:
@@ -75,20 +68,20 @@ def extent_of(device: str) -> Extent:
 
 
 def soak(
-    configs: Sequence[ForwardKernelConfig],
+    kernels: Sequence[KernelId],
     plan: SoakPlan,
     device: str,
     report: Callable[[Verdict], None] = lambda _: None,
     tallies: dict[KernelId, Tally] | None = None,
 ) -> dict[KernelId, Tally]:
-    """Runs the kernels of ``configs`` on cases until the plan is done.
+    """Runs kernels on cases until the plan is done.
 
     The tensors and the reference of a case are made once for all kernels that take it. The cases at
     the seams of tiles come before the random ones, and groups of one dtype and d_head take turns,
     so that a limit on time cuts all of them alike.
 
     Args:
-        configs: Legal for ``device``; their kernels are loaded, or built one by one.
+        kernels: Legal for ``device``; they are loaded, or built one by one.
         report: Is told of every verdict.
         tallies: Is filled; the same is returned. An interrupted caller has it as far as it went.
 
@@ -96,27 +89,26 @@ def soak(
         GpuLostError: A kernel broke the GPU's state for this process.
     """
     tallies = {} if tallies is None else tallies
-    for cfg, variant in itertools.product(configs, plan.variants):
-        tallies.setdefault(instance := KernelId(cfg, variant), Tally(instance))
+    for instance in kernels:
+        tallies.setdefault(instance, Tally(instance))
     load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
-    for case, kernels in _work(groups_of(configs), plan, extent_of(device)):
+    for case, takers in _work(groups_of(kernels), plan, extent_of(device)):
         prepared = prepare(case, device)
-        for cfg in kernels:
+        for instance in takers:
             if end is not None and time.monotonic() > end:
                 return tallies
-            instance = KernelId(cfg, case.variant)
             verdict = check(instance, prepared, reruns=plan.reruns, load=load)
             tallies[instance].add(verdict)
             report(verdict)
     return tallies
 
 
-def groups_of(configs: Sequence[ForwardKernelConfig]) -> list[list[ForwardKernelConfig]]:
-    """Configurations that can share cases: of one dtype and d_head."""
-    groups: dict[tuple[int, int], list[ForwardKernelConfig]] = {}
-    for cfg in configs:
-        groups.setdefault((cfg.dtype, cfg.d_head), []).append(cfg)
+def groups_of(kernels: Sequence[KernelId]) -> list[list[KernelId]]:
+    """Kernels that can share cases: of one dtype and d_head."""
+    groups: dict[tuple[int, int], list[KernelId]] = {}
+    for kernel in kernels:
+        groups.setdefault((kernel.config.dtype, kernel.config.d_head), []).append(kernel)
     return list(groups.values())
 
 
@@ -132,37 +124,34 @@ def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
                 yield work
 
 
-def _work(
-    groups: Sequence[Sequence[ForwardKernelConfig]], plan: SoakPlan, extent: Extent
-) -> Iterator[Work]:
+def _work(groups: Sequence[Sequence[KernelId]], plan: SoakPlan, extent: Extent) -> Iterator[Work]:
     """Cases, each with the kernels that run it."""
     if plan.seams:
-        yield from in_turn([_seams(group, plan.variants, extent) for group in groups])
+        yield from in_turn([_seams(group, extent) for group in groups])
     yield from in_turn([_random(group, plan, extent) for group in groups])
 
 
-def _random(
-    configs: Sequence[ForwardKernelConfig], plan: SoakPlan, extent: Extent
-) -> Iterator[Work]:
+def _random(kernels: Sequence[KernelId], plan: SoakPlan, extent: Extent) -> Iterator[Work]:
     """Cases for kernels of one dtype and d_head, whichever they were drawn for."""
-    rng = Random(f"{plan.seed} {configs[0].dtype} {configs[0].d_head}")
+    rng = Random(f"{plan.seed} {kernels[0].config.dtype} {kernels[0].config.d_head}")
     rounds = itertools.count() if plan.random_cases is None else range(plan.random_cases)
     for _ in rounds:
-        case = random_case(rng, rng.choice(configs), extent)
-        if case.variant in plan.variants:
-            yield case, [cfg for cfg in configs if takes(cfg, case)]
+        drawn_for = rng.choice(kernels)
+        case = random_case(rng, drawn_for.config, drawn_for.variant, extent)
+        yield case, [each for each in kernels if _is_for(each, case)]
 
 
-def _seams(
-    configs: Sequence[ForwardKernelConfig], variants: Sequence[Variant], extent: Extent
-) -> Iterator[Work]:
+def _is_for(kernel: KernelId, case: SoakCase) -> bool:
+    return takes(kernel.config, case) and case.kernel(kernel.config) == kernel
+
+
+def _seams(kernels: Sequence[KernelId], extent: Extent) -> Iterator[Work]:
     """Kernels with the same tiles have the same seams."""
-    shared: dict[SoakCase, list[ForwardKernelConfig]] = {}
-    of_each = [seam_cases(cfg, variant, extent) for cfg in configs for variant in variants]
-    owners = [cfg for cfg in configs for _ in variants]
+    shared: dict[SoakCase, list[KernelId]] = {}
+    of_each = [seam_cases(each.config, each.variant, extent) for each in kernels]
     # The first of every kernel, then the second of every kernel: the most telling come first.
     for cases in itertools.zip_longest(*of_each):
-        for cfg, case in zip(owners, cases, strict=True):
+        for kernel, case in zip(kernels, cases, strict=True):
             if case is not None:
-                shared.setdefault(case, []).append(cfg)
+                shared.setdefault(case, []).append(kernel)
     yield from shared.items()

@@ -73,6 +73,7 @@ def make_values(
     values: Values,
     q_shape: tuple[int, ...],
     k_shape: tuple[int, ...],
+    v_shape: tuple[int, ...],
     dtype: torch.dtype,
     *,
     scale: float,
@@ -84,7 +85,7 @@ def make_values(
     generator = torch.Generator(device).manual_seed(seed)
     q, k, v = (
         torch.randn(shape, generator=generator, device=device)
-        for shape in (q_shape, k_shape, k_shape)
+        for shape in (q_shape, k_shape, v_shape)
     )
     if k.numel() and q.numel():
         PATTERNS[values.pattern](Field(q, k, v, values, dtype, scale, causal))

@@ -82,8 +82,8 @@ class KernelLab:
     ) -> dict[ForwardKernelConfig, str]:
         """On the cases at the seams of each kernel's tiles, none of them random, with reruns."""
         reruns = RERUNS if self._target.kind == "cuda" else RERUNS_ON_EMULATOR
-        plan = SoakPlan(random_cases=0, reruns=reruns, variants=[workload.variant])
-        tallies = soak(configs, plan, self._device)
+        kernels = [KernelId(cfg, workload.variant) for cfg in configs]
+        tallies = soak(kernels, SoakPlan(random_cases=0, reruns=reruns), self._device)
         return {
             tally.instance.config: f"{tally.failures[0].case}: {tally.failures[0].failure}"
             for tally in tallies.values()

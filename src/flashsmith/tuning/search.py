@@ -1,18 +1,21 @@
 """Successive halving over configurations: hopeless ones cost a few launches, finalists many.
 
-Rounds are timed in turn. Finalists are soaked, and timed back to back too: under the card's power
-limit another kernel may be the fastest than in a short run, and an entry serves both.
+Rounds are timed in turn. Finalists are soaked, and where the grid fills the GPU timed back to back
+too: under the card's power limit another kernel may be the fastest than in a short run, and an
+entry serves both. Kernels that won elsewhere stay to the end, so that a portfolio can be chosen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from flashsmith.bench import Timing
 from flashsmith.configs import (
+    DType,
     ForwardKernelConfig,
     KernelId,
     Workload,
@@ -22,7 +25,9 @@ from flashsmith.configs import (
 from flashsmith.configs.families import serving
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.selection.tables import Entry, Measured
+from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
+from flashsmith.problem import FILL_BUCKETS
+from flashsmith.selection.entries import Entry, Measured
 from flashsmith.tuning.journal import Journal
 
 Config = ForwardKernelConfig
@@ -32,6 +37,7 @@ Progress = Callable[[int, int, str], None]  # done, in all, what comes now
 REPEATS = 30  # of the last round
 _ROUNDS = (0.1, 0.3, 1.0)  # as shares of the last round's repeats
 _KEEP = 1 / 3  # of the configurations, from round to round
+_CHAMPIONS = 3  # that won most entries of their d_head and variant, and stay in the others
 
 
 class Lab(Protocol):
@@ -56,29 +62,32 @@ class Lab(Protocol):
 
 
 def make_plan(
-    workloads: Sequence[Workload], configs: Sequence[Config], arch: str
+    workloads: Sequence[Workload], configs: Sequence[Config], arch: str, gpu: str | None = None
 ) -> dict[Workload, list[Config]]:
     """What to try for each workload: what can run it on ``arch``, and last the rule's choice.
 
+    gpu: The GPU's name; None: any of the architecture.
+
     Raises:
-        ValueError: No family takes a workload there, or ``configs`` has nothing for it; two lengths
-            fall into one bucket, so that they would have one entry.
+        ValueError: No family takes a workload there, or ``configs`` has nothing for it; two
+            workloads fall into one bucket, so that they would have one entry.
     """
+    gpu, capability = gpu or arch, get_gpu_architecture(arch).compute_capability
+    multiprocessors = count_multiprocessors(gpu)
     plan: dict[Workload, list[Config]] = {}
     taken: dict[TuningKey, Workload] = {}
     for workload in workloads:
-        served = serving(workload, arch)
+        served = serving(workload, gpu, capability)
         fitting = [cfg for cfg in configs if not served.why_not(cfg) and not cfg.problems(arch)]
         if not fitting:
             raise ValueError(
                 f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
                 "narrow --dtype, --d-head or --seq-len"
             )
-        other = taken.setdefault(workload.tuning_key, workload)
+        other = taken.setdefault(workload.tuning_key(multiprocessors), workload)
         if other is not workload:
-            lengths = f"{other.problem.seq_len_k} and {workload.problem.seq_len_k}"
             raise ValueError(
-                f"lengths {lengths} share one entry of the table; tune for one of them"
+                f"{other} and {workload} share one entry of the table; tune for one of them"
             )
         rule = served.rule_config
         plan[workload] = [*(cfg for cfg in dict.fromkeys(fitting) if cfg != rule), rule]
@@ -86,7 +95,12 @@ def make_plan(
 
 
 def search(
-    plan: Plan, lab: Lab, journal: Journal, progress: Progress, repeats: int = REPEATS
+    plan: Plan,
+    lab: Lab,
+    journal: Journal,
+    progress: Progress,
+    repeats: int,
+    multiprocessors: int,
 ) -> list[Entry]:
     """The best configurations of each workload, from what the journal knows and the lab measures.
 
@@ -96,35 +110,60 @@ def search(
             goes on without it.
     """
     steps_each = 3 + len(_ROUNDS)
-    entries = []
+    entries: list[Entry] = []
     for i, (workload, configs) in enumerate(plan.items()):
+        fills_the_gpu = workload.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
+        task = _Task(workload, configs, fills_the_gpu, _champions(workload, configs, entries))
 
         def say(step: int, what: str, i: int = i, workload: Workload = workload) -> None:
             progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
 
-        entries.append(_search_one(workload, configs, lab, journal, say, repeats))
+        entries.append(_search_one(task, lab, journal, say, repeats))
     progress(len(plan) * steps_each, len(plan) * steps_each, "")
     return entries
 
 
+@dataclass(frozen=True)
+class _Task:
+    """One workload, and what to try for it."""
+
+    workload: Workload
+    configs: Sequence[Config]  # the last is the rule's choice
+    fills_the_gpu: bool
+    champions: Collection[Config]
+
+
+def _champions(
+    workload: Workload, configs: Sequence[Config], entries: Sequence[Entry]
+) -> set[Config]:
+    """Those of ``configs`` whose tiles won most of the entries that share a portfolio with this."""
+    kind = workload.problem.d_head, workload.variant.tuning_key()
+    won = Counter(
+        entry.ranked[0].config.for_dtype(DType.FP16)
+        for entry in entries
+        if (entry.workload.problem.d_head, entry.workload.variant.tuning_key()) == kind
+    )
+    best = {tiles for tiles, _ in won.most_common(_CHAMPIONS)}
+    return {cfg for cfg in configs if cfg.for_dtype(DType.FP16) in best}
+
+
 def _search_one(
-    workload: Workload,
-    configs: Sequence[Config],
+    task: _Task,
     lab: Lab,
     journal: Journal,
     say: Callable[[int, str], None],
     repeats: int,
 ) -> Entry:
+    workload, configs = task.workload, task.configs
     say(0, f"checking {len(configs)} kernels")
     excluded = _check(workload, configs, lab, journal)
     left = [cfg for cfg in configs if cfg not in excluded]
     if not left:
         raise _nothing_left(workload, excluded)
-    rule = configs[-1]
     times: dict[Config, Timing] = {}
     for step, share in enumerate(_ROUNDS, 1):
         if times:
-            left = survivors(times, rule)
+            left = survivors(times, {configs[-1], *task.champions})
         launches = max(1, round(share * repeats))
         say(step, f"timing {len(left)} kernels, {launches} times")
         times = _time(workload, left, launches, lab, journal)
@@ -133,9 +172,11 @@ def _search_one(
     sound = [cfg for cfg in _rank(times) if cfg not in unsound]
     if not sound:
         raise _nothing_left(workload, unsound)
-    say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
-    steady = _time(workload, sound, None, lab, journal)
-    measured = [_measured(workload, cfg, times[cfg], steady[cfg]) for cfg in sound]
+    steady: Mapping[Config, Timing] = {}
+    if task.fills_the_gpu:  # else it draws too little power for a limit
+        say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
+        steady = _time(workload, sound, None, lab, journal)
+    measured = [_measured(workload, cfg, times[cfg], steady.get(cfg)) for cfg in sound]
     return _entry(workload, configs, {**excluded, **unsound}, measured)
 
 
@@ -144,10 +185,10 @@ def _nothing_left(workload: Workload, excluded: Mapping[Config, str]) -> TuningE
     return TuningError(f"no kernel can be tuned for {workload}: {reasons}")
 
 
-def survivors(times: Mapping[Config, Timing], rule: Config) -> list[Config]:
-    """The fastest third and the rule's choice, fastest first."""
+def survivors(times: Mapping[Config, Timing], staying: Collection[Config]) -> list[Config]:
+    """The fastest third, and those that stay anyway, fastest first."""
     ranked = _rank(times)
-    kept = {*ranked[: math.ceil(len(ranked) * _KEEP)], rule}
+    kept = {*ranked[: math.ceil(len(ranked) * _KEEP)], *staying}
     return [cfg for cfg in ranked if cfg in kept]
 
 
@@ -224,10 +265,9 @@ def _entry(
     )
 
 
-def _measured(workload: Workload, cfg: Config, timing: Timing, steady: Timing) -> Measured:
-    ms, low, high, back_to_back = (
-        round(t, 5) for t in (timing.ms, timing.low, timing.high, steady.ms)
-    )
+def _measured(workload: Workload, cfg: Config, timing: Timing, steady: Timing | None) -> Measured:
+    ms, low, high = (round(t, 5) for t in (timing.ms, timing.low, timing.high))
+    back_to_back = None if steady is None else round(steady.ms, 5)
     return Measured(cfg, ms, low, high, round(workload.tflops(timing.ms), 1), back_to_back)
 
 

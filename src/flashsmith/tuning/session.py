@@ -9,9 +9,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from flashsmith.errors import TuningError
+from flashsmith.gpus import count_multiprocessors
 from flashsmith.selection.choose import forget_tables
 from flashsmith.selection.tables import Table
 from flashsmith.tuning.journal import Journal, refuse_mismatch
+from flashsmith.tuning.portfolio import with_portfolios
 from flashsmith.tuning.search import REPEATS, Lab, Plan, Progress, search
 
 
@@ -62,12 +64,17 @@ class TuningSession:
         self.journal = Journal(journal_path(out), stamp)
 
     def run(self, plan: Plan, lab: Lab, progress: Progress, repeats: int = REPEATS) -> Table:
-        """Searches, and writes the table with the new entries; returns those alone.
+        """Searches, and writes the table with the new entries and new portfolios.
+
+        Returns: The new entries alone.
 
         Raises: as ``search``. What was measured until then is in the journal.
         """
-        found = Table.of(self._stamp, search(plan, lab, self.journal, progress, repeats))
-        Table(self._stamp, {**self._before, **found.entries}).write(self.out)
+        multiprocessors = count_multiprocessors(self._stamp["gpu"])
+        entries = search(plan, lab, self.journal, progress, repeats, multiprocessors)
+        found = Table.of(self._stamp, entries).entries
+        whole = with_portfolios(Table(self._stamp, {**self._before, **found}))
+        whole.write(self.out)
         self.journal.remove()
         forget_tables()
-        return found
+        return Table(self._stamp, {key: whole.entries[key] for key in found})

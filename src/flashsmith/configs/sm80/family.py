@@ -7,6 +7,7 @@ from flashsmith.configs.sm80.forward_space import (
     get_autotuning_kernel_configs,
     get_kernel_progression_configs,
     rule,
+    small_tiles,
 )
 
 _BLOCKS = ("B_r", "B_c", "n_warps")
@@ -17,7 +18,11 @@ SM80_FORWARD = Family(
     progression=get_kernel_progression_configs,
     tuning_space=get_autotuning_kernel_configs,
     rule=rule,
+    small_tiles=small_tiles,
     rule_lengths=(64, 128),
-    rule_in_words="one configuration for each d_head, and one of half the rows for up to 64 keys",
+    rule_in_words=(
+        "one configuration for each d_head, and one of half the rows for up to 64 keys or where "
+        "large tiles would leave multiprocessors idle"
+    ),
     block_values=tuple((name, SUPPORTED_VALUES[name]) for name in _BLOCKS),
 )

@@ -6,16 +6,19 @@ Each rule of legality has its twin: a static_assert with a sentence in the C++ t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag
+from flashsmith.configs.variant import Variant
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
+    REGISTERS_PER_MULTIPROCESSOR,
     WARP_SIZE,
+    WARPGROUP_SIZE,
     GpuArchitecture,
     get_gpu_architecture,
 )
@@ -28,6 +31,8 @@ MIN_COMPUTE_CAPABILITY = (8, 0)  # cp.async, ldmatrix and the BF16 mma
 
 # FP32 accumulators S and O that a thread may hold; the rest are for addresses and fragments.
 MAX_ACCUMULATOR_REGISTERS = 224
+_OTHER_REGISTERS = 72
+_COST_OF_SINGLE_ROWS = 1.1
 
 SUPPORTED_VALUES = {
     "d_head": (64, 96, 128, 192, 256),
@@ -117,6 +122,12 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
             *_gpu_problems(self, architecture),
         ]
 
+    def with_room_for(self, variant: Variant) -> FlashForwardKernelConfig:
+        """From d_head 192 on Q is read again for every block, of half the keys."""
+        if not variant.knows_positions or self.d_head < 192:
+            return self
+        return replace(self, B_c=32, Q_mma_load_K_tiles=2, V_mma_load_K_tiles=2)
+
     @property
     def threads_per_block(self) -> int:
         return self.n_warps * WARP_SIZE
@@ -125,6 +136,21 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
     def shared_memory_bytes(self) -> int:
         """One tile each of Q, K and V; O leaves through Q's."""
         return (self.B_r + 2 * self.B_c) * self.d_head * ELEMENT_BYTES
+
+    @property
+    def compute_warpgroups(self) -> int:
+        return max(1, self.threads_per_block // WARPGROUP_SIZE)
+
+    @property
+    def resident_blocks_by_registers(self) -> int:
+        registers = sum(_accumulator_registers(self)) + _OTHER_REGISTERS
+        registers = min(registers, MAX_REGISTERS_PER_THREAD) * self.threads_per_block
+        return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
+
+    @property
+    def cost_of_a_row(self) -> float:
+        """A warp with the rows of one mma alone uses a fragment of K and V once, not twice."""
+        return _COST_OF_SINGLE_ROWS if self.B_r == MMA_M * self.n_warps else 1.0
 
 
 def _value_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
@@ -172,10 +198,14 @@ def _load_tile_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
             )
 
 
-def _register_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+def _accumulator_registers(config: FlashForwardKernelConfig) -> tuple[int, int]:
+    """Of a thread, for S and O."""
     rows_per_warp = config.B_r // config.n_warps
-    S_registers = rows_per_warp * config.B_c // WARP_SIZE
-    O_registers = rows_per_warp * config.d_head // WARP_SIZE
+    return rows_per_warp * config.B_c // WARP_SIZE, rows_per_warp * config.d_head // WARP_SIZE
+
+
+def _register_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
+    S_registers, O_registers = _accumulator_registers(config)
     if S_registers + O_registers > MAX_ACCUMULATOR_REGISTERS:
         yield (
             f"The accumulators take {S_registers} (S) + {O_registers} (O) registers per thread; "

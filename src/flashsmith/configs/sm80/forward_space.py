@@ -103,6 +103,7 @@ _RULE = {
 }
 _RULE_SHORT = ((64, 64, 4), (0, 0, 0), True)  # up to so many keys, and d_head 128:
 _SHORT = 64
+_SMALL_TILE_D_HEADS = (64, 96, 128)  # of the others the rule's tile is the smallest
 
 
 def rule(dtype: DType, d_head: int, seq_len: int) -> FlashForwardKernelConfig:
@@ -116,7 +117,22 @@ def rule(dtype: DType, d_head: int, seq_len: int) -> FlashForwardKernelConfig:
         supported = ", ".join(map(str, _RULE))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
     short = seq_len <= _SHORT and d_head <= 128
-    (B_r, B_c, n_warps), (Q, K, V), buffer = _RULE_SHORT if short else _RULE[d_head]
+    return _make_config(dtype, d_head, *(_RULE_SHORT if short else _RULE[d_head]))
+
+
+def small_tiles(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
+    """What may serve where the rule's tiles are too few: half the rows."""
+    return [_make_config(dtype, d_head, *_RULE_SHORT)] if d_head in _SMALL_TILE_D_HEADS else []
+
+
+def _make_config(
+    dtype: DType,
+    d_head: int,
+    tile: tuple[int, int, int],
+    fragments: tuple[int, int, int],
+    buffer: bool,
+) -> FlashForwardKernelConfig:
+    (B_r, B_c, n_warps), (Q, K, V) = tile, fragments
     return FlashForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,

@@ -11,11 +11,17 @@ from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.variant import Variant
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
-from flashsmith.gpus import GpuArchitecture, get_gpu_architecture
+from flashsmith.gpus import (
+    REGISTERS_PER_MULTIPROCESSOR,
+    WARPGROUP_SIZE,
+    GpuArchitecture,
+    get_gpu_architecture,
+)
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
-WARPGROUP_SIZE = 128
 _STAGED_COLUMNS = 128  # of O, at most, in shared memory at a time
 _QUEUE_BYTES = 16  # of shared memory: two entries
 _BARRIER_BYTES = 8
@@ -28,9 +34,11 @@ MAX_CLUSTER = 2
 MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
 MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 
-SUPPORTED_D_HEADS = (64, 96, 128, 192, 256)
+SUPPORTED_D_HEADS = D_HEADS
 # Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
+# Registers of O, S and P that leave a thread enough for what depends on a score's place.
+_ROOMY_ACCUMULATORS = 152
 # What addresses, statistics and temporaries take, at least.
 OTHER_REGISTERS = 24
 
@@ -148,6 +156,22 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         lead = max_lead_log2(dtype, stale_maximum=self.stale_maximum)
         return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 
+    def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
+        """Q in shared memory alone, at most two warpgroups, and fewer keys at a time."""
+        if not variant.knows_positions:
+            return self
+        n_warpgroups = min(self.n_warpgroups, 2)
+        # Of a thread: O takes d_head / 2, and S and P 3 / 4 of a key.
+        most_keys = (_ROOMY_ACCUMULATORS - self.d_head // 2) * 4 // 3
+        return replace(
+            self,
+            n_warpgroups=n_warpgroups,
+            ping_pong=self.ping_pong and n_warpgroups > 1,
+            B_r=n_warpgroups * WGMMA_M,
+            B_c=min(self.B_c, most_keys // WGMMA_K * WGMMA_K),
+            Q_steps_in_registers=0,
+        )
+
     @property
     def threads_per_block(self) -> int:
         return (self.n_warpgroups + 1) * WARPGROUP_SIZE
@@ -160,6 +184,18 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         elements += self.B_c * 2 * self.n_stages * self.d_head
         n_barriers = 2 * self.n_warpgroups + 4 * self.n_stages + 2
         return elements * ELEMENT_BYTES + _QUEUE_BYTES + n_barriers * _BARRIER_BYTES
+
+    @property
+    def compute_warpgroups(self) -> int:
+        return self.n_warpgroups
+
+    @property
+    def resident_blocks_by_registers(self) -> int:
+        """One where blocks are persistent, or take all registers for several warpgroups."""
+        if self.persistent or self.n_warpgroups > 1:
+            return 1
+        registers = sum(_registers(self).values()) * self.threads_per_block
+        return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
 
     @property
     def has_polynomials(self) -> bool:
@@ -227,10 +263,9 @@ def _softmax_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
         yield f"fma_exponentials is {config.fma_exponentials} of 16; at most all of them can be."
 
 
-def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
-    if config.n_warpgroups not in CONSUMER_REGISTERS:
-        return
-    registers = {
+def _registers(config: Sm90ForwardKernelConfig) -> dict[str, int]:
+    """Of a consumer's thread, by what they hold."""
+    return {
         "O": config.d_head // 2,
         "S": config.B_c // 2,
         # Else S is in registers no longer when P, half as large, takes their place.
@@ -238,6 +273,12 @@ def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
         "Q": 4 * config.Q_steps_in_registers,
         "other": OTHER_REGISTERS,
     }
+
+
+def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
+    if config.n_warpgroups not in CONSUMER_REGISTERS:
+        return
+    registers = _registers(config)
     needed = sum(registers.values())
     available = CONSUMER_REGISTERS[config.n_warpgroups]
     if needed > available:

@@ -51,6 +51,7 @@ _TUNING_TILES = {
         Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=False),
         Sm90Tiles(4, 64, 4, Q_steps_in_registers=4, ping_pong=False, overlap_softmax=False),
         Sm90Tiles(3, 128, 2, Q_steps_in_registers=0, ping_pong=True),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True),
     ),
     96: (
         Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
@@ -78,6 +79,33 @@ _TUNING_TILES = {
         Sm90Tiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
     ),
 }
+# Likewise for grids that do not fill the GPU: a block for each tile. The rule takes the first.
+_SMALL_TILES = {
+    64: (
+        Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(1, 128, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True),
+    ),
+    96: (
+        Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(1, 128, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
+    ),
+    128: (
+        Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(1, 128, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
+    ),
+    192: (
+        Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(1, 96, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
+    ),
+    256: (
+        Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
+        Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+    ),
+}
 _HEADS_PER_GROUP = (0, 16, 32, 64)
 
 # By d_head, what serves middling lengths well.
@@ -95,11 +123,12 @@ def make_sm90_config(
     d_head: int,
     tiles: Sm90Tiles,
     *,
-    heads_per_group: int,
+    heads_per_group: int = 0,
     stale_maximum: bool,
+    persistent: bool = True,
 ) -> Sm90ForwardKernelConfig:
-    """With what helps every shape: persistent blocks with a queue, as lazy a rescale as the dtype
-    allows, and bulk stores where there is room for them."""
+    """With what helps every shape: as lazy a rescale as the dtype allows, bulk stores where there
+    is room for them, and a queue for persistent blocks."""
     config = Sm90ForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,
@@ -110,9 +139,9 @@ def make_sm90_config(
         Q_steps_in_registers=tiles.Q_steps_in_registers,
         overlap_softmax=tiles.overlap_softmax,
         ping_pong=tiles.ping_pong,
-        persistent=True,
-        dynamic_queue=True,
-        overlap_tiles=tiles.overlap_softmax and tiles.overlap_tiles,
+        persistent=persistent,
+        dynamic_queue=persistent,
+        overlap_tiles=persistent and tiles.overlap_softmax and tiles.overlap_tiles,
         heads_per_group=heads_per_group,
         cluster_size=1,
         lazy_rescale_log2=max_lead_log2(dtype, stale_maximum=stale_maximum),
@@ -135,26 +164,30 @@ def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
 def get_sm90_autotuning_kernel_configs(
     dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = SUPPORTED_D_HEADS
 ) -> list[Sm90ForwardKernelConfig]:
-    """The tuning space of the sm90 family, sorted: at most 40 points for each dtype and d_head.
+    """The tuning space of the sm90 family, sorted: at most 54 points for each dtype and d_head.
 
     Raises:
         ValueError: the family does not take a d_head.
     """
-    d_heads = tuple(d_heads)
+    dtypes, d_heads = tuple(dtypes), tuple(d_heads)
     if unknown := [d_head for d_head in d_heads if d_head not in SUPPORTED_D_HEADS]:
         supported = ", ".join(map(str, SUPPORTED_D_HEADS))
         raise ValueError(f"d_head {unknown[0]} is not known; supported: {supported}")
     configs = {
         make_sm90_config(dtype, d_head, tiles, heads_per_group=heads, stale_maximum=stale)
-        for dtype, d_head in product(tuple(dtypes), d_heads)
+        for dtype, d_head in product(dtypes, d_heads)
         for tiles in _TUNING_TILES[d_head]
         for heads, stale in product(_HEADS_PER_GROUP, (False, True))
+    } | {
+        make_sm90_config(dtype, d_head, tiles, stale_maximum=stale, persistent=False)
+        for dtype, d_head in product(dtypes, d_heads)
+        for tiles, stale in product(_SMALL_TILES[d_head], (False, True))
     }
     return sorted(configs)
 
 
 def rule(dtype: DType, d_head: int, seq_len: int) -> Sm90ForwardKernelConfig:
-    """Tiles by d_head alone.
+    """Tiles by d_head alone, for a full GPU.
 
     Measured on the H200, docs/kernels/sm90-forward.md.
 
@@ -167,3 +200,9 @@ def rule(dtype: DType, d_head: int, seq_len: int) -> Sm90ForwardKernelConfig:
     return make_sm90_config(
         dtype, d_head, _RULE_TILES[d_head], heads_per_group=16, stale_maximum=True
     )
+
+
+def small_tiles(dtype: DType, d_head: int) -> list[Sm90ForwardKernelConfig]:
+    """What may serve where the rule's tiles are too few: those of one warpgroup."""
+    tiles = _SMALL_TILES[d_head][0]
+    return [make_sm90_config(dtype, d_head, tiles, stale_maximum=True, persistent=False)]

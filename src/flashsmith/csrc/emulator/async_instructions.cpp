@@ -97,6 +97,13 @@ void thread_store_shared(void *shared, uint32_t word) {
   });
 }
 
+void thread_load_global(void *registers, const void *global, int bytes) {
+  alone({Instruction::thread_load_global}, [&](Block &block, Thread &thread) {
+    block.global.check(global, static_cast<unsigned>(bytes), GlobalMemory::Use::load, thread.lane);
+  });
+  std::memcpy(registers, global, static_cast<size_t>(bytes));
+}
+
 void thread_store_global(void *global, const void *registers, int bytes) {
   alone({Instruction::thread_store_global}, [&](Block &block, Thread &thread) {
     if (bytes != 4 && bytes != 8 && bytes != 16) {

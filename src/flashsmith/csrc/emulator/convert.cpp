@@ -1,7 +1,10 @@
-// fp32 to the 16-bit types, rounding to nearest even, in integers: the same on every host.
+// fp32 to the 16-bit types, rounding to nearest even, in integers: the same on every host; back,
+// and the approximate hyperbolic tangent.
 #include <bit>
+#include <cmath>
 
 #include "emulator/device.h"
+#include "emulator/elements.h"
 
 namespace flashsmith::emulator {
 namespace {
@@ -41,6 +44,17 @@ uint32_t to_f16(float value) {
 uint32_t pack(float low, float high, MmaType type) {
   const auto convert = type == MmaType::f16 ? to_f16 : to_bf16;
   return convert(low) | convert(high) << 16;
+}
+
+float unpack(uint16_t bits, MmaType type) {
+  const Words words = {bits, bits, bits, bits};
+  return (type == MmaType::f16 ? DecodeF16()(words) : DecodeBf16()(words))[0];
+}
+
+float tanh_approx(float x) {
+  constexpr uint32_t kLost = (1u << 12) - 1;  // of the mantissa: what is left is good to 2^-11
+  const float exact = std::tanh(x);
+  return std::isnan(exact) ? exact : std::bit_cast<float>(std::bit_cast<uint32_t>(exact) & ~kLost);
 }
 
 }  // namespace flashsmith::emulator

@@ -76,6 +76,11 @@ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, con
 // cvt.rn.{f16x2,bf16x2}.f32: rounds to nearest even; `low` in the lower half of the word.
 uint32_t pack(float low, float high, MmaType type);
 
+// tanh.approx.f32: off by up to 2^-11 of the result, towards zero.
+float tanh_approx(float x);
+
+float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
+
 // ---- exchange; warp ----
 
 float shuffle_xor(float value, int lane_mask);  // shfl.sync.bfly.b32 over the whole warp
@@ -87,6 +92,7 @@ bool elect_one();  // elect.sync: true in one lane of the warp
 
 uint32_t thread_load_shared(const void *shared);
 void thread_store_shared(void *shared, uint32_t word);
+void thread_load_global(void *registers, const void *global, int bytes);   // 1, 2 or 4
 void thread_store_global(void *global, const void *registers, int bytes);  // 4, 8 or 16
 uint32_t thread_atomic_add(void *global, uint32_t value);  // atom.global.add.u32: the old value
 

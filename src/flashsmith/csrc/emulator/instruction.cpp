@@ -26,6 +26,7 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(elect_one)
     FLASHSMITH_NAME(thread_load_shared)
     FLASHSMITH_NAME(thread_store_shared)
+    FLASHSMITH_NAME(thread_load_global)
     FLASHSMITH_NAME(thread_store_global)
     FLASHSMITH_NAME(thread_atomic_add)
     FLASHSMITH_NAME(named_barrier_sync)

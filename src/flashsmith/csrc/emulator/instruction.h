@@ -27,6 +27,7 @@ enum class Instruction : uint8_t {
   elect_one,
   thread_load_shared,
   thread_store_shared,
+  thread_load_global,
   thread_store_global,
   thread_atomic_add,
   named_barrier_sync,

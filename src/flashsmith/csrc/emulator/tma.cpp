@@ -28,15 +28,17 @@ void each_row(const TensorMap &map, const int *coordinates, Visit visit) {
   const uint32_t rows = box_bytes(map) / row_bytes(map);
   for (uint32_t row = 0; row < rows; ++row) {
     bool inside = first < last;
-    int64_t offset = (x + first) * map.element_bytes;
+    // Addresses wrap around, as on the hardware.
+    uint64_t address = reinterpret_cast<uintptr_t>(map.base) +
+                       static_cast<uint64_t>((x + first) * map.element_bytes);
     uint32_t rest = row;
     for (unsigned i = 1; i < map.rank; rest /= map.box[i], ++i) {
       const int64_t position = int64_t{coordinates[i]} + rest % map.box[i];
       inside &= position >= 0 && position < static_cast<int64_t>(map.sizes[i]);
-      offset += position * static_cast<int64_t>(map.strides[i]);
+      address += static_cast<uint64_t>(position) * map.strides[i];
     }
     const auto bytes = static_cast<uint32_t>(inside ? (last - first) * map.element_bytes : 0);
-    visit(Row{row, inside ? static_cast<uint8_t *>(map.base) + offset : nullptr,
+    visit(Row{row, inside ? reinterpret_cast<uint8_t *>(address) : nullptr,
               static_cast<uint32_t>(inside ? first * map.element_bytes : 0), bytes});
   }
 }

@@ -24,14 +24,14 @@ bool TensorLook::operator==(const TensorLook &other) const {
          strides == other.strides && misalignment == other.misalignment;
 }
 
-std::optional<CallLook> look_of(const Tensors &tensors) {
-  CallLook looks;
+std::optional<CallLook> look_of(const Tensors &tensors, const ForwardNumbers &numbers) {
+  CallLook look{.max_seqlen_q = numbers.max_seqlen_q};
   for (size_t i = 0; i < tensors.size(); i++) {
     if (!tensors.given[i]) continue;
     if (tensors.given[i]->ndim() > kMaxRank) return std::nullopt;
-    looks[i] = look_at(*tensors.given[i]);
+    look.tensors[i] = look_at(*tensors.given[i]);
   }
-  return looks;
+  return look;
 }
 
 }  // namespace flashsmith

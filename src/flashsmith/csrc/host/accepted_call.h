@@ -23,10 +23,15 @@ struct TensorLook {
   bool operator==(const TensorLook &other) const;
 };
 
-using CallLook = std::array<TensorLook, kForwardArguments.size()>;
+struct CallLook {
+  std::array<TensorLook, kForwardArguments.size()> tensors{};
+  int64_t max_seqlen_q = -1;  // the number on which a plan depends
+
+  bool operator==(const CallLook &) const = default;
+};
 
 // None for tensors of more dimensions than any argument has.
-std::optional<CallLook> look_of(const Tensors &tensors);
+std::optional<CallLook> look_of(const Tensors &tensors, const ForwardNumbers &numbers);
 
 struct AcceptedCall {
   CallLook look;

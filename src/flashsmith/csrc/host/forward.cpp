@@ -21,8 +21,9 @@ Plan plan_of(const ForwardKernel &kernel, const ForwardTensors &tensors,
 }
 
 // Checks everything but what changes with the addresses.
-AcceptedCall accept(const ForwardKernel &kernel, const ForwardTensors &tensors) {
-  const ForwardProblem problem = check_problem(kernel, tensors);
+AcceptedCall accept(const ForwardKernel &kernel, const ForwardTensors &tensors,
+                    const ForwardNumbers &numbers) {
+  const ForwardProblem problem = check_problem(kernel, tensors, numbers);
   if (problem.is_empty()) return {{}, problem, {}};
   Plan plan = plan_of(kernel, tensors, problem);
   check_memory(kernel, tensors, plan);
@@ -43,23 +44,26 @@ double run(const ForwardKernel &kernel, const AcceptedCall &call, const ForwardT
            const ForwardNumbers &numbers, bool timed) {
   if (call.problem.is_empty()) return 0;
   check_apart(tensors.all());
+  check_numbers(kernel, numbers);
+  check_key_ranges(tensors, numbers);
   return launch(call.plan, kernel.arguments(tensors, call.problem, numbers), tensors.all(), timed);
 }
 
 }  // namespace
 
-Plan plan_forward(const ForwardKernel &kernel, const ForwardTensors &tensors) {
-  return plan_of(kernel, tensors, check_problem(kernel, tensors));
+Plan plan_forward(const ForwardKernel &kernel, const ForwardTensors &tensors,
+                  const ForwardNumbers &numbers) {
+  return plan_of(kernel, tensors, check_problem(kernel, tensors, numbers));
 }
 
 double run_forward(int64_t handle, const ForwardTensors &tensors, const ForwardNumbers &numbers,
                    bool timed) {
   const ForwardKernel &kernel = kernel_of(handle);
-  const std::optional<CallLook> look = look_of(tensors.all());
-  if (!look) return run(kernel, accept(kernel, tensors), tensors, numbers, timed);
+  const std::optional<CallLook> look = look_of(tensors.all(), numbers);
+  if (!look) return run(kernel, accept(kernel, tensors, numbers), tensors, numbers, timed);
   std::optional<AcceptedCall> &last = last_call(handle);
   if (!last || last->look != *look) {
-    AcceptedCall accepted = accept(kernel, tensors);
+    AcceptedCall accepted = accept(kernel, tensors, numbers);
     accepted.look = *look;
     last = std::move(accepted);
   }

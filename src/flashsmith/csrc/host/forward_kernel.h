@@ -19,11 +19,13 @@ class ForwardKernel {
   ForwardKernel(const Named &kernel, const FamilyGpus &gpus)
       : name(kernel.name),
         gpus(gpus),
+        variant(kernel.variant),
         tiles{kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c} {}
   virtual ~ForwardKernel() = default;
 
   const char *const name;  // short form and variant
   const FamilyGpus gpus;
+  const Variant variant;
   const TileSizes tiles;
 
   // Throws ValueError for a layout that other families take, but not this one.

@@ -25,6 +25,7 @@ struct NamedKernel {
   Config config;
   Variant variant;
   Function function;
+  Function schedule;  // of sequences with lengths of their own: lists their tiles; else null
 };
 
 }  // namespace flashsmith

@@ -16,7 +16,7 @@ struct Grid {
 
 // The argument of a kernel: a family's struct, as bytes.
 class KernelArguments {
-  static constexpr size_t kMost = 1024, kAlignment = 128;  // tensor maps want it
+  static constexpr size_t kMost = 1536, kAlignment = 128;  // tensor maps want it
   alignas(kAlignment) std::array<std::byte, kMost> bytes_;
 
  public:

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "flashsmith/sm90/arguments.cuh"
 #include "host/args/argument.h"
 
 #ifndef FLASHSMITH_EMULATOR
@@ -17,30 +18,50 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int kRank = 4;
+constexpr int kMostRank = 5;
 
-// All that a map depends on. The dimensions of a map are d_head, sequence, head, batch: the
-// contiguous one first.
+// All that a map depends on. The contiguous dimension is the first.
 struct Description {
   void *base;
   ScalarType type;
   Box box;
-  std::array<uint64_t, kRank> sizes, strides;  // strides in bytes
+  int rank;
+  std::array<uint64_t, kMostRank> sizes, strides;  // strides in bytes
 
   bool operator==(const Description &) const = default;
 };
 
+// In bytes. A dimension of size 1 may have any stride, which is never used; maps want a multiple of
+// 16.
+uint64_t stride_of(const TensorView &t, int dimension) {
+  const int64_t stride = t.size(dimension) > 1 ? t.stride(dimension) : t.size(kDim);
+  return static_cast<uint64_t>(stride) * kElementBytes;
+}
+
+// The dimensions are d_head, sequence, head, batch.
 Description describe(const TensorView &t, ScalarType type, const Box &box) {
-  constexpr int kOrder[kRank] = {kDim, kSequence, kHead, kBatch};
-  Description described{.base = t.data_ptr(), .type = type, .box = box, .sizes = {}, .strides = {}};
-  for (int i = 0; i < kRank; i++) {
-    // A dimension of size 1 may have any stride, which is never used; maps want a multiple of 16.
-    const int64_t stride = t.size(kOrder[i]) > 1 ? t.stride(kOrder[i]) : t.size(kDim);
+  constexpr int kOrder[] = {kDim, kSequence, kHead, kBatch};
+  Description described{
+      .base = t.data_ptr(), .type = type, .box = box, .rank = 4, .sizes = {}, .strides = {}};
+  for (int i = 0; i < described.rank; i++) {
     described.sizes[i] = static_cast<uint64_t>(t.size(kOrder[i]));
-    described.strides[i] = static_cast<uint64_t>(stride) * kElementBytes;
+    described.strides[i] = stride_of(t, kOrder[i]);
   }
   described.strides[0] = kElementBytes;
   return described;
+}
+
+// The dimensions are d_head, row, head, end, shift (sm90/rows.cuh).
+Description describe_ragged(const TensorView &t, ScalarType type, const Box &box) {
+  constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kRaggedRows + 1;
+  const uint64_t row = static_cast<uint64_t>(row_stride(t)) * kElementBytes;
+  return {.base = t.data_ptr(),
+          .type = type,
+          .box = box,
+          .rank = 5,
+          .sizes = {static_cast<uint64_t>(t.size(kDim)), kRaggedRows,
+                    static_cast<uint64_t>(t.size(kHead)), kAnyEnd, kOneShift},
+          .strides = {kElementBytes, row, stride_of(t, kHead), row, kRaggedShift - row}};
 }
 
 #ifdef FLASHSMITH_EMULATOR
@@ -49,8 +70,8 @@ ptx::TensorMap encode(const Description &tensor) {
   ptx::TensorMap map{};
   map.base = tensor.base;
   map.element_bytes = kElementBytes;
-  map.rank = kRank;
-  for (int i = 0; i < kRank; i++) {
+  map.rank = static_cast<uint32_t>(tensor.rank);
+  for (int i = 0; i < tensor.rank; i++) {
     map.sizes[i] = tensor.sizes[i];
     map.strides[i] = tensor.strides[i];
     map.box[i] = 1;
@@ -81,16 +102,16 @@ Encode find_encode() {
 
 ptx::TensorMap encode(const Description &tensor) {
   static const Encode encode_tiled = find_encode();
-  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(tensor.box.columns),
-                                 static_cast<cuuint32_t>(tensor.box.rows), 1, 1};
-  const cuuint32_t element_strides[kRank] = {1, 1, 1, 1};
+  const cuuint32_t box[kMostRank] = {static_cast<cuuint32_t>(tensor.box.columns),
+                                     static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
+  const cuuint32_t element_strides[kMostRank] = {1, 1, 1, 1, 1};
   ptx::TensorMap map;
   const CUresult result =
       encode_tiled(&map,
                    tensor.type == ScalarType::Half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                   kRank, tensor.base, tensor.sizes.data(), tensor.strides.data() + 1, box,
-                   element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   static_cast<cuuint32_t>(tensor.rank), tensor.base, tensor.sizes.data(),
+                   tensor.strides.data() + 1, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    tensor.box.swizzle == ptx::Swizzle::bytes_128 ? CU_TENSOR_MAP_SWIZZLE_128B
                                                                  : CU_TENSOR_MAP_SWIZZLE_64B,
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -119,16 +140,25 @@ size_t place_of(const Description &tensor) {
 
 }  // namespace
 
+int64_t row_stride(const TensorView &t) {
+  for (int dimension : {kSequence, kBatch}) {
+    if (t.size(dimension) > 1) return t.stride(dimension);
+  }
+  return t.size(kDim);
+}
+
 // A map is a pure function of the description: one that was made before is as good as a new one,
 // whatever became of the memory in between.
-ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box) {
+ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box,
+                               bool ragged) {
   struct Kept {
     Description description;
     ptx::TensorMap map;
   };
   constexpr size_t kPlaces = 64;
   static thread_local std::vector<Kept> kept(kPlaces);  // a description of zeros fits no tensor
-  const Description description = describe(tensor, type, box);
+  const Description description =
+      ragged ? describe_ragged(tensor, type, box) : describe(tensor, type, box);
   Kept &place = kept[place_of<kPlaces>(description)];
   if (place.description != description) place = {description, encode(description)};
   return place.map;

@@ -52,6 +52,8 @@ void many_synchronisations();
 void many_blocks();
 void sm90_products();
 void sm90_copies();
+void sm90_ragged();
+void sm90_scores();
 void sm90_barriers();
 void sm90_clusters();
 void sm90_warps();

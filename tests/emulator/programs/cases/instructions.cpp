@@ -1,4 +1,5 @@
 // Each instruction against a plain computation.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -217,6 +218,34 @@ void check_pack(MmaType type) {
     fail("pack of NaN%s", "");
 }
 
+// unpack gives every number of the format back.
+void check_unpack(MmaType type) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const double expected = value_of(static_cast<uint16_t>(bits), type);
+    const float got = unpack(static_cast<uint16_t>(bits), type);
+    const bool same =
+        std::isnan(expected) ? std::isnan(got) : got == expected && std::signbit(got) == bits >> 15;
+    if (!same) fail("unpack of 0x%04x of type %d gave %a, not %a", bits, int(type), got, expected);
+  }
+}
+
+// tanh_approx loses bits of the exact value, towards zero: at most 2^-11 of it, but some.
+void check_tanh() {
+  Random random(4);
+  double most = 0;
+  for (int i = 0; i < 100000; ++i) {
+    const float x = std::ldexp(random.uniform(), static_cast<int>(random.bits() % 24) - 20);
+    const double exact = std::tanh(static_cast<double>(x)), got = tanh_approx(x);
+    const double lost = exact == 0 ? 0 : 1 - got / exact;
+    if (lost < -0x1p-23 || lost > 0x1p-11) fail("tanh_approx of %a gave %a", x, got);
+    if (got != -tanh_approx(-x)) fail("tanh_approx of %a is not that of %a, negated", x, -x);
+    most = std::max(most, lost);
+  }
+  if (most < 0x1p-12) fail("tanh_approx is exact to %a", most);
+  if (tanh_approx(INFINITY) != 1 || tanh_approx(-INFINITY) != -1) fail("tanh_approx of inf%s", "");
+  if (!std::isnan(tanh_approx(NAN))) fail("tanh_approx of NaN%s", "");
+}
+
 // Each thread reads what the thread opposite, in another warp, wrote; three times over.
 void check_barrier(int bytes) {
   constexpr unsigned kThreads = 256;
@@ -288,7 +317,9 @@ void instructions() {
     }
     check_decoding(type);
     check_pack(type);
+    check_unpack(type);
   }
+  check_tanh();
   check_ldmatrix(false);
   check_ldmatrix(true);
   check_stmatrix();

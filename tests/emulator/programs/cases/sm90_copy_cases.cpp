@@ -291,7 +291,22 @@ Sm90Cases copy_cases() {
        [] {
          if (lane() == 3) thread_store_global_16(tensors.output + kRows * kColumns, {});
        }},
+      {"thread_load_past_end",
+       [] {
+         if (lane() == 3) thread_load_global(tensors.output + kRows * kColumns);
+       }},
+      {"thread_load_misaligned",
+       [] {
+         const auto *misaligned = reinterpret_cast<const float *>(tensors.input + 1);
+         if (lane() == 3) thread_load_global(misaligned);
+       }},
       // None broken.
+      {"clean_thread_loads",
+       [] {
+         if (lane() % 4 != 0) return;
+         thread_load_global(tensors.input + kRows * kColumns - 1);
+         thread_load_global(reinterpret_cast<const float *>(tensors.input) + lane());
+       }},
       {"clean_thread_stores",
        [] {
          if (lane() % 4 == 0) {

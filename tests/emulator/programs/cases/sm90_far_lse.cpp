@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "cases.h"
+#include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/sm90/epilogue.cuh"
+#include "flashsmith/sm90/traits.cuh"
 
 namespace cases {
 

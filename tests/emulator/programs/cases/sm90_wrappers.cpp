@@ -5,6 +5,8 @@
 #include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/products.cuh"
+#include "device/ragged.cuh"
+#include "device/scores.cuh"
 #include "device/warps.cuh"
 
 namespace cases {
@@ -21,6 +23,8 @@ void print(void (*check)(wrappers::Results &)) {
 
 void sm90_products() { print(wrappers::products::check<16, 64, 96, 176, 256>); }
 void sm90_copies() { print(wrappers::copies::check); }
+void sm90_ragged() { print(wrappers::ragged::check); }
+void sm90_scores() { print(wrappers::scores::check); }
 void sm90_barriers() { print(wrappers::barriers::check); }
 void sm90_clusters() { print(wrappers::clusters::check); }
 void sm90_warps() { print(wrappers::warps::check); }

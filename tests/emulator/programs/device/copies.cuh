@@ -12,7 +12,7 @@
 
 namespace wrappers::copies {
 
-constexpr int kCopyThreads = 64, kTile = 1024, kTileBytes = 32 << 10, kMostDimensions = 4;
+constexpr int kCopyThreads = 64, kTile = 1024, kTileBytes = 32 << 10, kMostDimensions = 5;
 
 struct Corner {
   int rank, coordinates[kMostDimensions];
@@ -25,8 +25,10 @@ FLASHSMITH_DEVICE void with_coordinates(const Corner &corner, Copy copy) {
     copy(c[0], c[1]);
   } else if (corner.rank == 3) {
     copy(c[0], c[1], c[2]);
-  } else {
+  } else if (corner.rank == 4) {
     copy(c[0], c[1], c[2], c[3]);
+  } else {
+    copy(c[0], c[1], c[2], c[3], c[4]);
   }
 }
 
@@ -85,7 +87,7 @@ struct Tensor {
   Buffer<uint16_t> elements;
 
   Tensor(const std::vector<int> &sizes, const std::vector<int> &box, Swizzle swizzle)
-      : shape{sizes, {}, box, swizzle} {
+      : shape{{sizes.begin(), sizes.end()}, {}, box, swizzle} {
     constexpr int kPadding = 8, kAlignment = 8;  // elements: 16 bytes
     int stride = 1;
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -97,8 +99,8 @@ struct Tensor {
   }
 
   // Where the element at `corner` plus the position of box element `i` is; -1: outside.
-  int index_of(const std::vector<int> &corner, int i) const {
-    int index = 0;
+  int64_t index_of(const std::vector<int> &corner, int i) const {
+    int64_t index = 0;
     for (size_t d = 0; d < corner.size(); i /= shape.box[d], ++d) {
       const int position = corner[d] + i % shape.box[d];
       if (position < 0 || position >= shape.sizes[d]) return -1;
@@ -144,7 +146,8 @@ void check_load(Results &results, Tensor tensor, const std::vector<int> &corner)
       {.shared_bytes = kTile + kTileBytes}, tensor.elements, tile);
   int wrong = 0;
   for (int i = 0; i < count; ++i) {
-    const int index = tensor.index_of(corner, i), place = tensor.place(i);
+    const int64_t index = tensor.index_of(corner, i);
+    const int place = tensor.place(i);
     const uint32_t expected = index < 0 ? 0 : tensor.elements[static_cast<size_t>(index)];
     wrong += (tile[static_cast<size_t>(place / 2)] >> place % 2 * 16 & 0xFFFF) != expected;
   }
@@ -158,7 +161,8 @@ inline void check_store(Results &results, Tensor tensor, const std::vector<int> 
   std::vector<uint16_t> expected(tensor.elements.begin(), tensor.elements.end());
   for (int i = 0; i < count; ++i) {
     const auto element = static_cast<uint16_t>(50000 + i);
-    const int index = tensor.index_of(corner, i), place = tensor.place(i);
+    const int64_t index = tensor.index_of(corner, i);
+    const int place = tensor.place(i);
     tile[static_cast<size_t>(place / 2)] |= uint32_t{element} << place % 2 * 16;
     if (index >= 0) expected[static_cast<size_t>(index)] = element;
   }
@@ -188,8 +192,11 @@ inline void check(Results &results) {
   check({64, 7, 30}, {64, 2, 13}, Swizzle::bytes_128, {{0, 0, 0}, {0, 6, 20}, {32, -1, -5}});
   check({72, 3, 10, 2}, {64, 1, 6, 1}, Swizzle::bytes_128, {{0, 2, 0, 1}, {64, 1, 7, 0}});
   check({72, 3, 10, 2}, {32, 2, 6, 2}, Swizzle::bytes_64, {{0, 2, 0, 1}, {64, 1, 7, 0}});
-  const std::vector<std::vector<int>> sizes = {{80, 9}, {80, 9, 2}, {80, 9, 2, 3}};
-  const std::vector<std::vector<int>> boxes = {{64, 8}, {64, 8, 1}, {64, 8, 1, 1}};
+  check({72, 3, 4, 2, 3}, {32, 2, 3, 2, 1}, Swizzle::bytes_64, {{0, 2, 0, 1, 2}, {64, 1, 3, 0, 0}});
+  const std::vector<std::vector<int>> sizes = {
+      {80, 9}, {80, 9, 2}, {80, 9, 2, 3}, {80, 9, 2, 3, 2}};
+  const std::vector<std::vector<int>> boxes = {
+      {64, 8}, {64, 8, 1}, {64, 8, 1, 1}, {64, 8, 1, 1, 1}};
   for (size_t i = 0; i < sizes.size(); ++i) {
     const Tensor tensor(sizes[i], boxes[i], Swizzle::bytes_128);
     std::vector<int> corner(sizes[i].size(), 1);

@@ -60,7 +60,8 @@ struct Settings {
 
 // A tensor of 16-bit elements, the contiguous dimension first; strides in elements.
 struct TensorShape {
-  std::vector<int> sizes, strides, box;
+  std::vector<int64_t> sizes, strides;
+  std::vector<int> box;
   Swizzle swizzle;
 };
 

@@ -6,6 +6,8 @@
 #include "device/copies.cuh"
 #include "device/pipeline.cuh"
 #include "device/products.cuh"
+#include "device/ragged.cuh"
+#include "device/scores.cuh"
 #include "device/warps.cuh"
 
 int main(int argc, char **argv) {
@@ -17,6 +19,8 @@ int main(int argc, char **argv) {
       {"products",
        products::check<16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256>},
       {"copies", copies::check},
+      {"ragged", ragged::check},
+      {"scores", scores::check},
       {"barriers", barriers::check},
       {"clusters", clusters::check},
       {"warps", warps::check},
@@ -29,6 +33,7 @@ int main(int argc, char **argv) {
     results.print();
     return 0;
   }
-  std::fprintf(stderr, "usage: %s products|copies|barriers|clusters|warps|pipeline\n", argv[0]);
+  std::fprintf(stderr, "usage: %s products|copies|ragged|scores|barriers|clusters|warps|pipeline\n",
+               argv[0]);
   return 2;
 }

@@ -74,9 +74,11 @@ __global__ void __launch_bounds__(384, 1)
       tma_load(tile, map, barrier, 0, 1);
       tma_load<CacheHint::evict_first>(tile, map, barrier, 0, 1, 2);
       tma_load<CacheHint::evict_last>(tile, map, barrier, 0, 1, 2, 3);
+      tma_load(tile, map, barrier, 0, 1, 2, 3, 4);
       tma_load_multicast(tile, map, barrier, 0b11, 0, 1);
       tma_load_multicast<CacheHint::evict_first>(tile, map, barrier, 0b11, 0, 1, 2);
       tma_load_multicast<CacheHint::evict_last>(tile, map, barrier, 0b11, 0, 1, 2, 3);
+      tma_load_multicast(tile, map, barrier, 0b11, 0, 1, 2, 3, 4);
       thread_store_shared_4(tile, thread_atomic_add(counter, 1));
     }
     named_barrier_arrive(1, 384);
@@ -99,6 +101,7 @@ __global__ void __launch_bounds__(384, 1)
       tma_store(map, tile, 0, 1);
       tma_store(map, tile, 0, 1, 2);
       tma_store(map, tile, 0, 1, 2, 3);
+      tma_store(map, tile, 0, 1, 2, 3, 4);
       tma_store_commit_group();
       tma_store_wait_group_read<0>();
       tma_store_wait_group<0>();

@@ -11,13 +11,14 @@ namespace {
 
 template <int kHeadsPerGroup, int kCluster>
 struct Order {
+  using Sequence = DenseSequence;
   static constexpr int heads_per_group = kHeadsPerGroup, cluster_size = kCluster;
 };
 
 template <typename Traits>
 void print(const char *name, const ProblemArgs &problem) {
   std::cout << "\"" << name << "\": [";
-  for (int index = 0; index < n_tiles(problem); index++) {
+  for (int index = 0; index < n_tiles<Traits>(problem); index++) {
     const WorkTile tile = tile_at<Traits>(problem, index);
     std::cout << (index ? ", " : "") << "[" << tile.Q_block << ", " << tile.head << ", "
               << tile.batch << "]";

@@ -12,24 +12,29 @@
 namespace flashsmith {
 
 // The sizes of a problem. `any` ends the dimensions of a tensor.
-enum class Dim : uint8_t { any, batch, seq_len_q, seq_len_k, n_heads, n_heads_kv, d_head };
+enum class Dim : uint8_t { any, batch, seq_len_q, seq_len_k, n_heads, n_heads_kv, d_head, d_v };
 inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q", "seq_len_k",
-                                            "n_heads", "n_heads_kv", "d_head"};
+                                            "n_heads", "n_heads_kv", "d_head",    "d_v"};
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
 // of_config: the configuration's dtype; any: bytes.
-enum class Element : uint8_t { of_config, float32, any };
+enum class Element : uint8_t { of_config, float32, int32, any };
+
+// How a tensor lies in memory. rows: (batch, sequence, head, d_head) by strides, with contiguous,
+// aligned rows; broadcast: by strides, and a size may be 1 instead.
+enum class Layout : uint8_t { contiguous, rows, broadcast };
 
 // scratch: the kernel's own, given zeroed.
 enum class Use : uint8_t { read, written, scratch };
 
 constexpr int kMaxRank = 4;
-constexpr size_t kMostTensors = 16;  // of one operation
+constexpr size_t kMostTensors = 24;  // of one operation
 
 struct Argument {
   const char *name;
   std::array<Dim, kMaxRank> dims;  // none: of any shape
   Element element;
+  Layout layout = Layout::contiguous;
   Use use;
   bool optional = false;
 
@@ -46,11 +51,7 @@ struct Argument {
   }
 };
 
-// The (batch, sequence, head, d_head) tensors, which kernels reach by strides; the other arguments
-// are contiguous.
-constexpr bool is_strided(const Argument &argument) {
-  return argument.element == Element::of_config;
-}
+constexpr bool has_rows(const Argument &argument) { return argument.layout == Layout::rows; }
 constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;
 constexpr int kElementBytes = 2;
 

@@ -1,37 +1,145 @@
 #include "host/args/forward.h"
 
+#include <algorithm>
+#include <limits>
 #include <numbers>
 
 namespace flashsmith {
+namespace {
 
 using tvm::ffi::TensorView;
 
-ForwardProblem problem_of(const ForwardTensors &tensors) {
-  const auto size = [](const TensorView &t, int dimension) {
-    return static_cast<int>(t.size(dimension));
-  };
-  return {.batch = size(tensors.q(), kBatch),
-          .n_heads = size(tensors.q(), kHead),
-          .n_heads_kv = size(tensors.k(), kHead),
-          .seq_len_q = size(tensors.q(), kSequence),
-          .seq_len_k = size(tensors.k(), kSequence)};
+// The farthest that a bound may lie: beyond any key, and sums with it are ints.
+constexpr int64_t kFar = 1 << 30;
+
+template <typename T>
+T *data_of(const TensorView *t) {
+  return t ? static_cast<T *>(t->data_ptr()) : nullptr;
 }
 
-ProblemArgs problem_args(const ForwardTensors &tensors, const ForwardProblem &problem,
-                         const ForwardNumbers &numbers) {
+int distance(int64_t window) {
+  return static_cast<int>(window < 0 ? kFar : std::min(window, kFar));
+}
+
+int64_t broadcast_stride(const TensorView &t, int dimension) {
+  return t.size(dimension) == 1 ? 0 : t.stride(dimension);
+}
+
+Band band_of(const ForwardTensors &tensors, const ForwardProblem &problem,
+             const ForwardNumbers &numbers) {
+  const bool from_ends = !numbers.top_left && !tensors.is_ragged();
+  return {.diagonal = from_ends ? problem.seq_len_k - problem.seq_len_q : 0,
+          .top_left = numbers.top_left,
+          .ahead = distance(numbers.window_right),
+          .behind = distance(numbers.window_left)};
+}
+
+ScoreArgs score_of(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+  ScoreArgs args{};
+  args.scale = static_cast<float>(numbers.softmax_scale);
+  if (numbers.softcap > 0) {
+    args.cap = static_cast<float>(numbers.softcap);
+    args.inverse_cap = static_cast<float>(1 / numbers.softcap);
+  }
+  if (const TensorView *slopes = tensors.alibi_slopes()) {
+    args.alibi_slopes = data_of<const float>(slopes);
+    args.alibi_batch_stride = slopes->ndim() == 2 ? slopes->size(1) : 0;
+  }
+  if (const TensorView *bias = tensors.bias()) {
+    args.bias = bias->data_ptr();
+    args.bias_batch_stride = broadcast_stride(*bias, 0);
+    args.bias_head_stride = broadcast_stride(*bias, 1);
+    args.bias_row_stride = broadcast_stride(*bias, 2);
+  }
+  args.sinks = data_of<const float>(tensors.sinks());
+  return args;
+}
+
+RaggedArgs ragged_of(const ForwardTensors &tensors) {
+  return {.cu_seqlens_q = data_of<const int32_t>(tensors.cu_seqlens_q()),
+          .cu_seqlens_k = data_of<const int32_t>(tensors.cu_seqlens_k()),
+          .seqused_q = data_of<const int32_t>(tensors.seqused_q()),
+          .seqused_k = data_of<const int32_t>(tensors.seqused_k()),
+          .rows_q = static_cast<int>(tensors.q().size(kSequence)),
+          .rows_k = static_cast<int>(tensors.k().size(kSequence))};
+}
+
+ModBuffers mod_buffers_of(const ForwardTensors &tensors) {
+  ModBuffers buffers{};
+  for (int k = 0; k < kMostModBuffers; k++) {
+    const TensorView *t = tensors.mod_tensor(k);
+    if (!t) break;
+    buffers.buffer[k] = t->data_ptr();
+    for (int d = 0; d < t->ndim(); d++) {
+      buffers.size[k][d] = static_cast<int>(t->size(d));
+      buffers.stride[k][d] = static_cast<int>(t->stride(d));
+    }
+  }
+  return buffers;
+}
+
+KeyRanges key_ranges_of(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+  const TensorView *t = tensors.key_ranges();
+  if (!t) return {};
+  return {.ends = data_of<const int32_t>(t),
+          .batch_stride = broadcast_stride(*t, 0),
+          .head_stride = broadcast_stride(*t, 1),
+          .entries = static_cast<int>(t->size(2)),
+          .rows_per_entry = static_cast<int>(numbers.rows_per_range)};
+}
+
+}  // namespace
+
+int64_t n_sequences(const ForwardTensors &tensors) {
+  for (const TensorView *places : {tensors.cu_seqlens_q(), tensors.cu_seqlens_k()}) {
+    if (places && places->ndim() == 1 && places->size(0) > 0) return places->size(0) - 1;
+  }
+  return tensors.q().size(kBatch);
+}
+
+ForwardProblem problem_of(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+  const int64_t rows_q = tensors.q().size(kSequence);
+  const bool bounded = tensors.is_ragged() && numbers.max_seqlen_q >= 0;
+  return {.batch = static_cast<int>(n_sequences(tensors)),
+          .n_heads = static_cast<int>(tensors.q().size(kHead)),
+          .n_heads_kv = static_cast<int>(tensors.k().size(kHead)),
+          .seq_len_q = static_cast<int>(bounded ? std::min(numbers.max_seqlen_q, rows_q) : rows_q),
+          .seq_len_k = static_cast<int>(tensors.k().size(kSequence)),
+          .total_q = tensors.cu_seqlens_q() ? static_cast<int>(rows_q) : 0};
+}
+
+ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
+                         const ForwardProblem &problem, const ForwardNumbers &numbers) {
   ProblemArgs args{};
   args.O = tensors.o().data_ptr();
   args.O_strides = strides_of(tensors.o());
-  if (tensors.lse()) args.lse = static_cast<float *>(tensors.lse()->data_ptr());
-  if (tensors.workspace()) args.queue = static_cast<uint32_t *>(tensors.workspace()->data_ptr());
+  args.lse = data_of<float>(tensors.lse());
+  if (uint32_t *workspace = data_of<uint32_t>(tensors.workspace())) {
+    args.queue = workspace;
+    args.tiles = workspace + kQueueWords;
+  }
   args.batch = problem.batch;
   args.n_heads = problem.n_heads;
   args.n_heads_kv = problem.n_heads_kv;
   args.seq_len_q = problem.seq_len_q;
   args.seq_len_k = problem.seq_len_k;
-  // The softmax is computed in base 2.
-  args.softmax_scale_log2 = static_cast<float>(numbers.softmax_scale * std::numbers::log2e);
+  // The softmax is computed in base 2. Scores that are changed come to it scaled.
+  const bool scaled = variant.softcap || variant.alibi || variant.bias || variant.score != 0;
+  args.softmax_scale_log2 =
+      static_cast<float>((scaled ? 1 : numbers.softmax_scale) * std::numbers::log2e);
+  args.band = band_of(tensors, problem, numbers);
+  args.d_qk = static_cast<int>(tensors.q().size(kDim));
+  args.d_v = static_cast<int>(tensors.v().size(kDim));
+  args.score = score_of(tensors, numbers);
+  args.ragged = ragged_of(tensors);
+  args.mod_buffers = mod_buffers_of(tensors);
+  args.key_ranges = key_ranges_of(tensors, numbers);
   return args;
+}
+
+int64_t tile_table_bytes(int64_t n_entries) {
+  constexpr int64_t kHeaderWords = 2, kEntryWords = 2;  // attention/tile_table.cuh
+  return (kHeaderWords + n_entries * kEntryWords) * static_cast<int64_t>(sizeof(uint32_t));
 }
 
 TensorStrides strides_of(const TensorView &t) {

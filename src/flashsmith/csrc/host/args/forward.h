@@ -1,6 +1,7 @@
 // The arguments of the operation `forward`.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "flashsmith/params.h"
@@ -11,58 +12,133 @@ namespace flashsmith {
 // clang-format off
 inline constexpr std::array kForwardArguments = {
     Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
-             .element = Element::of_config, .use = Use::read},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "k", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
-             .element = Element::of_config, .use = Use::read},
-    Argument{.name = "v", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
-             .element = Element::of_config, .use = Use::read},
-    Argument{.name = "o", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
-             .element = Element::of_config, .use = Use::written},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "v", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "o", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
     Argument{.name = "lse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
              .element = Element::float32, .use = Use::written, .optional = true},
+    Argument{.name = "alibi_slopes", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "bias", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q, Dim::seq_len_k},
+             .element = Element::of_config, .layout = Layout::broadcast, .use = Use::read,
+             .optional = true},
+    Argument{.name = "sinks", .dims = {Dim::n_heads},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "cu_seqlens_q", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "cu_seqlens_k", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "seqused_q", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "seqused_k", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "key_ranges", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[0]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[1]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[2]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[3]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[4]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[5]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[6]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[7]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
     Argument{.name = "workspace", .dims = {},
              .element = Element::any, .use = Use::scratch, .optional = true},
 };
 // clang-format on
+inline constexpr size_t kFirstModTensor = 13;
+inline constexpr size_t kWorkspace = kFirstModTensor + kMostModBuffers;
+static_assert(kForwardArguments.size() == kWorkspace + 1, "the workspace is the last");
 static_assert(kForwardArguments.size() <= kMostTensors, "checks have room for all tensors");
 
 // The tensors of one call, in the order of the table; null: not given.
 class ForwardTensors {
-  using View = tvm::ffi::TensorView;
-  std::array<const View *, kForwardArguments.size()> given_;
-
  public:
-  ForwardTensors(const View &q, const View &k, const View &v, const View &o, const View *lse,
-                 const View *workspace)
-      : given_{&q, &k, &v, &o, lse, workspace} {}
+  using View = tvm::ffi::TensorView;
+  using Given = std::array<const View *, kForwardArguments.size()>;
+
+  explicit ForwardTensors(const Given &given) : given_(given) {}
 
   const View &q() const { return *given_[0]; }
   const View &k() const { return *given_[1]; }
   const View &v() const { return *given_[2]; }
   const View &o() const { return *given_[3]; }
   const View *lse() const { return given_[4]; }
-  const View *workspace() const { return given_[5]; }
+  const View *alibi_slopes() const { return given_[5]; }
+  const View *bias() const { return given_[6]; }
+  const View *sinks() const { return given_[7]; }
+  const View *cu_seqlens_q() const { return given_[8]; }
+  const View *cu_seqlens_k() const { return given_[9]; }
+  const View *seqused_q() const { return given_[10]; }
+  const View *seqused_k() const { return given_[11]; }
+  const View *key_ranges() const { return given_[12]; }
+  // What a user's functions read; the first that is null ends them.
+  const View *mod_tensor(int k) const { return given_[kFirstModTensor + static_cast<size_t>(k)]; }
+  const View *workspace() const { return given_[kWorkspace]; }
+
+  // Whether sequences have lengths of their own.
+  bool is_ragged() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
 
   Tensors all() const { return {kForwardArguments, given_}; }
+
+ private:
+  Given given_;
 };
 
 // What a caller gives beside the tensors.
 struct ForwardNumbers {
   double softmax_scale;
+  double softcap;                     // 0: none
+  int64_t window_left, window_right;  // keys behind and ahead of the diagonal; -1: all
+  bool top_left;                      // the diagonal is a query's own index
+  int64_t max_seqlen_q;               // of sequences of their own lengths; -1: not known
+  int64_t score;                      // the hash of the user's functions; 0: none
+  int64_t rows_per_range;             // queries that share an entry of key_ranges
 };
 
 // The sizes of one call. They fit into an int once check_problem has passed.
 struct ForwardProblem {
-  int batch, n_heads, n_heads_kv, seq_len_q, seq_len_k;
+  int batch;  // sequences
+  int n_heads, n_heads_kv;
+  int seq_len_q, seq_len_k;  // the most that a sequence has
+  int total_q;               // rows of all sequences, if they are packed; else 0
 
+  // At most so many blocks of `rows` queries are needed, which sequences do not share.
+  int64_t most_Q_blocks(int rows) const {
+    const int64_t of_longest = (static_cast<int64_t>(seq_len_q) + rows - 1) / rows * batch;
+    return total_q == 0 ? of_longest : std::min<int64_t>(of_longest, total_q / rows + batch);
+  }
   bool is_empty() const { return batch == 0 || n_heads == 0 || seq_len_q == 0; }
 };
 
-ForwardProblem problem_of(const ForwardTensors &tensors);
+// How many sequences there are: what cu_seqlens say, else the batch size.
+int64_t n_sequences(const ForwardTensors &tensors);
+
+ForwardProblem problem_of(const ForwardTensors &tensors, const ForwardNumbers &numbers);
 
 // What kernels of every family are told alike; n_Q_blocks is the family's to set.
-ProblemArgs problem_args(const ForwardTensors &tensors, const ForwardProblem &problem,
-                         const ForwardNumbers &numbers);
+ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
+                         const ForwardProblem &problem, const ForwardNumbers &numbers);
+
+// The workspace: the queue's next tile and how many blocks have found it empty; behind them, for
+// sequences with lengths of their own, the table of tiles.
+constexpr int kQueueWords = 2;
+constexpr int64_t kQueueBytes = kQueueWords * sizeof(uint32_t);
+
+// Of so many entries.
+int64_t tile_table_bytes(int64_t n_entries);
 
 TensorStrides strides_of(const tvm::ffi::TensorView &t);
 

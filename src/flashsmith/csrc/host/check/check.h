@@ -9,7 +9,11 @@ namespace flashsmith {
 // ---- of `forward`, in this order ----
 
 // What is asked of dtypes, shapes and devices. Returns the sizes.
-ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &tensors);
+ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &tensors,
+                             const ForwardNumbers &numbers);
+
+// Bounds and caps, where the kernel's variant has them, and nowhere else.
+void check_numbers(const ForwardKernel &kernel, const ForwardNumbers &numbers);
 
 // What is asked of a problem's memory that is not empty, but for its addresses.
 void check_memory(const ForwardKernel &kernel, const ForwardTensors &tensors, const Plan &plan);
@@ -17,9 +21,9 @@ void check_memory(const ForwardKernel &kernel, const ForwardTensors &tensors, co
 // That nothing is written where something else lies. Cheap: addresses change from call to call.
 void check_apart(const Tensors &tensors);
 
-// ---- of any operation: of what these two are made ----
+// ---- of any operation: of what these are made ----
 
-// A strided argument has the configuration's dtype, which is also that of `first`.
+// An argument of rows has the configuration's dtype, which is also that of `first`.
 void check_dtype(const Tensors &tensors, const Argument &argument, const tvm::ffi::TensorView &t,
                  ScalarType expected);
 
@@ -28,8 +32,24 @@ void check_rank(const Argument &argument, const tvm::ffi::TensorView &t);
 // The device is that of the first tensor.
 void check_device(const Tensors &tensors, const Argument &argument, const tvm::ffi::TensorView &t);
 
-// A strided argument has the sizes of the arguments before it in the dimensions that they share.
-void check_shape(const Tensors &tensors, size_t index);
+// An argument of rows has the sizes of those before it in the dimensions that they share; the one
+// that shares most is named. `ragged`: keys may be packed where queries are not, so that their
+// batch sizes say nothing of each other.
+void check_shape(const Tensors &tensors, size_t index, bool ragged);
+
+// Every size but the last is that of the arguments before it, or 1; the last is contiguous.
+void check_broadcast(const Tensors &tensors, const Argument &argument,
+                     const tvm::ffi::TensorView &t);
+
+// One slope a head, or a head of each entry of the batch.
+void check_slopes(const ForwardTensors &tensors);
+
+// Two ends for every so many queries, of each entry of the batch and head, or of all.
+void check_key_ranges(const ForwardTensors &tensors, const ForwardNumbers &numbers);
+
+// Lengths and places of sequences fit each other and the tensors. What they say is on the device
+// and is not looked at.
+void check_lengths(const ForwardTensors &tensors);
 
 // float32, contiguous, aligned, and of the sizes of the arguments before it.
 void check_contiguous_argument(const Tensors &tensors, const Argument &argument,

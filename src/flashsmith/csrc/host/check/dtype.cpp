@@ -29,7 +29,7 @@ bool is_type(DLDataType type, ScalarType expected) {
 std::string strided_names(const Tensors &tensors) {
   std::vector<const char *> names;
   for (const Argument &argument : tensors.table) {
-    if (is_strided(argument)) names.push_back(argument.name);
+    if (has_rows(argument)) names.push_back(argument.name);
   }
   std::ostringstream text;
   for (size_t i = 0; i < names.size(); i++) {
@@ -43,10 +43,16 @@ std::string strided_names(const Tensors &tensors) {
 void check_dtype(const Tensors &tensors, const Argument &argument, const TensorView &t,
                  ScalarType expected) {
   const DLDataType type = t.dtype(), first = tensors.given[0]->dtype();
+  if (argument.element == Element::any) return;
   if (argument.element == Element::float32) {
     if (type.code == kDLFloat && type.bits == 32 && type.lanes == 1) return;
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
                              << "; it must be float32";
+  }
+  if (argument.element == Element::int32) {
+    if (type.code == kDLInt && type.bits == 32 && type.lanes == 1) return;
+    TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
+                             << "; it must be int32";
   }
   if (!is_type(type, ScalarType::Half) && !is_type(type, ScalarType::BFloat16)) {
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
@@ -56,7 +62,8 @@ void check_dtype(const Tensors &tensors, const Argument &argument, const TensorV
   if (is_type(first, expected)) {
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type) << ", but "
                              << tensors.table[0].name << " has " << name_of(first) << "; "
-                             << strided_names(tensors) << " need the same dtype";
+                             << (has_rows(argument) ? strided_names(tensors) + " need" : "it needs")
+                             << " the same dtype";
   }
   TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
                            << ", but the configuration is for "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "host/check/check.h"
 
@@ -13,11 +14,22 @@ using tvm::ffi::TensorView;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-void check_d_head(int d_head, const TensorView &q) {
-  if (q.size(kDim) != d_head) {
-    TVM_FFI_THROW(ValueError) << "q has d_head " << q.size(kDim)
-                              << ", but the configuration is for " << d_head
+// Rows shorter than the kernel's d_head are for kernels that make up for it.
+void check_d_head(const ForwardKernel &kernel, const TensorView &q, const TensorView &v) {
+  const int64_t d_head = kernel.tiles.d_head, d_qk = q.size(kDim), d_v = v.size(kDim);
+  const bool fits =
+      kernel.variant.padded ? d_qk <= d_head && d_v <= d_head : d_qk == d_head && d_v == d_head;
+  if (!fits) {
+    const bool by_q = kernel.variant.padded ? d_qk > d_head : d_qk != d_head;
+    TVM_FFI_THROW(ValueError) << (by_q ? "q has d_head " : "v has d_v ") << (by_q ? d_qk : d_v)
+                              << ", but the configuration is for "
+                              << (kernel.variant.padded ? "at most " : "") << d_head
                               << "; pass a configuration of that d_head (64, 96, 128, 192 or 256)";
+  }
+  for (const auto &[name, size] : {std::pair{"q has d_head ", d_qk}, {"v has d_v ", d_v}}) {
+    if (size % 8 != 0 || size == 0) {
+      TVM_FFI_THROW(ValueError) << name << size << "; supported are multiples of 8 up to 256";
+    }
   }
 }
 
@@ -38,16 +50,19 @@ void check_heads(const TensorView &q, const TensorView &k) {
 }
 
 // Tiles of the output are counted as int.
-void check_n_tiles(const TensorView &q, int B_r) {
-  const int64_t batch = q.size(kBatch), n_heads = q.size(kHead);
-  const int64_t n_Q_blocks = (q.size(kSequence) - 1) / B_r + 1;
-  if (batch > kMaxInt || n_heads > kMaxInt || batch * n_heads > kMaxInt / n_Q_blocks) {
+void check_n_tiles(const ForwardTensors &tensors, const ForwardNumbers &numbers, int B_r) {
+  const TensorView &q = tensors.q();
+  const int64_t batch = n_sequences(tensors), n_heads = q.size(kHead);
+  if (batch > kMaxInt || n_heads > kMaxInt ||
+      problem_of(tensors, numbers).most_Q_blocks(B_r) > kMaxInt / std::max<int64_t>(n_heads, 1)) {
     TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(q) << ", which is more than 2^31 - 1 "
                               << "blocks of " << B_r << " rows: split the call";
   }
 }
 
-void check_sizes(const TileSizes &tiles, const TensorView &q, const TensorView &k) {
+void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors,
+                 const ForwardNumbers &numbers) {
+  const TensorView &q = tensors.q(), &k = tensors.k();
   check_heads(q, k);
   if (q.numel() > 0 && k.size(kSequence) == 0) {
     TVM_FFI_THROW(ValueError) << "k has sequence length 0; at least 1 is needed";
@@ -56,40 +71,81 @@ void check_sizes(const TileSizes &tiles, const TensorView &q, const TensorView &
   const int block = std::max(tiles.B_r, tiles.B_c);
   check_length("q", q, block);
   check_length("k", k, block);
-  check_n_tiles(q, tiles.B_r);
+  check_n_tiles(tensors, numbers, tiles.B_r);
+}
+
+// A kernel computes one variant: what is given must be what it is for.
+void check_variant(const ForwardKernel &kernel, const ForwardTensors &tensors) {
+  const Variant &variant = kernel.variant;
+  const auto check = [&](const char *name, bool wanted, bool given) {
+    if (wanted == given) return;
+    TVM_FFI_THROW(ValueError) << name << (given ? " was passed, but " : " is None, but ")
+                              << kernel.name << (given ? " does not take it" : " needs it");
+  };
+  check("alibi_slopes", variant.alibi, tensors.alibi_slopes() != nullptr);
+  check("bias", variant.bias, tensors.bias() != nullptr);
+  check("sinks", variant.sinks, tensors.sinks() != nullptr);
+  check("cu_seqlens or seqused", variant.ragged, tensors.is_ragged());
+  if (variant.score == 0) {
+    check("mod_tensors", false, tensors.mod_tensor(0) != nullptr);
+    check("key_ranges", false, tensors.key_ranges() != nullptr);
+  }
 }
 
 }  // namespace
 
-ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &forward) {
+ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &forward,
+                             const ForwardNumbers &numbers) {
   const Tensors tensors = forward.all();
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
-    if (!is_strided(argument)) return;
+    if (!has_rows(argument)) return;
     check_dtype(tensors, argument, t, kernel.tiles.dtype);
     check_rank(argument, t);
     check_device(tensors, argument, t);
   });
-  check_d_head(kernel.tiles.d_head, forward.q());
+  check_variant(kernel, forward);
   for (size_t i = 1; i < tensors.size(); i++) {
-    if (is_strided(tensors.table[i])) check_shape(tensors, i);
+    if (has_rows(tensors.table[i])) check_shape(tensors, i, forward.is_ragged());
   }
-  check_sizes(kernel.tiles, forward.q(), forward.k());
+  check_d_head(kernel, forward.q(), forward.v());
+  check_sizes(kernel.tiles, forward, numbers);
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
-    if (argument.element != Element::float32) return;
+    if (has_rows(argument) || argument.use == Use::scratch) return;
     check_dtype(tensors, argument, t, kernel.tiles.dtype);
-    check_contiguous_argument(tensors, argument, t);
     check_device(tensors, argument, t);
+    if (argument.layout == Layout::broadcast) check_broadcast(tensors, argument, t);
+    if (argument.rank() > 0 && argument.layout == Layout::contiguous) {
+      check_contiguous_argument(tensors, argument, t);
+    }
   });
-  return problem_of(forward);
+  check_slopes(forward);
+  check_lengths(forward);
+  return problem_of(forward, numbers);
+}
+
+void check_numbers(const ForwardKernel &kernel, const ForwardNumbers &numbers) {
+  const Variant &variant = kernel.variant;
+  const auto check = [&](const char *name, bool wanted, bool given, auto value) {
+    if (wanted == given) return;
+    TVM_FFI_THROW(ValueError) << name << " is " << value << ", but " << kernel.name
+                              << (given ? " takes none" : " needs one");
+  };
+  check("window_right", variant.causal, numbers.window_right >= 0, numbers.window_right);
+  check("window_left", variant.window, numbers.window_left >= 0, numbers.window_left);
+  check("softcap", variant.softcap, numbers.softcap > 0, numbers.softcap);
+  if (variant.score != numbers.score) {
+    TVM_FFI_THROW(ValueError) << "score is " << numbers.score << ", but " << kernel.name
+                              << " computes " << variant.score << " (0: none)";
+  }
 }
 
 void check_memory(const ForwardKernel &kernel, const ForwardTensors &forward, const Plan &plan) {
   const Tensors tensors = forward.all();
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
-    if (is_strided(argument)) check_rows(argument, t);
+    if (has_rows(argument)) check_rows(argument, t);
   });
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
-    if (is_strided(argument) && argument.use == Use::written) check_writable(argument, t);
+    if (has_rows(argument) && argument.use == Use::written) check_writable(argument, t);
   });
   kernel.check_layout(forward);
   check_workspace(tensors, plan);

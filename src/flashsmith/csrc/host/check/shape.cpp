@@ -1,7 +1,10 @@
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "host/check/check.h"
 
@@ -24,23 +27,24 @@ int64_t size_of(const Tensors &tensors, Dim dim) {
   return 0;
 }
 
-// The argument that another is shaped as: the first with the same dimensions, else the first.
-size_t model_of(const Tensors &tensors, size_t index) {
-  for (size_t i = 0; i < index; i++) {
-    if (tensors.table[i].dims == tensors.table[index].dims) return i;
-  }
-  return 0;
-}
-
-// "same shape", or "same batch size and d_head".
-std::string shared_sizes(const Argument &a, const Argument &b) {
-  if (a.dims == b.dims) return "same shape";
-  std::ostringstream text;
-  const char *separator = "same ";
+// The sizes that two arguments of rows share. `ragged`: keys may be packed where queries are not,
+// so that batch sizes say nothing.
+std::vector<int> shared_dims(const Argument &a, const Argument &b, bool ragged) {
+  std::vector<int> shared;
   for (int d = 0; d < a.rank(); d++) {
     if (a.dims[d] != b.dims[d]) continue;
-    text << separator << size_name(a.dims[d]);
-    separator = " and ";
+    if (ragged && d == kBatch && a.dims[kSequence] != b.dims[kSequence]) continue;
+    shared.push_back(d);
+  }
+  return shared;
+}
+
+// "batch size, seq_len_k and n_heads_kv"
+std::string names_of(const Argument &argument, const std::vector<int> &dims) {
+  std::ostringstream text;
+  for (size_t i = 0; i < dims.size(); i++) {
+    text << (i == 0 ? "" : i + 1 == dims.size() ? " and " : ", ");
+    text << size_name(argument.dims[dims[i]]);
   }
   return text.str();
 }
@@ -90,15 +94,42 @@ void check_device(const Tensors &tensors, const Argument &argument, const Tensor
   }
 }
 
-void check_shape(const Tensors &tensors, size_t index) {
-  const size_t model = model_of(tensors, index);
-  const Argument &own = tensors.table[index], &other = tensors.table[model];
-  const TensorView &t = *tensors.given[index], &like = *tensors.given[model];
-  for (int d = 0; d < own.rank(); d++) {
-    if (own.dims[d] != other.dims[d] || t.size(d) == like.size(d)) continue;
-    TVM_FFI_THROW(ValueError) << own.name << " has shape " << shape_of(t) << ", but " << other.name
-                              << " has " << shape_of(like) << "; they need the "
-                              << shared_sizes(own, other);
+void check_shape(const Tensors &tensors, size_t index, bool ragged) {
+  const Argument &own = tensors.table[index];
+  const TensorView &t = *tensors.given[index];
+  size_t differing = index;
+  std::vector<int> most_shared;
+  for (size_t before = 0; before < index; before++) {
+    const TensorView &like = *tensors.given[before];
+    std::vector<int> shared = shared_dims(own, tensors.table[before], ragged);
+    const bool same = std::ranges::all_of(shared, [&](int d) { return t.size(d) == like.size(d); });
+    if (same || shared.size() <= most_shared.size()) continue;
+    differing = before;
+    most_shared = std::move(shared);
+  }
+  if (differing == index) return;
+  TVM_FFI_THROW(ValueError) << own.name << " has shape " << shape_of(t) << ", but "
+                            << tensors.table[differing].name << " has "
+                            << shape_of(*tensors.given[differing]) << "; they need the same "
+                            << names_of(own, most_shared);
+}
+
+void check_broadcast(const Tensors &tensors, const Argument &argument, const TensorView &t) {
+  bool fits = t.ndim() == argument.rank();
+  for (int d = 0; fits && d < argument.rank(); d++) {
+    const bool repeated = t.size(d) == 1 && d + 1 < argument.rank();
+    fits = repeated || t.size(d) == size_of(tensors, argument.dims[d]);
+  }
+  if (!fits) {
+    TVM_FFI_THROW(ValueError) << argument.name << " has shape " << shape_of(t)
+                              << "; it must broadcast to " << expected_shape(tensors, argument)
+                              << ": each size is that, or 1 but for the last";
+  }
+  const int last = argument.rank() - 1;
+  if (t.size(last) > 1 && t.stride(last) != 1) {
+    TVM_FFI_THROW(ValueError) << argument.name << " has stride " << t.stride(last)
+                              << " in its last dimension; it must be contiguous there (stride 1): "
+                                 "call .contiguous()";
   }
 }
 

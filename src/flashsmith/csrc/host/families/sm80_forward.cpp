@@ -5,6 +5,7 @@
 
 #include "flashsmith/flash_attention.cuh"
 #include "host/forward_kernel.h"
+#include "host/schedule.h"
 
 namespace flashsmith {
 namespace {
@@ -23,31 +24,41 @@ using Named = NamedKernel<FlashForwardKernelConfig, forward_kernel_fn>;
 
 class Kernel final : public ForwardKernel {
   FlashForwardKernelConfig config_;
-  forward_kernel_fn function_;
+  forward_kernel_fn function_, schedule_;
 
   int n_Q_blocks(const ForwardProblem &problem) const {
     return (problem.seq_len_q + config_.B_r - 1) / config_.B_r;
   }
 
   Grid grid(const ForwardProblem &problem) const {
-    return {static_cast<unsigned>(n_Q_blocks(problem)), static_cast<unsigned>(problem.n_heads),
+    const auto n_heads = static_cast<unsigned>(problem.n_heads);
+    if (variant.ragged) {
+      return {static_cast<unsigned>(problem.most_Q_blocks(config_.B_r)), n_heads, 1};
+    }
+    return {static_cast<unsigned>(n_Q_blocks(problem)), n_heads,
             static_cast<unsigned>(problem.batch)};
   }
 
  public:
   Kernel(const Named &kernel, const FamilyGpus &gpus)
-      : ForwardKernel(kernel, gpus), config_(kernel.config), function_(kernel.function) {}
+      : ForwardKernel(kernel, gpus),
+        config_(kernel.config),
+        function_(kernel.function),
+        schedule_(kernel.schedule) {}
 
   Plan plan(const ForwardProblem &problem, int) const override {
-    check_grid("batch", problem.batch);
+    if (!variant.ragged) check_grid("batch", problem.batch);
     check_grid("head", problem.n_heads);
-    return {.launches = {{.kernel = "flash_forward_kernel",
-                          .function = reinterpret_cast<const void *>(function_),
-                          .call = call<ForwardKernelArgs>,
-                          .grid = grid(problem),
-                          .cluster = 1,
-                          .threads = static_cast<unsigned>(threads_per_block(config_)),
-                          .shared_memory_bytes = shared_memory_bytes(config_)}}};
+    const Launch main{.kernel = "flash_forward_kernel",
+                      .function = reinterpret_cast<const void *>(function_),
+                      .call = call<ForwardKernelArgs>,
+                      .grid = grid(problem),
+                      .cluster = 1,
+                      .threads = static_cast<unsigned>(threads_per_block(config_)),
+                      .shared_memory_bytes = shared_memory_bytes(config_)};
+    if (!variant.ragged) return {.launches = {main}};
+    return {.launches = {schedule_launch<ForwardKernelArgs>(schedule_, problem.batch), main},
+            .workspace_bytes = kQueueBytes + tile_table_bytes(problem.most_Q_blocks(config_.B_r))};
   }
 
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
@@ -59,8 +70,9 @@ class Kernel final : public ForwardKernel {
     args.Q_strides = strides_of(tensors.q());
     args.K_strides = strides_of(tensors.k());
     args.V_strides = strides_of(tensors.v());
-    args.problem = problem_args(tensors, problem, numbers);
-    args.problem.n_Q_blocks = n_Q_blocks(problem);
+    args.problem = problem_args(variant, tensors, problem, numbers);
+    args.problem.n_Q_blocks =
+        variant.ragged ? static_cast<int>(problem.most_Q_blocks(config_.B_r)) : n_Q_blocks(problem);
     return KernelArguments(args);
   }
 };

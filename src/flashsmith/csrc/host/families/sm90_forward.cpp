@@ -5,6 +5,7 @@
 
 #include "flashsmith/sm90/arguments.cuh"
 #include "host/forward_kernel.h"
+#include "host/schedule.h"
 #include "host/tensor_map.h"
 
 namespace flashsmith {
@@ -27,46 +28,77 @@ void check_strides(const Argument &argument, const TensorView &t) {
   }
 }
 
+// Of sequences with lengths of their own, where one ends is counted in rows of the tensor.
+void check_batch_stride(const Argument &argument, const TensorView &t) {
+  if (t.size(kBatch) > 1 && t.stride(kBatch) % row_stride(t) != 0) {
+    TVM_FFI_THROW(ValueError) << argument.name << " has batch stride " << t.stride(kBatch)
+                              << " elements, which is no multiple of its sequence stride "
+                              << t.stride(kSequence)
+                              << "; with cu_seqlens or seqused the sm90 family needs that: call "
+                                 ".contiguous()";
+  }
+}
+
+// Rows from one entry of the batch to the next.
+int batch_rows(const TensorView &t) {
+  return t.size(kBatch) > 1 ? static_cast<int>(t.stride(kBatch) / row_stride(t)) : 0;
+}
+
 using Named = NamedKernel<Sm90ForwardKernelConfig, sm90_forward_kernel_fn>;
 
 class Kernel final : public ForwardKernel {
-  // The queue's next tile, and how many blocks have found it empty.
-  static constexpr int64_t kQueueBytes = 2 * sizeof(uint32_t);
-
   Sm90ForwardKernelConfig config_;
-  sm90_forward_kernel_fn function_;
+  sm90_forward_kernel_fn function_, schedule_;
+
+  // Of the table of tiles, at most.
+  int64_t n_entries(const ForwardProblem &problem) const {
+    return problem.most_Q_blocks(config_.B_r * config_.cluster_size);
+  }
 
   Grid grid(const ForwardProblem &problem, int multiprocessors) const {
-    const int n_tiles = Q_blocks(config_, problem.seq_len_q) * problem.n_heads * problem.batch;
+    const int64_t n_blocks =
+        variant.ragged ? n_entries(problem) * config_.cluster_size
+                       : Q_blocks(config_, problem.seq_len_q) * static_cast<int64_t>(problem.batch);
+    const int n_tiles = static_cast<int>(n_blocks * problem.n_heads);
     return {static_cast<unsigned>(grid_blocks(config_, n_tiles, multiprocessors)), 1, 1};
   }
 
   ptx::TensorMap map(const TensorView &t, int box_rows) const {
-    return make_tensor_map(t, config_.dtype,
-                           {map_columns(config_), box_rows, map_swizzle(config_)});
+    const Box box{map_columns(config_), box_rows, map_swizzle(config_)};
+    return make_tensor_map(t, config_.dtype, box, variant.ragged);
   }
 
  public:
   Kernel(const Named &kernel, const FamilyGpus &gpus)
-      : ForwardKernel(kernel, gpus), config_(kernel.config), function_(kernel.function) {}
+      : ForwardKernel(kernel, gpus),
+        config_(kernel.config),
+        function_(kernel.function),
+        schedule_(kernel.schedule) {}
 
   void check_layout(const ForwardTensors &tensors) const override {
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
-      if (is_strided(argument)) check_strides(argument, t);
+      if (has_rows(argument)) check_strides(argument, t);
+    });
+    if (!variant.ragged) return;
+    tensors.all().for_each([](const Argument &argument, const TensorView &t) {
+      if (has_rows(argument)) check_batch_stride(argument, t);
     });
   }
 
   Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
+    const Launch main{.kernel = "forward_kernel",
+                      .function = reinterpret_cast<const void *>(function_),
+                      .call = call<Sm90ForwardKernelArgs>,
+                      .grid = grid(problem, multiprocessors),
+                      .cluster = static_cast<unsigned>(config_.cluster_size),
+                      .threads = static_cast<unsigned>(threads_per_block(config_)),
+                      .shared_memory_bytes = shared_memory_bytes(config_)};
+    if (variant.ragged) {
+      return {.launches = {schedule_launch<Sm90ForwardKernelArgs>(schedule_, problem.batch), main},
+              .workspace_bytes = kQueueBytes + tile_table_bytes(n_entries(problem))};
+    }
     const int64_t queue_bytes = config_.dynamic_queue ? kQueueBytes : 0;
-    return {.launches = {{.kernel = "forward_kernel",
-                          .function = reinterpret_cast<const void *>(function_),
-                          .call = call<Sm90ForwardKernelArgs>,
-                          .grid = grid(problem, multiprocessors),
-                          .cluster = static_cast<unsigned>(config_.cluster_size),
-                          .threads = static_cast<unsigned>(threads_per_block(config_)),
-                          .shared_memory_bytes = shared_memory_bytes(config_)}},
-            .workspace_bytes = queue_bytes,
-            .zeroed_bytes = queue_bytes};
+    return {.launches = {main}, .workspace_bytes = queue_bytes, .zeroed_bytes = queue_bytes};
   }
 
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
@@ -76,8 +108,15 @@ class Kernel final : public ForwardKernel {
     args.K_map = map(tensors.k(), map_KV_rows(config_));
     args.V_map = map(tensors.v(), map_KV_rows(config_));
     if (config_.tma_store) args.O_map = map(tensors.o(), kOutputBoxRows);
-    args.problem = problem_args(tensors, problem, numbers);
+    args.problem = problem_args(variant, tensors, problem, numbers);
     args.problem.n_Q_blocks = Q_blocks(config_, problem.seq_len_q);
+    if (variant.ragged) {
+      args.problem.n_Q_blocks = static_cast<int>(n_entries(problem));
+      args.Q_batch_rows = batch_rows(tensors.q());
+      args.K_batch_rows = batch_rows(tensors.k());
+      args.V_batch_rows = batch_rows(tensors.v());
+      args.O_batch_rows = batch_rows(tensors.o());
+    }
     return KernelArguments(args);
   }
 };

@@ -1,4 +1,4 @@
-// What rows may not see: keys beyond the sequence and, causal, keys that lie ahead.
+// What rows may not see: keys beyond the sequence, ahead of a bound, or behind one.
 #pragma once
 
 #include <cmath>
@@ -9,50 +9,59 @@
 
 namespace flashsmith {
 
-// A mask that shows a row the keys before an end of its own.
+// A mask that shows a row the keys from a begin of its own to an end of its own.
 template <typename T>
-concept MaskPolicy = requires(const DenseSequence sequence) {
-  { T::kRowsDiffer } -> std::convertible_to<bool>;  // whether rows have different ends
-  { T::cut(sequence, 0, 0) } -> std::same_as<int>;  // (sequence, row, end)
+concept MaskPolicy = requires(const ProblemArgs &problem, const DenseSequence sequence) {
+  { T::kAhead } -> std::convertible_to<bool>;   // whether rows have different ends
+  { T::kBehind } -> std::convertible_to<bool>;  // and different begins
+  { T::last(problem, sequence, 0, 0) } -> std::same_as<int>;
+  { T::first(problem, sequence, 0) } -> std::same_as<int>;
 };
 
-struct FullMask {
-  static constexpr bool kRowsDiffer = false;
+// Keys within a distance of a row's diagonal: causal is none ahead, a sliding window some behind.
+template <bool kBoundedAhead, bool kBoundedBehind>
+struct BandMask {
+  static constexpr bool kAhead = kBoundedAhead, kBehind = kBoundedBehind;
 
+  // The last key that `row` sees, but at most `most`.
   template <SequencePolicy Sequence>
-  static FLASHSMITH_DEVICE int cut(const Sequence &, int /*row*/, int end) {
-    return end;
+  static FLASHSMITH_DEVICE int last(const ProblemArgs &problem, const Sequence &sequence, int row,
+                                    int most) {
+    if constexpr (!kAhead) return most;
+    const int key = row + sequence.diagonal() + problem.band.ahead;
+    return key < most ? key : most;
+  }
+
+  // The first key that `row` sees.
+  template <SequencePolicy Sequence>
+  static FLASHSMITH_DEVICE int first(const ProblemArgs &problem, const Sequence &sequence,
+                                     int row) {
+    if constexpr (!kBehind) return 0;
+    const int key = row + sequence.diagonal() - problem.band.behind;
+    return key > 0 ? key : 0;
   }
 };
-static_assert(MaskPolicy<FullMask>);
-
-// Bottom-right aligned: the last row sees all keys, each row before it one less.
-struct CausalMask {
-  static constexpr bool kRowsDiffer = true;
-
-  // The key on the diagonal of `row`, which is the last that the row sees; but at most `end`.
-  template <SequencePolicy Sequence>
-  static FLASHSMITH_DEVICE int cut(const Sequence &sequence, int row, int end) {
-    const int diagonal = row + (sequence.seq_len_k() - sequence.seq_len_q());
-    return diagonal < end ? diagonal : end;
-  }
-};
-static_assert(MaskPolicy<CausalMask>);
+static_assert(MaskPolicy<BandMask<true, true>>);
 
 // Sets to -inf the scores that the mask removes from 16 rows of a block of K. `row`: of this lane's
 // first element, in the sequence.
 template <typename Traits>
-FLASHSMITH_DEVICE void mask(Fragment<Traits::B_c> &S, const typename Traits::Sequence &sequence,
-                            int row, int block) {
+FLASHSMITH_DEVICE void mask(Fragment<Traits::B_c> &S, const ProblemArgs &problem,
+                            const typename Traits::Sequence &sequence, int row, int block) {
+  using Mask = typename Traits::Mask;
   const int lane_column = block * Traits::B_c + first_column(ptx::thread_index());
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
-    const int last_key = sequence.seq_len_k() - 1;
-    const int last = Traits::Mask::cut(sequence, row + half * kRowsPerHalf, last_key) - lane_column;
+    const int own_row = row + half * kRowsPerHalf, last_key = sequence.seq_len_k() - 1;
+    const int last = Mask::last(problem, sequence, own_row, last_key) - lane_column;
+    const int first = Mask::first(problem, sequence, own_row) - lane_column;
 #pragma unroll
     for (int i = 0; i < Traits::B_c / 4; i++) {
       const int element = i / 2 * 4 + half * 2 + i % 2;
       if (column_of(element) > last) S[element] = -INFINITY;
+      if constexpr (Mask::kBehind) {
+        if (column_of(element) < first) S[element] = -INFINITY;
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // What every family does with 16 rows when their last block is done: the factor of O, and lse.
 #pragma once
 
+#include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/memory.cuh"
 
@@ -11,6 +12,19 @@ struct WarpRows {
   int row, head, batch;
 };
 
+// Adds a sink's exponential to the sums: a logit of no value, which may be the largest.
+template <typename Traits>
+FLASHSMITH_DEVICE RowTotal with_sink(const RowTotal &row, const ProblemArgs &problem, int head) {
+  if constexpr (!Traits::has_sinks) return row;
+  const float sink = ptx::thread_load_global(problem.score.sinks + head) * kLog2e;
+  if (sink == -INFINITY) return row;
+  const float reference = fmaxf(row.reference, sink);
+  const float kept = row.sum == 0.f ? 0.f : ptx::exp2_approx(row.reference - reference);
+  return {.reference = reference,
+          .sum = row.sum * kept + ptx::exp2_approx(sink - reference),
+          .kept = kept};
+}
+
 // Sets what the lane's rows of O are to be multiplied with, 1 / l, or 0 for a row that has seen
 // nothing; and writes the log-sum-exp, if the caller wants it.
 template <typename Traits>
@@ -20,13 +34,14 @@ FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Softmax<Trait
   const int lane = ptx::thread_index() % kWarpSize;
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
-    const float sum = softmax.row_sum(half);
-    factor[half] = sum == 0.f ? 0.f : 1.f / sum;
+    const RowTotal total = with_sink<Traits>(softmax.total(half), problem, rows.head);
+    factor[half] = total.sum == 0.f ? 0.f : total.kept / total.sum;
     const int row = rows.row + first_row(lane) + half * kRowsPerHalf;
     if (problem.lse != nullptr && lane % kLanesPerRow == 0 && row < sequence.seq_len_q()) {
-      const int64_t head = static_cast<int64_t>(rows.batch) * problem.n_heads + rows.head;
-      ptx::thread_store_global_4(problem.lse + head * problem.seq_len_q + row,
-                                 ptx::float_bits(softmax.log_sum_exp(half, sum)));
+      const Place place = sequence.queries();
+      const int64_t head = static_cast<int64_t>(place.batch) * problem.n_heads + rows.head;
+      ptx::thread_store_global_4(problem.lse + head * sequence.rows_q() + place.row + row,
+                                 ptx::float_bits(total.log_sum_exp()));
     }
   }
 }

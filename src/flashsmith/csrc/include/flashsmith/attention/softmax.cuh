@@ -23,6 +23,19 @@ FLASHSMITH_DEVICE float exp2_polynomial(float x) {
   return ptx::bits_float(ptx::float_bits(p) + (ptx::float_bits(rounded) << 23));
 }
 
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// What a row's exponentials sum up to, beside their reference. O is to be multiplied with `kept`
+// before it is divided by the sum.
+struct RowTotal {
+  float reference, sum, kept;
+
+  // The logarithm of the sum of exp(score); -inf if there is none.
+  FLASHSMITH_DEVICE float log_sum_exp() const {
+    return sum == 0.f ? -INFINITY : (reference + ptx::log2_approx(sum)) * kLn2;
+  }
+};
+
 // How the softmax saves work.
 struct SoftmaxPolicy {
   // The scale is part of the exponential, one fused multiply-add an element, and row sums stay
@@ -126,15 +139,10 @@ class Softmax {
     for (int i = 0; i < Traits::d_head / 2; i++) O[i] *= alpha_[half_of(i)];
   }
 
-  // The sum of a row, when all blocks are done.
-  FLASHSMITH_DEVICE float row_sum(int half) const {
-    return kFoldScale ? sum_of_row(l_[half]) : l_[half];
-  }
-
-  // The logarithm of the sum of exp(score) over a row with this row sum; -inf if there is none.
-  FLASHSMITH_DEVICE float log_sum_exp(int half, float sum) const {
-    constexpr float kLn2 = 0.6931471805599453f;
-    return sum == 0.f ? -INFINITY : (R_[half] + ptx::log2_approx(sum)) * kLn2;
+  // Of a row, when all blocks are done.
+  FLASHSMITH_DEVICE RowTotal total(int half) const {
+    return {
+        .reference = R_[half], .sum = kFoldScale ? sum_of_row(l_[half]) : l_[half], .kept = 1.f};
   }
 
  private:

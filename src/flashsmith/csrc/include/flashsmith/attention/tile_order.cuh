@@ -1,8 +1,7 @@
 // Which tile of the output has which index: the order in which tiles are worked on.
 #pragma once
 
-#include "flashsmith/params.h"
-#include "flashsmith/ptx/platform.cuh"
+#include "flashsmith/attention/tile_table.cuh"
 
 namespace flashsmith {
 
@@ -11,8 +10,29 @@ struct WorkTile {
   int Q_block, head, batch;
 };
 
+template <typename Traits>
 FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
-  return problem.n_Q_blocks * problem.n_heads * problem.batch;
+  if constexpr (Traits::Sequence::kRagged) {
+    return TileTable{problem.tiles}.size() * problem.n_heads * Traits::cluster_size;
+  } else {
+    return problem.n_Q_blocks * problem.n_heads * problem.batch;
+  }
+}
+
+// The tile with an index in the order of the table: all of it for a group of heads, then for the
+// next, a tile for each head in turn.
+template <typename Traits>
+FLASHSMITH_DEVICE WorkTile listed_tile_at(const ProblemArgs &problem, int tile_index) {
+  constexpr int kGroup = Traits::heads_per_group > 0 ? Traits::heads_per_group : 16;
+  constexpr int kCluster = Traits::cluster_size;
+  const TileTable table{problem.tiles};
+  const int index = tile_index / kCluster, tiles_per_group = kGroup * table.size();
+  const int group = index / tiles_per_group, rest = index - group * tiles_per_group;
+  const int n_heads = problem.n_heads - group * kGroup, heads = n_heads < kGroup ? n_heads : kGroup;
+  const TileTable::Entry entry = table[rest / heads];
+  return {.Q_block = entry.cluster * kCluster + tile_index % kCluster,
+          .head = group * kGroup + rest % heads,
+          .batch = entry.batch};
 }
 
 // The tile with an index in the order. Head by head, Q blocks in order; or, longest first for
@@ -20,6 +40,7 @@ FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
 // L2. A cluster's blocks have neighbouring indices, with Q blocks of one head side by side.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
+  if constexpr (Traits::Sequence::kRagged) return listed_tile_at<Traits>(problem, tile_index);
   constexpr int kGroup = Traits::heads_per_group, kCluster = Traits::cluster_size;
   int Q_block, head;
   if constexpr (kGroup == 0) {
@@ -38,10 +59,15 @@ FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
   return {Q_block, head - batch * problem.n_heads, batch};
 }
 
-// One past the last row that the tile, or one side by side with it in the cluster, has.
+// The first row that the tile, or one side by side with it in the cluster, has; and one past the
+// last.
+template <typename Traits>
+FLASHSMITH_DEVICE int tile_row_begin(const WorkTile &tile) {
+  return tile.Q_block / Traits::cluster_size * Traits::cluster_size * Traits::B_r;
+}
 template <typename Traits>
 FLASHSMITH_DEVICE int tile_row_end(const WorkTile &tile) {
-  return (tile.Q_block / Traits::cluster_size + 1) * Traits::cluster_size * Traits::B_r;
+  return tile_row_begin<Traits>(tile) + Traits::cluster_size * Traits::B_r;
 }
 
 }  // namespace flashsmith

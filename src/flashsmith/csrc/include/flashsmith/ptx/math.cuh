@@ -31,6 +31,17 @@ FLASHSMITH_DEVICE float log2_approx(float x) {
 #endif
 }
 
+// tanh.approx.f32: relative error 2^-11.
+FLASHSMITH_DEVICE float tanh_approx(float x) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::tanh_approx(x);
+#else
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 // The bits of a number, and back.
 FLASHSMITH_HOST_DEVICE uint32_t float_bits(float value) {
   return __builtin_bit_cast(uint32_t, value);
@@ -51,6 +62,35 @@ FLASHSMITH_DEVICE uint32_t pack(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   }
   return word;
+#endif
+}
+
+// cvt.f32.{f16,bf16}, which is exact.
+template <typename value_t>
+FLASHSMITH_DEVICE float unpack(uint16_t bits) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::unpack(bits,
+                          is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16);
+#else
+  if constexpr (is_half<value_t>) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  } else {
+    return bits_float(static_cast<uint32_t>(bits) << 16);
+  }
+#endif
+}
+
+// cvt.rzi.s32.f32: truncates; what no int32_t can hold becomes the nearest, NaN becomes 0.
+FLASHSMITH_DEVICE int32_t float_to_int(float value) {
+#ifdef FLASHSMITH_EMULATOR
+  if (!(value >= -0x1p31f)) return value != value ? 0 : INT32_MIN;
+  return value >= 0x1p31f ? INT32_MAX : static_cast<int32_t>(value);
+#else
+  int32_t result;
+  asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(result) : "f"(value));
+  return result;
 #endif
 }
 

@@ -118,6 +118,20 @@ FLASHSMITH_DEVICE void thread_store_shared_4(shared_address destination, uint32_
 #endif
 }
 
+// ld.global.nc: a word, half a one or a byte, which is read-only while the kernel runs.
+template <typename T>
+FLASHSMITH_DEVICE T thread_load_global(const T *source) {
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4,
+                "the load is of 1, 2 or 4 bytes");
+#ifdef FLASHSMITH_EMULATOR
+  T value;
+  emulator::thread_load_global(&value, source, sizeof(T));
+  return value;
+#else
+  return __ldg(source);
+#endif
+}
+
 // st.global.b32
 FLASHSMITH_DEVICE void thread_store_global_4(void *destination, uint32_t word) {
 #ifdef FLASHSMITH_EMULATOR

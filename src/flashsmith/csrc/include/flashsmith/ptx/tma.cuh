@@ -47,20 +47,23 @@ FLASHSMITH_DEVICE void issue_tma_load(shared_address destination, const TensorMa
     FLASHSMITH_TMA_LOAD_CASES("2d", "%5, %6", "r"(c[0]), "r"(c[1]))
   } else if constexpr (kRank == 3) {
     FLASHSMITH_TMA_LOAD_CASES("3d", "%5, %6, %7", "r"(c[0]), "r"(c[1]), "r"(c[2]))
-  } else {
+  } else if constexpr (kRank == 4) {
     FLASHSMITH_TMA_LOAD_CASES("4d", "%5, %6, %7, %8", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
+  } else {
+    FLASHSMITH_TMA_LOAD_CASES("5d", "%5, %6, %7, %8, %9", "r"(c[0]), "r"(c[1]), "r"(c[2]),
+                              "r"(c[3]), "r"(c[4]))
   }
 }
 #endif
 
-// The box at `coordinates` (two to four, in elements, the contiguous dimension first) comes to
+// The box at `coordinates` (two to five, in elements, the contiguous dimension first) comes to
 // `destination`, 128-byte aligned, and counts its bytes towards the barrier's phase. Elements
 // outside the tensor become zeros, and count.
 template <CacheHint kHint = CacheHint::none, typename... Coordinates>
 FLASHSMITH_DEVICE void tma_load(shared_address destination, const TensorMap &map,
                                 shared_address barrier, Coordinates... coordinates) {
   constexpr int kRank = sizeof...(Coordinates);
-  static_assert(kRank >= 2 && kRank <= 4, "tensor maps here have two to four dimensions");
+  static_assert(kRank >= 2 && kRank <= 5, "tensor maps here have two to five dimensions");
   const int c[] = {coordinates...};
 #ifdef FLASHSMITH_EMULATOR
   emulator::tma_load(pointer(destination), map, pointer(barrier), c, kRank);
@@ -76,7 +79,7 @@ FLASHSMITH_DEVICE void tma_load_multicast(shared_address destination, const Tens
                                           shared_address barrier, uint16_t blocks,
                                           Coordinates... coordinates) {
   constexpr int kRank = sizeof...(Coordinates);
-  static_assert(kRank >= 2 && kRank <= 4, "tensor maps here have two to four dimensions");
+  static_assert(kRank >= 2 && kRank <= 5, "tensor maps here have two to five dimensions");
   const int c[] = {coordinates...};
 #ifdef FLASHSMITH_EMULATOR
   emulator::tma_load_multicast(pointer(destination), map, pointer(barrier), blocks, c, kRank);
@@ -91,7 +94,7 @@ template <typename... Coordinates>
 FLASHSMITH_DEVICE void tma_store(const TensorMap &map, shared_address source,
                                  Coordinates... coordinates) {
   constexpr int kRank = sizeof...(Coordinates);
-  static_assert(kRank >= 2 && kRank <= 4, "tensor maps here have two to four dimensions");
+  static_assert(kRank >= 2 && kRank <= 5, "tensor maps here have two to five dimensions");
   const int c[] = {coordinates...};
 #ifdef FLASHSMITH_EMULATOR
   emulator::tma_store(map, pointer(source), c, kRank);
@@ -100,8 +103,11 @@ FLASHSMITH_DEVICE void tma_store(const TensorMap &map, shared_address source,
     FLASHSMITH_TMA_STORE("2d", "%2, %3", "r"(c[0]), "r"(c[1]));
   } else if constexpr (kRank == 3) {
     FLASHSMITH_TMA_STORE("3d", "%2, %3, %4", "r"(c[0]), "r"(c[1]), "r"(c[2]));
-  } else {
+  } else if constexpr (kRank == 4) {
     FLASHSMITH_TMA_STORE("4d", "%2, %3, %4, %5", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+  } else {
+    FLASHSMITH_TMA_STORE("5d", "%2, %3, %4, %5, %6", "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]),
+                         "r"(c[4]));
   }
 #endif
 }

@@ -27,10 +27,10 @@ FLASHSMITH_DEVICE void store_O_to_tile(const Fragment<Traits::d_head> &O,
 }
 
 // Copies this warp's rows of the tile to O, neighbouring lanes at neighbouring chunks; of them the
-// sequence has the first n_rows, or all.
+// sequence has the first n_rows, or all, and O the first n_chunks chunks.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_stride,
-                                       ptx::shared_address tile, int n_rows) {
+                                       ptx::shared_address tile, int n_rows, int n_chunks) {
   using T = SmemTile<Traits>;
   using Walk = ChunkWalk<Traits, kWarpSize>;
   const Walk walk(ptx::thread_index() % kWarpSize);
@@ -41,17 +41,29 @@ FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_
       const int row = first + walk.row, chunk = walk.chunk + panel * Walk::kPanelChunks;
       ptx::Chunk elements;
       ptx::load_shared_16(elements, tile + T::offset(row, chunk));
-      ptx::store_global_16_if(row < n_rows, O + row * row_stride + chunk * kChunkElements,
-                              elements);
+      ptx::store_global_16_if(row < n_rows && (!Traits::padded || chunk < n_chunks),
+                              O + row * row_stride + chunk * kChunkElements, elements);
     }
   }
+}
+
+// Whether the block has a tile: of sequences with lengths of their own there are fewer than blocks.
+template <typename Traits>
+FLASHSMITH_DEVICE bool is_there(const ProblemArgs &problem) {
+  if constexpr (!Traits::Sequence::kRagged) return true;
+  return ptx::block_index_x() < TileTable{problem.tiles}.size();
 }
 
 // Causal blocks of Q near the end see the most keys: they start first, so that none is left over.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
   const int x = ptx::block_index_x();
-  return {.Q_block = Traits::Mask::kRowsDiffer ? problem.n_Q_blocks - 1 - x : x,
+  if constexpr (Traits::Sequence::kRagged) {
+    if (!is_there<Traits>(problem)) return {};
+    const TileTable::Entry entry = TileTable{problem.tiles}[x];
+    return {.Q_block = entry.cluster, .head = ptx::block_index_y(), .batch = entry.batch};
+  }
+  return {.Q_block = Traits::Mask::kAhead ? problem.n_Q_blocks - 1 - x : x,
           .head = ptx::block_index_y(),
           .batch = ptx::block_index_z()};
 }
@@ -77,9 +89,11 @@ FLASHSMITH_DEVICE void store_tile(const ForwardKernelArgs &args, const OAccumula
   ptx::warp_sync();
   const typename Traits::Sequence sequence(problem, tile.batch);
   const TensorStrides &strides = problem.O_strides;
-  auto *first = static_cast<typename Traits::value_t *>(problem.O) + tile.batch * strides.batch +
-                tile.head * strides.head + row * strides.seq;
-  store_tile_to_O<Traits>(first, strides.seq, rows, sequence.seq_len_q() - row);
+  const Place place = sequence.queries();
+  auto *first = static_cast<typename Traits::value_t *>(problem.O) + place.batch * strides.batch +
+                tile.head * strides.head + (place.row + row) * strides.seq;
+  store_tile_to_O<Traits>(first, strides.seq, rows, sequence.seq_len_q() - row,
+                          problem.d_v / kChunkElements);
 }
 
 }  // namespace flashsmith::sm80

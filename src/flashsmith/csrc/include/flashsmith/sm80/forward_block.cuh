@@ -25,7 +25,7 @@ class ForwardBlock {
   const ptx::shared_address shared_;
   const int row_, warp_row_;  // of the tile in the sequence, of this warp in the tile
   const int lane_offset_, K_lane_offset_;
-  const int n_blocks_;
+  const int end_, begin_;  // of the blocks that the tile sees
 
   KVLoader K_loader_, V_loader_;
   QFragments<Traits> q_;
@@ -42,31 +42,42 @@ class ForwardBlock {
         warp_row_(ptx::thread_index() / kWarpSize * Traits::rows_per_warp),
         lane_offset_(SmemTile<Traits>::lane_offset(lane())),
         K_lane_offset_(SmemTile<Traits>::K_lane_offset(lane())),
-        n_blocks_(n_KV_blocks<Traits>(sequence_, row_ + B_r)),
-        K_loader_(loader(Traits::K_offset, args.K, args.K_strides)),
-        V_loader_(loader(Traits::V_offset, args.V, args.V_strides)) {
+        end_(ranged_end<Traits>(args.problem, head(), row_, row_ + B_r,
+                                KV_blocks_end<Traits>(args.problem, sequence_, row_ + B_r))),
+        begin_(ranged_begin<Traits>(args.problem, head(), row_, row_ + B_r,
+                                    KV_blocks_begin<Traits>(args.problem, sequence_, row_, end_),
+                                    end_)),
+        K_loader_(loader(Traits::K_offset, args.K, args.K_strides, args.problem.d_qk)),
+        V_loader_(loader(Traits::V_offset, args.V, args.V_strides, args.problem.d_v)) {
 #pragma unroll
     for (auto &softmax : softmax_) softmax.start(args.problem.softmax_scale_log2);
   }
 
-  // Blocks of K and V are visited from the last to the first: those with a mask come first.
+  // Blocks of K and V are visited from the last to the first.
   FLASHSMITH_DEVICE void run() {
+    if (!is_there<Traits>(args_.problem)) return;
     load_Q();
-    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_ragged(n_keys(n_blocks_ - 1));
+    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_ragged(n_keys(end_ - 1));
     keep_Q();
-    int block = n_blocks_ - 1;
-    const int masked_from = first_masked_block<Traits>(sequence_, row_);
-    visit<Visit::first>(block, block >= masked_from);
+    int block = end_ - 1;
+    const int masked = masked_from<Traits>(args_.problem, sequence_, row_);
+    const int unmasked = unmasked_from<Traits>(args_.problem, sequence_, row_ + B_r);
+    visit<Visit::first>(block, block >= masked || block < unmasked);
     block--;
-    if constexpr (Traits::Mask::kRowsDiffer) {
-      for (; block >= masked_from && block >= 0; block--) visit<Visit::masked>(block, true);
+    if constexpr (Traits::Mask::kAhead || Traits::Score::kMayHide) {
+      for (; block >= masked && block >= begin_; block--) visit<Visit::masked>(block, true);
     }
-    for (; block >= 0; block--) visit<Visit::plain>(block, false);
+    for (; block >= unmasked && block >= begin_; block--) visit<Visit::plain>(block, false);
+    if constexpr (Traits::Mask::kBehind) {
+      for (; block >= begin_; block--) visit<Visit::masked>(block, true);
+    }
     store_tile<Traits>(args_, O_, softmax_);
   }
 
  private:
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+
+  FLASHSMITH_DEVICE Head head() const { return {tile_.head, tile_.batch}; }
 
   FLASHSMITH_DEVICE ptx::shared_address Q_of_warp() const {
     return shared_ + Traits::Q_offset + warp_row_ * SmemTile<Traits>::kRowBytes;
@@ -75,16 +86,17 @@ class ForwardBlock {
   // ---- loads ----
 
   // Of K or V, from the last block on.
-  FLASHSMITH_DEVICE KVLoader loader(int offset, const void *tensor,
-                                    const TensorStrides &strides) const {
+  FLASHSMITH_DEVICE KVLoader loader(int offset, const void *tensor, const TensorStrides &strides,
+                                    int row_elements) const {
     const int n_heads = args_.problem.n_heads, n_heads_kv = args_.problem.n_heads_kv;
     // Two divisions before the first load can start: most problems do without.
     const int head = n_heads == n_heads_kv ? tile_.head : tile_.head / (n_heads / n_heads_kv);
-    const int64_t first_key = static_cast<int64_t>(n_blocks_ - 1) * B_c;
+    const Place place = sequence_.keys();
+    const int64_t first_key = static_cast<int64_t>(end_ - 1) * B_c + place.row;
     return KVLoader(shared_ + offset,
-                    static_cast<const value_t *>(tensor) + tile_.batch * strides.batch +
+                    static_cast<const value_t *>(tensor) + place.batch * strides.batch +
                         head * strides.head + first_key * strides.seq,
-                    strides.seq);
+                    strides.seq, row_elements);
   }
 
   // The keys from a block's first on.
@@ -92,9 +104,10 @@ class ForwardBlock {
 
   FLASHSMITH_DEVICE void load_Q() const {
     const TensorStrides &strides = args_.Q_strides;
-    const auto *rows = static_cast<const value_t *>(args_.Q) + tile_.batch * strides.batch +
-                       tile_.head * strides.head + row_ * strides.seq;
-    TileLoader<Traits, B_r>(shared_ + Traits::Q_offset, rows, strides.seq)
+    const Place place = sequence_.queries();
+    const auto *rows = static_cast<const value_t *>(args_.Q) + place.batch * strides.batch +
+                       tile_.head * strides.head + (place.row + row_) * strides.seq;
+    TileLoader<Traits, B_r>(shared_ + Traits::Q_offset, rows, strides.seq, args_.problem.d_qk)
         .load_ragged(sequence_.seq_len_q() - row_);
   }
 
@@ -129,10 +142,11 @@ class ForwardBlock {
     if constexpr (Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
     K_loader_.step_back();
 
-    // seq_len_k is never zero.
+    // d_qk is never zero.
     SAccumulators<Traits> S;
     gemm_QK<Traits>(S, q_, Q_of_warp(), shared_ + Traits::K_offset, lane_offset_, K_lane_offset_,
-                    args_.problem.seq_len_k);
+                    args_.problem.d_qk);
+    change_scores(S, block);
     if (masked) mask_scores(S, block);
 
     if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
@@ -140,20 +154,32 @@ class ForwardBlock {
     if constexpr (Traits::config.async_copy) ptx::cp_async_wait_group<0>();
     ptx::barrier_sync();  // V is here, K is free
     if constexpr (Traits::config.eager_load_blocks) {
-      if (block > 0) K_loader_.load();
+      if (block > begin_) K_loader_.load();
     }
 
     Softmax<Traits>::template step<kVisit != Visit::plain>(softmax_, S, O_);
     PFragments<Traits> P;
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) pack_operand<value_t>(P[m], S[m]);
-    gemm_PV<Traits>(O_, P, shared_ + Traits::V_offset, lane_offset_, args_.problem.seq_len_k);
+    gemm_PV<Traits>(O_, P, shared_ + Traits::V_offset, lane_offset_, args_.problem.d_qk);
+  }
+
+  // This lane's first row of a fragment, in the sequence.
+  FLASHSMITH_DEVICE int row_of(int m) const {
+    return row_ + warp_row_ + m * kMmaM + first_row(lane());
+  }
+
+  FLASHSMITH_DEVICE void change_scores(SAccumulators<Traits> &S, int block) const {
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+      flashsmith::change_scores<Traits>(S[m], args_.problem, sequence_, head(), row_of(m), block);
+    }
   }
 
   FLASHSMITH_DEVICE void mask_scores(SAccumulators<Traits> &S, int block) const {
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {
-      mask<Traits>(S[m], sequence_, row_ + warp_row_ + m * kMmaM + first_row(lane()), block);
+      mask<Traits>(S[m], args_.problem, sequence_, row_of(m), block);
     }
   }
 };

@@ -64,8 +64,9 @@ struct ChunkWalk {
       : row(thread / kPanelChunks), chunk(thread % kPanelChunks) {}
 };
 
-// Copies tiles of kRows rows of d_head elements from global memory. All threads of the block take
-// part. With async_copy the data arrives at the wait for its group.
+// Copies tiles of kRows rows from global memory. All threads of the block take part. Where rows are
+// shorter than d_head, zeros make up for it. With async_copy the data arrives at the wait for its
+// group.
 template <typename Traits, int kRows>
 class TileLoader {
   using value_t = typename Traits::value_t;
@@ -79,15 +80,18 @@ class TileLoader {
   int64_t row_stride_;
   ptx::shared_address destination_;
   int row_;
+  int chunks_left_;  // of a row, from this thread's first on
 
  public:
   // `rows`: the first row of the tile, `row_stride` elements before the second.
-  FLASHSMITH_DEVICE TileLoader(ptx::shared_address tile, const value_t *rows, int64_t row_stride)
+  FLASHSMITH_DEVICE TileLoader(ptx::shared_address tile, const value_t *rows, int64_t row_stride,
+                               int row_elements)
       : row_stride_(row_stride) {
     const Walk walk(ptx::thread_index());
     source_ = rows + walk.row * row_stride + walk.chunk * kChunkElements;
     destination_ = tile + T::offset(walk.row, walk.chunk);
     row_ = walk.row;
+    chunks_left_ = row_elements / kChunkElements - walk.chunk;
   }
 
   // The next load is of the kRows rows before.
@@ -105,8 +109,8 @@ class TileLoader {
     if constexpr (Traits::config.async_copy) {
 #pragma unroll
       for (int i = 0; i < kPasses; i++) {
-        if constexpr (kRagged) {
-          ptx::cp_async_16_or_zero(destination(i), source(i), row(i) < n_rows);
+        if constexpr (kRagged || Traits::padded) {
+          ptx::cp_async_16_or_zero(destination(i), source(i), is_there<kRagged>(i, n_rows));
         } else {
           ptx::cp_async_16(destination(i), source(i));
         }
@@ -120,8 +124,9 @@ class TileLoader {
         ptx::Chunk data[kBatch];
 #pragma unroll
         for (int i = first; i < first + kBatch && i < kPasses; i++) {
-          data[i - first] = kRagged ? ptx::load_global_16_or_zero(source(i), row(i) < n_rows)
-                                    : ptx::load_global_16(source(i));
+          data[i - first] = kRagged || Traits::padded ? ptx::load_global_16_or_zero(
+                                                            source(i), is_there<kRagged>(i, n_rows))
+                                                      : ptx::load_global_16(source(i));
         }
 #pragma unroll
         for (int i = first; i < first + kBatch && i < kPasses; i++) {
@@ -134,6 +139,11 @@ class TileLoader {
   // Passes go down the rows of a panel, then on to the next.
   static constexpr int kPassesOfPanel = kRows / Walk::kRows;
   FLASHSMITH_DEVICE int row(int pass) const { return row_ + pass % kPassesOfPanel * Walk::kRows; }
+  template <bool kRagged>
+  FLASHSMITH_DEVICE bool is_there(int pass, int n_rows) const {
+    if (Traits::padded && pass / kPassesOfPanel * Walk::kPanelChunks >= chunks_left_) return false;
+    return !kRagged || row(pass) < n_rows;
+  }
   FLASHSMITH_DEVICE const value_t *source(int pass) const {
     const int columns = pass / kPassesOfPanel * Walk::kPanelChunks * kChunkElements;
     return source_ + pass % kPassesOfPanel * Walk::kRows * row_stride_ + columns;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "flashsmith/attention/mask.cuh"
+#include "flashsmith/attention/score.cuh"
 #include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/flash_attention.cuh"
@@ -48,14 +49,17 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
 
-  using Mask = std::conditional_t<VARIANT.causal, CausalMask, FullMask>;
-  using Sequence = DenseSequence;
+  using Mask = BandMask<VARIANT.causal, VARIANT.window>;
+  using Score =
+      ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
+  using Sequence = SequenceOf<VARIANT.ragged>;
+  static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr SoftmaxPolicy softmax = {.fold_scale = CFG.optimized_softmax,
                                             .lazy_rescale_log2 = CFG.optimized_softmax ? 8 : 0,
                                             .stale_maximum = false,
                                             .fma_exponentials = 0};
 
-  static constexpr int n_threads = threads_per_block(CFG);
+  static constexpr int n_threads = threads_per_block(CFG), cluster_size = 1;
 
   static_assert(is_load_count(CFG.Q_mma_load_K_fragments) &&
                     is_load_count(CFG.K_mma_load_K_fragments) &&
@@ -77,7 +81,8 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   // registers that this leaves a thread, and uses them; by itself it misses a block by a register
   // or two, or stops far below.
   static constexpr int kRegistersPerSM = 65536;
-  static constexpr int fragment_and_address_registers = 24 + 16 * N::m_tiles;
+  static constexpr int fragment_and_address_registers =
+      24 + 16 * N::m_tiles + (Score::kChanges ? 32 : 0);
   static constexpr int blocks_per_SM =
       kRegistersPerSM / (n_threads * (accumulator_registers + fragment_and_address_registers +
                                       (Q_in_registers ? N::m_tiles * N::QK_fragments * 4 : 0)));

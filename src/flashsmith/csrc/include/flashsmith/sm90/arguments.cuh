@@ -35,13 +35,20 @@ struct Sm90ForwardKernelConfig {
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
-// The maps have four dimensions: d_head, sequence, head, batch. Their boxes are `map_columns(cfg)`
-// columns wide, swizzled over that width, and kQueryBoxRows (Q), `map_KV_rows(cfg)` (K, V) or
-// kOutputBoxRows (O) rows high.
+// The maps have four dimensions: d_head, sequence, head, batch; or five: see rows.cuh. Their boxes
+// are `map_columns(cfg)` columns wide, swizzled over that width, and kQueryBoxRows (Q),
+// `map_KV_rows(cfg)` (K, V) or kOutputBoxRows (O) rows high.
 struct Sm90ForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   ProblemArgs problem;
+  // Rows from one entry of a tensor's batch to the next, for maps of five dimensions.
+  int Q_batch_rows, K_batch_rows, V_batch_rows, O_batch_rows;
 };
+
+// Of maps of sequences with lengths of their own: a sequence ends at this row, and so many bytes
+// less one row are the stride that takes it back. Their product is 2^64, which is no distance.
+constexpr int kRaggedRows = 1 << 30;
+constexpr uint64_t kRaggedShift = uint64_t{1} << 34;
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 

@@ -19,6 +19,8 @@ namespace flashsmith::sm90 {
 template <typename Traits>
 class Consumer {
   using value_t = typename Traits::value_t;
+  // Whether tiles may leave out blocks at the beginning.
+  static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
   static constexpr int kFirstTurn = 1;  // named barrier of the first warpgroup's turn
 
   const Sm90ForwardKernelArgs &args_;
@@ -35,16 +37,23 @@ class Consumer {
   OAccumulator<Traits> O_;
   Softmax<Traits> softmax_;
 
-  int batch_ = 0;                    // of the tile
-  int tile_index_ = 0;               // of the tile in the order
-  int row_ = 0;                      // of this warp's first row in the sequence
-  int block_ = 0, masked_from_ = 0;  // the block of S; blocks from here on have a mask
-  int skipped_ = 0;                  // blocks before the tile's first that no row here sees
+  typename Traits::Sequence sequence_;       // of the tile
+  Head head_{};                              // of the tile
+  int tile_index_ = 0;                       // of the tile in the order
+  int row_ = 0;                              // of this warp's first row in the sequence
+  int block_ = 0;                            // of S
+  int begin_ = 0;                            // the tile's last block to be visited
+  int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
+  int skipped_ = 0;                          // blocks at the tile's end that no row here sees
   bool O_started_ = false;
 
  public:
   FLASHSMITH_DEVICE Consumer(const Sm90ForwardKernelArgs &args, int warpgroup)
-      : args_(args), warpgroup_(warpgroup), shared_(ptx::shared_memory()), tiles_(args) {
+      : args_(args),
+        warpgroup_(warpgroup),
+        shared_(ptx::shared_memory()),
+        tiles_(args),
+        sequence_(args.problem, 0) {
     softmax_.start(args.problem.softmax_scale_log2);
   }
 
@@ -53,11 +62,11 @@ class Consumer {
       if (warpgroup_ == 0) pass_turn(Traits::n_warpgroups - 1);
     }
     int tile_index = tiles_.next();
-    if (tile_index < n_tiles(args_.problem)) {
+    if (tile_index < n_tiles<Traits>(args_.problem)) {
       if constexpr (Traits::config.overlap_tiles) {
         run_overlapped_tiles(tile_index);
       } else {
-        for (; tile_index < n_tiles(args_.problem); tile_index = tiles_.next())
+        for (; tile_index < n_tiles<Traits>(args_.problem); tile_index = tiles_.next())
           run_tile(tile_index);
       }
     }
@@ -73,9 +82,7 @@ class Consumer {
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   static FLASHSMITH_DEVICE int warp() { return ptx::thread_index() % kWarpgroupSize / kWarpSize; }
 
-  FLASHSMITH_DEVICE typename Traits::Sequence sequence() const {
-    return typename Traits::Sequence(args_.problem, batch_);
-  }
+  FLASHSMITH_DEVICE int first_block() const { return kSomeAreBefore ? begin_ : 0; }
 
   // ---- tiles ----
 
@@ -102,18 +109,26 @@ class Consumer {
     while (true) {
       for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
       tile_index = tiles_.next();
-      if (tile_index >= n_tiles(args_.problem)) break;
+      if (tile_index >= n_tiles<Traits>(args_.problem)) break;
       cross_into_tile(tile_index);
     }
     values();
     store(tile_index_, softmax_);
   }
 
-  // The blocks after the first, those with a mask before the others.
+  // The blocks after the first.
   template <typename Step>
   FLASHSMITH_DEVICE void for_each_block(Step step) {
-    for (block_--; block_ >= masked_from_ && block_ >= 0; block_--) step(std::true_type());
-    for (; block_ >= 0; block_--) step(std::false_type());
+    for (block_--; block_ >= masked_from_ && block_ >= first_block(); block_--) {
+      step(std::true_type());
+    }
+    if constexpr (Traits::Score::kMayHide) return;
+    if constexpr (!Traits::Mask::kBehind) {
+      for (; block_ >= 0; block_--) step(std::false_type());
+    } else {
+      for (; block_ >= unmasked_from_ && block_ >= begin_; block_--) step(std::false_type());
+      for (; block_ >= begin_; block_--) step(std::true_type());
+    }
   }
 
   FLASHSMITH_DEVICE void open(int tile_index) {
@@ -121,11 +136,15 @@ class Consumer {
     const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM;
     tile_index_ = tile_index;
     row_ = row + warp() * kWarpRows;
-    batch_ = tile.batch;
-    const int blocks = n_KV_blocks<Traits>(sequence(), tile_row_end<Traits>(tile));
-    skipped_ = n_skipped_blocks<Traits>(sequence(), blocks, row);
-    block_ = blocks - 1 - skipped_;
-    masked_from_ = first_masked_block<Traits>(sequence(), row);
+    head_ = {tile.head, tile.batch};
+    const ProblemArgs &problem = args_.problem;
+    sequence_ = typename Traits::Sequence(problem, tile.batch);
+    const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence_, tile);
+    begin_ = begin;
+    skipped_ = n_skipped_blocks<Traits>(problem, sequence_, begin_, end, row);
+    block_ = end - 1 - skipped_;
+    masked_from_ = masked_from<Traits>(problem, sequence_, row);
+    unmasked_from_ = unmasked_from<Traits>(problem, sequence_, row + kWgmmaM);
     skip_K();
   }
 
@@ -160,7 +179,8 @@ class Consumer {
 
   FLASHSMITH_DEVICE void start_softmax() {
     softmax_.reset();
-    if (block_ >= masked_from_) mask_scores();
+    change_scores();
+    if (block_ >= masked_from_ || block_ < unmasked_from_) mask_scores();
     softmax_.template step<true>(S_);
   }
 
@@ -168,6 +188,7 @@ class Consumer {
   template <bool kMasked>
   FLASHSMITH_DEVICE void overlapped_step() {
     issue_both();
+    change_scores();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
     finish_values();
@@ -215,6 +236,7 @@ class Consumer {
     issue_scores();
     pass_turn(warpgroup_);
     finish_scores<0>();
+    change_scores();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
     pack_operand<value_t>(P_, S_);
@@ -258,7 +280,7 @@ class Consumer {
     release(Barriers<Traits>::K(K_stage_.buffer));
     K_stage_.advance();
     if constexpr (!Traits::Q_in_registers) {
-      if (block_ == 0) release_Q();
+      if (block_ == first_block()) release_Q();
     }
   }
 
@@ -292,8 +314,12 @@ class Consumer {
     }
   }
 
+  FLASHSMITH_DEVICE void change_scores() {
+    flashsmith::change_scores<Traits>(S_, args_.problem, sequence_, head_, row_ + first_row(lane()),
+                                      block_);
+  }
   FLASHSMITH_DEVICE void mask_scores() {
-    mask<Traits>(S_, sequence(), row_ + first_row(lane()), block_);
+    mask<Traits>(S_, args_.problem, sequence_, row_ + first_row(lane()), block_);
   }
 
   // ---- synchronisation ----

@@ -9,8 +9,8 @@
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/ptx/mma.cuh"
 #include "flashsmith/ptx/schedule.cuh"
-#include "flashsmith/ptx/tma.cuh"
 #include "flashsmith/sm90/gemm.cuh"
+#include "flashsmith/sm90/rows.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -35,6 +35,8 @@ FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAcc
   constexpr int kPairsPerBox = Traits::box_columns / 16, kChunksPerRow = Traits::row_bytes / 16;
   const int lane = ptx::recomputed(ptx::thread_index() % kWarpSize);
   const int row = lane % 16, permutation = row * Traits::row_bytes / 128 % kChunksPerRow;
+  const typename Traits::Sequence sequence(args.problem, rows.batch);
+  const Rows sequence_rows{sequence.queries(), sequence.seq_len_q(), rows.head, args.O_batch_rows};
   if (lane == 0) ptx::tma_store_wait_group_read<0>();
   ptx::warp_sync();
 #pragma unroll
@@ -51,8 +53,8 @@ FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAcc
   if (lane != 0) return;
 #pragma unroll
   for (int box = first; box < end; box++) {
-    ptx::tma_store(args.O_map, staging + (box - first) * Traits::warp_box_bytes,
-                   box * Traits::box_columns, rows.row, rows.head, rows.batch);
+    store_rows<Traits>(args.O_map, staging + (box - first) * Traits::warp_box_bytes,
+                       box * Traits::box_columns, rows.row, sequence_rows);
   }
   ptx::tma_store_commit_group();
 }
@@ -93,9 +95,10 @@ FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
   using value_t = typename Traits::value_t;
   const typename Traits::Sequence sequence(args.problem, rows.batch);
   const int lane = ptx::thread_index() % kWarpSize, quad_lane = lane % 4;
+  const Place place = sequence.queries();
   value_t *first = static_cast<value_t *>(args.problem.O) +
-                   rows.batch * args.problem.O_strides.batch +
-                   rows.head * args.problem.O_strides.head;
+                   place.batch * args.problem.O_strides.batch +
+                   rows.head * args.problem.O_strides.head + place.row * args.problem.O_strides.seq;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = rows.row + lane / 4 + half * 8;
@@ -110,7 +113,10 @@ FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
             ptx::pack<value_t>(O[element] * factor[half], O[element + 1] * factor[half]);
       }
       transpose_quad(chunk.word);
-      if (row < sequence.seq_len_q()) ptx::thread_store_global_16(out + column, chunk);
+      const bool is_there = !Traits::padded || column + quad_lane * 8 < args.problem.d_v;
+      if (row < sequence.seq_len_q() && is_there) {
+        ptx::thread_store_global_16(out + column, chunk);
+      }
     }
   }
 }

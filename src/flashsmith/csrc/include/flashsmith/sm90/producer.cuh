@@ -3,7 +3,8 @@
 
 #include "flashsmith/attention/block_range.cuh"
 #include "flashsmith/ptx/cluster.cuh"
-#include "flashsmith/ptx/tma.cuh"
+#include "flashsmith/sm90/rows.cuh"
+#include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
 
 namespace flashsmith::sm90 {
@@ -12,8 +13,8 @@ namespace flashsmith::sm90 {
 // producer does so for its share of the rows, in all blocks.
 template <typename Traits>
 FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarriers &barriers,
-                                  int parity, const ptx::TensorMap &map, int row, int head,
-                                  int batch) {
+                                  int parity, const ptx::TensorMap &map, int row,
+                                  const Rows &rows) {
   ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
   ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::KV_bytes);
 #pragma unroll
@@ -21,20 +22,21 @@ FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarrie
     const ptx::shared_address to = buffer + box * Traits::KV_box_bytes;
     const int column = box * Traits::box_columns;
     if constexpr (Traits::cluster_size == 1) {
-      ptx::tma_load(to, map, barriers.full, column, row, head, batch);
+      load_rows<Traits>(to, map, barriers.full, column, row, rows);
     } else {
-      constexpr uint16_t kAllBlocks = (1 << Traits::cluster_size) - 1;
       const int rank = ptx::cluster_rank();
-      ptx::tma_load_multicast(to + rank * Traits::KV_share_bytes, map, barriers.full, kAllBlocks,
-                              column, row + rank * Traits::KV_share_rows, head, batch);
+      load_rows_of_cluster<Traits>(to + rank * Traits::KV_share_bytes, map, barriers.full, column,
+                                   row + rank * Traits::KV_share_rows, rows);
     }
   }
 }
 
 // Each warpgroup's rows of Q on their own: one may be a block ahead of the other.
 template <typename Traits>
-FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, const WorkTile &tile) {
+FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, const WorkTile &tile,
+                              const typename Traits::Sequence &sequence) {
   constexpr int kBytes = kWgmmaM * Traits::row_bytes;
+  const Rows rows{sequence.queries(), sequence.seq_len_q(), tile.head, args.Q_batch_rows};
 #pragma unroll 1  // the thread has few registers
   for (int warpgroup = 0; warpgroup < Traits::n_warpgroups; warpgroup++) {
     const BufferBarriers barriers = Barriers<Traits>::Q(warpgroup);
@@ -43,10 +45,10 @@ FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, con
     ptx::mbarrier_arrive_expect_tx(barriers.full, kBytes * Traits::n_boxes);
 #pragma unroll
     for (int box = 0; box < Traits::n_boxes; box++) {
-      ptx::tma_load(
+      load_rows<Traits>(
           ptx::shared_memory() + Traits::Q_offset + box * Traits::Q_box_bytes + warpgroup * kBytes,
           args.Q_map, barriers.full, box * Traits::box_columns,
-          tile.Q_block * Traits::B_r + warpgroup * kWgmmaM, tile.head, tile.batch);
+          tile.Q_block * Traits::B_r + warpgroup * kWgmmaM, rows);
     }
   }
 }
@@ -72,20 +74,22 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
   TileProducer<Traits> tiles(args);
   RingPosition<Traits::n_stages> stage;
   RingPosition<1> Q_buffer;
-  for (tiles.announce(); tiles.tile_index() < n_tiles(args.problem); tiles.announce()) {
+  for (tiles.announce(); tiles.tile_index() < n_tiles<Traits>(args.problem); tiles.announce()) {
     const int next = tiles.draw();
     const WorkTile tile = tile_at<Traits>(args.problem, tiles.tile_index());
-    const int head_kv = tile.head / queries_per_key_head;
+    const int head = tile.head / queries_per_key_head;
     const typename Traits::Sequence sequence(args.problem, tile.batch);
-    const int last = n_KV_blocks<Traits>(sequence, tile_row_end<Traits>(tile)) - 1;
-    if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile);
-    for (int block = last; block >= 0; block--, stage.advance()) {
+    const auto [begin, end] = KV_blocks_of_tile<Traits>(args.problem, sequence, tile);
+    const Rows K{sequence.keys(), sequence.seq_len_k(), head, args.K_batch_rows};
+    const Rows V{sequence.keys(), sequence.seq_len_k(), head, args.V_batch_rows};
+    if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
+    for (int block = end - 1; block >= begin; block--, stage.advance()) {
       const int row = block * Traits::B_c, buffer = stage.buffer * Traits::KV_bytes;
       load_block<Traits>(shared + Traits::K_offset + buffer, Barriers<Traits>::K(stage.buffer),
-                         stage.parity, args.K_map, row, head_kv, tile.batch);
-      if (!kQFirst && block == last) load_Q<Traits>(Q_buffer.parity, args, tile);
+                         stage.parity, args.K_map, row, K);
+      if (!kQFirst && block == end - 1) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
       load_block<Traits>(shared + Traits::V_offset + buffer, Barriers<Traits>::V(stage.buffer),
-                         stage.parity, args.V_map, row, head_kv, tile.batch);
+                         stage.parity, args.V_map, row, V);
     }
     Q_buffer.advance();
     tiles.advance(next);

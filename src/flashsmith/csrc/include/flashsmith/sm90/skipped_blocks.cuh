@@ -1,19 +1,42 @@
-// Which blocks of a tile a warpgroup leaves to the others.
+// Which blocks a tile visits, and which of them a warpgroup leaves to the others.
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
+#include "flashsmith/attention/tile_order.cuh"
 #include "flashsmith/sm90/traits.cuh"
 
 namespace flashsmith::sm90 {
 
-// How many of a tile's blocks, from the last on, the warpgroup with the 64 rows from `row` on
-// leaves out, because none of its rows sees them. No more than the stages allow: while it waits for
-// the block after them it has not yet released the last V of the tile before.
+// The blocks that a tile visits, with those side by side with it in the cluster.
+struct BlockRange {
+  int begin, end;
+};
+
 template <typename Traits>
-FLASHSMITH_DEVICE int n_skipped_blocks(const typename Traits::Sequence &sequence, int tile_blocks,
-                                       int row) {
-  if constexpr (!Traits::Mask::kRowsDiffer) return 0;
-  const int unseen = tile_blocks - n_KV_blocks<Traits>(sequence, row + kWgmmaM);
+FLASHSMITH_DEVICE BlockRange KV_blocks_of_tile(const ProblemArgs &problem,
+                                               const typename Traits::Sequence &sequence,
+                                               const WorkTile &tile) {
+  const Head head{tile.head, tile.batch};
+  const int row = tile_row_begin<Traits>(tile), row_end = tile_row_end<Traits>(tile);
+  const int end = ranged_end<Traits>(problem, head, row, row_end,
+                                     KV_blocks_end<Traits>(problem, sequence, row_end));
+  return {ranged_begin<Traits>(problem, head, row, row_end,
+                               KV_blocks_begin<Traits>(problem, sequence, row, end), end),
+          end};
+}
+
+// How many of a tile's blocks from `begin` to before `end`, from the last on, the warpgroup with
+// the 64 rows from `row` on leaves out, because none of its rows sees them. No more than the stages
+// allow: while it waits for the block after them it has not yet released the last V of the tile
+// before.
+template <typename Traits>
+FLASHSMITH_DEVICE int n_skipped_blocks(const ProblemArgs &problem,
+                                       const typename Traits::Sequence &sequence, int begin,
+                                       int end, int row) {
+  if constexpr (!Traits::Mask::kAhead) return 0;
+  const int own_end = KV_blocks_end<Traits>(problem, sequence, row + kWgmmaM);
+  const int unseen = end - (own_end > begin ? own_end : begin + 1);
+  if (Traits::Score::kHasRanges && unseen < 0) return 0;
   return unseen < Traits::n_stages - 1 ? unseen : Traits::n_stages - 1;
 }
 

@@ -38,7 +38,7 @@ class TileProducer {
     if constexpr (Traits::config.dynamic_queue) {
       return n_blocks + static_cast<int>(ptx::thread_atomic_add(args_.problem.queue, 1));
     }
-    return Traits::config.persistent ? tile_index_ + n_blocks : n_tiles(args_.problem);
+    return Traits::config.persistent ? tile_index_ + n_blocks : n_tiles<Traits>(args_.problem);
   }
   FLASHSMITH_DEVICE void advance(int drawn) { tile_index_ = drawn; }
 
@@ -66,8 +66,8 @@ class TileConsumer {
   FLASHSMITH_DEVICE int next() {
     if constexpr (!Traits::config.dynamic_queue) {
       const int tile_index = tile_index_;
-      tile_index_ =
-          Traits::config.persistent ? tile_index_ + ptx::grid_size_x() : n_tiles(args_.problem);
+      tile_index_ = Traits::config.persistent ? tile_index_ + ptx::grid_size_x()
+                                              : n_tiles<Traits>(args_.problem);
       return tile_index;
     }
     ptx::mbarrier_wait_parity(Barriers<Traits>::queue(entry_.buffer), entry_.parity);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "flashsmith/attention/mask.cuh"
+#include "flashsmith/attention/score.cuh"
 #include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/mbarrier.cuh"
@@ -33,12 +34,15 @@ constexpr RegisterSplit register_split(int n_warpgroups) {
 template <Sm90ForwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct KernelTraits {
   static constexpr Sm90ForwardKernelConfig config = CFG;
-  using Mask = std::conditional_t<VARIANT.causal, CausalMask, FullMask>;
-  using Sequence = DenseSequence;
-
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
+
+  using Mask = BandMask<VARIANT.causal, VARIANT.window>;
+  using Score =
+      ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
+  using Sequence = SequenceOf<VARIANT.ragged>;
+  static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warpgroups = CFG.n_warpgroups, n_stages = CFG.n_stages;

@@ -1,0 +1,88 @@
+// Checks of what is there once a sequence or a head: lengths, places and slopes.
+#include <tvm/ffi/error.h>
+
+#include <cstdint>
+
+#include "host/check/check.h"
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::TensorView;
+
+constexpr int64_t kMostRows = int64_t{1} << 31;
+
+// One dimension of a size, contiguous.
+void check_vector(const char *name, const TensorView &t, int64_t size, const char *meaning) {
+  if (t.ndim() == 1 && t.size(0) == size && is_contiguous(t)) return;
+  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(t)
+                            << "; it must be contiguous and of shape (" << meaning << ") = ("
+                            << size << ")";
+}
+
+// With places all rows are one after the other; else each sequence has an entry of the batch.
+void check_batch(const char *name, const TensorView &t, const char *places_name,
+                 const TensorView *places, int64_t n_sequences) {
+  if (t.size(kBatch) == (places ? 1 : n_sequences)) return;
+  if (places) {
+    TVM_FFI_THROW(ValueError) << name << " has batch size " << t.size(kBatch) << ", but with "
+                              << places_name << " all of its rows are in one entry, of shape "
+                              << "(1, total, n_heads, d_head)";
+  }
+  TVM_FFI_THROW(ValueError) << name << " has batch size " << t.size(kBatch) << ", but there are "
+                            << n_sequences << " sequences";
+}
+
+}  // namespace
+
+void check_slopes(const ForwardTensors &tensors) {
+  const TensorView *slopes = tensors.alibi_slopes();
+  if (!slopes) return;
+  const int64_t n_heads = tensors.q().size(kHead), batch = n_sequences(tensors);
+  const bool by_head = slopes->ndim() == 1 && slopes->size(0) == n_heads;
+  const bool by_batch =
+      slopes->ndim() == 2 && slopes->size(0) == batch && slopes->size(1) == n_heads;
+  if ((by_head || by_batch) && is_contiguous(*slopes)) return;
+  TVM_FFI_THROW(ValueError) << "alibi_slopes has shape " << shape_of(*slopes)
+                            << "; it must be contiguous and of shape (n_heads) = (" << n_heads
+                            << ") or (batch, n_heads) = (" << batch << ", " << n_heads << ")";
+}
+
+void check_key_ranges(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+  const TensorView *ranges = tensors.key_ranges();
+  if (!ranges) return;
+  const int64_t n_heads = tensors.q().size(kHead), batch = n_sequences(tensors);
+  const int64_t rows = numbers.rows_per_range;
+  const int64_t entries = rows > 0 ? (tensors.q().size(kSequence) - 1) / rows + 1 : 0;
+  const auto fits = [&](int dimension, int64_t size) {
+    return ranges->size(dimension) == 1 || ranges->size(dimension) == size;
+  };
+  if (rows > 0 && rows < kMostRows && ranges->ndim() == 4 && fits(0, batch) && fits(1, n_heads) &&
+      ranges->size(2) == entries && ranges->size(3) == 2 && is_contiguous(*ranges)) {
+    return;
+  }
+  TVM_FFI_THROW(ValueError) << "key_ranges has shape " << shape_of(*ranges)
+                            << "; it must be contiguous and of shape (batch, n_heads, blocks of "
+                            << rows << " queries, 2) = (" << batch << ", " << n_heads << ", "
+                            << entries << ", 2), of which the first two may be 1";
+}
+
+void check_lengths(const ForwardTensors &tensors) {
+  if (!tensors.is_ragged()) return;
+  if (tensors.bias()) {
+    TVM_FFI_THROW(ValueError) << "bias was passed with cu_seqlens or seqused; it is supported for "
+                                 "sequences of equal lengths alone";
+  }
+  const int64_t n = n_sequences(tensors);
+  const auto check = [n](const char *name, const TensorView *t, int64_t size, const char *meaning) {
+    if (t) check_vector(name, *t, size, meaning);
+  };
+  check("cu_seqlens_q", tensors.cu_seqlens_q(), n + 1, "batch + 1");
+  check("cu_seqlens_k", tensors.cu_seqlens_k(), n + 1, "batch + 1");
+  check("seqused_q", tensors.seqused_q(), n, "batch");
+  check("seqused_k", tensors.seqused_k(), n, "batch");
+  check_batch("q", tensors.q(), "cu_seqlens_q", tensors.cu_seqlens_q(), n);
+  check_batch("k", tensors.k(), "cu_seqlens_k", tensors.cu_seqlens_k(), n);
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,118 @@
+// What is done to scores before the mask: what the user asks for, a cap, a penalty for
+// distance, a bias.
+#pragma once
+
+#include <concepts>
+
+#include "flashsmith/attention/fragment.cuh"
+#include "flashsmith/attention/sequence.cuh"
+
+namespace flashsmith {
+
+// A head of an entry of the batch.
+struct Head {
+  int head, batch;
+};
+
+// The user's score_mod and mask_mod. Generated units have a specialisation for the hash of each.
+template <int64_t kHash>
+struct UserScore;
+
+template <>
+struct UserScore<0> {
+  static constexpr bool kChangesScore = false, kHides = false;
+
+  static FLASHSMITH_DEVICE float score(float score, int, int, int, int, const ModBuffers &) {
+    return score;
+  }
+  static FLASHSMITH_DEVICE bool visible(int, int, int, int, const ModBuffers &) { return true; }
+};
+
+// kChanges: scores are changed at all; what the softmax gets is scaled then. kMayHide: a finite
+// score may become -inf. kHasRanges: it is known beforehand of some keys that do.
+template <typename T>
+concept ScorePolicy = requires {
+  { T::kChanges } -> std::convertible_to<bool>;
+  { T::kMayHide } -> std::convertible_to<bool>;
+  { T::kHasRanges } -> std::convertible_to<bool>;
+};
+
+// The scores of one row, changed one by one.
+template <typename value_t, bool kSoftcap, bool kAlibi, bool kBias, typename User>
+class ScoreChanges {
+  const ScoreArgs &args_;
+  const ModBuffers &buffers_;
+  const Head head_;
+  const int row_;
+  float slope_ = 0;
+  int diagonal_ = 0;
+  const uint16_t *bias_ = nullptr;  // null: the row is beyond the sequence
+  int n_keys_ = 0;
+
+ public:
+  static constexpr bool kUser = User::kChangesScore || User::kHides;
+  static constexpr bool kChanges = kSoftcap || kAlibi || kBias || kUser;
+  static constexpr bool kMayHide = kBias || kUser;
+  static constexpr bool kHasRanges = User::kHides;
+
+  template <SequencePolicy Sequence>
+  FLASHSMITH_DEVICE ScoreChanges(const ProblemArgs &problem, const Sequence &sequence,
+                                 const Head &head, int row)
+      : args_(problem.score), buffers_(problem.mod_buffers), head_(head), row_(row) {
+    if constexpr (kAlibi) {
+      slope_ = ptx::thread_load_global(args_.alibi_slopes + head.batch * args_.alibi_batch_stride +
+                                       head.head);
+      diagonal_ = row + sequence.diagonal();
+    }
+    if constexpr (kBias) {
+      if (row >= sequence.seq_len_q()) return;
+      n_keys_ = sequence.seq_len_k();
+      bias_ = static_cast<const uint16_t *>(args_.bias) + head.batch * args_.bias_batch_stride +
+              head.head * args_.bias_head_stride + row * args_.bias_row_stride;
+    }
+  }
+
+  FLASHSMITH_DEVICE float operator()(float score, int key) const {
+    score *= args_.scale;
+    if constexpr (User::kChangesScore) {
+      score = User::score(score, head_.batch, head_.head, row_, key, buffers_);
+    }
+    if constexpr (kSoftcap) score = args_.cap * ptx::tanh_approx(score * args_.inverse_cap);
+    if constexpr (kAlibi) {
+      const int distance = diagonal_ < key ? key - diagonal_ : diagonal_ - key;
+      score -= slope_ * static_cast<float>(distance);
+    }
+    if constexpr (kBias) {
+      if (key < n_keys_) {
+        score += ptx::unpack<value_t>(ptx::thread_load_global(bias_ + key));
+      }
+    }
+    if constexpr (User::kHides) {
+      if (!User::visible(head_.batch, head_.head, row_, key, buffers_)) score = -INFINITY;
+    }
+    return score;
+  }
+};
+static_assert(ScorePolicy<ScoreChanges<half_t, true, true, true, UserScore<0>>>);
+
+// Changes the scores of 16 rows of a block of K. `row`: of this lane's first element, in the
+// sequence.
+template <typename Traits>
+FLASHSMITH_DEVICE void change_scores(Fragment<Traits::B_c> &S, const ProblemArgs &problem,
+                                     const typename Traits::Sequence &sequence, const Head &head,
+                                     int row, int block) {
+  using Score = typename Traits::Score;
+  if constexpr (!Score::kChanges) return;
+  const int lane_column = block * Traits::B_c + first_column(ptx::thread_index());
+#pragma unroll
+  for (int half = 0; half < kHalves; half++) {
+    const Score change(problem, sequence, head, row + half * kRowsPerHalf);
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 4; i++) {
+      const int element = i / 2 * 4 + half * 2 + i % 2;
+      S[element] = change(S[element], lane_column + column_of(element));
+    }
+  }
+}
+
+}  // namespace flashsmith

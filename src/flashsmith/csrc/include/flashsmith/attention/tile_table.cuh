@@ -1,0 +1,97 @@
+// The tiles of sequences with lengths of their own: a launch of its own lists them, so that no
+// block looks for work where there is none. The longest sequences come first, which leaves short
+// tiles for the end; a sequence's tiles go from the last on, which see the most keys if the mask is
+// causal.
+//
+// The table is a number of entries, a word that is not used, and for each entry its cluster of Q
+// blocks and its sequence.
+#pragma once
+
+#include "flashsmith/attention/sequence.cuh"
+#include "flashsmith/ptx/math.cuh"
+
+namespace flashsmith {
+
+constexpr int kScheduleWarps = 8;  // of a block, each of which lists one sequence
+
+struct TileTable {
+  static constexpr int kHeaderWords = 2, kEntryWords = 2;
+  struct Entry {
+    int cluster, batch;
+  };
+
+  uint32_t *words;
+
+  FLASHSMITH_DEVICE int size() const { return word(0); }
+  FLASHSMITH_DEVICE Entry operator[](int i) const {
+    return {word(kHeaderWords + i * kEntryWords), word(kHeaderWords + i * kEntryWords + 1)};
+  }
+  FLASHSMITH_DEVICE void set_size(int n) const { ptx::thread_store_global_4(words, n); }
+  FLASHSMITH_DEVICE void set(int i, const Entry &entry) const {
+    uint32_t *place = words + kHeaderWords + i * kEntryWords;
+    ptx::thread_store_global_4(place, entry.cluster);
+    ptx::thread_store_global_4(place + 1, entry.batch);
+  }
+
+ private:
+  FLASHSMITH_DEVICE int word(int i) const {
+    return static_cast<int>(ptx::thread_load_global(words + i));
+  }
+};
+
+// The sum over the lanes of a warp, in all of them.
+FLASHSMITH_DEVICE int sum_of_warp(int value) {
+  const auto add = [&](auto mask) {
+    const float other = ptx::shuffle_xor<decltype(mask)::value>(ptx::bits_float(value));
+    value += static_cast<int>(ptx::float_bits(other));
+  };
+  add(std::integral_constant<int, 1>());
+  add(std::integral_constant<int, 2>());
+  add(std::integral_constant<int, 4>());
+  add(std::integral_constant<int, 8>());
+  add(std::integral_constant<int, 16>());
+  return value;
+}
+
+template <typename Traits>
+FLASHSMITH_DEVICE int n_entries(const typename Traits::Sequence &sequence) {
+  constexpr int kRows = Traits::B_r * Traits::cluster_size;
+  return (sequence.seq_len_q() + kRows - 1) / kRows;
+}
+
+// Lists the tiles of a sequence, behind those of longer ones. The queue begins at zero. Lengths
+// that nobody promised may add up to more than there is room for: what does not fit is left out.
+template <typename Traits>
+FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
+  const TileTable table{problem.tiles};
+  const typename Traits::Sequence own(problem, batch);
+  const int lane = ptx::thread_index() % kWarpSize;
+  int before = 0, total = 0;
+  for (int other = lane; other < problem.batch; other += kWarpSize) {
+    const typename Traits::Sequence sequence(problem, other);
+    const int longer = sequence.seq_len_k() - own.seq_len_k(), n = n_entries<Traits>(sequence);
+    if (longer > 0 || (longer == 0 && other < batch)) before += n;
+    total += n;
+  }
+  before = sum_of_warp(before);
+  total = sum_of_warp(total);
+  const int n = n_entries<Traits>(own), room = problem.n_Q_blocks;
+  for (int i = lane; i < n && i < room - before; i += kWarpSize) {
+    table.set(before + i, {n - 1 - i, batch});
+  }
+  if (batch > 0 || lane > 0) return;
+  table.set_size(total < room ? total : room);
+  if (problem.queue == nullptr) return;
+  ptx::thread_store_global_4(problem.queue, 0);
+  ptx::thread_store_global_4(problem.queue + 1, 0);
+}
+
+// Grid: a block for every kScheduleWarps sequences. Block: as many warps.
+template <typename Traits, typename Args>
+__global__ void __launch_bounds__(kScheduleWarps *kWarpSize)
+    schedule_kernel(const __grid_constant__ Args args) {
+  const int batch = ptx::block_index_x() * kScheduleWarps + ptx::thread_index() / kWarpSize;
+  if (batch < args.problem.batch) list_tiles<Traits>(args.problem, batch);
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,34 @@
+"""FlashAttention 2.8.4's functions, computed by flashsmith's kernels.
+
+    from flashsmith.flash_attn import flash_attn_func    # instead of: from flash_attn import ...
+
+Signatures, layouts and results are FlashAttention's. A program that imports ``flash_attn`` itself
+runs unchanged after ``flashsmith.install_as_flash_attn()``, or as
+
+    python -m flashsmith.flash_attn program.py arguments
+
+What is not there yet raises NotImplementedError: gradients, dropout, the KV cache.
+"""
+
+from flashsmith.flash_attn.flash_attn_interface import (
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
+)
+
+# Of FlashAttention, whose functions these are; programs ask for it.
+__version__ = "2.8.4"
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]

@@ -1,0 +1,117 @@
+"""From FlashAttention's arguments to those of ``flashsmith.attention``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from flashsmith.integrations.arguments import (
+    check_dimensions,
+    float32,
+    refuse_dropout,
+    with_dense_rows,
+)
+from flashsmith.integrations.heads import attend_any_head
+from flashsmith.ops.checks import check_flags, check_tensors
+
+Window = tuple[int, int]
+Result = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    deterministic: bool,
+    return_attn_probs: bool,
+    *,
+    return_lse: bool,
+    **keywords: Any,
+) -> Result:
+    """What a public function returns.
+
+    Args:
+        keywords: Those of ``forward``.
+    """
+    if not type(deterministic) is type(return_attn_probs) is type(return_lse) is bool:
+        check_flags(
+            deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse
+        )
+    refuse_dropout("dropout_p", dropout_p)
+    out, lse = forward(q, k, v, with_lse=return_lse or return_attn_probs, **keywords)
+    if return_attn_probs:
+        return out, lse, no_probabilities(q)
+    return (out, lse) if return_lse else out
+
+
+def forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    softcap: float,
+    with_lse: bool,
+    sinks: torch.Tensor | None = None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and the log-sum-exp; of the latter anything where it is not asked for.
+
+    As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
+    none.
+    """
+    try:
+        if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+            q, k, v = map(with_dense_rows, (q, k, v))
+        if type(softcap) in (int, float) and softcap < 0:
+            softcap = 0.0
+        sinks = float32("sinks", sinks)
+        result = attend_any_head(
+            q, k, v, softcap=softcap, sinks=sinks, return_lse=with_lse, **keywords
+        )
+    except (AttributeError, IndexError):
+        check_tensors(q=q, k=k, v=v)
+        raise
+    return result if isinstance(result, tuple) else (result, result)
+
+
+def packing(
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int | torch.Tensor,
+    max_seqlen_k: int | torch.Tensor,
+) -> dict[str, Any]:
+    """The keywords of packed sequences.
+
+    As FlashAttention's operator, it takes a length that is still in a tensor.
+    """
+    return {
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "max_seqlen_q": _number(max_seqlen_q),
+        "max_seqlen_k": _number(max_seqlen_k),
+    }
+
+
+def unpacked(
+    name: str, t: torch.Tensor, before: Sequence[str], parts: int
+) -> Sequence[torch.Tensor]:
+    """q, k and v, or k and v, of a tensor that has them beside each other."""
+    check_dimensions((*before, str(parts), "nheads", "headdim"), **{name: t})
+    if t.shape[-3] != parts:
+        raise ValueError(
+            f"{name} has shape {tuple(t.shape)}; expected {parts} in dimension {t.ndim - 3}: "
+            f"({', '.join(before)}, {parts}, nheads, headdim)"
+        )
+    return t.unbind(-3)
+
+
+def no_probabilities(q: torch.Tensor) -> torch.Tensor:
+    """S_dmask, which FlashAttention fills under dropout alone."""
+    return q.new_empty(0)
+
+
+def _number(length: int | torch.Tensor) -> Any:
+    return length.item() if isinstance(length, torch.Tensor) else length

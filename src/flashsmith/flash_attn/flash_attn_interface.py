@@ -1,0 +1,267 @@
+"""The functions of FlashAttention's module of this name, and those that others import from it.
+
+Keyword-only arguments are flashsmith's own: ``sinks`` (a logit for each head of q, whose
+exponential is part of the softmax's denominator), ``return_lse`` (return (out, softmax_lse)),
+``out`` (where to write the result) and ``config`` (the kernel's configuration).
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.flash_attn.calls import Result, Window, call, packing, unpacked
+from flashsmith.flash_attn.low_level import (
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _flash_attn_varlen_backward,
+    _flash_attn_varlen_forward,
+)
+
+__all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+) -> Result:
+    """softmax(q k^T * softmax_scale) v.
+
+    Args:
+        q: (batch, seqlen_q, nheads, headdim), float16 or bfloat16.
+        k, v: (batch, seqlen_k, nheads_k, headdim); nheads is a multiple of nheads_k.
+        dropout_p: 0.
+        softmax_scale: None: 1 / sqrt(headdim).
+        causal: Query i sees keys up to i + seqlen_k - seqlen_q.
+        window_size: (left, right): query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right, both of them too; -1: no bound.
+        softcap: Scores become softcap * tanh(score / softcap); 0 or less: they stay.
+        alibi_slopes: float32, (nheads,) or (batch, nheads): slope * |i + seqlen_k - seqlen_q - j|
+            is taken off the score of query i and key j.
+        deterministic: Forward attention always is.
+        return_attn_probs: Also return the log-sum-exp and what FlashAttention's tests look at.
+
+    Returns:
+        out, (batch, seqlen_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse,
+        S_dmask): float32 (batch, nheads, seqlen_q), and an empty tensor, as it is without dropout.
+    """
+    return call(
+        q, k, v, dropout_p, deterministic, return_attn_probs,
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+    )  # fmt: skip
+
+
+def flash_attn_qkvpacked_func(
+    qkv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+) -> Result:
+    """``flash_attn_func`` of q, k, v in one tensor, (batch, seqlen, 3, nheads, headdim)."""
+    q, k, v = unpacked("qkv", qkv, ("batch", "seqlen"), 3)
+    return call(
+        q, k, v, dropout_p, deterministic, return_attn_probs,
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+    )  # fmt: skip
+
+
+def flash_attn_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+) -> Result:
+    """``flash_attn_func`` of k and v in one tensor, (batch, seqlen_k, 2, nheads_k, headdim)."""
+    k, v = unpacked("kv", kv, ("batch", "seqlen"), 2)
+    return call(
+        q, k, v, dropout_p, deterministic, return_attn_probs,
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: torch.Tensor | None = None,
+    *,
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+) -> Result:
+    """``flash_attn_func`` of sequences that lie one behind the other.
+
+    Args:
+        q: (total_q, nheads, headdim).
+        k, v: (total_k, nheads_k, headdim).
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): sequence b lies from element b to the next.
+        max_seqlen_q, max_seqlen_k: No sequence is longer.
+        block_table: None.
+
+    Returns:
+        out, (total_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse, S_dmask):
+        float32 (nheads, total_q), and an empty tensor.
+    """
+    if block_table is not None:
+        raise NotImplementedError(
+            "block_table is given; paged keys and values are not supported yet: pass k and v "
+            "packed, and None"
+        )
+    return call(
+        q, k, v, dropout_p, deterministic, return_attn_probs,
+        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+) -> Result:
+    """``flash_attn_varlen_func`` of q, k, v in one tensor, (total, 3, nheads, headdim)."""
+    q, k, v = unpacked("qkv", qkv, ("total",), 3)
+    return call(
+        q, k, v, dropout_p, deterministic, return_attn_probs,
+        **packing(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen),
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+) -> Result:
+    """``flash_attn_varlen_func`` of k and v in one tensor, (total_k, 2, nheads_k, headdim)."""
+    k, v = unpacked("kv", kv, ("total",), 2)
+    return call(
+        q, k, v, dropout_p, deterministic, return_attn_probs,
+        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+    )  # fmt: skip
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> NoReturn:
+    """Not there yet."""
+    raise NotImplementedError(
+        "flash_attn_with_kvcache is not supported yet; flashsmith.attention(q, k_cache, v_cache, "
+        "seqused_k=cache_seqlens) attends to the first entries of a cache"
+    )

@@ -1,0 +1,81 @@
+"""FlashAttention's private functions that other projects import, of ring attention for example."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from flashsmith.flash_attn.calls import forward, no_probabilities, packing
+from flashsmith.integrations.arguments import refuse_dropout
+
+_Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _flash_attn_forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
+    return_softmax: bool,
+) -> _Forward:
+    """(out, softmax_lse, S_dmask, rng_state); the last two are for dropout, and hold nothing."""
+    refuse_dropout("dropout_p", dropout_p)
+    out, lse = forward(
+        q, k, v, softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap,
+        alibi_slopes=alibi_slopes, with_lse=True,
+    )  # fmt: skip
+    return out, lse, no_probabilities(q), q.new_empty(2, dtype=torch.int64)
+
+
+def _flash_attn_varlen_forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    return_softmax: bool = False,
+    block_table: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    zero_tensors: bool = False,
+    num_splits: int = 0,
+) -> _Forward:
+    """As ``_flash_attn_forward``. Rows of out that no query has are 0, as ``zero_tensors`` asks."""
+    refuse_dropout("dropout_p", dropout_p)
+    for name, value in (("block_table", block_table), ("leftpad_k", leftpad_k)):
+        if value is not None:
+            raise NotImplementedError(f"{name} is given; only None is supported yet")
+    if num_splits not in (0, 1):
+        raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
+    out, lse = forward(
+        q, k, v, **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap,
+        alibi_slopes=alibi_slopes, seqused_k=seqused_k, with_lse=True,
+    )  # fmt: skip
+    return out, lse, no_probabilities(q), q.new_empty(2, dtype=torch.int64)
+
+
+def _flash_attn_backward(*arguments: Any, **keywords: Any) -> NoReturn:
+    raise NotImplementedError("_flash_attn_backward: there is no backward kernel yet")
+
+
+def _flash_attn_varlen_backward(*arguments: Any, **keywords: Any) -> NoReturn:
+    raise NotImplementedError("_flash_attn_varlen_backward: there is no backward kernel yet")

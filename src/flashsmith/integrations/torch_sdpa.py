@@ -1,0 +1,184 @@
+"""flashsmith as the flash backend of torch's own scaled_dot_product_attention and varlen_attn.
+
+from flashsmith.integrations import torch_sdpa
+torch_sdpa.register()
+torch.nn.attention.activate_flash_attention_impl("flashsmith")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashsmith.errors import FlashsmithError
+from flashsmith.integrations.arguments import refuse_dropout, refuse_gradients
+from flashsmith.integrations.torch_library import attend
+
+NAME = "flashsmith"
+
+# (out, lse, rng_state, offset, debug_mask)
+_Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def register() -> None:
+    """Has torch know this implementation; torch.nn.attention.activate_flash_attention_impl uses it.
+
+    Raises:
+        FlashsmithError: torch is too old for other implementations than its own.
+    """
+    try:
+        from torch.nn.attention import register_flash_attention_impl
+    except ImportError:
+        raise FlashsmithError(
+            f"torch {torch.__version__} has no register_flash_attention_impl; call "
+            "flashsmith.scaled_dot_product_attention, or install a newer torch"
+        ) from None
+    register_flash_attention_impl(NAME, register_fn=override)
+
+
+class Override:
+    """Operators of torch that call flashsmith, until it is removed."""
+
+    def __init__(self, key: str) -> None:
+        self._library: Any = torch.library.Library("aten", "IMPL", key)  # type: ignore[no-untyped-call]
+        for name, function in _OPERATORS.items():
+            if hasattr(torch.ops.aten, name):  # not every torch has the last one
+                self._library.impl(name, function, key, allow_override=True)  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Has torch's own kernels back."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+
+
+def override(key: str = "CUDA") -> Override:
+    """Has torch's flash operators call flashsmith for tensors of a dispatch key."""
+    return Override(key)
+
+
+def _sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """aten::_scaled_dot_product_flash_attention: (batch, heads, seq_len, d_head), causal from the
+    top left. The result lies in memory as query does, which torch.compile relies on."""
+    _refuse(query, key, value, dropout_p, return_debug_mask)
+    out = torch.empty_like(query)
+    _, lse = _attend(
+        *(t.transpose(1, 2) for t in (query, key, value)),
+        causal=is_causal,
+        top_left=is_causal,
+        softmax_scale=scale,
+        out=out.transpose(1, 2),
+    )
+    return out, lse, None, None, query.shape[2], key.shape[2], *_of_dropout(query)
+
+
+def _forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cum_seq_q: torch.Tensor | None,
+    cum_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    out: torch.Tensor | None = None,
+    **options: Any,
+) -> _Forward:
+    """aten::_flash_attention_forward: (batch, seq_len, heads, d_head) or packed, causal from the
+    bottom right."""
+    _refuse(query, key, value, dropout_p, return_debug_mask)
+    o, lse = _attend(
+        query,
+        key,
+        value,
+        causal=is_causal,
+        out=out,
+        **_packing(cum_seq_q, cum_seq_k, max_q, max_k),
+        **_options(**options),
+    )
+    return o, lse, *_of_dropout(query)
+
+
+def _forward_in_place(out: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+    """aten::_flash_attention_forward_no_dropout_inplace: the same into ``out``."""
+    return _forward(*arguments, out=out, **options)[1]
+
+
+_OPERATORS = {
+    "_scaled_dot_product_flash_attention": _sdpa,
+    "_flash_attention_forward": _forward,
+    "_flash_attention_forward_no_dropout_inplace": _forward_in_place,
+}
+
+
+def _packing(
+    cum_seq_q: torch.Tensor | None, cum_seq_k: torch.Tensor | None, max_q: int, max_k: int
+) -> dict[str, Any]:
+    """torch has lengths of tensors that are not packed, too."""
+    found: dict[str, Any] = {}
+    if cum_seq_q is not None:
+        found |= {"cu_seqlens_q": cum_seq_q, "max_seqlen_q": max_q}
+    if cum_seq_k is not None:
+        found |= {"cu_seqlens_k": cum_seq_k, "max_seqlen_k": max_k}
+    return found
+
+
+def _options(
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    seqused_k: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    num_splits: int | None = None,
+) -> dict[str, Any]:
+    if block_table is not None:
+        raise NotImplementedError("block_table is given; paged keys are not supported yet")
+    if num_splits not in (None, 0, 1):
+        raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
+    window = (-1 if side is None else side for side in (window_size_left, window_size_right))
+    return {
+        "softmax_scale": scale,
+        "window_size": tuple(window),
+        "seqused_k": seqused_k,
+        "alibi_slopes": alibi_slopes,
+    }
+
+
+def _refuse(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float,
+    return_debug_mask: bool,
+) -> None:
+    refuse_dropout("dropout_p", dropout_p)
+    refuse_gradients(query=query, key=key, value=value)
+    if return_debug_mask:
+        raise NotImplementedError("return_debug_mask is True; only False is supported")
+
+
+def _attend(*tensors: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    result = attend(*tensors, return_lse=True, **keywords)
+    assert isinstance(result, tuple)
+    return result
+
+
+def _of_dropout(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """rng_state, offset and debug_mask, which nobody reads without dropout."""
+    state = query.new_empty(2, dtype=torch.uint64)
+    return state, query.new_empty((), dtype=torch.uint64), query.new_empty(0)

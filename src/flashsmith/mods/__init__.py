@@ -1,0 +1,9 @@
+"""A user's score_mod and mask_mod, plain Python functions: traced once, generated as C++.
+
+Importing this package loads the standard library alone; ``trace`` and what stands on it load torch.
+"""
+
+from flashsmith.mods.expression import Buffer, Expression, Node
+from flashsmith.mods.operations import OPERATIONS, Kind
+
+__all__ = ["OPERATIONS", "Buffer", "Expression", "Kind", "Node"]

@@ -1,0 +1,64 @@
+"""The tensors that a mod reads: which are taken, and their sizes and strides as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from flashsmith.mods.expression import ELEMENTS, MOST_BUFFERS, MOST_DIMENSIONS, Buffer
+
+_MOST_ELEMENTS = 2**31 - 1  # indices are 32-bit integers
+
+
+def describe(tensor: torch.Tensor) -> Buffer:
+    """What an expression knows of a tensor. Raises ValueError, in words, if it cannot be read."""
+    element = str(tensor.dtype).removeprefix("torch.")
+    words = f"a captured tensor of shape {tuple(tensor.shape)} and dtype {element}"
+    if element not in ELEMENTS:
+        advice = "; pass it as .to(torch.int32)" if "int" in element else ""
+        raise ValueError(f"{words}; supported are {', '.join(ELEMENTS)}{advice}")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{words} has layout {tensor.layout}; expected torch.strided (dense)")
+    if tensor.dim() > MOST_DIMENSIONS:
+        raise ValueError(f"{words}; supported are at most {MOST_DIMENSIONS} dimensions")
+    if tensor.numel() == 0:
+        raise ValueError(f"{words} has no elements")
+    if max(extent(tensor), *tensor.shape, 0) > _MOST_ELEMENTS:
+        raise ValueError(f"{words} is too large: indices are 32-bit integers")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{words} requires a gradient, and there is no backward kernel yet; call under "
+            "torch.no_grad(), or detach it"
+        )
+    return Buffer(element, tensor.dim())
+
+
+def check_device(tensor: torch.Tensor, device: torch.device) -> None:
+    own = tensor.device
+    is_index_known = own.index is not None and device.index is not None
+    if own.type != device.type or (is_index_known and own.index != device.index):
+        raise ValueError(
+            f"a captured tensor of shape {tuple(tensor.shape)} is on device {own}, but it is read "
+            f"on {device}; move it there with .to()"
+        )
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last that the tensor's indices reach."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in sizes)
+
+
+def check_count(n: int) -> None:
+    if n > MOST_BUFFERS:
+        raise ValueError(f"this is captured tensor number {n}; at most {MOST_BUFFERS} can be read")
+
+
+def arguments(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Sizes and strides, MOST_DIMENSIONS of each for each tensor: as ModBuffers has them."""
+    rows: list[int] = []
+    for tensor in tensors:
+        missing = MOST_DIMENSIONS - tensor.dim()
+        rows += [*tensor.shape, *[1] * missing, *tensor.stride(), *[0] * missing]
+    return rows

@@ -1,0 +1,116 @@
+"""An expression -> the C++ policy of a kernel, a specialisation of UserScore."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from flashsmith.mods.expression import Expression, Node
+from flashsmith.mods.graph import INT_MIN
+from flashsmith.mods.operations import Kind
+
+HEADER = "flashsmith/mods/arithmetic.cuh"
+
+_POLICY = """\
+template <>
+struct UserScore<{number:#x}> {{
+  static constexpr bool kChangesScore = {changes}, kHides = {hides};
+
+  static FLASHSMITH_DEVICE float score({score_arguments}) {{
+{score}  }}
+
+  static FLASHSMITH_DEVICE bool visible({visible_arguments}) {{
+{visible}  }}
+}};
+"""
+_POSITION = {"b": "int b", "h": "int h", "q": "int q", "kv": "int kv"}
+_BUFFERS = "const ModBuffers &buffers"
+
+# The rest are functions of the header.
+_INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
+_FLOAT_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_BITWISE_INFIX = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+_CPP_TYPES = {
+    "float32": "float",
+    "float16": "half_t",
+    "bfloat16": "bfloat16_t",
+    "int32": "int32_t",
+    "bool": "bool",
+}
+
+
+def policy(expression: Expression) -> str:
+    """The text of ``UserScore`` of the expression's number, which needs HEADER and namespace
+    flashsmith."""
+    changes, hides = expression.score is not None, expression.visible is not None
+    return _POLICY.format(
+        number=expression.number,
+        changes=str(changes).lower(),
+        hides=str(hides).lower(),
+        score_arguments=_arguments(expression, expression.score, {"score": "float score"}),
+        score=_body(expression, expression.score, "score"),
+        visible_arguments=_arguments(expression, expression.visible, {}),
+        visible=_body(expression, expression.visible, "true"),
+    )
+
+
+def _arguments(expression: Expression, root: int | None, first: dict[str, str]) -> str:
+    """Without names where they are not used: compilers warn of such."""
+    used = {"score"} if root is None else expression.inputs_of(root)
+    declared = first | _POSITION
+    texts = [text if name in used else text.split()[0] for name, text in declared.items()]
+    needed = [] if root is None else expression.needed_for(root)
+    loads = any(expression.nodes[place].operation == "load" for place in needed)
+    return ", ".join([*texts, _BUFFERS if loads else _BUFFERS.removesuffix("buffers")])
+
+
+def _body(expression: Expression, root: int | None, absent: str) -> str:
+    if root is None:
+        return f"    return {absent};\n"
+    lines = [
+        f"    const {expression.nodes[place].kind.cpp} v{place} = {_value(expression, place)};\n"
+        for place in expression.needed_for(root)
+        if not _is_leaf(expression.nodes[place])
+    ]
+    return "".join([*lines, f"    return {_operand(expression, root)};\n"])
+
+
+def _is_leaf(node: Node) -> bool:
+    return node.operation in ("input", "constant")
+
+
+def _operand(expression: Expression, place: int) -> str:
+    node = expression.nodes[place]
+    if not _is_leaf(node):
+        return f"v{place}"
+    return str(node.value) if node.operation == "input" else _literal(node)
+
+
+def _value(expression: Expression, place: int) -> str:
+    node = expression.nodes[place]
+    operands = [_operand(expression, operand) for operand in node.operands]
+    name = node.operation
+    if name == "load":
+        k = int(node.value or 0)
+        element = _CPP_TYPES[expression.buffers[k].element]
+        return f"mods::load<{element}>({', '.join(['buffers', str(k), *operands])})"
+    if name == "where":
+        return "{} ? {} : {}".format(*operands)
+    infix = _INFIX | _BITWISE_INFIX | (_FLOAT_INFIX if node.kind is Kind.FLOAT else {})
+    if name in infix:
+        return f"{operands[0]} {infix[name]} {operands[1]}"
+    return f"mods::{name}({', '.join(operands)})"
+
+
+def _literal(node: Node) -> str:
+    value = node.value if node.value is not None else 0
+    if node.kind is Kind.BOOL:
+        return str(bool(value)).lower()
+    if node.kind is Kind.INT:
+        return str(value) if int(value) > INT_MIN else "INT32_MIN"
+    number = float(value)
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "-INFINITY"
+    return re.sub(r"\.?0*p", "p", number.hex()) + "f"

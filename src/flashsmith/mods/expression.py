@@ -1,0 +1,180 @@
+"""What a user's score_mod and mask_mod compute: a list of values, each from those before it.
+
+Equal values stand once. The text of an expression is canonical: it knows nothing of the names in
+the user's code, of the shapes of tensors, or of what nobody uses, and can be read back.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+
+from flashsmith.mods.operations import OPERATIONS, Kind
+
+# The arguments of the two functions: what a score is at, and the score.
+INPUTS = {"score": Kind.FLOAT, "b": Kind.INT, "h": Kind.INT, "q": Kind.INT, "kv": Kind.INT}
+
+# What a tensor may hold, and what its elements are in an expression.
+ELEMENTS = {
+    "float32": Kind.FLOAT,
+    "float16": Kind.FLOAT,
+    "bfloat16": Kind.FLOAT,
+    "int32": Kind.INT,
+    "bool": Kind.BOOL,
+}
+MOST_BUFFERS = 8
+MOST_DIMENSIONS = 4
+
+HASH_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor that is read. Its sizes and strides are arguments, not part of the expression."""
+
+    element: str  # of ELEMENTS
+    dimensions: int
+
+    def __str__(self) -> str:
+        return f"{self.element}[{self.dimensions}]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value: an operation on other values, which are named by their places.
+
+    operation: of OPERATIONS, or "input", "constant", "load", "where".
+    value: an input's name, a constant, or the place of the buffer that is loaded from.
+    """
+
+    operation: str
+    kind: Kind
+    operands: tuple[int, ...] = ()
+    value: str | int | float | None = None
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Both functions over one list of values.
+
+    score: the place of the changed score; None: it stays as it is.
+    visible: the place of whether a query sees a key; None: all do.
+    """
+
+    nodes: tuple[Node, ...]
+    score: int | None
+    visible: int | None
+    buffers: tuple[Buffer, ...] = ()
+
+    @functools.cached_property
+    def text(self) -> str:
+        lines = [" ".join(("buffers", *map(str, self.buffers)))]
+        lines += map(_write, self.nodes)
+        lines += [f"{name} {place}" for name, place in self.roots.items()]
+        return "".join(f"{line}\n" for line in lines)
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """12 hexadecimal digits of the text's SHA-256."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:HASH_DIGITS]
+
+    @property
+    def number(self) -> int:
+        """The hash as a number; never 0, which stands for no expression."""
+        return int(self.hash, 16) or 1
+
+    @property
+    def roots(self) -> dict[str, int]:
+        places = {"score": self.score, "visible": self.visible}
+        return {name: place for name, place in places.items() if place is not None}
+
+    @classmethod
+    def from_text(cls, text: str) -> Expression:
+        """The expression with this text. Raises ValueError if it is none."""
+        try:
+            first, *lines = text.splitlines()
+            word, *buffers = first.split()
+            if word != "buffers":
+                raise ValueError(first)
+            roots = dict(line.split() for line in lines if line.startswith(("score ", "visible ")))
+            nodes = tuple(map(_read, lines[: len(lines) - len(roots)]))
+            places = {name: int(place) for name, place in roots.items()}
+            found = cls(
+                nodes, places.get("score"), places.get("visible"), tuple(map(_buffer, buffers))
+            )
+        except (ValueError, KeyError, IndexError) as error:
+            raise ValueError(f"this is no expression: {error}") from None
+        if found.text != text:
+            raise ValueError("this is no canonical expression")
+        return found
+
+    def needed_for(self, root: int) -> list[int]:
+        """The places of what a value is made of, itself last, in their order."""
+        needed = {root}
+        for place in range(root, -1, -1):
+            if place in needed:
+                needed.update(self.nodes[place].operands)
+        return sorted(needed)
+
+    def inputs_of(self, root: int) -> set[str]:
+        """The names of the inputs that a value depends on."""
+        nodes = (self.nodes[place] for place in self.needed_for(root))
+        return {str(node.value) for node in nodes if node.operation == "input"}
+
+
+def canonical(
+    nodes: list[Node], score: int | None, visible: int | None, buffers: list[Buffer]
+) -> tuple[Expression, list[int]]:
+    """The expression of what is used alone, in the order of its use, and the buffers it keeps."""
+    roots = (score, visible)
+    places: dict[int, int] = {}
+    waiting = [root for root in reversed(roots) if root is not None]
+    while waiting:
+        missing = [operand for operand in nodes[waiting[-1]].operands if operand not in places]
+        if missing:
+            waiting += reversed(missing)
+        else:
+            places.setdefault(waiting.pop(), len(places))
+    loads = (nodes[place].value for place in places if nodes[place].operation == "load")
+    used = [int(k or 0) for k in dict.fromkeys(loads)]
+    kept = tuple(_moved(nodes[place], places, used) for place in places)
+    new_score, new_visible = (None if root is None else places[root] for root in roots)
+    return Expression(kept, new_score, new_visible, tuple(buffers[k] for k in used)), used
+
+
+def _moved(node: Node, places: dict[int, int], used: list[int]) -> Node:
+    value = used.index(int(node.value or 0)) if node.operation == "load" else node.value
+    operands = tuple(places[operand] for operand in node.operands)
+    return Node(node.operation, node.kind, operands, value)
+
+
+def _write(node: Node) -> str:
+    value = node.value
+    if node.kind is Kind.FLOAT and isinstance(value, float):
+        value = float(value).hex()
+    words = [node.operation, node.kind.text, *([] if value is None else [str(value)])]
+    return " ".join([*words, *(f"v{operand}" for operand in node.operands)])
+
+
+def _read(line: str) -> Node:
+    operation, kind_text, *words = line.split()
+    kind = Kind[kind_text.upper()]
+    operands = tuple(int(word[1:]) for word in words if word.startswith("v"))
+    value: str | int | float | None = None
+    if operation == "input":
+        (value,) = words
+        INPUTS[value]  # an unknown name is a KeyError
+    elif operation == "constant":
+        value = float.fromhex(words[0]) if kind is Kind.FLOAT else int(words[0])
+    elif operation == "load":
+        value = int(words[0])
+    elif operation != "where" and len(operands) != OPERATIONS[operation].arity:
+        raise ValueError(line)
+    return Node(operation, kind, operands, value)
+
+
+def _buffer(text: str) -> Buffer:
+    element, _, dimensions = text.rstrip("]").partition("[")
+    ELEMENTS[element]
+    return Buffer(element, int(dimensions))

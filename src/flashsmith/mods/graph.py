@@ -1,0 +1,96 @@
+"""Builds an expression value by value: converts operands, and finds a value again that is there."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from flashsmith.mods.expression import INPUTS, Buffer, Expression, Node, canonical
+from flashsmith.mods.operations import CONVERSIONS, OPERATIONS, Kind
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+
+
+class Graph:
+    """Values are named by their places. Raises ValueError, in words, for what has no meaning."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.buffers: list[Buffer] = []
+        self._places: dict[tuple[object, ...], int] = {}
+
+    def kind(self, place: int) -> Kind:
+        return self.nodes[place].kind
+
+    def input(self, name: str) -> int:
+        return self._add(Node("input", INPUTS[name], (), name))
+
+    def constant(self, value: bool | int | float) -> int:
+        if isinstance(value, bool):
+            return self._add(Node("constant", Kind.BOOL, (), int(value)))
+        if isinstance(value, int):
+            if not INT_MIN <= value <= INT_MAX:
+                raise ValueError(f"{value} is no 32-bit integer, which all integers are here")
+            return self._add(Node("constant", Kind.INT, (), value))
+        return self._add(Node("constant", Kind.FLOAT, (), _float32(value)))
+
+    def constant_value(self, place: int) -> bool | int | float | None:
+        """None: it is not a constant."""
+        node = self.nodes[place]
+        if node.operation != "constant" or node.value is None:
+            return None
+        return (bool, int, float)[node.kind](node.value)
+
+    def buffer(self, buffer: Buffer) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+    def load(self, buffer: int, kind: Kind, indices: Sequence[int]) -> int:
+        return self._add(Node("load", kind, tuple(indices), buffer))
+
+    def apply(self, name: str, *operands: int) -> int:
+        operation = OPERATIONS[name]
+        kind = max(operation.lowest, *map(self.kind, operands))
+        if kind > operation.highest:
+            raise ValueError(f"{name} takes no {kind.text}")
+        if name in CONVERSIONS.values():
+            return self.convert(operands[0], Kind(operation.gives or 0))
+        converted = tuple(self.convert(operand, kind) for operand in operands)
+        gives = kind if operation.gives is None else operation.gives
+        return self._add(Node(name, gives, converted))
+
+    def where(self, condition: int, yes: int, no: int) -> int:
+        if self.kind(condition) is not Kind.BOOL:
+            raise ValueError(f"the condition is {self.kind(condition).text}; expected bool")
+        kind = max(self.kind(yes), self.kind(no))
+        values = (self.convert(yes, kind), self.convert(no, kind))
+        return self._add(Node("where", kind, (condition, *values)))
+
+    def convert(self, place: int, kind: Kind) -> int:
+        if self.kind(place) is kind:
+            return place
+        value = self.constant_value(place)
+        # A float out of range has no integer; the kernel's conversion says what comes then.
+        if value is not None and (kind is not Kind.INT or abs(value) <= INT_MAX):
+            return self.constant((bool, int, float)[kind](value))
+        return self._add(Node(CONVERSIONS[kind], kind, (place,)))
+
+    def finish(self, score: int | None, visible: int | None) -> tuple[Expression, list[int]]:
+        """The expression, and which of the buffers it reads."""
+        return canonical(self.nodes, score, visible, self.buffers)
+
+    def _add(self, node: Node) -> int:
+        # -0.0 equals 0.0 and NaN nothing, as values; as texts they are told apart.
+        key = (node.operation, node.kind, node.operands, repr(node.value))
+        place = self._places.setdefault(key, len(self.nodes))
+        if place == len(self.nodes):
+            self.nodes.append(node)
+        return place
+
+
+def _float32(value: float) -> float:
+    """Rounded as torch rounds a number that meets a float32 tensor."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")

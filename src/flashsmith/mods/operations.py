@@ -1,0 +1,111 @@
+"""The operations of an expression: how many operands each takes, of which kinds, and what it gives.
+
+They are called as in torch and mean what they mean there, over int32, float32 and bool. C++ knows
+them from mods/arithmetic.cuh, ``evaluate`` from torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What a value is; an operation on several kinds is done in the highest of them."""
+
+    BOOL = 0
+    INT = 1
+    FLOAT = 2
+
+    @property
+    def text(self) -> str:
+        """As expressions write it."""
+        return self.name.lower()
+
+    @property
+    def cpp(self) -> str:
+        return ("bool", "int32_t", "float")[self]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Operands are converted to the highest kind among them, which is at least ``lowest``.
+
+    gives: None: what the operands were converted to.
+    """
+
+    arity: int
+    lowest: Kind
+    highest: Kind = Kind.FLOAT
+    gives: Kind | None = None
+
+
+_ARITHMETIC = Operation(2, Kind.INT)
+_COMPARISON = Operation(2, Kind.BOOL, gives=Kind.BOOL)
+_BITWISE = Operation(2, Kind.BOOL, Kind.INT)
+_SHIFT = Operation(2, Kind.INT, Kind.INT)
+_FUNCTION = Operation(1, Kind.FLOAT)
+_TEST = Operation(1, Kind.FLOAT, gives=Kind.BOOL)
+
+_FUNCTIONS = (
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "sigmoid",
+    "erf",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+)
+
+OPERATIONS: dict[str, Operation] = {
+    "add": _ARITHMETIC,
+    "sub": _ARITHMETIC,
+    "mul": _ARITHMETIC,
+    "div": Operation(2, Kind.FLOAT),
+    "floor_divide": _ARITHMETIC,
+    "remainder": _ARITHMETIC,
+    "fmod": _ARITHMETIC,
+    "pow": _ARITHMETIC,
+    "minimum": _ARITHMETIC,
+    "maximum": _ARITHMETIC,
+    "atan2": Operation(2, Kind.FLOAT),
+    "neg": Operation(1, Kind.INT),
+    "abs": Operation(1, Kind.INT),
+    "sign": Operation(1, Kind.INT),
+    "eq": _COMPARISON,
+    "ne": _COMPARISON,
+    "lt": _COMPARISON,
+    "le": _COMPARISON,
+    "bitwise_and": _BITWISE,
+    "bitwise_or": _BITWISE,
+    "bitwise_xor": _BITWISE,
+    "bitwise_not": Operation(1, Kind.BOOL, Kind.INT),
+    "bitwise_left_shift": _SHIFT,
+    "bitwise_right_shift": _SHIFT,
+    "isnan": _TEST,
+    "isinf": _TEST,
+    "to_float": Operation(1, Kind.BOOL, gives=Kind.FLOAT),
+    "to_int": Operation(1, Kind.BOOL, gives=Kind.INT),
+    "to_bool": Operation(1, Kind.BOOL, gives=Kind.BOOL),
+    **dict.fromkeys(_FUNCTIONS, _FUNCTION),
+}
+
+CONVERSIONS = {Kind.FLOAT: "to_float", Kind.INT: "to_int", Kind.BOOL: "to_bool"}

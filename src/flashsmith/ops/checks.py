@@ -1,0 +1,89 @@
+"""Checks of what can only be asked of Python and torch; libraries check the rest at every call."""
+
+from __future__ import annotations
+
+import numbers
+
+import torch
+
+from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.mods.block_mask import BlockMask
+
+# Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
+SMALLEST, LARGEST = 1e-37, 1e37
+
+
+def check_config(name: str, config: ForwardKernelConfig) -> None:
+    if type(config) not in CONFIG_CLASSES:
+        expected = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
+        raise TypeError(
+            f"{name} is a {type(config).__name__}; expected a {expected} "
+            "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
+        )
+
+
+def check_tensors(**tensors: torch.Tensor) -> None:
+    """What can only be asked of torch; the rest is checked beside the launch."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{name} has layout {tensor.layout}; expected torch.strided (dense)")
+        if tensor.device.type not in ("cuda", "cpu"):  # others cannot even be handed over
+            raise ValueError(
+                f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
+                "(emulator)"
+            )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, and there is no backward kernel yet; "
+                "call under torch.no_grad(), or detach it"
+            )
+
+
+def check_scale(softmax_scale: float) -> float:
+    """softmax_scale, if it is a number with which the kernel's float32 arithmetic can work."""
+    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
+        raise TypeError(
+            f"softmax_scale is a {type(softmax_scale).__name__}; expected a float, or None for "
+            "1 / sqrt(d_head)"
+        )
+    if not SMALLEST <= softmax_scale <= LARGEST:  # False for NaN
+        raise ValueError(
+            f"softmax_scale is {softmax_scale}; expected a number from {SMALLEST} to {LARGEST}"
+        )
+    return float(softmax_scale)
+
+
+def check_flags(**flags: bool) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is {flag!r}; expected True or False")
+
+
+def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor, packed: bool) -> None:
+    """It is for so many sequences, heads and rows as q and k have, or for all batches or heads."""
+    if packed:
+        raise ValueError(
+            "block_mask was passed with cu_seqlens; its rows are those of the whole tensor, while "
+            "indices of packed sequences begin anew in each: pass mask_mod alone"
+        )
+    batch, heads, n_q, n_k = block_mask.shape
+    found = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    if batch not in (1, found[0]) or heads not in (1, found[1]) or (n_q, n_k) != found[2:]:
+        raise ValueError(
+            f"block_mask is for (batch, n_heads, seq_len_q, seq_len_k) = {block_mask.shape}, but q "
+            f"and k have {found}; only batch and n_heads may be 1 instead"
+        )
+
+
+def check_rank(name: str, tensor: torch.Tensor, places: str | None) -> None:
+    """Packed rows, of which ``places`` says where sequences begin, have no batch dimension."""
+    expected = "(total, n_heads, d_head)" if places else "(batch, seq_len, n_heads, d_head)"
+    n_dims = 3 if places else 4
+    if tensor.ndim != n_dims:
+        beside = f" with {places}" if places else ""
+        raise ValueError(
+            f"{name} has {tensor.ndim} dimensions, shape {tuple(tensor.shape)}; expected {n_dims}"
+            f"{beside}: {expected}"
+        )

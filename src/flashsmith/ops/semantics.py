@@ -1,0 +1,221 @@
+"""What a call computes beside softmax(q k^T) v, from the keywords of ``attention``."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith import settings
+from flashsmith.mods.block_mask import BlockMask
+from flashsmith.mods.registry import remember
+from flashsmith.mods.trace import MaskMod, ScoreMod, trace
+from flashsmith.ops.checks import LARGEST, SMALLEST, check_block_mask, check_flags
+from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
+
+_ALL = -1  # of a window's sides: every key
+
+
+class Spec(NamedTuple):
+    """What one call computes.
+
+    key: Tells calls of other kernels and plans apart.
+    """
+
+    key: Hashable
+    extras: Extras
+    batch: int | None = None  # sequences, if they have lengths of their own
+    max_seqlen_k: int | None = None
+
+
+FULL_SPEC, CAUSAL_SPEC = Spec(False, FULL_EXTRAS), Spec(True, CAUSAL_EXTRAS)
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """The keywords of ``attention`` that say what is computed, as the caller gave them."""
+
+    causal: bool = False
+    window_size: tuple[int, int] = (_ALL, _ALL)
+    softcap: float = 0.0
+    alibi_slopes: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    top_left: bool = False
+    cu_seqlens_q: torch.Tensor | None = None
+    cu_seqlens_k: torch.Tensor | None = None
+    max_seqlen_q: int | None = None
+    max_seqlen_k: int | None = None
+    seqused_q: torch.Tensor | None = None
+    seqused_k: torch.Tensor | None = None
+    score_mod: ScoreMod | None = None
+    mask_mod: MaskMod | None = None
+    block_mask: BlockMask | None = None
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Those that were given, by name."""
+        names = ("alibi_slopes", "sinks", "bias", *_LENGTHS)
+        return {name: t for name in names if (t := getattr(self, name)) is not None}
+
+    def spec(self, q: torch.Tensor, k: torch.Tensor) -> Spec:
+        """For q and k of four dimensions.
+
+        Raises:
+            TypeError, ValueError: An argument that no kernel takes; names it.
+        """
+        check_flags(causal=self.causal, top_left=self.top_left)
+        _check_lengths(self, q, k)
+        batch = self._batch(q)
+        most_q = q.shape[1] if self.max_seqlen_q is None else min(self.max_seqlen_q, q.shape[1])
+        most_k = k.shape[1] if self.max_seqlen_k is None else min(self.max_seqlen_k, k.shape[1])
+        left, right = self._window(most_q, most_k)
+        extras = Extras(
+            alibi_slopes=self.alibi_slopes,
+            bias=_repeated_along_keys(self.bias, k.shape[1]),
+            sinks=_in_float32(self.sinks),
+            cu_seqlens_q=self.cu_seqlens_q,
+            cu_seqlens_k=self.cu_seqlens_k,
+            seqused_q=self.seqused_q,
+            seqused_k=self.seqused_k,
+            softcap=_checked_cap(self.softcap),
+            window_left=left,
+            window_right=right,
+            top_left=self.top_left,
+            **_traced(self, q, k),
+        )
+        if not extras.is_ragged:
+            return Spec(extras.variant, extras)
+        extras = extras._replace(max_seqlen_q=most_q)
+        return Spec((extras.variant, batch, most_q, most_k), extras, batch, most_k)
+
+    def _batch(self, q: torch.Tensor) -> int:
+        places = self.cu_seqlens_q if self.cu_seqlens_q is not None else self.cu_seqlens_k
+        return q.shape[0] if places is None else max(places.numel() - 1, 0)
+
+    def _window(self, n_q: int, n_k: int) -> tuple[int, int]:
+        """Its sides, without bounds that cut nothing off."""
+        left, right = _checked_window(self.window_size)
+        if self.causal:
+            right = 0
+        # The last query has the most keys behind its diagonal, the first the most ahead.
+        reach_left, reach_right = (n_q, n_k) if self.top_left else (n_k, n_q)
+        left = _ALL if left >= reach_left - 1 else left
+        right = _ALL if right >= reach_right - 1 and not self.causal else right
+        return left, right
+
+
+def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
+    """What the caller's functions compute: they are traced at every call, because what they capture
+    may have changed."""
+    mask_mod, ranges = given.mask_mod, {}
+    if given.block_mask is not None:
+        block_mask = BlockMask.of(given.block_mask)
+        check_block_mask(block_mask, q, k, given.cu_seqlens_q is not None)
+        mask_mod = block_mask.restricted(mask_mod)
+        ranges = {
+            "key_ranges": block_mask.key_ranges,
+            "rows_per_range": block_mask.block_size[0],
+        }
+    if given.score_mod is None and mask_mod is None:
+        return {}
+    mods = trace(given.score_mod, mask_mod, q.device)
+    score = remember(mods.expression)
+    return {"mod_tensors": list(mods.buffers) or None, "score": score, **ranges}
+
+
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+
+
+def _in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
+    """Weights of a model come in its own dtype."""
+    return t.float() if t is not None and t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
+    """Kernels read a row's elements one after the other."""
+    if t is None or t.ndim != 4 or t.shape[-1] != 1 or n_keys == 1:
+        return t
+    return t.expand(*t.shape[:-1], n_keys).contiguous()
+
+
+def _checked_window(window_size: Any) -> tuple[int, int]:
+    sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
+    if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
+        raise TypeError(
+            f"window_size is {window_size!r}; expected two ints, (left, right); -1 is all keys"
+        )
+    if min(sides) < _ALL:
+        raise ValueError(
+            f"window_size is {sides}; expected at least 0 on either side, or -1 for all keys"
+        )
+    return sides[0], sides[1]
+
+
+def _checked_cap(softcap: Any) -> float:
+    if isinstance(softcap, bool) or not isinstance(softcap, float | int):
+        raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
+    if softcap != 0 and not SMALLEST <= softcap <= LARGEST:
+        raise ValueError(
+            f"softcap is {softcap}; expected 0 (none), or a number from {SMALLEST} to {LARGEST}"
+        )
+    return float(softcap)
+
+
+def _check_lengths(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> None:
+    """What the device alone knows is looked at where that costs nothing, or if it is asked for."""
+    for name in ("max_seqlen_q", "max_seqlen_k"):
+        value = getattr(given, name)
+        if value is not None and (type(value) is not int or value < 0):
+            raise ValueError(f"{name} is {value!r}; expected an int from 0 on, or None")
+    for side, rows in (("q", q), ("k", k)):
+        places, used = getattr(given, f"cu_seqlens_{side}"), getattr(given, f"seqused_{side}")
+        if places is not None and _may_look_at(places):
+            _check_places(f"cu_seqlens_{side}", places, side, rows.shape[1])
+        if used is not None and _may_look_at(used):
+            _check_used(f"seqused_{side}", used, side, places, rows.shape[1])
+        if (most := getattr(given, f"max_seqlen_{side}")) is not None:
+            _check_longest(side, most, places, used, rows.shape[1])
+
+
+def _check_longest(
+    side: str, most: int, places: torch.Tensor | None, used: torch.Tensor | None, rows: int
+) -> None:
+    """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
+    told = places if used is None else used
+    if told is not None and not _may_look_at(told):
+        return
+    longest = rows
+    if told is not None:
+        longest = max((told.diff() if used is None else told).tolist(), default=0)
+    if longest > most:
+        raise ValueError(f"max_seqlen_{side} is {most}, but a sequence has {longest} rows")
+
+
+def _may_look_at(t: torch.Tensor) -> bool:
+    if t.dtype != torch.int32 or t.ndim != 1:
+        return False  # the library says what is wrong
+    if t.device.type == "cpu":
+        return True
+    return bool(settings.CHECK_LENGTHS.get()) and not torch.cuda.is_current_stream_capturing()
+
+
+def _check_places(name: str, places: torch.Tensor, side: str, rows: int) -> None:
+    values = places.tolist()
+    if not values or values[0] < 0 or values[-1] > rows:
+        raise ValueError(f"{name} is {values}; expected places from 0 to the {rows} rows of {side}")
+    for before, after in pairwise(values):
+        if after < before:
+            raise ValueError(f"{name} falls from {before} to {after}; places must not fall")
+
+
+def _check_used(
+    name: str, used: torch.Tensor, side: str, places: torch.Tensor | None, rows: int
+) -> None:
+    lengths = [rows] * used.numel() if places is None else places.diff().tolist()
+    for value, most in zip(used.tolist(), lengths, strict=False):
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} has {value}; expected 0 to {most}, the rows of {side} there")

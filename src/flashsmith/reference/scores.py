@@ -1,0 +1,123 @@
+"""Scores of attention, and how far a kernel's may be from them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from flashsmith.reference.semantics import Semantics
+
+# The largest relative error of the instruction tanh.approx.f32.
+TANH_APPROX_ERROR = 2.0**-11
+
+
+def scores(
+    q: torch.Tensor, k: torch.Tensor, semantics: Semantics, compute: torch.dtype
+) -> torch.Tensor:
+    """(batch, heads, seq_len_q, seq_len_k) in ``compute``; -inf where a key is not seen."""
+    s = semantics.modified(_products(q, k, semantics, compute))
+    if semantics.softcap > 0:
+        s = _capped(s, semantics.softcap)
+    for addend in semantics.addends(s.shape, s.device):
+        s = (s + addend).to(compute)
+    return s.masked_fill(~semantics.visible(s.shape, s.device), -math.inf)
+
+
+def weights(s: torch.Tensor, semantics: Semantics) -> torch.Tensor:
+    """softmax of scores, beside the sinks; 0 in the rows that see no key."""
+    p = torch.cat([s, *_sink_column(s, semantics)], -1).softmax(-1)[..., : s.shape[-1]]
+    return p.masked_fill(s.isneginf().all(-1, keepdim=True), 0)
+
+
+def log_sum_exp(s: torch.Tensor, semantics: Semantics) -> torch.Tensor:
+    """Of each row, with its sink: (batch, heads, seq_len_q)."""
+    return torch.cat([s, *_sink_column(s, semantics)], -1).logsumexp(-1)
+
+
+def score_error(
+    q: torch.Tensor, k: torch.Tensor, *, tanh_error: float = 0.0, **semantics: Any
+) -> torch.Tensor:
+    """A bound of what the errors of a query's scores do to its log-sum-exp, in float32.
+
+    The tensor cores sum 16 products at a time and cut off what lies 2^-22 below the largest, so a
+    score of d_head / 16 such sums, the scale and one rounding beside is off by at most
+    (d_head / 16 + 2) 2^-22 sum |q_i k_i| scale. Of that the cap passes on what its slope does: next
+    to nothing of large scores. It adds its own: that of tanh, and of a sum with 1 that may be part
+    of it. ALiBi and the bias are rounded up to four times, as is what they are added to.
+
+    If every score s is off by at most e, their log-sum-exp is by at most log sum(p exp(e)), where p
+    are the weights; and weights by a factor of the square of that sum. So an error counts by the
+    weight that its key has. Scores that are not finite bound nothing.
+
+    Args:
+        tanh_error: Relative, of the kernel's tanh: see ``TANH_APPROX_ERROR``.
+        semantics: The fields of ``Semantics``. A ``score_mod`` is taken to pass errors as they are.
+
+    Returns:
+        (batch, heads, seq_len_q).
+    """
+    meaning = Semantics(**semantics)
+    s = meaning.modified(_products(q, k, meaning, torch.float64))
+    magnitudes = _products(q.abs(), k.abs(), meaning, torch.float64).abs()
+    errors = (math.ceil(q.shape[-1] / 16) + 2) * 2.0**-22 * magnitudes
+    if meaning.softcap > 0:
+        errors = _passed_by_cap(s, errors, meaning.softcap)
+        s = _capped(s, meaning.softcap)
+        errors = errors + tanh_error * s.abs() + 2.0**-22 * meaning.softcap
+    addends = meaning.addends(s.shape, s.device)
+    if addends:
+        errors = errors + 2.0**-22 * sum((a.abs() for a in addends), s.abs())
+    s = scores(q, k, meaning, torch.float64)
+    p = weights(s, meaning)
+    counted = s.isfinite() & errors.isfinite() & p.isfinite()
+    # exp(80) is beyond every tolerance, and inside of float32.
+    grown = (p * errors.clamp(max=80).expm1()).where(counted, 0).sum(-1)
+    return grown.log1p().float()
+
+
+def score_range(q: torch.Tensor, k: torch.Tensor, **semantics: Any) -> torch.Tensor:
+    """From the smallest to the largest score that each query has, (batch, heads, seq_len_q).
+
+    Args: as ``score_error``. Of scores that are finite.
+    """
+    s = scores(q, k, Semantics(**semantics), torch.float64)
+    if s.shape[-1] == 0:
+        return s.new_zeros(s.shape[:-1])
+    finite = s.isfinite()
+    largest = s.where(finite, -math.inf).amax(-1)
+    smallest = s.where(finite, math.inf).amin(-1)
+    return (largest - smallest).clamp(min=0)
+
+
+def shared_heads(t: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """k or v with as many heads as q has, heads before sequence."""
+    return t.repeat_interleave(q.shape[2] // max(t.shape[2], 1), dim=2).transpose(1, 2)
+
+
+def _products(
+    q: torch.Tensor, k: torch.Tensor, semantics: Semantics, compute: torch.dtype
+) -> torch.Tensor:
+    scale = semantics.softmax_scale
+    keys = shared_heads(k, q).to(compute).transpose(-1, -2)
+    products = q.transpose(1, 2).to(compute) @ keys
+    return products * (q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def _capped(s: torch.Tensor, cap: float) -> torch.Tensor:
+    return cap * (s / cap).tanh()
+
+
+def _passed_by_cap(s: torch.Tensor, errors: torch.Tensor, cap: float) -> torch.Tensor:
+    """How far the capped scores move if scores do by ``errors``, at most."""
+    up = _capped(s + errors, cap) - _capped(s, cap)
+    down = _capped(s, cap) - _capped(s - errors, cap)
+    return torch.maximum(up, down)
+
+
+def _sink_column(s: torch.Tensor, semantics: Semantics) -> list[torch.Tensor]:
+    """The sinks as scores of a key more; nothing if there are none."""
+    if semantics.sinks is None:
+        return []
+    return [semantics.sinks.to(s.dtype)[None, :, None, None].expand(*s.shape[:-1], 1)]

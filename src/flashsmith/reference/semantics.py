@@ -1,0 +1,141 @@
+"""What attention means, apart from the tensors that it is computed of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+Mod = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Semantics:
+    """The keywords of ``flashsmith.attention`` that say what is computed; of the same meaning.
+
+    The diagonal of query i is D(i) = i + seq_len_k - seq_len_q, or i with ``top_left``. Scores are
+    q k^T * softmax_scale; then ``score_mod``; then ``softcap``; then ALiBi and ``bias`` are added;
+    then what a query does not see becomes -inf.
+
+    Attributes:
+        causal: Query i sees keys up to D(i).
+        softmax_scale: None: 1 / sqrt(d_head of q).
+        window_size: (left, right): query i sees keys D(i) - left to D(i) + right; -1: no bound.
+        softcap: Scores s become softcap * tanh(s / softcap); 0: they stay.
+        alibi_slopes: (heads,) or (batch, heads): slope * |D(i) - j| is taken off.
+        sinks: (heads,): logits of a key more, whose value is 0.
+        bias: (batch, heads, seq_len_q, seq_len_k), each of them 1 where all share it. Of packed
+            sequences: as long as the longest.
+        top_left: Where the diagonal begins.
+        score_mod: f(score, b, h, q_idx, kv_idx), a new score; of tensors that fit each other.
+        mask_mod: f(b, h, q_idx, kv_idx), whether that query sees that key.
+    """
+
+    causal: bool = False
+    softmax_scale: float | None = None
+    window_size: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    alibi_slopes: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    top_left: bool = False
+    score_mod: Mod | None = None
+    mask_mod: Mod | None = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Those that do not have their default."""
+        values = ((each.name, getattr(self, each.name), each.default) for each in fields(self))
+        return {
+            name: value
+            for name, value, default in values
+            if isinstance(value, torch.Tensor) or value != default
+        }
+
+    def part(self, samples: slice, heads: slice) -> Semantics:
+        """That of some samples and some heads of q, as if there were no others."""
+        slopes, bias = self.alibi_slopes, self.bias
+        if slopes is not None:
+            slopes = slopes[samples, heads] if slopes.ndim == 2 else slopes[heads]
+        if bias is not None:
+            bias = bias[
+                samples if bias.shape[0] > 1 else slice(None),
+                heads if bias.shape[1] > 1 else slice(None),
+            ]
+        return replace(
+            self,
+            alibi_slopes=slopes,
+            sinks=None if self.sinks is None else self.sinks[heads],
+            bias=bias,
+            score_mod=_moved(self.score_mod, samples.start or 0, heads.start or 0),
+            mask_mod=_moved(self.mask_mod, samples.start or 0, heads.start or 0),
+        )
+
+    def sequence(self, index: int, seq_len_q: int, seq_len_k: int) -> Semantics:
+        """That of one sequence, of the first so many of its queries and keys."""
+        own = self.part(slice(index, index + 1), slice(None))
+        if own.bias is None:
+            return own
+        n_q, n_k = (
+            size if size == 1 else length
+            for size, length in zip(own.bias.shape[2:], (seq_len_q, seq_len_k), strict=True)
+        )
+        return replace(own, bias=own.bias[:, :, :n_q, :n_k])
+
+    def visible(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
+        """Of scores (batch, heads, seq_len_q, seq_len_k), or of a shape that fits that."""
+        left, right = self.window_size
+        if self.causal:
+            right = 0 if right < 0 else min(right, 0)
+        from_diagonal = self._from_diagonal(shape, device)
+        visible = torch.ones_like(from_diagonal, dtype=torch.bool)
+        if left >= 0:
+            visible &= from_diagonal >= -left
+        if right >= 0:
+            visible &= from_diagonal <= right
+        if self.mask_mod is not None:
+            visible = visible & self.mask_mod(*_indices(shape, device))
+        return visible
+
+    def modified(self, s: torch.Tensor) -> torch.Tensor:
+        """Scores as ``score_mod`` changes them."""
+        if self.score_mod is None:
+            return s
+        return self.score_mod(s, *_indices(s.shape, s.device))
+
+    def addends(self, shape: torch.Size, device: torch.device) -> list[torch.Tensor]:
+        """What is added to scores of a shape: ALiBi's, exact in float32 up to one rounding, and
+        the bias."""
+        found = []
+        if self.alibi_slopes is not None:
+            slopes = self.alibi_slopes.double()[..., None, None]
+            found.append(-slopes * self._from_diagonal(shape, device).abs())
+        if self.bias is not None:
+            found.append(self.bias.double())
+        return found
+
+    def _from_diagonal(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
+        """j - D(i), (seq_len_q, seq_len_k)."""
+        seq_len_q, seq_len_k = shape[-2:]
+        _, _, rows, keys = _indices(shape, device)
+        return keys - rows - (0 if self.top_left else seq_len_k - seq_len_q)
+
+
+def _indices(shape: torch.Size, device: torch.device) -> list[torch.Tensor]:
+    """b, h, q_idx and kv_idx, each along its own dimension, of no more than it needs."""
+    places = [torch.arange(size, device=device) for size in shape]
+    return [p.view(-1, *[1] * (len(shape) - 1 - dim)) for dim, p in enumerate(places)]
+
+
+def _moved(mod: Mod | None, sample: int, head: int) -> Mod | None:
+    """For tensors whose first sample and head are these of others."""
+    if mod is None or sample == head == 0:
+        return mod
+
+    def moved(*arguments: torch.Tensor) -> torch.Tensor:
+        *score, b, h, row, key = arguments
+        return mod(*score, b + sample, h + head, row, key)
+
+    return moved

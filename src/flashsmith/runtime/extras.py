@@ -1,0 +1,69 @@
+"""What a call may have beside q, k, v, o and a scale, in the order in which libraries take it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flashsmith.configs import Variant
+
+
+class Extras(NamedTuple):
+    """Tensors that speak DLPack, and numbers; those that a kernel's variant has, and no others.
+
+    alibi_slopes: (n_heads,) or (batch, n_heads), float32.
+    bias: (batch, n_heads, seq_len_q, seq_len_k), of the kernel's dtype; a size but the last may be
+        1 in place of that.
+    sinks: (n_heads,), float32.
+    cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32: where sequences begin and end in tensors of
+        shape (1, total, n_heads, d_head).
+    seqused_q, seqused_k: (batch,), int32: how many rows of each sequence there are.
+    softcap: 0: none.
+    window_left, window_right: How many keys a query sees behind and ahead of its diagonal; -1: all.
+    top_left: A query's diagonal is the key of its own index; else they are counted from the ends.
+    max_seqlen_q: No sequence has more queries; -1: as many as the tensor's rows.
+    mod_tensors: What the caller's score_mod and mask_mod read, a list; None: nothing.
+    score: The hash of what those compute, as a number; 0: there are none.
+    key_ranges: (batch or 1, n_heads or 1, entries, 2), int32: from and before which key
+        mask_mod shows any, for every rows_per_range queries; None: not known.
+    """
+
+    alibi_slopes: Any = None
+    bias: Any = None
+    sinks: Any = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_k: Any = None
+    seqused_q: Any = None
+    seqused_k: Any = None
+    softcap: float = 0.0
+    window_left: int = -1
+    window_right: int = -1
+    top_left: bool = False
+    max_seqlen_q: int = -1
+    mod_tensors: Any = None
+    score: int = 0
+    key_ranges: Any = None
+    rows_per_range: int = 1
+
+    @property
+    def variant(self) -> Variant:
+        """What computes them, for rows that are not padded."""
+        return Variant(
+            causal=self.window_right >= 0,
+            window=self.window_left >= 0,
+            softcap=self.softcap > 0,
+            alibi=self.alibi_slopes is not None,
+            bias=self.bias is not None,
+            sinks=self.sinks is not None,
+            ragged=self.is_ragged,
+            score=self.score,
+        )
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sequences have lengths of their own."""
+        lengths = self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_q, self.seqused_k
+        return any(each is not None for each in lengths)
+
+
+FULL_EXTRAS = Extras()
+CAUSAL_EXTRAS = Extras(window_right=0)

@@ -1,0 +1,141 @@
+"""A few kernels that serve all problems of a kind almost as well as the best of each.
+
+Every kernel that a table may choose has to be built, and its first call waits for that. So of each
+d_head and variant at most eight may be chosen: those whose best is the least slower than the best
+there is, beyond what nobody notices. Both dtypes share them, as tiles. On the H200 three lose up to
+2.5% somewhere on full grids; six stay within 1% everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from flashsmith.configs import DType, ForwardKernelConfig, sort_key
+from flashsmith.configs.workload import TuningKey
+from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table
+
+MOST_KERNELS = 8
+_ALL_SETS_UP_TO = 3
+_MOST_CANDIDATES = 60  # of these sets
+TOLERANCE = 0.01  # a smaller loss is none
+
+Tiles = ForwardKernelConfig  # as those of FP16, which has the least room
+Losses = tuple[float, ...]  # of each entry; infinite where none of the kernels was measured
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """The kernels of one d_head and variant that a table may choose.
+
+    Attributes:
+        losses: How much slower their best is than the best of each entry, as a share; infinite
+            where none of them was measured to the end.
+    """
+
+    d_head: int
+    variant: str
+    tiles: tuple[Tiles, ...]
+    losses: Mapping[TuningKey, float]
+
+    @property
+    def worst_loss(self) -> float:
+        return max(self.losses.values())
+
+    @property
+    def beyond_tolerance(self) -> dict[TuningKey, float]:
+        return {key: loss for key, loss in self.losses.items() if loss > TOLERANCE}
+
+
+def with_portfolios(table: Table) -> Table:
+    """The table, which chooses from portfolios alone now; its measurements stay."""
+    restricted: dict[TuningKey, Entry] = {}
+    for entries in _kinds(table).values():
+        chosen = pick(_losses(entries))
+        for key, entry in entries.items():
+            rows = (replace(row, in_portfolio=_tiles(row) in chosen) for row in entry.ranked)
+            restricted[key] = replace(entry, ranked=tuple(rows))
+    return Table(table.stamp, restricted)
+
+
+def portfolios_of(table: Table) -> list[Portfolio]:
+    """What a table may choose, and what that loses."""
+    portfolios = []
+    for (d_head, variant), entries in _kinds(table).items():
+        rows = (row for entry in entries.values() for row in entry.choices)
+        tiles = tuple(sorted({_tiles(row) for row in rows}, key=sort_key))
+        losses = {key: _loss_of_choice(entry) for key, entry in entries.items()}
+        portfolios.append(Portfolio(d_head, variant, tiles, losses))
+    return portfolios
+
+
+def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
+    """The fewest kernels, up to ``MOST_KERNELS``, that lose no more than ``TOLERANCE`` anywhere;
+    where there are no such, those that lose least beyond it.
+
+    Of sets of up to three all are looked at, of the most promising kernels where they are many.
+    Then one joins after the other, and each that another does better leaves.
+    """
+
+    def badness(chosen: Iterable[Tiles]) -> tuple[int, float, float]:
+        return _badness(_best_of(losses[each] for each in chosen))
+
+    def is_enough(chosen: Iterable[Tiles]) -> bool:
+        return badness(chosen)[:2] == (0, 0.0)
+
+    def with_best(rest: Sequence[Tiles]) -> list[Tiles]:
+        others = [each for each in losses if each not in rest]
+        return [*rest, min(others, key=lambda each: badness([*rest, each]))]
+
+    promising = sorted(losses, key=lambda tiles: badness([tiles]))[:_MOST_CANDIDATES]
+    chosen: list[Tiles] = []
+    for size in range(1, min(_ALL_SETS_UP_TO, MOST_KERNELS, len(promising)) + 1):
+        chosen = list(min(combinations(promising, size), key=badness))
+        if is_enough(chosen):
+            return tuple(chosen)
+    while len(chosen) < min(MOST_KERNELS, len(losses)) and not is_enough(chosen):
+        chosen = with_best(chosen)
+        for _ in range(len(chosen)):
+            chosen = with_best(chosen[1:])
+    return tuple(sorted(chosen, key=sort_key))
+
+
+def _kinds(table: Table) -> dict[tuple[int, str], dict[TuningKey, Entry]]:
+    """The entries by d_head and variant."""
+    kinds: dict[tuple[int, str], dict[TuningKey, Entry]] = {}
+    for key in sorted(table.entries, key=lambda key: (key.d_head, key.variant, key)):
+        kinds.setdefault((key.d_head, key.variant), {})[key] = table.entries[key]
+    return kinds
+
+
+def _losses(entries: Mapping[TuningKey, Entry]) -> dict[Tiles, Losses]:
+    """Of all that was measured, in the order of configurations."""
+    # The fastest counts, if two rows of an entry have the same tiles: it is written last.
+    of_entries = [
+        {_tiles(row): entry.loss(row) for row in reversed(entry.ranked)}
+        for entry in entries.values()
+    ]
+    known = sorted({tiles for losses in of_entries for tiles in losses}, key=sort_key)
+    return {tiles: tuple(each.get(tiles, math.inf) for each in of_entries) for tiles in known}
+
+
+def _loss_of_choice(entry: Entry) -> float:
+    return entry.loss(entry.choices[0]) if entry.choices else math.inf
+
+
+def _tiles(row: Measured) -> Tiles:
+    return row.config.for_dtype(DType.FP16)
+
+
+def _best_of(losses: Iterable[Losses]) -> Losses:
+    return tuple(map(min, zip(*losses, strict=True)))
+
+
+def _badness(losses: Losses) -> tuple[int, float, float]:
+    """Entries that have none of the kernels, what is lost beyond the tolerance, and in all."""
+    finite = [loss for loss in losses if loss < math.inf]
+    beyond = sum(max(0.0, loss - TOLERANCE) for loss in finite)
+    return len(losses) - len(finite), beyond, sum(finite)

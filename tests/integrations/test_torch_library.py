@@ -1,0 +1,194 @@
+"""The operators: what torch's own checks of them say, compiled and exported graphs, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import flashsmith.flash_attn as flash
+from flashsmith.configs import get_kernel_progression_configs
+from flashsmith.integrations import torch_library
+from flashsmith.integrations.sdpa import scaled_dot_product_attention
+from flashsmith.integrations.torch_library import attend
+from support.attention import attention_by_reference
+
+pytestmark = pytest.mark.usefixtures("by_reference")
+CONFIG = get_kernel_progression_configs()[0]
+CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
+OPERATORS = torch.ops.flashsmith
+
+
+@pytest.fixture(autouse=True)
+def _fresh_graphs() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape).half()
+
+
+def dense(length: int = 5) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return random(2, length, 4, 16), random(2, 7, 2, 16), random(2, 7, 2, 24)
+
+
+PACKED = (random(10, 4, 16), random(10, 2, 16), random(10, 2, 16))
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lse": {"return_lse": True},
+    "causal window": {"causal": True, "window_left": 2, "window_right": 1},
+    "alibi, sinks": {"alibi_slopes": torch.rand(4), "sinks": torch.rand(4), "softcap": 3.0},
+    "bias": {"bias": random(1, 4, 1, 7), "softmax_scale": 0.3, "top_left": True},
+    "seqused": {"seqused_k": torch.tensor([3, 0], dtype=torch.int32), "return_lse": True},
+}
+PACKED_KEYWORDS = {
+    "cu_seqlens_q": CU, "cu_seqlens_k": CU, "max_seqlen_q": 7, "max_seqlen_k": 7,
+    "return_lse": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keywords", KEYWORDS)
+def test_torch_finds_no_fault_in_the_operators(keywords: str) -> None:
+    """Schema, mutation and aliases, fake tensors, dispatch through autograd."""
+    q, k, v = dense()
+    torch.library.opcheck(OPERATORS.attention_forward, (q, k, v), KEYWORDS[keywords])
+    out = torch.empty(2, 5, 4, 24).half()
+    torch.library.opcheck(OPERATORS.attention_forward_out, (q, k, v, out), KEYWORDS[keywords])
+
+
+def test_torch_finds_no_fault_in_packed_attention() -> None:
+    torch.library.opcheck(OPERATORS.attention_forward, PACKED, PACKED_KEYWORDS)
+    arguments = (*PACKED, torch.empty(10, 4, 16).half())
+    torch.library.opcheck(OPERATORS.attention_forward_out, arguments, PACKED_KEYWORDS)
+
+
+def test_compiled_and_direct_calls_are_alike() -> None:
+    """Whatever the operator's schema carries arrives."""
+    q, k, v = dense()
+    keywords: dict[str, Any] = {
+        "causal": True, "softmax_scale": 0.3, "window_size": (3, 0), "softcap": 2.0,
+        "alibi_slopes": torch.rand(2, 4), "sinks": torch.rand(4), "bias": random(2, 1, 5, 7),
+        "top_left": True, "seqused_q": torch.tensor([5, 2], dtype=torch.int32),
+        "seqused_k": torch.tensor([7, 3], dtype=torch.int32), "return_lse": True,
+    }  # fmt: skip
+
+    def call(*tensors: torch.Tensor) -> Any:
+        return attend(*tensors, **keywords)
+
+    direct, compiled = call(q, k, v), torch.compile(call, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(compiled(q, k, v), direct, strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_compiled_calls_keep_their_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = []
+
+    def recorded(*tensors: torch.Tensor, config: Any, **keywords: Any) -> Any:
+        configs.append(config)
+        return attention_by_reference(*tensors, **keywords)
+
+    monkeypatch.setattr(torch_library, "attention", recorded)
+    function = torch.compile(lambda q: attend(q, q, q, config=CONFIG), backend="aot_eager")
+    function(random(1, 3, 2, 16))
+    function(random(1, 3, 2, 16))
+    assert configs[0] == CONFIG and configs[0] is configs[1]
+
+
+def test_lengths_do_not_compile_again() -> None:
+    """Once for the first, and once for any."""
+    counter = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(fullgraph=True, backend=counter)
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flash.flash_attn_func(q, k, v, causal=True, window_size=(2, 0))
+
+    for length in (5, 6, 7, 11, 64):
+        q, k, _ = dense(length)
+        expected = flash.flash_attn_func(q, k, k, causal=True, window_size=(2, 0))
+        assert torch.equal(function(q, k, k), expected)
+    assert counter.frame_count == 2
+    assert counter.op_count == 2 * counter.frame_count  # the operator, and what takes o from it
+
+
+def test_packed_lengths_do_not_compile_again() -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(fullgraph=True, backend=counter)
+    def function(q: torch.Tensor, k: torch.Tensor, cu: torch.Tensor, longest: int) -> Any:
+        return flash.flash_attn_varlen_func(q, k, k, cu, cu, longest, longest, causal=True)
+
+    for lengths in ([3, 7], [4, 9], [20, 1], [6, 6]):
+        cu = torch.tensor([0, *lengths]).cumsum(0).int()
+        q, k = random(sum(lengths), 4, 16), random(sum(lengths), 2, 16)
+        arguments = (q, k, k, cu, cu, max(lengths), max(lengths))
+        expected = flash.flash_attn_varlen_func(*arguments, causal=True)
+        assert torch.equal(function(q, k, cu, max(lengths)), expected)
+    assert counter.frame_count == 2
+
+
+def test_a_compiled_call_writes_into_out() -> None:
+    q, k, v = dense()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> Any:
+        return attend(q, k, v, out=out, return_lse=True)
+
+    out = torch.zeros(2, 5, 4, 24).half()
+    result, lse = function(q, k, v, out)
+    expected = attend(q, k, v, return_lse=True)
+    assert torch.equal(out, expected[0]) and torch.equal(result, out)
+    assert torch.equal(lse, expected[1])
+
+
+def test_exported_programs_take_other_lengths() -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    q = random(2, 4, 8, 16)
+    length = torch.export.Dim("length", min=2, max=4096)
+    shapes = ({2: length},) * 3
+    program = torch.export.export(Attention(), (q, q, q), dynamic_shapes=shapes)
+    assert "flashsmith.attention_forward" in str(program.graph)
+    for n in (3, 17):
+        q = random(2, 4, n, 16)
+        expected = scaled_dot_product_attention(q, q, q, is_causal=True)
+        assert torch.equal(program.module()(q, q, q), expected)
+
+
+def test_fake_tensors_have_the_shapes_of_results() -> None:
+    with torch._subclasses.FakeTensorMode():
+        q, k = torch.empty(2, 5, 4, 16).half(), torch.empty(2, 7, 2, 16).half()
+        o, lse = attend(q, k, torch.empty(2, 7, 2, 24).half(), return_lse=True)
+        assert o.shape == (2, 5, 4, 24) and o.dtype == torch.float16
+        assert lse.shape == (2, 4, 5) and lse.dtype == torch.float32
+        packed, cu = torch.empty(10, 4, 16).half(), torch.empty(3, dtype=torch.int32)
+        _, lse = attend(packed, packed, packed, cu_seqlens_q=cu, return_lse=True)
+        assert lse.shape == (4, 10)
+
+
+def test_a_gradient_is_refused_where_it_would_be_lost() -> None:
+    q, k, v = dense()
+    q.requires_grad_()
+    function = torch.compile(attend, backend="aot_eager")
+    with pytest.raises(NotImplementedError, match=r"q requires a gradient, .* torch\.no_grad\(\)"):
+        function(q, k, v)
+    with torch.no_grad():
+        assert not function(q, k, v).requires_grad
+    o, _ = OPERATORS.attention_forward(q, k, v)
+    with pytest.raises(NotImplementedError, match="attention_forward has no backward kernel yet"):
+        o.sum().backward()
+
+
+def test_calls_that_nothing_traces_do_not_pass_through_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which would take more time than all else on the host."""
+    monkeypatch.delattr(torch_library, "_call")
+    monkeypatch.setattr(OPERATORS, "attention_forward", None)
+    q, k, v = dense()
+    assert attend(q, k, v).shape == (2, 5, 4, 24)

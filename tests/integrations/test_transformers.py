@@ -1,0 +1,271 @@
+"""Models of transformers with flashsmith's attention, beside the same models with their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.integrations import torch_library
+from support.attention import attention_by_reference
+from support.models import (
+    IDS,
+    LENGTH,
+    PADDING,
+    assert_as_eager,
+    hidden,
+    low_precision,
+    tiny_model,
+)
+
+transformers = pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
+integration = pytest.importorskip("flashsmith.integrations.transformers")
+pytestmark = pytest.mark.usefixtures("by_reference")
+
+MODELS = ("bert", "llama", "mistral", "gemma2", "gpt_oss", "modernbert", "t5")
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module")
+def name() -> str:
+    return integration.register()
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> Any:
+    return tiny_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return tiny_model("llama")
+
+
+@pytest.fixture(scope="module")
+def mistral() -> Any:
+    return tiny_model("mistral")
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_models_compute_what_they_do_with_their_own_attention(
+    model: Any, name: str, padding: str
+) -> None:
+    mask = PADDING[padding]
+    used = None if model.config.is_encoder_decoder else mask
+    assert_as_eager(model, name, used, input_ids=IDS, attention_mask=mask)
+
+
+def test_a_mask_of_each_query_and_key_is_taken(llama: Any, name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(3, 1, LENGTH, LENGTH, generator=generator) < 0.5
+    mask |= torch.eye(LENGTH, dtype=torch.bool)
+    with low_precision(llama, torch.float32):
+        additive = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        exact = hidden(llama, "eager", input_ids=IDS, attention_mask=additive)
+    with low_precision(llama, torch.bfloat16):
+        own = hidden(llama, "eager", input_ids=IDS, attention_mask=additive.bfloat16())
+        for given in (mask, additive.bfloat16()):
+            ours = hidden(llama, name, input_ids=IDS, attention_mask=given)
+            assert (ours - exact).abs().max() <= 2 * (own - exact).abs().max()
+
+
+# ---- caches ----
+
+
+def step_by_step(model: Any, implementation: str, cache: Any, mask: torch.Tensor) -> torch.Tensor:
+    """The hidden states of a prompt of 5, then of one token after the other."""
+    parts, done = [], 0
+    arguments = {"past_key_values": cache, "use_cache": True}
+    for end in (5, *range(6, LENGTH + 1)):
+        arguments |= {"input_ids": IDS[:, done:end], "attention_mask": mask[:, :end]}
+        parts.append(hidden(model, implementation, **arguments))
+        done = end
+    return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize("padding", ["no padding", "left"])
+@pytest.mark.parametrize("kind", [transformers.DynamicCache, transformers.StaticCache])
+@pytest.mark.parametrize("decoder", ["llama", "mistral"])
+def test_caches(request: Any, name: str, decoder: str, kind: Any, padding: str) -> None:
+    """A static one has keys that nobody has written yet."""
+    model = request.getfixturevalue(decoder)
+    mask = PADDING[padding]
+    mask = torch.ones_like(IDS) if mask is None else mask
+
+    def cache() -> Any:
+        lengths = {"max_cache_len": 12} if kind is transformers.StaticCache else {}
+        return kind(config=model.config, **lengths)
+
+    exact = hidden(model, "eager", input_ids=IDS, attention_mask=mask)
+    with low_precision(model, torch.bfloat16):
+        own = hidden(model, "eager", input_ids=IDS, attention_mask=mask)
+        ours = step_by_step(model, name, cache(), mask)
+    error, allowed = (((x - exact) * mask[..., None]).abs().max() for x in (ours, own))
+    assert error <= 2 * allowed
+
+
+def test_a_static_cache_without_a_mask(llama: Any, name: str) -> None:
+    cache = transformers.StaticCache(config=llama.config, max_cache_len=20)
+    with low_precision(llama, torch.bfloat16):
+        own = hidden(llama, "eager", input_ids=IDS)
+        ours = hidden(llama, name, input_ids=IDS, past_key_values=cache, use_cache=True)
+    torch.testing.assert_close(ours, own, rtol=0, atol=0.15)
+
+
+# ---- sequences one behind the other ----
+
+
+@pytest.mark.parametrize("decoder", ["llama", "mistral"])
+def test_sequences_that_position_ids_tell_apart(request: Any, name: str, decoder: str) -> None:
+    model = request.getfixturevalue(decoder)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0, 1], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
+    assert_as_eager(model, name, input_ids=IDS[:2], position_ids=positions, use_cache=False)
+
+
+def test_sequences_that_cu_seq_lens_tell_apart(llama: Any, name: str) -> None:
+    cu_seqlens = torch.tensor([0, 4, LENGTH], dtype=torch.int32)
+    packing = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens}
+    packing |= {"max_length_q": 5, "max_length_k": 5}
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    with low_precision(llama, torch.bfloat16):
+        ours = hidden(llama, name, input_ids=IDS[:1], position_ids=positions, **packing)
+        for begin, end in ((0, 4), (4, LENGTH)):
+            alone = hidden(llama, name, input_ids=IDS[:1, begin:end])
+            torch.testing.assert_close(ours[:, begin:end], alone, rtol=0, atol=0.1)
+
+
+# ---- which masks are made ----
+
+
+def masks_given(monkeypatch: pytest.MonkeyPatch, model: Any, name: str, **arguments: Any) -> Any:
+    """Those that the layers get."""
+    found = []
+
+    def recorded(module: Any, q: Any, k: Any, v: Any, mask: Any, **keywords: Any) -> Any:
+        found.append(mask)
+        return integration.attention_forward(module, q, k, v, mask, **keywords)
+
+    monkeypatch.setitem(integration.AttentionInterface._global_mapping, name, recorded)
+    with low_precision(model, torch.bfloat16):
+        hidden(model, name, input_ids=IDS, **arguments)
+    return found
+
+
+def test_no_mask_of_queries_times_keys_is_made_for_what_kernels_know(
+    monkeypatch: pytest.MonkeyPatch, mistral: Any, name: str
+) -> None:
+    assert masks_given(monkeypatch, mistral, name) == [None, None]
+    ones = torch.ones_like(IDS)
+    assert masks_given(monkeypatch, mistral, name, attention_mask=ones) == [None, None]
+    padded = masks_given(monkeypatch, mistral, name, attention_mask=PADDING["left"])
+    assert all(torch.equal(mask, PADDING["left"].bool()) for mask in padded)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 0, 1]]).expand(3, -1)
+    numbers = masks_given(monkeypatch, mistral, name, position_ids=positions, use_cache=False)
+    assert [mask.tolist()[0] for mask in numbers] == [[0, 0, 0, 1, 1, 1, 2, 3, 3]] * 2
+
+
+def test_padding_is_looked_for_once_for_all_layers(
+    monkeypatch: pytest.MonkeyPatch, llama: Any, name: str
+) -> None:
+    calls: list[object] = []
+    of = integration.Packing.of
+    monkeypatch.setattr(integration.Packing, "of", lambda mask: calls.append(mask) or of(mask))
+    with low_precision(llama, torch.bfloat16):
+        hidden(llama, name, input_ids=IDS, attention_mask=PADDING["left"])
+    assert len(calls) == 1
+
+
+def test_other_masks_are_made_whole(name: str, llama: Any) -> None:
+    llama.set_attn_implementation(name)
+    mask = transformers.masking_utils.create_causal_mask(
+        llama.config, torch.zeros(3, LENGTH, 64), None, None,
+        or_mask_function=lambda b, h, q, k: (q < 3) & (k < 3),
+    )  # fmt: skip
+    expected = torch.ones(LENGTH, LENGTH).tril().bool()
+    expected[:3, :3] = True
+    assert torch.equal(mask, expected.expand(3, 1, -1, -1))
+
+
+# ---- torch.compile ----
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_a_model_is_one_graph(llama: Any, name: str, padding: str) -> None:
+    mask = PADDING[padding]
+    torch._dynamo.reset()
+    with low_precision(llama, torch.bfloat16):
+        expected = hidden(llama, name, input_ids=IDS, attention_mask=mask, use_cache=False)
+        compiled = torch.compile(llama, fullgraph=True, backend="aot_eager")
+        found = compiled(input_ids=IDS, attention_mask=mask, use_cache=False)
+    counts = torch.ones_like(IDS) if mask is None else mask
+    difference = (found.last_hidden_state.float() - expected) * counts[..., None]
+    assert difference.abs().max() < 0.1
+
+
+def test_windows_in_a_graph_need_no_mask(
+    monkeypatch: pytest.MonkeyPatch, mistral: Any, name: str
+) -> None:
+    given = []
+
+    def recorded(*tensors: torch.Tensor, **keywords: Any) -> Any:
+        given.append((keywords["window_size"], keywords["bias"]))
+        return attention_by_reference(*tensors, **keywords)
+
+    torch._dynamo.reset()
+    with low_precision(mistral, torch.bfloat16):
+        expected = hidden(mistral, name, input_ids=IDS)
+        monkeypatch.setattr(torch_library, "attention", recorded)
+        compiled = torch.compile(mistral, fullgraph=True, backend="aot_eager")
+        found = compiled(input_ids=IDS).last_hidden_state.float()
+    assert given == [((4, 4), None)] * 2
+    assert (found - expected).abs().max() < 0.1
+
+
+# ---- what is refused ----
+
+
+def layer_arguments(**changes: Any) -> dict[str, Any]:
+    q = torch.zeros(1, 2, 3, 16, dtype=torch.float16)
+    return {
+        "module": torch.nn.Module(), "query": q, "key": q, "value": q, "attention_mask": None,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"dropout": 0.1}, NotImplementedError, r"dropout is 0\.1; .* model\.eval\(\)"),
+        ({"dropout": "0"}, TypeError, "dropout is '0'; expected a float"),
+        ({"dropout": 2.0}, ValueError, r"dropout is 2\.0; expected a number from 0 to 1"),
+        ({"cache": object()}, NotImplementedError, "cache is given; a paged cache"),
+    ],
+)
+def test_a_layer_refuses(changes: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        integration.attention_forward(**layer_arguments(**changes))
+
+
+def test_a_name_that_transformers_takes_for_another_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"name is 'flashsmith'; expected one without 'flash'"):
+        integration.register("flashsmith")
+    with pytest.raises(TypeError, match="name is a NoneType; expected a str"):
+        integration.register(None)  # type: ignore[arg-type]
+
+
+def test_sinks_reach_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def recorded(q: torch.Tensor, k: Any, v: Any, **keywords: Any) -> torch.Tensor:
+        given.update(keywords)
+        return q
+
+    monkeypatch.setattr(torch_library, "attention", recorded)
+    integration.attention_forward(**layer_arguments(s_aux=torch.ones(2).half()))
+    assert given["sinks"].dtype == torch.float32 and given["sinks"].tolist() == [1, 1]

@@ -1,0 +1,77 @@
+"""Lengths on the device that no host has looked at: whatever they say, nothing but the tensors is
+touched."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.configs import KernelId, Variant
+from flashsmith.jit import Target
+from flashsmith.runtime import Extras, find_kernel, load_kernels
+from support.semantics import FAMILIES, places, tensors_of
+
+ROWS, GUARD = 200, 7.0
+RAGGED = Variant.from_name("causal+ragged")
+BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
+FAR = 2**31 - 1
+WILD = {
+    "falling": [0, 200, 0, 200, 0, 200, 0, 200, 0, 200],
+    "beyond the end": [0, 100, 300, 1000, FAR],
+    "below 0": [-FAR - 1, -5, 40, 30, 200],
+    "all at the end": [200, 200, 200, 200],
+    "backwards": [200, 150, 100, 50, 0],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    load_kernels([KernelId(cfg, RAGGED) for cfg in FAMILIES.values()], Target.emulator())
+
+
+def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """o and lse, with guards around them and around the workspace, which stay as they were."""
+    kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
+    q, k, v = tensors_of(cfg, ROWS, ROWS, batch=1, heads=(2, 1))
+    whole_o = torch.full((1, ROWS + 2, 2, cfg.d_head), GUARD, dtype=q.dtype)
+    whole_lse = torch.full((2 * ROWS + 8,), GUARD)
+    o, lse = whole_o[:, 1:-1], whole_lse[4:-4].view(1, 2, ROWS)
+    o.fill_(math.nan)
+    lse.fill_(math.nan)
+    given = Extras(**extras, window_right=0)
+    n_bytes = kernel.plan(q, k, v, o, lse=lse, extras=given).workspace_bytes
+    memory = torch.zeros(n_bytes + 4096, dtype=torch.uint8)
+    memory[n_bytes:] = 77
+    kernel(q, k, v, o, 0.1, lse=lse, workspace=memory[:n_bytes], extras=given)
+    assert (memory[n_bytes:] == 77).all(), "behind the workspace"
+    assert (whole_o[:, [0, -1]] == GUARD).all() and (
+        whole_lse[[*range(4), *range(-4, 0)]] == GUARD
+    ).all()
+    return o, lse
+
+
+@pytest.mark.parametrize("name", WILD)
+@BY_FAMILY
+def test_places_that_cannot_be(cfg: Any, name: str) -> None:
+    wild, good = torch.tensor(WILD[name]).int(), places([0] * (len(WILD[name]) - 2) + [ROWS])
+    for q, k in ((wild, good), (good, wild), (wild, wild)):
+        launch(cfg, cu_seqlens_q=q, cu_seqlens_k=k)
+
+
+@pytest.mark.parametrize("used", [[-1, 5], [FAR, FAR], [201, -FAR - 1]], ids=str)
+@BY_FAMILY
+def test_used_lengths_that_cannot_be(cfg: Any, used: list[int]) -> None:
+    cu_seqlens = places([150, 50])
+    for side in "qk":
+        launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens,
+               **{f"seqused_{side}": torch.tensor(used).int()})  # fmt: skip
+
+
+@pytest.mark.parametrize("longest", [0, 1, 64, 199])
+@BY_FAMILY
+def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
+    cu_seqlens = places([200, 0, 0])
+    launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=longest)

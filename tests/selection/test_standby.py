@@ -1,0 +1,263 @@
+"""A kernel that exists serves while the chosen one is being built in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith import settings
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    DType,
+    KernelId,
+    get_autotuning_kernel_configs,
+    get_kernel_progression_configs,
+)
+from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
+from flashsmith.errors import BuildError
+from flashsmith.jit import Target, build_library
+from flashsmith.ops.forward import attention
+from flashsmith.selection import standby
+from flashsmith.selection.choose import forget_tables, why_chosen
+from flashsmith.selection.standby import at_hand
+from support.tables import H200, make_entry, write_user_table
+
+# By SystemExit, which ends the thread of a test's own builds.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+EMULATOR = Target.emulator()
+CHOSEN, OTHER = (SM80_FORWARD.rule(DType.FP16, 128, length) for length in (4096, 64))
+PATIENCE = 20.0  # seconds
+
+
+@dataclass
+class World:
+    """What is built and loaded, and a builder that waits until it may go on."""
+
+    built: set[KernelId] = field(default_factory=set)
+    loaded: set[KernelId] = field(default_factory=set)
+    orders: list[KernelId] = field(default_factory=list)
+    may_build: threading.Event = field(default_factory=threading.Event)
+    forgotten: threading.Event = field(default_factory=threading.Event)
+    at_once: int = 0
+    error: Exception | None = None
+
+    def build(self, instances: Iterable[KernelId], target: Target) -> None:
+        (instance,) = instances
+        if instance is None:
+            raise SystemExit  # ends the thread
+        self.orders.append(instance)
+        self.at_once += 1
+        assert self.at_once == 1
+        assert self.may_build.wait(PATIENCE)
+        self.at_once -= 1
+        if self.error:
+            raise self.error
+        self.built.add(instance)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    made = World()
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
+    monkeypatch.setenv(settings.TUNED.name, str(tmp_path))
+    forget_tables()
+    fakes: dict[str, Callable[..., Any]] = {
+        "build_library": made.build,
+        "is_loaded": lambda instance, _: instance in made.loaded,
+        "is_at_hand": lambda instance, _: instance in made.built,
+        "existing_instances": lambda _: set(made.built),
+        "forget_calls": made.forgotten.set,
+        "_forget_calls_later": lambda: None,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(standby, name, fake)
+    monkeypatch.setattr(standby, "_builds", standby._Builds())
+    yield made
+    made.may_build.set()
+    if thread := standby._builds._thread:  # ends before its world does
+        standby._builds._waiting.put((None, None))  # type: ignore[arg-type]
+        thread.join(PATIENCE)
+    forget_tables()
+
+
+@pytest.fixture
+def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "target_of", lambda _: Target.cuda("sm_90a"))
+    monkeypatch.setattr(standby, "gpu_of", lambda _: (H200, (9, 0)))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+def test_what_is_built_serves_itself(world: World) -> None:
+    world.built |= {KernelId(CHOSEN), KernelId(OTHER)}
+    assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+    assert world.orders == []
+
+
+def test_without_any_other_kernel_the_call_waits(world: World) -> None:
+    assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+    assert world.orders == []
+
+
+def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
+    world.built.add(KernelId(OTHER))
+    assert [at_hand(CHOSEN, FULL, CPU) for _ in range(3)] == [OTHER] * 3
+    reason = why_chosen(OTHER, FULL, CPU)
+    assert reason == f"stands in for {CHOSEN}, which is not there yet"
+    assert not world.forgotten.is_set()
+    world.may_build.set()
+    assert world.forgotten.wait(PATIENCE)
+    assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+    assert world.orders == [KernelId(CHOSEN)]
+
+
+def test_kernels_are_built_one_at_a_time(world: World) -> None:
+    world.built |= {KernelId(OTHER, variant) for variant in (FULL, CAUSAL)}
+    for variant in (FULL, CAUSAL):
+        assert at_hand(CHOSEN, variant, CPU) == OTHER
+    world.may_build.set()
+    wait_for(lambda: KernelId(CHOSEN, CAUSAL) in world.built)
+    assert world.orders == [KernelId(CHOSEN), KernelId(CHOSEN, CAUSAL)]
+
+
+def test_a_build_that_fails_is_told_and_not_repeated(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.built.add(KernelId(OTHER))
+    world.error = BuildError("no space left")
+    world.may_build.set()
+    with caplog.at_level(logging.WARNING, "flashsmith"):
+        at_hand(CHOSEN, FULL, CPU)
+        wait_for(lambda: bool(caplog.messages))
+    assert caplog.messages == [
+        f"kernel {CHOSEN} could not be built; a stand-in goes on: no space left"
+    ]
+    assert at_hand(CHOSEN, FULL, CPU) == OTHER
+    assert world.orders == [KernelId(CHOSEN)]
+    assert not world.forgotten.is_set()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        KernelId(OTHER, CAUSAL),
+        KernelId(OTHER.for_dtype(DType.BF16)),
+        KernelId(SM80_FORWARD.rule(DType.FP16, 64, 64)),
+        KernelId(get_kernel_progression_configs()[0]),  # right, but never chosen
+        KernelId(get_autotuning_kernel_configs([DType.FP16])[3]),  # nobody knows whether it is
+    ],
+    ids=str,
+)
+def test_only_what_attention_might_choose_stands_in(world: World, other: KernelId) -> None:
+    world.built.add(other)
+    assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+    assert world.orders == []
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_kernels_of_a_table_stand_in_on_its_gpu(world: World) -> None:
+    entry = make_entry([LARGE := get_autotuning_kernel_configs([DType.FP16])[3]])
+    world.built.add(KernelId(LARGE))
+    assert at_hand(CHOSEN, FULL, CUDA) == CHOSEN
+    write_user_table(entry)
+    assert at_hand(CHOSEN, FULL, CUDA) == LARGE
+    assert at_hand(CHOSEN.for_dtype(DType.BF16), FULL, CUDA) == CHOSEN.for_dtype(DType.BF16)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_the_kernel_most_like_the_chosen_one_stands_in(world: World) -> None:
+    usual = SM90_FORWARD.rule(DType.FP16, 128, 4096)
+    (small,) = SM90_FORWARD.small_tiles(DType.FP16, 128)
+    chosen = replace(usual, heads_per_group=64)
+    world.built |= {KernelId(OTHER), KernelId(small), KernelId(usual)}
+    assert at_hand(chosen, FULL, CUDA) == usual
+    world.built.remove(KernelId(usual))
+    assert at_hand(chosen, FULL, CUDA) == small
+    world.built.remove(KernelId(small))
+    assert at_hand(chosen, FULL, CUDA) == OTHER
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_capture_loads_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    later: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(standby, "_forget_calls_later", lambda: later.append(True))
+    world.built |= {KernelId(CHOSEN), KernelId(OTHER)}
+    assert at_hand(CHOSEN, FULL, CUDA) == CHOSEN  # nothing is loaded that could stand in
+    world.loaded.add(KernelId(OTHER))
+    assert at_hand(CHOSEN, FULL, CUDA) == OTHER
+    assert later == [True] and world.orders == []
+    world.loaded.add(KernelId(CHOSEN))
+    assert at_hand(CHOSEN, FULL, CUDA) == CHOSEN
+
+
+@pytest.mark.parametrize(
+    ("build", "background", "on_cpu", "on_cuda"),
+    [
+        ("on", "", False, True),
+        ("on", "on", True, True),
+        ("on", "off", False, False),
+        ("off", "on", False, False),
+    ],
+)
+@pytest.mark.usefixtures("on_h200")
+def test_the_settings_say_where_stand_ins_serve(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    build: str,
+    background: str,
+    on_cpu: bool,
+    on_cuda: bool,
+) -> None:
+    monkeypatch.setenv(settings.BUILD.name, build)
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, background)
+    world.built.add(KernelId(OTHER))
+    found = [at_hand(CHOSEN, FULL, device) == OTHER for device in (CPU, CUDA)]
+    assert found == [on_cpu, on_cuda]
+
+
+def test_attention_switches_to_the_kernel_that_was_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the emulator, with the real compiler."""
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
+    monkeypatch.setattr(standby, "_builds", standby._Builds())
+    for name in ("_kernels", "_calls"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
+    for name in ("_loaded", "_found"):
+        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
+    from flashsmith.ops import launch
+    from flashsmith.selection import choose
+
+    monkeypatch.setattr(choose, "_dependent", [lambda: launch._calls.clear()])
+    chosen, other = (SM80_FORWARD.rule(DType.FP16, 64, length) for length in (128, 64))
+    build_library([KernelId(other)], EMULATOR)
+    q = torch.randn(1, 128, 1, 64).half()
+
+    def serving() -> Any:
+        attention(q, q.clone(), q.clone())
+        return next(iter(launch._calls.values())).config
+
+    first = attention(q, q.clone(), q.clone())
+    assert serving() == other
+    wait_for(lambda: serving() == chosen)
+    torch.testing.assert_close(attention(q, q.clone(), q.clone()), first, atol=2e-3, rtol=1e-2)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    waiting = threading.Event()
+    for _ in range(int(PATIENCE * 20)):
+        if condition():
+            return
+        waiting.wait(0.05)
+    pytest.fail("it did not come true")

@@ -1,0 +1,124 @@
+"""Policies of traced functions, compiled by the host's compiler and run over rows of inputs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from flashsmith.mods.buffers import arguments
+from flashsmith.mods.cpp import HEADER, policy
+from flashsmith.mods.trace import Mods
+from support.emulator_program import CXX, FLAGS
+from support.paths import CSRC
+
+_PROGRAM = """\
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "{header}"
+
+using namespace flashsmith;
+
+// Outside of a launch nothing checks an address but the sanitizer.
+void emulator::thread_load_global(void *registers, const void *global, int bytes) {{
+  std::memcpy(registers, global, static_cast<size_t>(bytes));
+}}
+
+{policies}
+
+template <typename T>
+std::vector<T> read(FILE *file, size_t n) {{
+  std::vector<T> values(n);
+  if (std::fread(values.data(), sizeof(T), n, file) != n) std::abort();
+  return values;
+}}
+
+template <typename Policy>
+void run(const char *inputs, const char *outputs) {{
+  FILE *in = std::fopen(inputs, "rb"), *out = std::fopen(outputs, "wb");
+  const auto counts = read<int32_t>(in, 2);  // of rows and of tensors
+  const size_t rows = counts[0];
+  ModBuffers buffers{{}};
+  std::vector<std::vector<char>> memory;
+  for (int k = 0; k < counts[1]; k++) {{
+    const auto shape = read<int32_t>(in, 2 * kMostModDimensions);
+    std::memcpy(buffers.size[k], shape.data(), sizeof(buffers.size[k]));
+    std::memcpy(buffers.stride[k], &shape[kMostModDimensions], sizeof(buffers.stride[k]));
+    memory.push_back(read<char>(in, read<int32_t>(in, 1)[0]));
+    buffers.buffer[k] = memory.back().data();
+  }}
+  const auto score = read<float>(in, rows);
+  const auto b = read<int32_t>(in, rows), h = read<int32_t>(in, rows);
+  const auto q = read<int32_t>(in, rows), kv = read<int32_t>(in, rows);
+  for (size_t i = 0; i < rows; i++) {{
+    const float changed = Policy::score(score[i], b[i], h[i], q[i], kv[i], buffers);
+    const float visible = Policy::visible(b[i], h[i], q[i], kv[i], buffers);
+    std::fwrite(&changed, sizeof(float), 1, out);
+    std::fwrite(&visible, sizeof(float), 1, out);
+  }}
+  std::fclose(out);
+}}
+
+int main(int, char **arguments) {{
+  const int number = std::atoi(arguments[1]);
+{calls}}}
+"""
+INPUTS = ("score", "b", "h", "q", "kv")
+
+
+class Policies:
+    """One program of several policies."""
+
+    def __init__(self, folder: Path, mods: Mapping[str, Mods]) -> None:
+        self.folder = folder
+        self.mods = dict(mods)
+        self._numbers = {name: number for number, name in enumerate(self.mods)}
+        texts = {each.expression.number: policy(each.expression) for each in self.mods.values()}
+        source = folder / "policies.cpp"
+        calls = "".join(
+            f"  if (number == {i}) run<UserScore<{each.expression.number:#x}>>"
+            "(arguments[2], arguments[3]);\n"
+            for i, each in enumerate(self.mods.values())
+        )
+        policies = f"namespace flashsmith {{\n{''.join(texts.values())}}}\n"
+        source.write_text(_PROGRAM.format(header=HEADER, policies=policies, calls=calls))
+        sources = [str(source), str(CSRC / "emulator/convert.cpp")]
+        warnings = ["-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror"]
+        address = ["-fsanitize=address", "-include", "cstdlib"]
+        command = [str(CXX), *FLAGS, *warnings, *address, *sources, "-o", str(folder / "policies")]
+        subprocess.run(command, check=True)
+
+    def run(
+        self, name: str, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The scores and what is visible, for each row of the inputs."""
+        mods = self.mods[name]
+        n = len(inputs["q"])
+        parts = [_ints(n, len(mods.buffers))]
+        for tensor in mods.buffers:
+            content = _memory(tensor)
+            parts += [_ints(*arguments([tensor])), _ints(len(content)), content]
+        parts += [inputs[each].contiguous().numpy().tobytes() for each in INPUTS]
+        read, written = self.folder / "inputs", self.folder / "outputs"
+        read.write_bytes(b"".join(parts))
+        program = [self.folder / "policies", str(self._numbers[name]), read, written]
+        subprocess.run(program, check=True)
+        rows = torch.frombuffer(bytearray(written.read_bytes()), dtype=torch.float32).view(n, 2)
+        return rows[:, 0], rows[:, 1] != 0
+
+
+def _ints(*values: int) -> bytes:
+    return torch.tensor(values, dtype=torch.int32).numpy().tobytes()
+
+
+def _memory(tensor: torch.Tensor) -> bytes:
+    """All that the tensor's indices reach, and no more."""
+    from flashsmith.mods.buffers import extent
+
+    flat = tensor.as_strided((extent(tensor),), (1,))
+    return flat.contiguous().view(torch.uint8).numpy().tobytes()

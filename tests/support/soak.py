@@ -1,0 +1,18 @@
+"""Kernels on drawn cases, and what went wrong in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.soak import SoakCase, check, prepare, reproduce
+
+
+def failures(cfg: ForwardKernelConfig, cases: Iterable[SoakCase], reruns: int) -> str:
+    """What went wrong, and how to see it again."""
+    verdicts = [check(case.kernel(cfg), prepare(case, "cpu"), reruns=reruns) for case in cases]
+    return "\n".join(
+        f"{verdict.sentence}\n  {reproduce(cfg.short_form(), verdict.case)}"
+        for verdict in verdicts
+        if not verdict.ok
+    )
