@@ -177,6 +177,14 @@ def test_lengths_may_be_in_tensors() -> None:
     assert torch.equal(numbers, tensors)
 
 
+def test_a_window_may_be_a_tensor() -> None:
+    """FlashAttention's own tests pass it so."""
+    q = random(2, 9, 4, 16)
+    sides = flash.flash_attn_func(q, q, q, window_size=(2, 1))
+    tensor = flash.flash_attn_func(q, q, q, window_size=torch.tensor([2, 1]))
+    assert torch.equal(sides, tensor)
+
+
 def test_low_level_functions_return_four_tensors() -> None:
     q, k, v = random(2, 7, 4, 16), random(2, 9, 2, 16), random(2, 9, 2, 16)
     expected = flash.flash_attn_func(q, k, v, 0.0, 0.2, window_size=(1, 2), return_lse=True)

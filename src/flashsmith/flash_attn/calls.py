@@ -52,6 +52,7 @@ def forward(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
+    window_size: Window | torch.Tensor,
     softcap: float,
     with_lse: bool,
     sinks: torch.Tensor | None = None,
@@ -60,17 +61,20 @@ def forward(
     """out and the log-sum-exp; of the latter anything where it is not asked for.
 
     As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
-    none.
+    none, and a window's sides may still be in a tensor.
     """
     try:
         if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
             q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
+        if isinstance(window_size, torch.Tensor):
+            window_size = tuple(window_size.tolist())
         sinks = float32("sinks", sinks)
         result = attend_any_head(
-            q, k, v, softcap=softcap, sinks=sinks, return_lse=with_lse, **keywords
-        )
+            q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
+            **keywords,
+        )  # fmt: skip
     except (AttributeError, IndexError):
         check_tensors(q=q, k=k, v=v)
         raise

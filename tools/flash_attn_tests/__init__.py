@@ -1,0 +1,24 @@
+"""FlashAttention-2's own tests, run through flashsmith's functions: their forward assertions.
+
+    python -m tools.flash_attn_tests test_flash_attn.py --cases 300 --kernels 120 --jobs 14
+
+The file is FlashAttention's tests/test_flash_attn.py, which is fetched for a run and is no part of
+this project. Its tests run as they stand, but for this:
+
+- ``flash_attn`` is flashsmith's (``flashsmith.install_as_flash_attn``). A name that it lacks raises
+  where a test uses it.
+- Statements that take gradients, or use what came of them, are left out. All other assertions stay.
+- Tests run under ``torch.no_grad()``, because their inputs ask for gradients.
+- Of a test's cases a random sample runs: without dropout and pages, and with no more different
+  kernels in all than asked for. Those are built first, with all processors.
+- Without a GPU the tests are told that the device is the CPU, and the emulator computes.
+
+    rewrite.py   the forward part of a file's tests
+    absent.py    what stands for a name that flashsmith's flash_attn lacks
+    cases.py     the cases of a test, and those that may run
+    sample.py    which of them run
+    kernels.py   which kernel a case needs
+    results.py   the table of results, one row a test
+
+docs/integrations.md explains how to run it.
+"""

@@ -1,0 +1,18 @@
+"""What stands for a name that flashsmith's flash_attn lacks."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class Absent:
+    """Raises where it is called; as a flag it is off."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> NoReturn:
+        raise NotImplementedError(f"flashsmith has no {self._name}")
+
+    def __bool__(self) -> bool:
+        return False

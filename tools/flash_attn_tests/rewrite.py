@@ -1,0 +1,183 @@
+"""The forward part of a file's tests, as a syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeGuard
+
+# Attributes: torch.autograd.grad and a tensor's gradient; out.backward.
+_GRADIENTS = {"grad", "backward"}
+
+# What a test names that flashsmith's flash_attn does not have.
+_NOT_THERE = {
+    "flash_attn_with_kvcache": "no KV cache yet",
+    "num_splits": "no paged keys and values yet",
+    "flash_attn_gpu": "about FlashAttention's own extension",
+}
+
+_HEADER = """\
+import os
+import torch
+import flashsmith
+from tools.flash_attn_tests.absent import Absent
+flashsmith.install_as_flash_attn()
+"""
+# Workers of pytest-xdist share the GPUs; "cuda" is the current one.
+_CUDA_HEADER = """\
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+torch.cuda.set_device(_worker % torch.cuda.device_count())
+"""
+_TOLD_CAPABILITY = "(9, 0)"  # by tests that ask for it where there is no GPU
+
+
+@dataclass(frozen=True)
+class ForwardPart:
+    """What is left of a test.
+
+    kept, dropped: Assertions; those that are dropped are on gradients.
+    why_not: Why it cannot run; "" if it can.
+    """
+
+    name: str
+    kept: int
+    dropped: int
+    why_not: str
+
+
+def rewrite(text: str, device: str) -> tuple[ast.Module, list[ForwardPart]]:
+    """The file of these tests for a device, "cuda" or "cpu", and what is left of each test."""
+    tree = ast.parse(text)
+    tests = [_keep_forward(node) for node in tree.body if is_test(node)]
+    tree = _ForFlashsmith(device).visit(tree)
+    header = ast.parse(_HEADER + (_CUDA_HEADER if device == "cuda" else "")).body
+    tree.body = _after_future_imports(tree.body, header)
+    return ast.fix_missing_locations(tree), tests
+
+
+def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+
+
+def _keep_forward(test: ast.FunctionDef) -> ForwardPart:
+    """Takes what is about gradients out of a test."""
+    missing = [why for name, why in _NOT_THERE.items() if name in set(_names(test))]
+    without = _WithoutGradients()
+    test.body = without.block(test.body) or [ast.Pass()]
+    test.decorator_list.append(ast.parse("torch.no_grad()", mode="eval").body)
+    kept = _count_assertions(test)
+    why_not = missing[0] if missing else "" if kept else "asserts gradients alone"
+    return ForwardPart(test.name, kept, without.dropped, why_not)
+
+
+class _WithoutGradients:
+    """Leaves out statements that take gradients, and those that use what came of such."""
+
+    def __init__(self) -> None:
+        self.dropped = 0  # assertions
+        self._gradients: set[str] = set()  # names
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return [left for statement in body if (left := self._statement(statement)) is not None]
+
+    def _statement(self, node: ast.stmt) -> ast.stmt | None:
+        if isinstance(node, ast.If | ast.For | ast.While | ast.With):
+            return self._compound(node)
+        if not self._uses_gradients(node):
+            return node
+        self._drop(node)
+        return None
+
+    def _compound(self, node: ast.If | ast.For | ast.While | ast.With) -> ast.stmt | None:
+        if any(self._uses_gradients(part) for part in _heads(node)):
+            self._drop(node)
+            return None
+        node.body = self.block(node.body)
+        if not isinstance(node, ast.With):
+            node.orelse = self.block(node.orelse)
+        if not node.body and not getattr(node, "orelse", []):
+            return None
+        node.body = node.body or [ast.Pass()]
+        return node
+
+    def _drop(self, node: ast.stmt) -> None:
+        self.dropped += _count_assertions(node)
+        for each in ast.walk(node):
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                self._gradients.add(each.id)
+
+    def _uses_gradients(self, node: ast.AST) -> bool:
+        return any(
+            (isinstance(each, ast.Attribute) and each.attr in _GRADIENTS)
+            or (isinstance(each, ast.Name) and each.id in self._gradients)
+            for each in ast.walk(node)
+        )
+
+
+def _heads(node: ast.If | ast.For | ast.While | ast.With) -> list[ast.AST]:
+    """What a compound statement says before its body."""
+    if isinstance(node, ast.With):
+        return list(node.items)
+    return [node.iter] if isinstance(node, ast.For) else [node.test]
+
+
+class _ForFlashsmith(ast.NodeTransformer):
+    """Has names that flashsmith's flash_attn lacks stand for nothing, and the CPU for a GPU."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.AST]:
+        module = node.module or ""
+        if module.partition(".")[0] != "flash_attn":
+            return node
+        absent = [alias for alias in node.names if not _has(module, alias.name)]
+        node.names = [alias for alias in node.names if alias not in absent]
+        stand_ins = [
+            f"{alias.asname or alias.name} = Absent('{module}.{alias.name}')" for alias in absent
+        ]
+        return [*([node] if node.names else []), *ast.parse("\n".join(stand_ins)).body]
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if self._device == "cpu" and ast.unparse(node.func) == "torch.cuda.get_device_capability":
+            return ast.parse(_TOLD_CAPABILITY, mode="eval").body
+        return self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant(self._device) if node.value == "cuda" else node
+
+
+def _has(module: str, name: str) -> bool:
+    """Whether flashsmith's flash_attn has a name in a module."""
+    try:
+        return hasattr(importlib.import_module(module.replace("flash_attn", _OURS, 1)), name)
+    except ModuleNotFoundError:
+        return False
+
+
+_OURS = "flashsmith.flash_attn"
+
+
+def _names(node: ast.AST) -> Iterable[str]:
+    """What the code names, arguments and imports too."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.keyword):
+            yield each.arg or ""
+        elif isinstance(each, ast.alias):
+            yield each.name
+
+
+def _count_assertions(node: ast.AST) -> int:
+    return sum(isinstance(each, ast.Assert) for each in ast.walk(node))
+
+
+def _after_future_imports(body: list[ast.stmt], header: list[ast.stmt]) -> list[ast.stmt]:
+    """Imports of __future__ have to come first."""
+    places = [i for i, node in enumerate(body)
+              if isinstance(node, ast.ImportFrom) and node.module == "__future__"]  # fmt: skip
+    place = max(places, default=-1) + 1
+    return [*body[:place], *header, *body[place:]]
