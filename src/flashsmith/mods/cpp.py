@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 
 from flashsmith.mods.expression import Expression, Node
 from flashsmith.mods.graph import INT_MIN
 from flashsmith.mods.operations import Kind
 
 HEADER = "flashsmith/mods/arithmetic.cuh"
+
+_NORMAL = 2.0**-125  # float32's smallest normal number is half of it
 
 _POLICY = """\
 template <>
@@ -96,10 +99,31 @@ def _value(expression: Expression, place: int) -> str:
         return f"mods::load<{element}>({', '.join(['buffers', str(k), *operands])})"
     if name == "where":
         return "{} ? {} : {}".format(*operands)
+    if name == "div" and (inverse := _inverse(expression.nodes[node.operands[1]])) is not None:
+        return f"mods::div_by_constant({operands[0]}, {operands[1]}, {inverse})"
     infix = _INFIX | _BITWISE_INFIX | (_FLOAT_INFIX if node.kind is Kind.FLOAT else {})
     if name in infix:
         return f"{operands[0]} {infix[name]} {operands[1]}"
     return f"mods::{name}({', '.join(operands)})"
+
+
+def _inverse(divisor: Node) -> str | None:
+    """That of a constant which is normal as float32, as its inverse is."""
+    if divisor.operation != "constant":
+        return None
+    number = _as_float32(float(divisor.value or 0))
+    if not _NORMAL <= abs(number) <= 1 / _NORMAL:
+        return None
+    return _literal(Node("constant", Kind.FLOAT, value=_as_float32(1 / number)))
+
+
+def _as_float32(number: float) -> float:
+    """Rounded; infinity beyond the largest."""
+    try:
+        (rounded,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return math.inf
+    return float(rounded)
 
 
 def _literal(node: Node) -> str:

@@ -7,6 +7,7 @@
 #include "flashsmith/attention/score.cuh"
 #include "flashsmith/ptx/math.cuh"
 #include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/reciprocal.cuh"
 #include "flashsmith/types.cuh"
 
 namespace flashsmith::mods {
@@ -102,6 +103,16 @@ FLASHSMITH_DEVICE float sign(float x) { return static_cast<float>((x > 0) - (x <
 FLASHSMITH_DEVICE bool isnan(float x) { return x != x; }
 FLASHSMITH_DEVICE bool isinf(float x) { return fabsf(x) == INFINITY; }
 
+// a / b, rounded as `/` rounds, for a constant b and its rounded inverse: without the branch to
+// rare cases of a division, a call that wgmma would wait for. Only a constant's rare cases are
+// known: that neither b nor its inverse is subnormal. (Markstein 1990: what the first quotient
+// leaves over corrects it.)
+FLASHSMITH_DEVICE float div_by_constant(float a, float b, float inverse) {
+  const float quotient = a * inverse;
+  const float corrected = fmaf(fmaf(-quotient, b, a), inverse, quotient);
+  return fabsf(quotient) < INFINITY ? copysignf(corrected, quotient) : quotient;
+}
+
 FLASHSMITH_DEVICE float fmod(float a, float b) { return fmodf(a, b); }
 FLASHSMITH_DEVICE float remainder(float a, float b) {
   const float r = fmodf(a, b);
@@ -121,9 +132,11 @@ FLASHSMITH_DEVICE float exp(float x) { return ptx::exp2_approx(x * kLog2E); }
 FLASHSMITH_DEVICE float log2(float x) { return ptx::log2_approx(x); }
 FLASHSMITH_DEVICE float log(float x) { return ptx::log2_approx(x) * kLn2; }
 FLASHSMITH_DEVICE float log10(float x) { return ptx::log2_approx(x) * kLog10Of2; }
-FLASHSMITH_DEVICE float sigmoid(float x) { return 1.f / (1.f + exp(-x)); }
-// Off by 2^-23 at most, so that it costs one exponential and one division.
-FLASHSMITH_DEVICE float tanh(float x) { return 1.f - 2.f / (1.f + exp(2.f * x)); }
+FLASHSMITH_DEVICE float sigmoid(float x) { return ptx::reciprocal_approx(1.f + exp(-x)); }
+// Off by 2^-22 at most, so that it costs one exponential and one reciprocal.
+FLASHSMITH_DEVICE float tanh(float x) {
+  return 1.f - 2.f * ptx::reciprocal_approx(1.f + exp(2.f * x));
+}
 FLASHSMITH_DEVICE float sqrt(float x) { return sqrtf(x); }
 FLASHSMITH_DEVICE float rsqrt(float x) { return 1.f / sqrtf(x); }
 FLASHSMITH_DEVICE float reciprocal(float x) { return 1.f / x; }

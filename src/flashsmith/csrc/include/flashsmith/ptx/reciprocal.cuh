@@ -1,0 +1,19 @@
+// PTX ISA, Floating Point Instructions: rcp.
+#pragma once
+
+#include "flashsmith/ptx/platform.cuh"
+
+namespace flashsmith::ptx {
+
+// rcp.approx.ftz.f32: 1 / x, off by one unit in the last place at most; of infinity 0.
+FLASHSMITH_DEVICE float reciprocal_approx(float x) {
+#ifdef FLASHSMITH_EMULATOR
+  return 1 / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+}  // namespace flashsmith::ptx
