@@ -7,7 +7,6 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -89,12 +88,11 @@ def test_every_call_runs_and_torch_add_comes_first(script: ModuleType) -> None:
 
 def test_what_python_adds_to_a_call_costs_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a library that does nothing. The bound is loose: machines that test are busy."""
-    monkeypatch.setattr(api, "_calls", {})
+    monkeypatch.setattr(api, "_last", {})
     q = torch.randn(1, 64, 1, 128).half()
     flashsmith.attention(q, q, q)
-    ((key, call),) = api._calls.items()
-    nothing = replace(call.kernel, entry=lambda *_: 0.0)
-    api._calls[key] = replace(call, kernel=nothing)
+    ((kind, last),) = api._last.items()
+    api._last[kind] = last._replace(again=lambda *_: True)
 
     def cost(calls: int = 300) -> float:
         start = time.perf_counter()
@@ -102,4 +100,4 @@ def test_what_python_adds_to_a_call_costs_microseconds(monkeypatch: pytest.Monke
             flashsmith.attention(q, q, q)
         return (time.perf_counter() - start) / calls
 
-    assert min(cost() for _ in range(20)) < 10e-6
+    assert min(cost() for _ in range(20)) < 7e-6

@@ -11,8 +11,9 @@ import torch
 
 from flashsmith.configs import VARIANTS, ForwardKernelConfig, KernelId
 from flashsmith.jit import Target
+from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Packing, Semantics
-from flashsmith.runtime import emulation, find_kernel, load_kernels
+from flashsmith.runtime import emulation, load_kernels
 from flashsmith.soak import EMULATOR, random_case, seam_cases
 from flashsmith.soak.draw_meaning import MIXED_VARIANTS
 from support.semantics import (
@@ -108,7 +109,7 @@ def test_blocks_outside_of_a_window_are_not_visited(
     cfg: ForwardKernelConfig, left: int, right: int
 ) -> None:
     """Neither loaded nor multiplied."""
-    kernel = find_kernel(KernelId(cfg, BAND), Target.emulator())
+    kernel = kernel_for(cfg, BAND, torch.device("cpu"))  # that of calls, whatever was loaded since
     n_q, n_k = 4 * cfg.B_r, 20 * cfg.B_c
     qkv = tensors_of(cfg, n_q, n_k, batch=1, heads=(1, 1))
     with emulation(kernel) as emulator:

@@ -204,23 +204,30 @@ def cxx_places(name: str) -> list[str]:
     return [f"{f.name} {found}" for f in files for found in pattern.findall(f.read_text())]
 
 
+CALL = "csrc/host/args/forward_call.cpp"
 KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 
 
 @pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
-def test_an_argument_is_five_places(name: str) -> None:
-    places = {*python_places(name), *cxx_places(name)}
+def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
     python = {"forward.py attention", "semantics.py Semantics", "extras.py Extras"}
-    assert places - {"exports.cpp plan"} == {*python, "exports.cpp forward"}
+    assert {*python_places(name), *cxx_places(name)} == python
 
 
-def test_a_number_and_a_tensor_have_their_line_in_the_host() -> None:
+def test_a_tensor_has_its_line_in_the_host_and_a_number_two() -> None:
     text = (PACKAGE / "csrc/host/args/forward.h").read_text()
     numbers = text[text.index("struct ForwardNumbers") :]
+    read = re.findall(r'number<\w+>\("(\w+)"', (PACKAGE / CALL).read_text())
     for name in Extras._fields:
         is_tensor = re.search(rf'\.name = "{name}["\[]', text)
-        accessor = rf"View \*{name.removesuffix('s')}s?\(" if is_tensor else rf"\b{name}[;,]"
+        accessor = rf"View \*{name.removesuffix('s')}s?\(" if is_tensor else rf"\b{name} = .*;"
         assert re.search(accessor, text if is_tensor else numbers), name
+        assert (name in read) == (not is_tensor)
+
+
+def test_numbers_are_read_in_their_order() -> None:
+    read = re.findall(r'number<\w+>\("(\w+)", arguments\[kNumbers', (PACKAGE / CALL).read_text())
+    assert tuple(read) == Extras._fields[-len(read) :]
 
 
 # ---- a variant, and what families share ----

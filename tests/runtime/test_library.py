@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
 # Of the extras; the others are numbers.
-TENSORS = (*Extras._fields[: Extras._fields.index("softcap")], "key_ranges", "mod_tensors")
+TENSORS = Extras._fields[: Extras._fields.index("softcap")]
 TARGET = Target.cuda("sm_87")  # of no test that runs kernels
 INSTANCES = [
     KernelId(cfg, variant)
@@ -37,7 +38,7 @@ INSTANCES = [
 
 
 class Module:
-    """A library, as tvm-ffi shows it: the names of its kernels, and what calls them."""
+    """A library, as tvm-ffi shows it: the names of its kernels, and what calls each of them."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -47,9 +48,12 @@ class Module:
         self.asked += 1
         return [instance.name for instance in INSTANCES]
 
-    def forward(self, *arguments: Any) -> float:
-        self.calls.append(arguments)
-        return 0.5
+    def operations(self, handle: int) -> dict[str, Callable[..., float]]:
+        def forward(*arguments: Any) -> float:
+            self.calls.append((handle, *arguments))
+            return 0.5
+
+        return {"forward": forward}
 
 
 @pytest.fixture
@@ -73,18 +77,21 @@ def test_kernels_of_both_families_are_found_by_name(module: Module) -> None:
     for _ in range(2):
         kernels = [find_kernel(instance, TARGET) for instance in INSTANCES]
     assert [kernel.instance for kernel in kernels] == INSTANCES
-    assert [kernel.handle for kernel in kernels] == list(range(len(INSTANCES)))
+    for kernel in kernels:
+        kernel("q", "k", "v", "o", 1.0)
+    assert [handle for handle, *_ in module.calls] == list(range(len(INSTANCES)))
     assert module.asked == 1, "the library tells its names once"
     assert loaded_instances(TARGET) == set(INSTANCES)
 
 
 def test_the_newest_library_comes_first(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     load_library(library())
-    assert find_kernel(INSTANCES[0], TARGET).module is module
+    find_kernel(INSTANCES[0], TARGET)
     newer = Module()
     monkeypatch.setattr(tvm_ffi, "load_module", lambda _: newer)
     load_library(library())
-    assert find_kernel(INSTANCES[0], TARGET).module is newer
+    find_kernel(INSTANCES[0], TARGET)("q", "k", "v", "o", 1.0)
+    assert not module.calls and len(newer.calls) == 1
 
 
 def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) -> None:
@@ -94,11 +101,11 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w") == 0.5
     sinks = Extras(sinks="s", window_right=5)
     assert kernel("q", "k", "v", "o", 0.25, extras=sinks) == 0.5
-    causal = (*[None] * 7, 0.0, -1, 0, False, -1, None, 0, None, 1)
+    causal = (*[None] * 9, 0.0, -1, 0, False, -1, 0, 1)
     assert module.calls == [
-        (3, "q", "k", "v", "o", None, None, 0.25, False, *causal),
-        (3, "q", "k", "v", "o", "l", "w", 0.25, True, *causal),
-        (3, "q", "k", "v", "o", None, None, 0.25, False, *sinks),
+        (3, False, "q", "k", "v", "o", None, None, 0.25, *causal),
+        (3, True, "q", "k", "v", "o", "l", "w", 0.25, *causal),
+        (3, False, "q", "k", "v", "o", None, None, 0.25, *sinks),
     ]
 
 
@@ -158,21 +165,48 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     """Of the emulator's four multiprocessors, and of both families' ways to count blocks."""
     del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
-    handle = [str(name) for name in real.kernels()].index(BUILT[0].name)
-    plan = Plan.of(real.plan(handle, q, k, k, q, None, *FULL_EXTRAS))
+    names = [str(name) for name in real.kernels()]
+    mma, wgmma = (real.operations(names.index(BUILT[i].name))["plan"] for i in (0, 4))
+    plan = Plan.of(mma(q, k, k, q, None, None, 1.0, *FULL_EXTRAS))
     assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
-    (wgmma,) = (i for i, name in enumerate(real.kernels()) if name == BUILT[4].name)
-    plan = Plan.of(real.plan(wgmma, *(t.bfloat16() for t in (q, k, k, q)), None, *FULL_EXTRAS))
+    tensors = (t.bfloat16() for t in (q, k, k, q))
+    plan = Plan.of(wgmma(*tensors, None, None, 1.0, *FULL_EXTRAS))
     assert plan.launches[0].grid == (3 * 4 * 2, 1, 1)
     assert plan.launches[0].threads == BUILT[4].config.threads_per_block
     assert plan.launches[0].shared_memory_bytes == BUILT[4].config.shared_memory_bytes
     with pytest.raises(ValueError, match="q has 4 heads and k has 3"):
         k = torch.zeros(2, 70, 3, 64).half()
-        real.plan(handle, q, k, k, q, None, *FULL_EXTRAS)
+        mma(q, k, k, q, None, None, 1.0)
 
 
 @pytest.mark.parametrize("handle", [-1, len(BUILT)])
 def test_a_handle_of_no_kernel_is_refused(real: Any, handle: int) -> None:
-    q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
     with pytest.raises(ValueError, match=f"handle {handle} is not one of the {len(BUILT)} kernels"):
-        real.forward(handle, q, q, q, q, None, None, 1.0, False, *FULL_EXTRAS)
+        real.operations(handle)
+
+
+@pytest.mark.parametrize(
+    ("index", "given", "words"),
+    [
+        (1, None, "k is a None; expected a tensor"),
+        (4, 3, "lse is a int; expected a tensor"),
+        (6, "half", "softmax_scale is a .*; expected a number"),
+        (9, 2.0, "sinks is a float; expected a tensor"),
+        (16, None, "softcap is a None; expected a number"),
+        (18, 1.5, "window_right is a float; expected a number"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(
+    real: Any, index: int, given: Any, words: str
+) -> None:
+    q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
+    arguments = [q, q, q, torch.empty_like(q), None, None, 1.0, *FULL_EXTRAS]
+    arguments[index] = given
+    with pytest.raises(TypeError, match=words):
+        real.operations(0)["plan"](*arguments)
+
+
+@pytest.mark.parametrize("count", [6, 8, 22, 24])
+def test_another_number_of_arguments_is_refused(real: Any, count: int) -> None:
+    with pytest.raises(TypeError, match=f"takes 7 or 23 arguments, but got {count}"):
+        real.operations(0)["plan"](*[1] * count)

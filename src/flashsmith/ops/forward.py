@@ -67,7 +67,7 @@ def forward(
     if semantics:
         given = Semantics(causal=causal, **semantics)
         o, lse, milliseconds = _launch_general(
-            cfg, q, k, v, o, given, softmax_scale, return_lse, benchmark
+            cfg, q, k, v, o, given, scale=softmax_scale, with_lse=return_lse, timed=benchmark
         )
     else:
         spec = CAUSAL_SPEC if causal else FULL_SPEC
@@ -200,7 +200,9 @@ def attention(
         mask_mod=mask_mod,
         block_mask=block_mask,
     )
-    o, lse, _ = _launch_general(config, q, k, v, out, given, softmax_scale, return_lse, False)
+    o, lse, _ = _launch_general(
+        config, q, k, v, out, given, scale=softmax_scale, with_lse=return_lse, timed=False
+    )
     return o if lse is None else (o, lse)
 
 
@@ -211,7 +213,8 @@ def _launch_general(
     v: torch.Tensor,
     o: torch.Tensor | None,
     given: Semantics,
-    softmax_scale: float | None,
+    *,
+    scale: float | None,
     with_lse: bool,
     timed: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
@@ -229,7 +232,7 @@ def _launch_general(
         k, v = k[None], v[None]
     spec = given.spec(q, k)
     result, lse, milliseconds = launch(
-        config, q, k, v, into, spec, scale=softmax_scale, with_lse=with_lse, timed=timed
+        config, q, k, v, into, spec, scale=scale, with_lse=with_lse, timed=timed
     )
     if packed_q:
         result, lse = result[0], None if lse is None else lse[0]

@@ -23,10 +23,12 @@ class Spec(NamedTuple):
     """What one call computes.
 
     key: Tells calls of other kernels and plans apart.
+    told_again: What a call has to be told that is made again: nothing where the key says it all.
     """
 
     key: Hashable
     extras: Extras
+    told_again: tuple[Any, ...] = ()
     batch: int | None = None  # sequences, if they have lengths of their own
     max_seqlen_k: int | None = None
 
@@ -88,9 +90,9 @@ class Semantics:
             **_traced(self, q, k),
         )
         if not extras.is_ragged:
-            return Spec(extras.variant, extras)
+            return Spec(extras.variant, extras, extras)
         extras = extras._replace(max_seqlen_q=most_q)
-        return Spec((extras.variant, batch, most_q, most_k), extras, batch, most_k)
+        return Spec((extras.variant, batch, most_q, most_k), extras, extras, batch, most_k)
 
     def _batch(self, q: torch.Tensor) -> int:
         places = self.cu_seqlens_q if self.cu_seqlens_q is not None else self.cu_seqlens_k
@@ -171,27 +173,22 @@ def _check_lengths(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> None:
         value = getattr(given, name)
         if value is not None and (type(value) is not int or value < 0):
             raise ValueError(f"{name} is {value!r}; expected an int from 0 on, or None")
-    for side, rows in (("q", q), ("k", k)):
+    for side, tensor in (("q", q), ("k", k)):
+        batch, rows = tensor.shape[:2]
         places, used = getattr(given, f"cu_seqlens_{side}"), getattr(given, f"seqused_{side}")
-        if places is not None and _may_look_at(places):
-            _check_places(f"cu_seqlens_{side}", places, side, rows.shape[1])
-        if used is not None and _may_look_at(used):
-            _check_used(f"seqused_{side}", used, side, places, rows.shape[1])
-        if (most := getattr(given, f"max_seqlen_{side}")) is not None:
-            _check_longest(side, most, places, used, rows.shape[1])
+        lengths: list[int] | None = [rows] * batch  # None: they are not to be looked at
+        if places is not None:
+            lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
+        if used is not None:
+            lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
+        _check_longest(side, getattr(given, f"max_seqlen_{side}"), lengths)
 
 
-def _check_longest(
-    side: str, most: int, places: torch.Tensor | None, used: torch.Tensor | None, rows: int
-) -> None:
+def _check_longest(side: str, most: int | None, lengths: list[int] | None) -> None:
     """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
-    told = places if used is None else used
-    if told is not None and not _may_look_at(told):
+    if most is None or lengths is None:
         return
-    longest = rows
-    if told is not None:
-        longest = max((told.diff() if used is None else told).tolist(), default=0)
-    if longest > most:
+    if (longest := max(lengths, default=0)) > most:
         raise ValueError(f"max_seqlen_{side} is {most}, but a sequence has {longest} rows")
 
 
@@ -203,19 +200,25 @@ def _may_look_at(t: torch.Tensor) -> bool:
     return bool(settings.CHECK_LENGTHS.get()) and not torch.cuda.is_current_stream_capturing()
 
 
-def _check_places(name: str, places: torch.Tensor, side: str, rows: int) -> None:
+def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> list[int] | None:
+    if not _may_look_at(places):
+        return None
     values = places.tolist()
     if not values or values[0] < 0 or values[-1] > rows:
         raise ValueError(f"{name} is {values}; expected places from 0 to the {rows} rows of {side}")
     for before, after in pairwise(values):
         if after < before:
             raise ValueError(f"{name} falls from {before} to {after}; places must not fall")
+    return [after - before for before, after in pairwise(values)]
 
 
-def _check_used(
-    name: str, used: torch.Tensor, side: str, places: torch.Tensor | None, rows: int
-) -> None:
-    lengths = [rows] * used.numel() if places is None else places.diff().tolist()
-    for value, most in zip(used.tolist(), lengths, strict=False):
+def _lengths_used(
+    name: str, used: torch.Tensor, side: str, lengths: list[int] | None
+) -> list[int] | None:
+    if lengths is None or not _may_look_at(used):
+        return None
+    values = used.tolist()
+    for value, most in zip(values, lengths, strict=False):
         if not 0 <= value <= most:
             raise ValueError(f"{name} has {value}; expected 0 to {most}, the rows of {side} there")
+    return values

@@ -17,14 +17,15 @@ class Extras(NamedTuple):
     cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32: where sequences begin and end in tensors of
         shape (1, total, n_heads, d_head).
     seqused_q, seqused_k: (batch,), int32: how many rows of each sequence there are.
+    key_ranges: (batch or 1, n_heads or 1, entries, 2), int32: from and before which key
+        mask_mod shows any, for every rows_per_range queries; None: not known.
+    mod_tensors: What the caller's score_mod and mask_mod read, a list; None: nothing.
     softcap: 0: none.
     window_left, window_right: How many keys a query sees behind and ahead of its diagonal; -1: all.
     top_left: A query's diagonal is the key of its own index; else they are counted from the ends.
     max_seqlen_q: No sequence has more queries; -1: as many as the tensor's rows.
-    mod_tensors: What the caller's score_mod and mask_mod read, a list; None: nothing.
-    score: The hash of what those compute, as a number; 0: there are none.
-    key_ranges: (batch or 1, n_heads or 1, entries, 2), int32: from and before which key
-        mask_mod shows any, for every rows_per_range queries; None: not known.
+    score: The hash of what the caller's functions compute, as a number; 0: there are none.
+    rows_per_range: How many queries share an entry of key_ranges.
     """
 
     alibi_slopes: Any = None
@@ -34,14 +35,14 @@ class Extras(NamedTuple):
     cu_seqlens_k: Any = None
     seqused_q: Any = None
     seqused_k: Any = None
+    key_ranges: Any = None
+    mod_tensors: Any = None
     softcap: float = 0.0
     window_left: int = -1
     window_right: int = -1
     top_left: bool = False
     max_seqlen_q: int = -1
-    mod_tensors: Any = None
     score: int = 0
-    key_ranges: Any = None
     rows_per_range: int = 1
 
     @property

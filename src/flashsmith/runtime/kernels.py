@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -32,14 +32,14 @@ tvm_ffi.register_error("EmulatorFault", EmulatorFault)
 tvm_ffi.register_error("DeviceError", DeviceError)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """One kernel of a loaded library."""
 
     instance: KernelId
     module: Any  # the library's tvm_ffi module
-    handle: int
-    entry: Any  # its function `forward`
+    # Functions of its library, of q, k, v, o, lse, workspace, softmax_scale and the extras.
+    operations: Mapping[str, Callable[..., Any]]
 
     def plan(
         self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
@@ -50,7 +50,7 @@ class Kernel:
             ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
             DeviceError: The GPU could not be asked.
         """
-        return Plan.of(self.module.plan(self.handle, q, k, v, o, lse, *extras))
+        return Plan.of(self.operations["plan"](q, k, v, o, lse, None, 1.0, *extras))
 
     def __call__(
         self,
@@ -92,7 +92,27 @@ class Kernel:
         if extras is None:
             extras = CAUSAL_EXTRAS if self.instance.variant.causal else FULL_EXTRAS
         tensors = q, k, v, o, lse, workspace
-        return float(self.entry(self.handle, *tensors, softmax_scale, timed, *extras))
+        return float(self.operations["forward"](timed, *tensors, softmax_scale, *extras))
+
+    def repeatable(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        lse: Any,
+        workspace: Any,
+        softmax_scale: float,
+        extras: Extras,
+    ) -> Callable[..., bool]:
+        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+
+        It takes what this method takes, and the extras one by one, or none if they are numbers that
+        stay. It returns whether it did: it does nothing for tensors that do not look like these,
+        and where other work may have the workspace, on another stream or in a CUDA graph.
+        """
+        tensors = q, k, v, o, lse, workspace
+        return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -101,18 +121,21 @@ class _Loaded:
 
     library: Library
     module: Any  # its tvm_ffi module
-    forward: Any  # the module's function
     handles: dict[str, int]  # of its kernels, by name
 
     @classmethod
     def load(cls, library: Library) -> _Loaded:
         module = tvm_ffi.load_module(str(library.path))
         handles = {str(name): handle for handle, name in enumerate(module.kernels())}
-        return cls(library, module, module.forward, handles)
+        return cls(library, module, handles)
 
     def find(self, instance: KernelId) -> Kernel | None:
         handle = self.handles.get(instance.name)
-        return None if handle is None else Kernel(instance, self.module, handle, self.forward)
+        if handle is None:
+            return None
+        operations = self.module.operations(handle)
+        by_name = {str(name): operations[name] for name in operations}
+        return Kernel(instance, self.module, by_name)
 
 
 _lock = threading.Lock()

@@ -13,20 +13,29 @@ def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """What one call with this plan needs on the current stream of ``device``; None for nothing.
 
     Zeros that a call leaves zero are kept, made once a stream: the launches of one stream run one
-    after the other. The launches of a CUDA graph may run on any stream, beside anything else: each
-    call that is captured gets its own, which the graph zeroes at every replay. What is more than
-    such zeros comes from torch's allocator for each call.
+    after the other. What is more than such zeros comes from torch's allocator for each call.
     """
     n_bytes = plan.workspace_bytes
     if n_bytes == 0:
         return None
-    # A fault on the emulator leaves its workspace as it was then.
-    if n_bytes > plan.zeroed_bytes or device.type != "cuda" or _is_capturing(device):
-        workspace = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+    if is_kept(plan, device):
+        # The stream's number: torch.cuda.current_stream would make an object around it first.
+        return _of_stream(n_bytes, device, torch._C._cuda_getCurrentRawStream(device.index))
+    workspace = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+    if plan.zeroed_bytes > 0:
         workspace[: plan.zeroed_bytes].zero_()
-        return workspace
-    # The stream's number: torch.cuda.current_stream would make an object around it first.
-    return _of_stream(n_bytes, device, torch._C._cuda_getCurrentRawStream(device.index))
+    return workspace
+
+
+def is_kept(plan: Plan, device: torch.device) -> bool:
+    """Whether the next call of this plan on the same stream may have the same workspace.
+
+    The launches of a CUDA graph may run on any stream, beside anything else: each call that is
+    captured gets its own, which the graph zeroes at every replay. A fault on the emulator leaves
+    its workspace as it was then.
+    """
+    only_zeros = plan.workspace_bytes == plan.zeroed_bytes
+    return only_zeros and device.type == "cuda" and not _is_capturing(device)
 
 
 def _is_capturing(device: torch.device) -> bool:

@@ -196,10 +196,15 @@ def _select(
     k_shape: torch.Size,
     causal: bool,
 ) -> ForwardKernelConfig:
+    problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape)
+    return select_for(Workload(problem, CAUSAL if causal else FULL), device)
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """That of q, as configurations have it. Raises TypeError for others."""
     if dtype not in _DTYPES:
         raise TypeError(f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16")
-    problem = Problem.of_shapes(_DTYPES[dtype], q_shape, k_shape)
-    return select_for(Workload(problem, CAUSAL if causal else FULL), device)
+    return _DTYPES[dtype]
 
 
 @functools.lru_cache(_PROBLEMS_REMEMBERED)

@@ -2,16 +2,14 @@
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
-#include <tvm/ffi/optional.h>
 #include <tvm/ffi/string.h>
 
 #include <string>
-#include <vector>
 
-#include "host/forward.h"
+#include "host/accepted_forward.h"
+#include "host/args/forward_call.h"
+#include "host/check/check.h"
 #include "host/registry.h"
 
 namespace flashsmith {
@@ -19,36 +17,10 @@ namespace {
 
 using tvm::ffi::Any;
 using tvm::ffi::Array;
+using tvm::ffi::Function;
 using tvm::ffi::Map;
-using tvm::ffi::Optional;
+using tvm::ffi::PackedArgs;
 using tvm::ffi::String;
-using tvm::ffi::Tensor;
-using tvm::ffi::TensorView;
-
-using OptionalTensor = Optional<TensorView>;
-
-using OptionalTensors = Optional<Array<Tensor>>;
-
-const TensorView *given(const OptionalTensor &t) { return t.has_value() ? &*t : nullptr; }
-
-// What a user's functions read.
-class ModTensors {
-  std::vector<TensorView> views_;
-
- public:
-  explicit ModTensors(const OptionalTensors &tensors) {
-    if (!tensors.has_value()) return;
-    if (tensors->size() > kMostModBuffers) {
-      TVM_FFI_THROW(ValueError) << "mod_tensors has " << tensors->size() << " tensors; at most "
-                                << kMostModBuffers << " can be read";
-    }
-    for (const Tensor &t : *tensors) views_.emplace_back(t);
-  }
-
-  void add_to(ForwardTensors::Given &given) const {
-    for (size_t k = 0; k < views_.size(); k++) given[kFirstModTensor + k] = &views_[k];
-  }
-};
 
 // The names of the library's kernels. A name's index is the handle that the others take.
 Array<String> kernels() {
@@ -88,33 +60,11 @@ Array<Map<String, String>> forward_arguments() {
   return arguments;
 }
 
-// What a call on such tensors does: its launches, and its workspace. The arguments from lse on are
-// those of forward().
-Map<String, Any> plan(int64_t handle, TensorView q, TensorView k, TensorView v, TensorView o,
-                      OptionalTensor lse, OptionalTensor alibi_slopes, OptionalTensor bias,
-                      OptionalTensor sinks, OptionalTensor cu_seqlens_q,
-                      OptionalTensor cu_seqlens_k, OptionalTensor seqused_q,
-                      OptionalTensor seqused_k, double, int64_t, int64_t, bool,
-                      int64_t max_seqlen_q, OptionalTensors mod_tensors, int64_t,
-                      OptionalTensor key_ranges, int64_t) {
-  const ModTensors read_by_mods(mod_tensors);
-  ForwardTensors::Given all{&q,
-                            &k,
-                            &v,
-                            &o,
-                            given(lse),
-                            given(alibi_slopes),
-                            given(bias),
-                            given(sinks),
-                            given(cu_seqlens_q),
-                            given(cu_seqlens_k),
-                            given(seqused_q),
-                            given(seqused_k),
-                            given(key_ranges)};
-  read_by_mods.add_to(all);
-  const ForwardTensors tensors(all);
-  const ForwardNumbers numbers{.max_seqlen_q = max_seqlen_q};
-  const Plan plan = plan_forward(kernel_of(handle), tensors, numbers);
+// What a call does: its launches, and its workspace.
+Map<String, Any> plan(const ForwardKernel &kernel, const ForwardCall &call) {
+  const ForwardTensors tensors = call.tensors();
+  const ForwardProblem problem = check_problem(kernel, tensors, call.numbers());
+  const Plan plan = kernel.plan(problem, multiprocessors_of(tensors.q().device()));
   Array<Map<String, int64_t>> launches;
   for (const Launch &launch : plan.launches) launches.push_back(facts_of(launch));
   return {{"launches", launches},
@@ -124,46 +74,46 @@ Map<String, Any> plan(int64_t handle, TensorView q, TensorView k, TensorView v, 
 
 // o = softmax(q k^T * softmax_scale) v, with what the kernel's variant does besides; and lse if it
 // is not None. Returns milliseconds if `timed`.
-double forward(int64_t handle, TensorView q, TensorView k, TensorView v, TensorView o,
-               OptionalTensor lse, OptionalTensor workspace, double softmax_scale, bool timed,
-               OptionalTensor alibi_slopes, OptionalTensor bias, OptionalTensor sinks,
-               OptionalTensor cu_seqlens_q, OptionalTensor cu_seqlens_k, OptionalTensor seqused_q,
-               OptionalTensor seqused_k, double softcap, int64_t window_left, int64_t window_right,
-               bool top_left, int64_t max_seqlen_q, OptionalTensors mod_tensors, int64_t score,
-               OptionalTensor key_ranges, int64_t rows_per_range) {
-  const ModTensors read_by_mods(mod_tensors);
-  ForwardTensors::Given all{&q,
-                            &k,
-                            &v,
-                            &o,
-                            given(lse),
-                            given(alibi_slopes),
-                            given(bias),
-                            given(sinks),
-                            given(cu_seqlens_q),
-                            given(cu_seqlens_k),
-                            given(seqused_q),
-                            given(seqused_k),
-                            given(key_ranges)};
-  all[kWorkspace] = given(workspace);
-  read_by_mods.add_to(all);
-  const ForwardTensors tensors(all);
-  const ForwardNumbers numbers{.softmax_scale = softmax_scale,
-                               .softcap = softcap,
-                               .window_left = window_left,
-                               .window_right = window_right,
-                               .top_left = top_left,
-                               .max_seqlen_q = max_seqlen_q,
-                               .score = score,
-                               .rows_per_range = rows_per_range};
-  return run_forward(handle, tensors, numbers, timed);
+double forward(const ForwardKernel &kernel, bool timed, const ForwardCall &call) {
+  const ForwardTensors tensors = call.tensors();
+  const AcceptedForward accepted(kernel, tensors, call.numbers());
+  return accepted.run(tensors, call.numbers(), timed);
+}
+
+// As `forward`. Returns a function that does it again, for tensors that look the same; for others,
+// or where the workspace is not to be had, it does nothing and returns false.
+Function repeatable(const ForwardKernel &kernel, const ForwardCall &call) {
+  const ForwardTensors tensors = call.tensors();
+  const AcceptedForward accepted(kernel, tensors, call.numbers());
+  accepted.run(tensors, call.numbers(), false);
+  return Function::FromPacked(
+      [accepted, numbers = call.numbers()](PackedArgs arguments, Any *done) {
+        const ForwardCall again(arguments, numbers);
+        const ForwardTensors tensors = again.tensors();
+        *done = accepted.fits(tensors, again.numbers());
+        if (done->cast<bool>()) accepted.run(tensors, again.numbers(), false);
+      });
+}
+
+// What can be done with the kernel of a handle. Each takes the arguments of a call (ForwardCall),
+// `forward` another before them: whether to measure.
+Map<String, Function> operations(int64_t handle) {
+  const ForwardKernel &kernel = kernel_of(handle);
+  return {{"plan", Function::FromPacked([&kernel](PackedArgs arguments, Any *result) {
+             *result = plan(kernel, ForwardCall(arguments));
+           })},
+          {"forward", Function::FromPacked([&kernel](PackedArgs arguments, Any *result) {
+             *result = forward(kernel, arguments[0].cast<bool>(), ForwardCall(arguments.Slice(1)));
+           })},
+          {"repeatable", Function::FromPacked([&kernel](PackedArgs arguments, Any *result) {
+             *result = repeatable(kernel, ForwardCall(arguments));
+           })}};
 }
 
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernels, kernels);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(forward_arguments, forward_arguments);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(plan, plan);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(forward, forward);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(operations, operations);
 
 }  // namespace flashsmith

@@ -11,6 +11,14 @@ namespace flashsmith {
 // of device.
 int multiprocessors_of(DLDevice device);
 
+using Stream = void *;
+
+// Where launches on a device go now; null on the emulator.
+Stream current_stream(DLDevice device);
+
+// Whether what goes to the stream becomes part of a graph, which may run at any time later.
+bool is_capturing(Stream stream);
+
 // What the launches of a plan need once on a device. Throws DeviceError if it is not one for them.
 void prepare(const FamilyGpus &gpus, const Plan &plan, DLDevice device);
 

@@ -106,6 +106,19 @@ int multiprocessors_of(DLDevice device) {
   return attribute(cudaDevAttrMultiProcessorCount, device.device_id);
 }
 
+Stream current_stream(DLDevice device) {
+  return TVMFFIEnvGetStream(device.device_type, device.device_id);
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess) {
+    return status != cudaStreamCaptureStatusNone;
+  }
+  cudaGetLastError();  // the default stream cannot tell while another one is being captured
+  return true;
+}
+
 void prepare(const FamilyGpus &gpus, const Plan &plan, DLDevice device) {
   check_capability(gpus, device.device_id);
   const DeviceGuard guard(device.device_id);
@@ -123,8 +136,7 @@ double launch(const Plan &plan, const KernelArguments &arguments, const Tensors 
               bool timed) {
   const DLDevice device = tensors.given[0]->device();
   const DeviceGuard guard(device.device_id);
-  const auto stream =
-      static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+  const auto stream = static_cast<cudaStream_t>(current_stream(device));
   std::optional<Timer> timer;
   if (timed) timer.emplace(stream);
   for (const Launch &each : plan.launches) launch_one(each, arguments, stream);

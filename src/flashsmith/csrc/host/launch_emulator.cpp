@@ -52,6 +52,10 @@ int multiprocessors_of(DLDevice device) {
   return 4;
 }
 
+Stream current_stream(DLDevice) { return nullptr; }
+
+bool is_capturing(Stream) { return false; }
+
 void prepare(const FamilyGpus &, const Plan &, DLDevice) {}
 
 double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,

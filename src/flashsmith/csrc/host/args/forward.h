@@ -99,13 +99,13 @@ class ForwardTensors {
 
 // What a caller gives beside the tensors.
 struct ForwardNumbers {
-  double softmax_scale;
-  double softcap;                     // 0: none
-  int64_t window_left, window_right;  // keys behind and ahead of the diagonal; -1: all
-  bool top_left;                      // the diagonal is a query's own index
-  int64_t max_seqlen_q;               // of sequences of their own lengths; -1: not known
-  int64_t score;                      // the hash of the user's functions; 0: none
-  int64_t rows_per_range;             // queries that share an entry of key_ranges
+  double softmax_scale = 1;
+  double softcap = 0;                           // 0: none
+  int64_t window_left = -1, window_right = -1;  // keys behind and ahead of the diagonal; -1: all
+  bool top_left = false;                        // the diagonal is a query's own index
+  int64_t max_seqlen_q = -1;                    // of sequences of their own lengths; -1: not known
+  int64_t score = 0;                            // the hash of the user's functions; 0: none
+  int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
 };
 
 // The sizes of one call. They fit into an int once check_problem has passed.
