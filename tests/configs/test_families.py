@@ -9,6 +9,7 @@ import pytest
 
 from flashsmith.configs import (
     CAUSAL,
+    FULL,
     VARIANTS,
     DType,
     Workload,
@@ -132,7 +133,20 @@ def test_every_config_has_its_family() -> None:
 def test_some_lengths_stand_for_every_answer_of_the_rule(family: Family) -> None:
     for d_head in family.d_heads:
         answers = [family.rule(DType.FP16, d_head, n) for n in family.rule_lengths]
-        assert {family.rule(DType.FP16, d_head, n) for n in range(1, 1100)} == set(answers)
+        assert {family.rule(DType.FP16, d_head, n) for n in range(1, 5000)} == set(answers)
+
+
+def test_a_causal_mask_leaves_a_query_fewer_keys() -> None:
+    problem = replace(grid(8, 16, 4096), seq_len_k=4224)
+    assert Workload(problem).keys_per_query == 4224
+    assert Workload(problem, CAUSAL).keys_per_query == 4224 - 2048
+    decoding = replace(problem, seq_len_q=1)
+    assert Workload(decoding, CAUSAL).keys_per_query == 4224
+    tiles = [SM80_FORWARD.choose(Workload(problem, v), 132).B_r for v in (FULL, CAUSAL)]
+    assert tiles == [128, 128]
+    shorter = replace(problem, seq_len_q=4000, seq_len_k=4000)
+    tiles = [SM80_FORWARD.choose(Workload(shorter, v), 132).B_r for v in (FULL, CAUSAL)]
+    assert tiles == [128, 64]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -156,17 +170,17 @@ def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
-    usual = family.rule(DType.BF16, 64, 512)
-    (small,) = family.small_tiles(DType.BF16, 64)
+    usual = family.rule(DType.BF16, 128, 512)
+    (small,) = family.small_tiles(DType.BF16, 128)
 
     def chosen(batch: int, seq_len: int, multiprocessors: int | None = 132) -> object:
-        return family.choose(Workload(grid(batch, 16, seq_len)), multiprocessors)
+        return family.choose(Workload(grid(batch, 16, seq_len, 128)), multiprocessors)
 
     assert chosen(1, 512) == small
     assert chosen(32, 512) == chosen(4, 4096) == usual
     assert chosen(1, 512, multiprocessors=8) == usual
     assert chosen(1, 512, multiprocessors=None) == usual  # the emulator
-    decoding = replace(grid(4, 16, 1), seq_len_k=16384)
+    decoding = replace(grid(4, 16, 1, 128), seq_len_k=16384)
     assert family.choose(Workload(decoding), 132) == small
 
 

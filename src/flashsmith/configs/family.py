@@ -26,10 +26,11 @@ class Family:
         sets: The keys of its sets.
         progression: The configurations that show one idea a step.
         tuning_space: The configurations that the tuner tries.
-        rule: (dtype, d_head, seq_len of k) -> what serves well where nothing was measured and the
-            grid fills the GPU. Raises ValueError that names what the family does not take.
+        rule: (dtype, d_head, about how many keys a query sees) -> what serves well where nothing
+            was measured and the grid fills the GPU. Raises ValueError that names what the family
+            does not take.
         small_tiles: (dtype, d_head) -> what may serve in its place where its tiles are too few.
-        rule_lengths: Lengths that stand for all others: one for each answer of the rule.
+        rule_lengths: Numbers of keys that stand for all others: one for each answer of the rule.
         rule_in_words: For people who ask why a kernel was chosen.
         block_values: Fields of its block sizes with all of their values, where these vary by
             themselves, without other fields that go with them.
@@ -63,7 +64,7 @@ class Family:
         """
         problem = workload.problem
         d_head = padded_d_head(problem)
-        usual = self.rule(problem.dtype, d_head, problem.seq_len_k)
+        usual = self.rule(problem.dtype, d_head, workload.keys_per_query)
         if multiprocessors is None:
             return usual
         small = self.small_tiles(problem.dtype, d_head)
@@ -73,5 +74,5 @@ class Family:
 
     def rule_configs(self, dtype: DType, d_head: int) -> list[ForwardKernelConfig]:
         """All that it may choose by rule, each once."""
-        usual = [self.rule(dtype, d_head, seq_len) for seq_len in self.rule_lengths]
+        usual = [self.rule(dtype, d_head, n_keys) for n_keys in self.rule_lengths]
         return list(dict.fromkeys([*usual, *self.small_tiles(dtype, d_head)]))

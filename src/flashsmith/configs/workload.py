@@ -76,6 +76,13 @@ class Workload:
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
+    def keys_per_query(self) -> int:
+        """About how many keys a query sees."""
+        problem = self.problem
+        hidden = min(problem.seq_len_q, problem.seq_len_k) // 2 if self.variant.causal else 0
+        return problem.seq_len_k - hidden
+
+    @property
     def flop(self) -> int:
         return self.variant.flop(self.problem)
 

@@ -19,9 +19,9 @@ SM80_FORWARD = Family(
     tuning_space=get_autotuning_kernel_configs,
     rule=rule,
     small_tiles=small_tiles,
-    rule_lengths=(64, 128),
+    rule_lengths=(64, 4096),
     rule_in_words=(
-        "one configuration for each d_head, and one of half the rows for up to 64 keys or where "
+        "one configuration for each d_head, and one of half the rows where queries see few keys or "
         "large tiles would leave multiprocessors idle"
     ),
     block_values=tuple((name, SUPPORTED_VALUES[name]) for name in _BLOCKS),

@@ -101,13 +101,13 @@ _RULE = {
     192: ((64, 64, 4), _ALL_OF_Q, True),
     256: ((64, 64, 4), _ALL_OF_Q, False),
 }
-_RULE_SHORT = ((64, 64, 4), (0, 0, 0), True)  # up to so many keys, and d_head 128:
-_SHORT = 64
-_SMALL_TILE_D_HEADS = (64, 96, 128)  # of the others the rule's tile is the smallest
+# Half the rows, where queries see no more keys than this: a third block fits on a multiprocessor.
+_SMALL = ((64, 64, 4), (0, 2, 0), False)
+_SMALL_UP_TO = {64: 2048, 96: 64, 128: 256}  # of the others the rule's tile is the smallest
 
 
-def rule(dtype: DType, d_head: int, seq_len: int) -> FlashForwardKernelConfig:
-    """One configuration for each d_head, and one of half the rows for up to 64 keys.
+def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
+    """One configuration for each d_head, and one of half the rows where queries see few keys.
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that. Measured
@@ -116,13 +116,13 @@ def rule(dtype: DType, d_head: int, seq_len: int) -> FlashForwardKernelConfig:
     if d_head not in _RULE:
         supported = ", ".join(map(str, _RULE))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
-    short = seq_len <= _SHORT and d_head <= 128
-    return _make_config(dtype, d_head, *(_RULE_SHORT if short else _RULE[d_head]))
+    is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)
+    return _make_config(dtype, d_head, *(_SMALL if is_short else _RULE[d_head]))
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
     """What may serve where the rule's tiles are too few: half the rows."""
-    return [_make_config(dtype, d_head, *_RULE_SHORT)] if d_head in _SMALL_TILE_D_HEADS else []
+    return [_make_config(dtype, d_head, *_SMALL)] if d_head in _SMALL_UP_TO else []
 
 
 def _make_config(

@@ -107,6 +107,7 @@ _SMALL_TILES = {
     ),
 }
 _HEADS_PER_GROUP = (0, 16, 32, 64)
+_HEADS_PER_SMALL_GROUP = (0, 16)
 
 # By d_head, what serves middling lengths well.
 _RULE_TILES = {
@@ -164,7 +165,7 @@ def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
 def get_sm90_autotuning_kernel_configs(
     dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = SUPPORTED_D_HEADS
 ) -> list[Sm90ForwardKernelConfig]:
-    """The tuning space of the sm90 family, sorted: at most 54 points for each dtype and d_head.
+    """The tuning space of the sm90 family, sorted: at most 60 points for each dtype and d_head.
 
     Raises:
         ValueError: the family does not take a d_head.
@@ -179,20 +180,23 @@ def get_sm90_autotuning_kernel_configs(
         for tiles in _TUNING_TILES[d_head]
         for heads, stale in product(_HEADS_PER_GROUP, (False, True))
     } | {
-        make_sm90_config(dtype, d_head, tiles, stale_maximum=stale, persistent=False)
+        make_sm90_config(
+            dtype, d_head, tiles, heads_per_group=heads, stale_maximum=stale, persistent=False
+        )
         for dtype, d_head in product(dtypes, d_heads)
-        for tiles, stale in product(_SMALL_TILES[d_head], (False, True))
+        for tiles in _SMALL_TILES[d_head]
+        for heads, stale in product(_HEADS_PER_SMALL_GROUP, (False, True))
     }
     return sorted(configs)
 
 
-def rule(dtype: DType, d_head: int, seq_len: int) -> Sm90ForwardKernelConfig:
+def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     """Tiles by d_head alone, for a full GPU.
 
     Measured on the H200, docs/kernels/sm90-forward.md.
 
     Raises:
-        ValueError: The family does not take d_head. It takes every ``seq_len``.
+        ValueError: The family does not take d_head. It takes every ``n_keys``.
     """
     if d_head not in SUPPORTED_D_HEADS:
         supported = ", ".join(map(str, SUPPORTED_D_HEADS))
@@ -203,6 +207,11 @@ def rule(dtype: DType, d_head: int, seq_len: int) -> Sm90ForwardKernelConfig:
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[Sm90ForwardKernelConfig]:
-    """What may serve where the rule's tiles are too few: those of one warpgroup."""
+    """What may serve where the rule's tiles are too few: those of one warpgroup, of causal ones
+    the longest first."""
     tiles = _SMALL_TILES[d_head][0]
-    return [make_sm90_config(dtype, d_head, tiles, stale_maximum=True, persistent=False)]
+    return [
+        make_sm90_config(
+            dtype, d_head, tiles, heads_per_group=16, stale_maximum=True, persistent=False
+        )
+    ]
