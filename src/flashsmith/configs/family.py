@@ -25,7 +25,8 @@ class Family:
         d_heads: The head dimensions that it has.
         sets: The keys of its sets.
         progression: The configurations that show one idea a step.
-        tuning_space: The configurations that the tuner tries.
+        tuning_space: The configurations that the tuner tries, of some d_heads; by ``d_heads=`` of
+            others.
         rule: (dtype, d_head, about how many keys a query sees) -> what serves well where nothing
             was measured and the grid fills the GPU. Raises ValueError that names what the family
             does not take.
@@ -40,7 +41,7 @@ class Family:
     d_heads: tuple[int, ...]
     sets: settings.FamilySets
     progression: Callable[[], Sequence[ForwardKernelConfig]]
-    tuning_space: Callable[[], Sequence[ForwardKernelConfig]]
+    tuning_space: Callable[..., Sequence[ForwardKernelConfig]]
     rule: Callable[[DType, int, int], ForwardKernelConfig]
     small_tiles: Callable[[DType, int], Sequence[ForwardKernelConfig]]
     rule_lengths: tuple[int, ...]

@@ -15,6 +15,7 @@ from flashsmith.configs import (
     is_kernel_name,
     parse_kernel_name_into_instance,
 )
+from flashsmith.configs.families import FAMILIES
 
 
 def select_instances(
@@ -26,8 +27,9 @@ def select_instances(
     """The kernels that words choose, each once, in the order of the words.
 
     A word is a key of get_kernel_configs or a kernel's name. A set is narrowed to ``dtype`` and
-    ``d_head``, and taken at them if it has none of them; a name must agree. A name that says
-    its variant is that one kernel, any other is taken at each of ``variants``.
+    ``d_head``, and taken at them if it has none of them; a tuning space is that of ``d_head``. A
+    name must agree. A name that says its variant is that one kernel, any other is taken at each of
+    ``variants``.
 
     Raises:
         ValueError: A word is neither; a name does not agree.
@@ -41,7 +43,7 @@ def select_instances(
             configs = [named.config]
             wanted = variants if named.variant == FULL else (named.variant,)
         else:
-            configs = _at_d_head(_at_dtype(get_kernel_configs(word), dtype), d_head)
+            configs = _at_d_head(_at_dtype(_set_of(word, d_head), dtype), d_head)
             wanted = variants
         chosen += [KernelId(cfg, variant) for cfg in configs for variant in wanted]
     return list(dict.fromkeys(chosen))
@@ -53,6 +55,13 @@ def refuse_other_variants(instances: Iterable[KernelId], variant: Variant) -> No
         if instance.variant != variant:
             name = instance.variant.name
             raise ValueError(f"kernel {instance} is {name}; add --mask {name}")
+
+
+def _set_of(key: str, d_head: int | None) -> list[ForwardKernelConfig]:
+    for family in FAMILIES:
+        if key.strip().lower() == family.sets.tuning and d_head in family.d_heads:
+            return list(family.tuning_space(d_heads=(d_head,)))
+    return get_kernel_configs(key)
 
 
 def _at_dtype(configs: list[ForwardKernelConfig], dtype: DType | None) -> list[ForwardKernelConfig]:

@@ -1,0 +1,38 @@
+"""Which kernels a set's key stands for, at a head dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashsmith.configs import DType
+from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.family import Family
+from flashsmith.lab.kernel_words import select_instances
+
+
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_tuning_space_is_that_of_its_d_head(family: Family, d_head: int) -> None:
+    chosen = select_instances([family.sets.tuning], dtype=DType.BF16, d_head=d_head)
+    configs = [instance.config for instance in chosen]
+    assert configs and {(cfg.dtype, cfg.d_head) for cfg in configs} == {(DType.BF16, d_head)}
+    assert not [cfg for cfg in configs if cfg.problems(cfg.minimum_gpu)]
+    rule = family.rule(DType.BF16, d_head, 4096)
+    tiles = {(cfg.B_r, cfg.B_c) for cfg in configs}
+    assert (rule.B_r, rule.B_c) in tiles
+
+
+def test_eight_warps_are_tried_where_four_have_no_room_for_so_many_rows() -> None:
+    def warps(d_head: int) -> set[tuple[int, int]]:
+        chosen: list[Any] = [each.config for each in select_instances(["tune"], d_head=d_head)]
+        return {(cfg.B_r, cfg.n_warps) for cfg in chosen}
+
+    assert warps(128) == {(64, 4), (128, 4)}
+    assert warps(256) == {(64, 4), (128, 8)}
+
+
+def test_other_sets_are_taken_at_the_d_head() -> None:
+    (first, *_) = select_instances(["prog"], d_head=64)
+    assert first.config.d_head == 64
