@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -16,6 +16,7 @@ from flashsmith.configs import ForwardKernelConfig, KernelId, parse_kernel_name_
 from flashsmith.jit import Target
 from flashsmith.ops import launch
 from flashsmith.runtime import Kernel, find_kernel
+from flashsmith.runtime.extras import FULL_EXTRAS
 from flashsmith.selection import choose, select_config
 from support.bad_input import misaligned
 from support.problems import Tensors, assert_correct, random_qkv
@@ -284,3 +285,77 @@ def test_a_new_o_is_contiguous_whatever_q_is(heads_first: bool) -> None:
     memory = torch.randn(3 * LENGTH * HEADS * BASE.d_head).half()
     o = flashsmith.forward(BASE, *in_memory(memory, BASE, heads_first))
     assert isinstance(o, torch.Tensor) and o.is_contiguous()
+
+
+# ---- what is told again
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@BOTH
+def test_numbers_are_those_of_the_call(cfg: ForwardKernelConfig) -> None:
+    """Of one variant, so that the kernel and its plan stay."""
+    qkv = random_qkv(cfg, LENGTH)
+    for change in ({"softcap": 2.0}, {"window_size": (5, 9)}):
+        first = flashsmith.forward(cfg, *qkv, **change)
+        other = {"softcap": 0.2} if "softcap" in change else {"window_size": (20, 2)}
+        for _ in range(2):
+            assert torch.equal(flashsmith.forward(cfg, *qkv, **change), first)
+            assert not torch.equal(flashsmith.forward(cfg, *qkv, **other), first)
+
+
+@BOTH
+def test_a_tensor_that_comes_or_goes_is_seen(cfg: ForwardKernelConfig) -> None:
+    q, k, v = (t.repeat(2, 1, 1, 1) for t in random_qkv(cfg, LENGTH))
+    used, more = {"seqused_k": ints(40, 64)}, {"seqused_q": ints(64, 64)}
+    for _ in range(2):
+        short = flashsmith.forward(cfg, q, k, v, **used)
+        assert torch.equal(flashsmith.forward(cfg, q, k, v, **used, **more), short)
+    with pytest.raises(ValueError, match="seqused_q has shape"):
+        flashsmith.forward(cfg, q, k, v, **used, seqused_q=ints(64, 64, 64))
+    assert torch.equal(flashsmith.forward(cfg, q, k, v, **used), short)
+
+
+@pytest.fixture
+def nan_in_new_memory() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("nan_in_new_memory")
+def test_rows_that_are_not_used_are_zero_in_every_call() -> None:
+    q, k, v = (t.repeat(2, 1, 1, 1) for t in random_qkv(BASE, LENGTH))
+    assert torch.empty(3).isnan().all()
+    for _ in range(3):
+        used = {"seqused_q": ints(10, 64), "return_lse": True}
+        o, lse = flashsmith.forward(BASE, q, k, v, **used)  # type: ignore[misc]
+        assert (o[0, 10:] == 0).all() and not o.isnan().any()
+        assert (lse[0, :, 10:] == -torch.inf).all()
+
+
+def test_the_emulator_gets_a_new_workspace_each_time(calls: dict[Any, Any]) -> None:
+    """A fault leaves one as it was then."""
+    del calls
+    flashsmith.forward(QUEUE, *random_qkv(QUEUE, LENGTH))
+    (last,) = launch._last.values()
+    assert last.needs_workspace and last.workspace is None
+
+
+def test_a_library_makes_a_call_again_or_does_nothing() -> None:
+    kernel, arguments = find_kernel(KernelId(QUEUE), Target.emulator()), queue_arguments()
+    q, k, v, o, scale, lse, workspace = arguments.values()
+    again = kernel.repeatable(q, k, v, o, lse, workspace, scale, FULL_EXTRAS)
+    expected = o.clone()
+    assert again(q, k, v, o.fill_(torch.nan), lse, workspace, scale) is True
+    assert torch.equal(o, expected)
+    o.fill_(torch.nan)
+    deep = workspace.view(1, 1, 1, 1, 2)
+    shorter = q[:, :-1], k, v, o[:, :-1], lse[..., :-1].contiguous(), workspace
+    for other in ((q, k, v, o, None, workspace), (q, k, v, o, lse, deep), shorter):
+        assert again(*other, scale) is False
+    assert o.isnan().all()
+    of_deep = kernel.repeatable(q, k, v, o, lse, deep, scale, FULL_EXTRAS)
+    assert of_deep(q, k, v, o, lse, deep, scale) is False
