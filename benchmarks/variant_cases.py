@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 import flashsmith
 from flashsmith.bench import fa3
@@ -121,6 +119,11 @@ def window_cases() -> Iterator[Case]:
         )
 
 
+def scores_of(lengths: Sequence[int], causal: bool) -> float:
+    """Of a head: what a mask leaves of the squares of sequences."""
+    return sum(n * (n + 1) / 2 if causal else n * n for n in lengths)
+
+
 def packed_run(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -145,7 +148,7 @@ def packed_cases() -> Iterator[Case]:
             k, v = randn(total, heads_kv, d), randn(total, heads_kv, d)
             places = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
             for causal in (False, True):
-                scores = sum(n * n if not causal else n * (n + 1) / 2 for n in lengths)
+                scores = scores_of(lengths, causal)
                 peers = {}
                 if not fa3.why_missing():
                     sizes = {"max_seqlen_q": max(lengths), "max_seqlen_k": max(lengths)}
@@ -195,18 +198,6 @@ def score_cases() -> Iterator[Case]:
             )
 
 
-def fa2_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
-    """torch's, which takes fewer heads of k and v."""
-    heads_first = [t.transpose(1, 2) for t in (q, k, v)]
-
-    def run() -> torch.Tensor:
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            o = scaled_dot_product_attention(*heads_first, is_causal=causal, enable_gqa=True)
-        return o.transpose(1, 2)
-
-    return run
-
-
 def fa2_packed_run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor, n: int, causal: bool
 ) -> Run:
@@ -235,25 +226,23 @@ def sm80_cases() -> Iterator[Case]:
                 q = randn(batch, n, heads, d)
                 k, v = randn(batch, n, heads_kv, d), randn(batch, n, heads_kv, d)
                 config = sm80_config(q, heads_kv, batch, n, causal)
-                scores = n * n if not causal else n * (n + 1) / 2
                 yield Case(
                     "sm80",
                     f"d{d} {batch}x{heads}/{heads_kv}x{n} {mask}",
-                    4 * d * heads * batch * scores,
+                    4 * d * heads * scores_of([n] * batch, causal),
                     lambda q=q, k=k, v=v, c=causal, cfg=config: flashsmith.attention(
                         q, k, v, causal=c, config=cfg
                     ),
-                    {"fa2": fa2_run(q, k, v, causal)},
+                    {"fa2": PEERS["fa2"].make(q, k, v, causal)},
                 )
             total, longest = sum(SKEWED), max(SKEWED)
             q, k, v = (randn(total, heads, d) for _ in range(3))
             places = torch.tensor([0, *SKEWED], device="cuda").cumsum(0).int()
             config = sm80_config(q, heads, len(SKEWED), longest, causal)
-            scores = sum(n * n if not causal else n * (n + 1) / 2 for n in SKEWED)
             yield Case(
                 "sm80",
                 f"d{d} {heads}/{heads} skewed {mask}",
-                4 * d * heads * scores,
+                4 * d * heads * scores_of(SKEWED, causal),
                 packed_run(q, k, v, places, longest, causal, config=config),
                 {"fa2": fa2_packed_run(q, k, v, places, longest, causal)},
             )

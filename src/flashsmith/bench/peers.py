@@ -26,9 +26,9 @@ _FA4_MODULE = "flash_attn.cute.interface"
 class Peer:
     """One implementation.
 
-    ``make(q, k, v, causal)`` takes (batch, seq_len, n_heads, d_head) tensors, equal in shape, and
-    returns a function that computes o, of the same shape. What depends on the shape alone is done
-    in ``make``, so that only attention is timed.
+    ``make(q, k, v, causal)`` takes (batch, seq_len, n_heads, d_head) tensors, equal in shape (for
+    torch's SDPA k and v may have fewer heads), and returns a function that computes o, of q's
+    shape. What depends on the shape alone is done in ``make``, so that only attention is timed.
     """
 
     name: str
@@ -51,10 +51,11 @@ class Peer:
 def _sdpa(backend: SDPBackend) -> Make:
     def make(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
         heads_first = _heads_first(q, k, v)
+        shared = q.shape[2] != k.shape[2]
 
         def run() -> torch.Tensor:
             with sdpa_kernel(backend):
-                o = scaled_dot_product_attention(*heads_first, is_causal=causal)
+                o = scaled_dot_product_attention(*heads_first, is_causal=causal, enable_gqa=shared)
             return o.transpose(1, 2)
 
         return run

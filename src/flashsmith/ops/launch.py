@@ -42,8 +42,6 @@ class _Repeatable(NamedTuple):
 
     again: Callable[..., bool]  # the kernel's
     call: _Call
-    scale: float
-    o_like: torch.Tensor
     workspace: torch.Tensor | None
     needs_workspace: bool  # of its own in every call
 
@@ -95,12 +93,12 @@ def launch(
         ):
             check_tensors(**_named(q, k, v, o))
         if last is not None and not timed:
-            again, call, usual_scale, o_like, workspace, needs_workspace = last
-            result = _empty(o_like) if o is None else o
+            again, call, workspace, needs_workspace = last
+            result = _empty(call.o_like) if o is None else o
             lse = _empty(call.lse_like) if with_lse else None
             if needs_workspace:
                 workspace = workspace_for(call.plan, q.device)
-            factor = usual_scale if scale is None else check_scale(scale)
+            factor = call.scale if scale is None else check_scale(scale)
             if again(q, k, v, result, lse, workspace, factor, *spec.told_again):
                 return result, lse, 0.0
         key = (kind, q.shape, v.shape, q.dtype, q.device)
@@ -126,8 +124,7 @@ def _launch_anew(
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """As ``launch``, for a call that looks unlike the last of its kind; remembers it."""
     *_, with_lse = kind
-    usual_scale = call.scale
-    scale = usual_scale if scale is None else check_scale(scale)
+    scale = call.scale if scale is None else check_scale(scale)
     some_unused = spec.extras.seqused_q is not None  # rows of what is made here: zero, and -inf
     if o is None:
         o = _empty(call.o_like).zero_() if some_unused else _empty(call.o_like)
@@ -148,7 +145,7 @@ def _launch_anew(
         workspace = None if needs_workspace else workspace
         if len(_last) >= _CALLS_REMEMBERED:
             _last.clear()
-        _last[kind] = _Repeatable(again, call, usual_scale, call.o_like, workspace, needs_workspace)
+        _last[kind] = _Repeatable(again, call, workspace, needs_workspace)
     return o, lse, 0.0
 
 
