@@ -94,6 +94,11 @@ def test_whatever_is_chosen_is_among_the_served(gpu: str | None) -> None:
     assert taken <= served
 
 
+@pytest.mark.parametrize("gpu", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"])
+def test_nothing_is_served_that_does_not_fit_the_gpu(gpu: str) -> None:
+    assert [k.name for k in served_instances(gpu) if k.config.problems(gpu)] == []
+
+
 def test_a_table_of_ones_own_is_served_with_its_best_alone() -> None:
     """What comes after it is never taken, since it takes every length."""
     shipped = Table.read(shipped_table_path(H200))

@@ -151,7 +151,7 @@ def test_a_causal_mask_leaves_a_query_fewer_keys() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_small_tiles_are_legal_smaller_and_tried_by_the_tuner(family: Family) -> None:
-    tried = {*family.tuning_space(), *get_autotuning_kernel_configs(d_heads=(64, 96, 128))}
+    tried = {*family.tuning_space(), *get_autotuning_kernel_configs(d_heads=(64, 96, 128, 256))}
     for dtype, d_head in product(DType, family.d_heads):
         usual = family.rule(dtype, d_head, 4096)
         for small in family.small_tiles(dtype, d_head):
@@ -231,3 +231,21 @@ def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:
             assert not rule.problems() and replace(rule, n_stages=2) in tried, rule
         for d_head, length in product((64, 128), (64, 128, 192)):
             assert SM80_FORWARD.rule(dtype, d_head, length) in tried_sm80
+
+
+def test_a_tile_that_the_gpu_has_no_shared_memory_for_is_passed_over() -> None:
+    """At d_head 256 the rule's takes 128 KiB; GPUs of 8.6, 8.9 and 12.0 have 99."""
+    workload = Workload(grid(8, 16, 4096, 256))
+    usual = SM80_FORWARD.rule(DType.BF16, 256, 4096)
+    (small,) = SM80_FORWARD.small_tiles(DType.BF16, 256)
+    chosen = {gpu: serving(workload, gpu).by_rule[SM80_FORWARD] for gpu in (A100, H100, "L40S")}
+    assert chosen == {A100: usual, H100: usual, "L40S": small}
+    for gpu in ("sm_80", "sm_86", "sm_89", "sm_120"):
+        for d_head in SM80_FORWARD.d_heads:
+            config = serving(Workload(grid(8, 16, 4096, d_head)), gpu).by_rule[SM80_FORWARD]
+            assert config.problems(gpu) == []
+
+
+def test_a_gpu_that_is_in_no_list_takes_what_its_family_has() -> None:
+    unknown = serving(Workload(grid(8, 16, 4096, 256)), "NVIDIA Z1", (13, 7))
+    assert unknown.rule_config == SM80_FORWARD.rule(DType.BF16, 256, 4096)

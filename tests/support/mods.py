@@ -56,8 +56,10 @@ void run(const char *inputs, const char *outputs) {{
   const auto b = read<int32_t>(in, rows), h = read<int32_t>(in, rows);
   const auto q = read<int32_t>(in, rows), kv = read<int32_t>(in, rows);
   for (size_t i = 0; i < rows; i++) {{
-    const float changed = Policy::score(score[i], b[i], h[i], q[i], kv[i], buffers);
-    const float visible = Policy::visible(b[i], h[i], q[i], kv[i], buffers);
+    const int column = kv[i] < 16 ? 0 : i % 16;
+    const Key key{{kv[i] - column, column}};
+    const float changed = Policy::score(score[i], b[i], h[i], q[i], key, buffers);
+    const float visible = Policy::visible(b[i], h[i], q[i], key, buffers);
     std::fwrite(&changed, sizeof(float), 1, out);
     std::fwrite(&visible, sizeof(float), 1, out);
   }}

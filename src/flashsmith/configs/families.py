@@ -14,9 +14,9 @@ from flashsmith.configs.family import Capability, Family
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.waves import grid_cost
-from flashsmith.configs.workload import Workload
+from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
+from flashsmith.gpus import GPU_ARCHITECTURES, count_multiprocessors, get_gpu_architecture
 
 FAMILIES = (SM80_FORWARD, SM90_FORWARD)  # from the plainest
 _RATHER = 0.85  # where the model said less than this, measurements always agreed
@@ -60,15 +60,24 @@ class Serving:
         by_rule: What each of them chooses where nothing was measured, the first choice first; at
             least one.
         refusals: Why the other families do not, by their names.
+        architecture: What tiles have to fit; None: the emulator, or a GPU newer than the list.
     """
 
     workload: Workload
     by_rule: Mapping[Family, ForwardKernelConfig]
     refusals: Mapping[str, str]
+    architecture: str | None
 
     @property
     def rule_config(self) -> ForwardKernelConfig:
         return next(iter(self.by_rule.values()))
+
+    @property
+    def rule_configs(self) -> list[ForwardKernelConfig]:
+        """All that the first choice's family may take here by rule for this dtype and d_head."""
+        first, problem = next(iter(self.by_rule)), self.workload.problem
+        configs = first.rule_configs(problem.dtype, padded_d_head(problem))
+        return [cfg for cfg in configs if not cfg.problems(self.architecture or cfg.minimum_gpu)]
 
     def why_not(self, config: ForwardKernelConfig) -> str:
         """Why a configuration does not serve the workload; "" if it does."""
@@ -112,13 +121,21 @@ def serving(workload: Workload, gpu: str | None, capability: Capability | None =
         for family in FAMILIES
         if family not in running
     }
+    architecture = None if gpu is None else _find_architecture(gpu, capability)
     for family in running:
         try:
-            chosen = family.choose(workload, multiprocessors)
+            chosen = family.choose(workload, multiprocessors, architecture)
             by_rule[family] = chosen.with_room_for(workload.variant)
         except ValueError as error:
             refusals[family.name] = str(error)
     if not by_rule:
         newest = max(running, key=FAMILIES.index)
         raise ValueError(refusals[newest.name])
-    return Serving(workload, by_rule, refusals)
+    return Serving(workload, by_rule, refusals, architecture)
+
+
+def _find_architecture(gpu: str, capability: Capability | None) -> str | None:
+    """The name of the GPU's architecture; None: it is newer than this list."""
+    capability = capability or get_gpu_architecture(gpu).compute_capability
+    names = {each.compute_capability: each.name for each in GPU_ARCHITECTURES}
+    return names.get(capability)

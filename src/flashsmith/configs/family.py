@@ -57,8 +57,12 @@ class Family:
         own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
         return capability == own if self.config.exact_arch else capability >= own
 
-    def choose(self, workload: Workload, multiprocessors: int | None) -> ForwardKernelConfig:
+    def choose(
+        self, workload: Workload, multiprocessors: int | None, architecture: str | None = None
+    ) -> ForwardKernelConfig:
         """By rule, and by the model of waves on a GPU of so many; None: on the emulator.
+
+        architecture: The GPU's: what does not fit there is passed over. None: everything fits.
 
         Raises:
             ValueError: Names what the family does not take.
@@ -69,7 +73,13 @@ class Family:
         if multiprocessors is None:
             return usual
         small = self.small_tiles(problem.dtype, d_head)
-        costs = {cfg: grid_cost(cfg, problem, multiprocessors) for cfg in (usual, *small)}
+        fitting = [
+            cfg for cfg in (usual, *small) if not cfg.problems(architecture or cfg.minimum_gpu)
+        ]
+        if not fitting:
+            raise ValueError(" ".join(usual.problems(architecture or usual.minimum_gpu)))
+        usual = fitting[0]
+        costs = {cfg: grid_cost(cfg, problem, multiprocessors) for cfg in fitting}
         best = min(costs, key=lambda cfg: costs[cfg])
         return best if costs[best] < _CLEARLY * costs[usual] else usual
 

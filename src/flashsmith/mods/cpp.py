@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Sequence
+from dataclasses import replace
 
 from flashsmith.mods.expression import Expression, Node
 from flashsmith.mods.graph import INT_MIN
@@ -13,6 +15,8 @@ from flashsmith.mods.operations import Kind
 HEADER = "flashsmith/mods/arithmetic.cuh"
 
 _NORMAL = 2.0**-125  # float32's smallest normal number is half of it
+
+_SMALL = 2**30  # differences of numbers up to this and of places do not wrap
 
 _POLICY = """\
 template <>
@@ -26,7 +30,7 @@ struct UserScore<{number:#x}> {{
 {visible}  }}
 }};
 """
-_POSITION = {"b": "int b", "h": "int h", "q": "int q", "kv": "int kv"}
+_POSITION = {"b": "int b", "h": "int h", "q": "int q", "kv": "Key key"}
 _BUFFERS = "const ModBuffers &buffers"
 
 # The rest are functions of the header.
@@ -45,9 +49,10 @@ _CPP_TYPES = {
 def policy(expression: Expression) -> str:
     """The text of ``UserScore`` of the expression's number, which needs HEADER and namespace
     flashsmith."""
+    number, expression = expression.number, _with_distances(expression)
     changes, hides = expression.score is not None, expression.visible is not None
     return _POLICY.format(
-        number=expression.number,
+        number=number,
         changes=str(changes).lower(),
         hides=str(hides).lower(),
         score_arguments=_arguments(expression, expression.score, {"score": "float score"}),
@@ -55,6 +60,43 @@ def policy(expression: Expression) -> str:
         visible_arguments=_arguments(expression, expression.visible, {}),
         visible=_body(expression, expression.visible, "true"),
     )
+
+
+def _with_distances(expression: Expression) -> Expression:
+    """The same values, where floats are converted from distances to keys: without a conversion for
+    each key."""
+    nodes = [_distance(expression.nodes, node) or node for node in expression.nodes]
+    return replace(expression, nodes=tuple(nodes))
+
+
+def _distance(nodes: Sequence[Node], node: Node) -> Node | None:
+    """What stands for to_float(place - kv), to_float(kv - place), or that of their absolutes."""
+    if node.operation != "to_float":
+        return None
+    place = node.operands[0]
+    absolute = nodes[place].operation == "abs"
+    difference = nodes[nodes[place].operands[0] if absolute else place]
+    if difference.operation != "sub":
+        return None
+    left, right = (nodes[operand] for operand in difference.operands)
+    if _is_place(left) and _is_key(right):
+        name = "keys_behind"
+    elif _is_key(left) and _is_place(right):
+        name = "keys_ahead"
+    else:
+        return None
+    return Node(name, Kind.FLOAT, difference.operands, "abs" if absolute else None)
+
+
+def _is_key(node: Node) -> bool:
+    return node.operation == "input" and node.value == "kv"
+
+
+def _is_place(node: Node) -> bool:
+    """Whether differences to a key do not wrap."""
+    if node.operation == "constant":
+        return abs(int(node.value or 0)) <= _SMALL
+    return node.operation == "input" and node.value == "q"
 
 
 def _arguments(expression: Expression, root: int | None, first: dict[str, str]) -> str:
@@ -86,7 +128,9 @@ def _operand(expression: Expression, place: int) -> str:
     node = expression.nodes[place]
     if not _is_leaf(node):
         return f"v{place}"
-    return str(node.value) if node.operation == "input" else _literal(node)
+    if node.operation == "constant":
+        return _literal(node)
+    return "key.index()" if _is_key(node) else str(node.value)
 
 
 def _value(expression: Expression, place: int) -> str:
@@ -97,6 +141,10 @@ def _value(expression: Expression, place: int) -> str:
         k = int(node.value or 0)
         element = _CPP_TYPES[expression.buffers[k].element]
         return f"mods::load<{element}>({', '.join(['buffers', str(k), *operands])})"
+    if name in ("keys_behind", "keys_ahead"):
+        arguments = ["key" if operand == "key.index()" else operand for operand in operands]
+        distance = f"mods::{name}({', '.join(arguments)})"
+        return f"mods::abs({distance})" if node.value == "abs" else distance
     if name == "where":
         return "{} ? {} : {}".format(*operands)
     if name == "div" and (inverse := _inverse(expression.nodes[node.operands[1]])) is not None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import product
 
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
-from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for, family_of, serving
+from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for, serving
 from flashsmith.configs.family import Capability
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
@@ -49,8 +49,7 @@ def served_instances(
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The rule may come first for some of the bucket, and tells more apart.
-                    rule = serving(workload, gpu, capability).rule_config
-                    configs += family_of(rule).rule_configs(dtype, d_head)
+                    configs += serving(workload, gpu, capability).rule_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 

@@ -91,27 +91,32 @@ def get_kernel_progression_configs(
 
 
 # For each d_head: the tile (B_r, B_c, n_warps), fragments loaded at a time, and whether the next
-# are loaded before the mma. No tile takes more shared memory than a block has on GPUs with 100 KiB
-# a multiprocessor.
+# are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB a
+# multiprocessor do not have: the small tile serves there, and all others fit.
 _ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
 _RULE = {
     64: ((128, 64, 4), _TWO_FRAGMENTS, True),
     96: ((128, 64, 4), _TWO_FRAGMENTS, True),
     128: ((128, 64, 4), _TWO_FRAGMENTS, True),
     192: ((64, 64, 4), _ALL_OF_Q, True),
-    256: ((64, 64, 4), _ALL_OF_Q, False),
+    256: ((128, 64, 8), (2, 2, 0), True),
 }
 # Half the rows, where queries see no more keys than this: a third block fits on a multiprocessor.
 _SMALL = ((64, 64, 4), (0, 2, 0), False)
-_SMALL_UP_TO = {64: 2048, 96: 64, 128: 256}  # of the others the rule's tile is the smallest
+_SMALL_UP_TO = {
+    64: 2048,
+    96: 64,
+    128: 256,
+    256: 256,
+}  # of the others the rule's tile is the smallest
 
 
 def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
     """One configuration for each d_head, and one of half the rows where queries see few keys.
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
-    fragment of K and V twice; from d_head 192 on its accumulators leave no room for that. Measured
-    on the H200, docs/kernels/sm80-forward.md.
+    fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
+    256 eight warps share a block. Measured on the H200, docs/kernels/sm80-forward.md.
     """
     if d_head not in _RULE:
         supported = ", ".join(map(str, _RULE))

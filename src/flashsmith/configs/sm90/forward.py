@@ -37,8 +37,11 @@ MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 SUPPORTED_D_HEADS = D_HEADS
 # Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
-# Registers of O, S and P that leave a thread enough for what depends on a score's place.
-_ROOMY_ACCUMULATORS = 152
+# Registers that O, S and P may take of a consumer's thread beside what depends on a score's place,
+# by the number of consumer warpgroups; a bias needs more.
+_ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
+_ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
+_FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
 # What addresses, statistics and temporaries take, at least.
 OTHER_REGISTERS = 24
 
@@ -157,18 +160,21 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 
     def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
-        """Q in shared memory alone, at most two warpgroups, and fewer keys at a time."""
+        """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be."""
         if not variant.knows_positions:
             return self
-        n_warpgroups = min(self.n_warpgroups, 2)
+        room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
         # Of a thread: O takes d_head / 2, and S and P 3 / 4 of a key.
-        most_keys = (_ROOMY_ACCUMULATORS - self.d_head // 2) * 4 // 3
+        most_keys = {n: (room[n] - self.d_head // 2) * 4 // 3 // WGMMA_K * WGMMA_K for n in room}
+        n_warpgroups = max(
+            n for n in room if n <= self.n_warpgroups and (n <= 2 or most_keys[n] >= _FEWEST_KEYS)
+        )
         return replace(
             self,
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, most_keys // WGMMA_K * WGMMA_K),
+            B_c=min(self.B_c, most_keys[n_warpgroups]),
             Q_steps_in_registers=0,
         )
 

@@ -14,6 +14,14 @@ struct Head {
   int head, batch;
 };
 
+// A key of a block: how far it lies behind the lane's first, which is known where loops are
+// unrolled.
+struct Key {
+  int first, column;
+
+  FLASHSMITH_DEVICE int index() const { return first + column; }
+};
+
 // The user's score_mod and mask_mod. Generated units have a specialisation for the hash of each.
 template <int64_t kHash>
 struct UserScore;
@@ -22,10 +30,10 @@ template <>
 struct UserScore<0> {
   static constexpr bool kChangesScore = false, kHides = false;
 
-  static FLASHSMITH_DEVICE float score(float score, int, int, int, int, const ModBuffers &) {
+  static FLASHSMITH_DEVICE float score(float score, int, int, int, Key, const ModBuffers &) {
     return score;
   }
-  static FLASHSMITH_DEVICE bool visible(int, int, int, int, const ModBuffers &) { return true; }
+  static FLASHSMITH_DEVICE bool visible(int, int, int, Key, const ModBuffers &) { return true; }
 };
 
 // kChanges: scores are changed at all; what the softmax gets is scaled then. kMayHide: a finite
@@ -43,9 +51,9 @@ class ScoreChanges {
   const ScoreArgs &args_;
   const ModBuffers &buffers_;
   const Head head_;
-  const int row_;
+  const int row_, first_key_;
   float slope_ = 0;
-  int diagonal_ = 0;
+  float distance_ = 0;              // from the row's diagonal back to the first key
   const uint16_t *bias_ = nullptr;  // null: the row is beyond the sequence
   int n_keys_ = 0;
 
@@ -57,12 +65,16 @@ class ScoreChanges {
 
   template <SequencePolicy Sequence>
   FLASHSMITH_DEVICE ScoreChanges(const ProblemArgs &problem, const Sequence &sequence,
-                                 const Head &head, int row)
-      : args_(problem.score), buffers_(problem.mod_buffers), head_(head), row_(row) {
+                                 const Head &head, int row, int first_key)
+      : args_(problem.score),
+        buffers_(problem.mod_buffers),
+        head_(head),
+        row_(row),
+        first_key_(first_key) {
     if constexpr (kAlibi) {
       slope_ = ptx::thread_load_global(args_.alibi_slopes + head.batch * args_.alibi_batch_stride +
                                        head.head);
-      diagonal_ = row + sequence.diagonal();
+      distance_ = static_cast<float>(row + sequence.diagonal() - first_key);
     }
     if constexpr (kBias) {
       if (row >= sequence.seq_len_q()) return;
@@ -72,19 +84,20 @@ class ScoreChanges {
     }
   }
 
-  FLASHSMITH_DEVICE float operator()(float score, int key) const {
+  // Of the key `column` behind the first.
+  FLASHSMITH_DEVICE float operator()(float score, int column) const {
+    const Key key{first_key_, column};
     score *= args_.scale;
     if constexpr (User::kChangesScore) {
       score = User::score(score, head_.batch, head_.head, row_, key, buffers_);
     }
     if constexpr (kSoftcap) score = args_.cap * ptx::tanh_approx(score * args_.inverse_cap);
     if constexpr (kAlibi) {
-      const int distance = diagonal_ < key ? key - diagonal_ : diagonal_ - key;
-      score -= slope_ * static_cast<float>(distance);
+      score -= slope_ * fabsf(distance_ - static_cast<float>(column));
     }
     if constexpr (kBias) {
-      if (key < n_keys_) {
-        score += ptx::unpack<value_t>(ptx::thread_load_global(bias_ + key));
+      if (key.index() < n_keys_) {
+        score += ptx::unpack<value_t>(ptx::thread_load_global(bias_ + key.index()));
       }
     }
     if constexpr (User::kHides) {
@@ -103,14 +116,14 @@ FLASHSMITH_DEVICE void change_scores(Fragment<Traits::B_c> &S, const ProblemArgs
                                      int row, int block) {
   using Score = typename Traits::Score;
   if constexpr (!Score::kChanges) return;
-  const int lane_column = block * Traits::B_c + first_column(ptx::thread_index());
+  const int first_key = block * Traits::B_c + first_column(ptx::thread_index());
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
-    const Score change(problem, sequence, head, row + half * kRowsPerHalf);
+    const Score change(problem, sequence, head, row + half * kRowsPerHalf, first_key);
 #pragma unroll
     for (int i = 0; i < Traits::B_c / 4; i++) {
       const int element = i / 2 * 4 + half * 2 + i % 2;
-      S[element] = change(S[element], lane_column + column_of(element));
+      S[element] = change(S[element], column_of(element));
     }
   }
 }

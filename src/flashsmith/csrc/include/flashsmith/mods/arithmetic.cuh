@@ -83,6 +83,18 @@ FLASHSMITH_DEVICE int32_t bitwise_right_shift(int32_t x, int32_t count) {
   return x >> (is_shift(count) ? count : kIntBits - 1);
 }
 
+// ---- distances ----
+
+// How far a key lies behind a place, ahead of one, and from the first key, as to_float of the
+// difference: one conversion for a lane's row, and an addition for each key. Beyond 2^24 two
+// roundings instead of one.
+FLASHSMITH_DEVICE float keys_behind(int32_t place, const Key &key) {
+  return static_cast<float>(sub(place, key.first)) - static_cast<float>(key.column);
+}
+FLASHSMITH_DEVICE float keys_ahead(const Key &key, int32_t place) {
+  return static_cast<float>(sub(key.first, place)) + static_cast<float>(key.column);
+}
+
 // ---- both ----
 
 // NaN, if one is.
