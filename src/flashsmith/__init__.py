@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from flashsmith.integrations.flex import flex_attention
     from flashsmith.integrations.sdpa import scaled_dot_product_attention
     from flashsmith.mods.block_mask import BlockMask, create_block_mask
-    from flashsmith.ops.forward import attention, forward
+    from flashsmith.ops.attention import attention
+    from flashsmith.ops.forward import forward
 
 __all__ = [
     "BlockMask",
@@ -66,7 +67,7 @@ _HOMES = {
     "DType": "flashsmith.configs",
     "FlashForwardKernelConfig": "flashsmith.configs",
     "Variant": "flashsmith.configs",
-    "attention": "flashsmith.ops.forward",
+    "attention": "flashsmith.ops.attention",
     "flex_attention": "flashsmith.integrations.flex",
     "forward": "flashsmith.ops.forward",
     "install_as_flash_attn": "flashsmith.flash_attn.install",

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashsmith.flash_attn as flash
-from flashsmith.integrations import torch_library, torch_sdpa
+from flashsmith.integrations import torch_sdpa
+from flashsmith.ops.forward import run_attention
 from flashsmith.reference import reference_varlen
+from support.attention import replace_attention
 from support.minilm import (
     PADDING_SIDES,
     SENTENCES,
@@ -38,13 +40,12 @@ def assert_equal(found: torch.Tensor, expected: torch.Tensor) -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Those of flashsmith's attention."""
     found: list[object] = []
-    attention = torch_library.attention
 
     def recorded(*tensors: torch.Tensor, **keywords: Any) -> Any:
         found.append(keywords)
-        return attention(*tensors, **keywords)
+        return run_attention(*tensors, **keywords)
 
-    monkeypatch.setattr(torch_library, "attention", recorded)
+    replace_attention(monkeypatch, recorded)
     return found
 
 

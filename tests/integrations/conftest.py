@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flashsmith.integrations import torch_library
-from support.attention import attention_by_reference
+from support.attention import attention_by_reference, replace_attention
 
 
 @pytest.fixture
 def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the integrations compute in plain torch."""
-    monkeypatch.setattr(torch_library, "attention", attention_by_reference)
+    replace_attention(monkeypatch, attention_by_reference)

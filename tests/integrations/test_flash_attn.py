@@ -11,9 +11,8 @@ import torch
 
 import flashsmith.flash_attn as flash
 from flashsmith.flash_attn import bert_padding, flash_attn_interface
-from flashsmith.integrations import torch_library
 from flashsmith.reference import reference_varlen
-from support.attention import attention_by_reference
+from support.attention import attention_by_reference, replace_attention
 
 pytestmark = pytest.mark.usefixtures("by_reference")
 
@@ -149,11 +148,11 @@ def test_tensors_with_gaps_between_elements_are_copied() -> None:
 def test_a_softcap_below_0_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     caps = []
 
-    def recorded(*tensors: torch.Tensor, softcap: float, **keywords: Any) -> Any:
+    def recorded(*tensors: torch.Tensor, softcap: float = 0, **keywords: Any) -> Any:
         caps.append(softcap)
         return attention_by_reference(*tensors, softcap=softcap, **keywords)
 
-    monkeypatch.setattr(torch_library, "attention", recorded)
+    replace_attention(monkeypatch, recorded)
     q = random(1, 5, 2, 16)
     for cap in (-1.0, -1, 0.0, 2.0):
         flash.flash_attn_func(q, q, q, softcap=cap)

@@ -14,9 +14,9 @@ from support.paths import ROOT, TESTS
 
 INSTALL = "import flashsmith\nflashsmith.install_as_flash_attn()\n"
 BY_REFERENCE = (
-    "from flashsmith.integrations import torch_library\n"
+    "from flashsmith.ops import attention, operators\n"
     "from support.attention import attention_by_reference\n"
-    "torch_library.attention = attention_by_reference\n"
+    "attention.run_attention = operators.run_attention = attention_by_reference\n"
 )
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.integrations import torch_library
-from support.attention import attention_by_reference
+from support.attention import attention_by_reference, replace_attention
 from support.models import (
     IDS,
     LENGTH,
@@ -215,13 +214,13 @@ def test_windows_in_a_graph_need_no_mask(
     given = []
 
     def recorded(*tensors: torch.Tensor, **keywords: Any) -> Any:
-        given.append((keywords["window_size"], keywords["bias"]))
+        given.append((keywords.get("window_size"), keywords.get("bias")))
         return attention_by_reference(*tensors, **keywords)
 
     torch._dynamo.reset()
     with low_precision(mistral, torch.bfloat16):
         expected = hidden(mistral, name, input_ids=IDS)
-        monkeypatch.setattr(torch_library, "attention", recorded)
+        replace_attention(monkeypatch, recorded)
         compiled = torch.compile(mistral, fullgraph=True, backend="aot_eager")
         found = compiled(input_ids=IDS).last_hidden_state.float()
     assert given == [((4, 4), None)] * 2
@@ -266,6 +265,6 @@ def test_sinks_reach_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         given.update(keywords)
         return q
 
-    monkeypatch.setattr(torch_library, "attention", recorded)
+    replace_attention(monkeypatch, recorded)
     integration.attention_forward(**layer_arguments(s_aux=torch.ones(2).half()))
     assert given["sinks"].dtype == torch.float32 and given["sinks"].tolist() == [1, 1]

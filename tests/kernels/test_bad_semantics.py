@@ -66,7 +66,7 @@ def strided_bias(a: Arguments) -> Arguments:
 
 def with_grad(name: str, size: int) -> Case:
     tensor = torch.zeros(size, requires_grad=True)
-    return bad(name, "with gradient", tensor, ValueError, "requires a gradient")
+    return bad(name, "with gradient", tensor, NotImplementedError, "requires a gradient")
 
 
 def narrow(q: int, v: int) -> Callable[[Arguments], Arguments]:

@@ -101,7 +101,11 @@ CHANGES: dict[str, tuple[Change, type[Exception], str]] = {
     "another rank": (lambda t: t[0], ValueError, "has 3 dimensions"),
     "more dimensions than are remembered": (lambda t: t[None], ValueError, "has 5 dimensions"),
     "another device": (lambda t: t.to("meta"), ValueError, "on device meta"),
-    "requires grad": (lambda t: t.clone().requires_grad_(), ValueError, "requires a gradient"),
+    "requires grad": (
+        lambda t: t.clone().requires_grad_(),
+        NotImplementedError,
+        "requires a gradient",
+    ),
     "sparse": (lambda t: t.to_sparse(), TypeError, "layout"),
     "a list": (lambda t: t.tolist(), TypeError, "is a list"),
     "numpy": (lambda t: t.numpy(), TypeError, "is a ndarray"),

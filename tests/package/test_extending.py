@@ -21,6 +21,7 @@ import flashsmith
 from flashsmith.configs import CONFIG_CLASSES
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.headers import HeaderTree
+from flashsmith.ops import operators
 from flashsmith.runtime.extras import Extras
 
 PACKAGE = Path(flashsmith.__file__).parent
@@ -210,8 +211,9 @@ KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 
 @pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
 def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
-    python = {"forward.py attention", "semantics.py Semantics", "extras.py Extras"}
+    python = {"attention.py attention", "semantics.py Semantics", "extras.py Extras"}
     assert {*python_places(name), *cxx_places(name)} == python
+    assert name in {each.name for each in operators._SCHEMA.arguments}  # to torch.compile
 
 
 def test_a_tensor_has_its_line_in_the_host_and_a_number_two() -> None:

@@ -89,7 +89,7 @@ def test_version_is_that_of_the_project() -> None:
     [
         "import flashsmith",
         "import flashsmith.ops.forward",
-        "from flashsmith.ops.forward import attention",
+        "from flashsmith.ops.attention import attention",
     ],
 )
 def test_attention_and_forward_are_callable_however_they_were_imported(first: str) -> None:

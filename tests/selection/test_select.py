@@ -21,7 +21,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.errors import TuningError
-from flashsmith.ops.forward import attention
+from flashsmith.ops.attention import attention
 from flashsmith.problem import LENGTH_BUCKETS, Problem
 from flashsmith.selection import select_config
 from flashsmith.selection.choose import choose, find_tables

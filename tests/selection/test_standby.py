@@ -24,7 +24,7 @@ from flashsmith.configs import (
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
 from flashsmith.errors import BuildError
 from flashsmith.jit import Target, build_library
-from flashsmith.ops.forward import attention
+from flashsmith.ops.attention import attention
 from flashsmith.selection import standby
 from flashsmith.selection.choose import forget_tables, why_chosen
 from flashsmith.selection.standby import at_hand

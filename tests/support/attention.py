@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
+from flashsmith.ops import attention, operators
 from flashsmith.reference import reference_varlen
 
 
@@ -25,3 +28,9 @@ def attention_by_reference(
     o, lse = reference_varlen(q, k, v, compute=torch.float32, **keywords)
     result = o.to(q.dtype) if out is None else out.copy_(o)
     return (result, lse) if return_lse else result
+
+
+def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
+    """Has what is launched computed otherwise, in direct calls and in operators."""
+    for module in (attention, operators):
+        monkeypatch.setattr(module, "run_attention", function)

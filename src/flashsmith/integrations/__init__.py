@@ -1,6 +1,5 @@
 """The functions of other libraries, computed by ``flashsmith.attention``.
 
-- ``torch_library``: operators for torch.compile and torch.export
 - ``sdpa``: torch's scaled_dot_product_attention, as a function and as torch's flash backend
 - ``flex``: torch's flex_attention
 - ``transformers``: an attention implementation of Hugging Face's models

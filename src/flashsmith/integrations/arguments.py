@@ -22,18 +22,6 @@ def refuse_dropout(name: str, probability: float) -> None:
         )
 
 
-def refuse_gradients(**tensors: torch.Tensor) -> None:
-    """Raises if a result would need a gradient."""
-    if not torch.is_grad_enabled():
-        return
-    for name, tensor in tensors.items():
-        if tensor.requires_grad:
-            raise NotImplementedError(
-                f"{name} requires a gradient, and there is no backward kernel yet; "
-                "call under torch.no_grad(), or detach it"
-            )
-
-
 def check_types(**tensors: torch.Tensor) -> None:
     """Raises unless each is a tensor."""
     for name, tensor in tensors.items():

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from flashsmith.integrations.arguments import check_dimensions, check_heads, refuse_gradients
-from flashsmith.ops.checks import check_flags
-from flashsmith.ops.forward import attention
+from flashsmith.integrations.arguments import check_dimensions, check_heads
+from flashsmith.ops.attention import attention
+from flashsmith.ops.checks import check_flags, refuse_gradients
 
 _SIZES = ("batch", "heads", "seq_len", "d_head")
 

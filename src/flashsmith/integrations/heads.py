@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from flashsmith.integrations.torch_library import attend
+from flashsmith.ops.attention import attention
 
 _STEP = 8
 
@@ -21,17 +21,17 @@ def attend_any_head(
     out: torch.Tensor | None = None,
     **keywords: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attend``, whose d_head and d_v need not be multiples of 8."""
+    """``attention``, whose d_head and d_v need not be multiples of 8."""
     d_head, d_v = q.shape[-1], v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
-        return attend(q, k, v, softmax_scale=softmax_scale, out=out, **keywords)
+        return attention(q, k, v, softmax_scale=softmax_scale, out=out, **keywords)
     if out is not None:
         raise ValueError(
             f"out is given, and the heads have {d_head} and {d_v} elements; writing into a tensor "
             f"needs multiples of {_STEP}"
         )
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-    result = attend(_padded(q), _padded(k), _padded(v), softmax_scale=scale, **keywords)
+    result = attention(_padded(q), _padded(k), _padded(v), softmax_scale=scale, **keywords)
     if isinstance(result, tuple):
         return result[0][..., :d_v], result[1]
     return result[..., :d_v]

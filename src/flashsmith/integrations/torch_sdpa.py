@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from flashsmith.errors import FlashsmithError
-from flashsmith.integrations.arguments import refuse_dropout, refuse_gradients
-from flashsmith.integrations.torch_library import attend
+from flashsmith.integrations.arguments import refuse_dropout
+from flashsmith.ops.attention import attention
+from flashsmith.ops.checks import refuse_gradients
 
 NAME = "flashsmith"
 
@@ -173,7 +174,7 @@ def _refuse(
 
 
 def _attend(*tensors: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    result = attend(*tensors, return_lse=True, **keywords)
+    result = attention(*tensors, return_lse=True, **keywords)
     assert isinstance(result, tuple)
     return result
 

@@ -34,8 +34,15 @@ def check_tensors(**tensors: torch.Tensor) -> None:
                 f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
                 "(emulator)"
             )
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
+
+
+def refuse_gradients(**tensors: torch.Tensor | None) -> None:
+    """Raises if a result would need a gradient."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if getattr(tensor, "requires_grad", False):
+            raise NotImplementedError(
                 f"{name} requires a gradient, and there is no backward kernel yet; "
                 "call under torch.no_grad(), or detach it"
             )

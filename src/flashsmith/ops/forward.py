@@ -1,4 +1,4 @@
-"""``forward`` (this kernel) and ``attention`` (the best kernel), on torch tensors."""
+"""``forward``, which launches the kernel it is told, and what ``attention`` comes to."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 import torch
 
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.mods.block_mask import BlockMask
-from flashsmith.mods.trace import MaskMod, ScoreMod
-from flashsmith.ops.checks import check_config, check_flags, check_rank, check_tensors
+from flashsmith.ops.checks import (
+    check_config,
+    check_flags,
+    check_rank,
+    check_tensors,
+    refuse_gradients,
+)
 from flashsmith.ops.launch import launch
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics
-
-_NO_WINDOW = (-1, -1)
 
 
 def forward(
@@ -79,130 +81,36 @@ def forward(
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
 
 
-def attention(
+def run_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-    window_size: tuple[int, int] = _NO_WINDOW,
-    softcap: float = 0.0,
-    alibi_slopes: torch.Tensor | None = None,
-    sinks: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    top_left: bool = False,
-    cu_seqlens_q: torch.Tensor | None = None,
-    cu_seqlens_k: torch.Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_q: torch.Tensor | None = None,
-    seqused_k: torch.Tensor | None = None,
-    score_mod: ScoreMod | None = None,
-    mask_mod: MaskMod | None = None,
-    block_mask: BlockMask | Any | None = None,
-    out: torch.Tensor | None = None,
-    config: ForwardKernelConfig | None = None,
-    return_lse: bool = False,
+    causal: bool,
+    softmax_scale: float | None,
+    out: torch.Tensor | None,
+    config: ForwardKernelConfig | None,
+    return_lse: bool,
+    **semantics: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q k^T * softmax_scale) v, with masks, scores and lengths as asked for.
+    """``attention`` where nothing traces it: launches now.
 
-    Mind the layout: (batch, seq_len, n_heads, d_head). torch's scaled_dot_product_attention has
-    (batch, n_heads, seq_len, d_head), which is not told apart by its sizes: pass
-    ``q.transpose(1, 2)``, a view that costs nothing.
-
-    The diagonal of query i is key i + seq_len_k - seq_len_q, so that the last query and the last
-    key are side by side; with ``top_left`` it is key i. A score goes through softmax_scale,
-    softcap, alibi_slopes and bias, in this order. A query that sees no key gets zeros.
-
-    CPU tensors run on the emulator. ``FLASHSMITH_LOG=1`` says on stderr which kernel serves, and
-    why, when it is first used.
-
-    Args:
-        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16, d_head a multiple of 8 up to
-            256. The last dimension is contiguous, the other strides are multiples of 8 elements.
-            With cu_seqlens_q: (total_q, n_heads, d_head), the sequences one after the other.
-        k: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device; n_heads is a multiple of
-            n_heads_kv: neighbouring heads of q share one of k and v. With cu_seqlens_k: (total_k,
-            n_heads_kv, d_head).
-        v: As k, with rows of d_v elements, which are o's: a multiple of 8 up to 256.
-        causal: Queries see no keys ahead of their diagonal.
-        softmax_scale: None: 1 / sqrt(d_head).
-        window_size: (left, right): queries see keys from diagonal - left to diagonal + right; -1 is
-            all of that side.
-        softcap: A score s becomes softcap * tanh(s / softcap); 0: it stays.
-        alibi_slopes: (n_heads,) or (batch, n_heads), float32: a score loses
-            slope * |diagonal - key|.
-        sinks: (n_heads,), float32 or q's dtype: one more logit a head, without a value.
-        bias: (batch, n_heads, seq_len_q, seq_len_k), of q's dtype, where a size may be 1: added to
-            the scores; -inf hides a key. Not with lengths of their own.
-        top_left: See above.
-        cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32, on q's device: sequence i has the rows from
-            place i to before place i + 1. They are read on the device, so that a CUDA graph replays
-            with others.
-        max_seqlen_q, max_seqlen_k: No sequence is longer; None: the total.
-        seqused_q, seqused_k: (batch,), int32: so many rows of each sequence are used. Rows of a new
-            o that are not are zero.
-        score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead, before softcap. Indices
-            are those within a sequence. See docs/score-mod.md for what a function may do.
-        mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key.
-        block_mask: ``flashsmith.create_block_mask``'s, or torch's BlockMask: its blocks, and its
-            mask_mod unless one is given. Not with lengths of their own.
-        out: Where to write the result; None: a new contiguous tensor.
-        config: The kernel to use; None: see ``select_config``.
-        return_lse: Also return the natural logarithm of the sum of each row's exponentials, its
-            sink's included: (batch, n_heads, seq_len_q), float32, or (n_heads, total_q); -inf where
-            a query sees nothing.
-
-    Returns:
-        (batch, seq_len_q, n_heads, d_v), or (total_q, n_heads, d_v), of q's dtype; with
-        ``return_lse`` also the log-sum-exp.
-
-    Raises:
-        TypeError, ValueError: An argument that no kernel takes; names it, what came and what is
-            supported.
-        TracingError: score_mod or mask_mod does what no kernel can; names the line.
-        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
-        DeviceError: The GPU is too old, or refused the launch.
+    semantics: Those of ``attention``'s keywords that are not at their defaults.
     """
     if not type(causal) is type(return_lse) is bool:
         check_flags(causal=causal, return_lse=return_lse)
     if config is not None:
         check_config("config", config)
-    if (
-        alibi_slopes is sinks is bias is None
-        and cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
-        and window_size == _NO_WINDOW
-        and softcap == 0
-        and not top_left
-        and score_mod is mask_mod is block_mask is None
-    ):
+    if semantics:
+        given = Semantics(causal=causal, **semantics)
+        o, lse, _ = _launch_general(
+            config, q, k, v, out, given, scale=softmax_scale, with_lse=return_lse, timed=False
+        )
+    else:
         spec = CAUSAL_SPEC if causal else FULL_SPEC
         o, lse, _ = launch(
             config, q, k, v, out, spec, scale=softmax_scale, with_lse=return_lse, timed=False
         )
-        return o if lse is None else (o, lse)
-    given = Semantics(
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        bias=bias,
-        top_left=top_left,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        score_mod=score_mod,
-        mask_mod=mask_mod,
-        block_mask=block_mask,
-    )
-    o, lse, _ = _launch_general(
-        config, q, k, v, out, given, scale=softmax_scale, with_lse=return_lse, timed=False
-    )
     return o if lse is None else (o, lse)
 
 
@@ -221,6 +129,7 @@ def _launch_general(
     """As ``launch``; packed rows have three dimensions here."""
     tensors = {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
     check_tensors(**tensors, **given.tensors)
+    refuse_gradients(**given.tensors)
     for name, t in tensors.items():
         places = "cu_seqlens_q" if name in "qo" else "cu_seqlens_k"
         check_rank(name, t, places if getattr(given, places) is not None else None)

@@ -1,7 +1,7 @@
 """Attention as operators of torch: what torch.compile and torch.export see of it.
 
-``attend`` calls ``flashsmith.attention`` itself where nothing is traced: going through torch's
-dispatcher would cost a call more than the rest of its host code does.
+``attention`` calls them where something traces it alone: going through torch's dispatcher would
+cost a call more than the rest of its host code does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
-from flashsmith.integrations.arguments import refuse_gradients
-from flashsmith.ops.forward import attention
+from flashsmith.ops.checks import refuse_gradients
+from flashsmith.ops.forward import run_attention
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
 # gradients of no such tensors.
@@ -32,6 +32,8 @@ _library.define(
     f"attention_forward(Tensor q, Tensor k, Tensor v, bool return_lse=False, {_ARGUMENTS}) "
     "-> (Tensor, Tensor)"
 )
+_SCHEMA = torch.ops.flashsmith.attention_forward.default._schema
+_DEFAULTS = {each.name: each.default_value for each in _SCHEMA.arguments[4:]}  # of _ARGUMENTS
 # The same into a tensor that is given.
 _library.define(
     "attention_forward_out(Tensor q, Tensor k, Tensor v, Tensor(o!) out, bool return_lse=False, "
@@ -39,28 +41,22 @@ _library.define(
 )
 
 
-def attend(
+def call_operator(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
+    out: torch.Tensor | None,
+    config: ForwardKernelConfig | None,
+    return_lse: bool,
     window_size: tuple[int, int] = (-1, -1),
-    out: torch.Tensor | None = None,
-    config: ForwardKernelConfig | None = None,
-    return_lse: bool = False,
     **semantics: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``flashsmith.attention``, which is one operator to whatever traces it.
+    """``attention``, as one operator to whatever traces it.
 
     Args, returns: as there; without score_mod, mask_mod and block_mask.
     """
-    if q.requires_grad or k.requires_grad or v.requires_grad:
-        refuse_gradients(q=q, k=k, v=v)
-    if not torch.compiler.is_compiling() and type(q) is torch.Tensor:
-        return attention(
-            q, k, v, window_size=window_size, out=out, config=config, return_lse=return_lse,
-            **semantics,
-        )  # fmt: skip
+    refuse_gradients(q=q, k=k, v=v)
     window_left, window_right = window_size
     keywords = semantics | {
         "window_left": window_left,
@@ -98,46 +94,26 @@ def _call(
     v: torch.Tensor,
     out: torch.Tensor | None,
     return_lse: bool = False,
-    alibi_slopes: torch.Tensor | None = None,
-    sinks: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    cu_seqlens_q: torch.Tensor | None = None,
-    cu_seqlens_k: torch.Tensor | None = None,
-    seqused_q: torch.Tensor | None = None,
-    seqused_k: torch.Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    causal: bool = False,
-    top_left: bool = False,
-    window_left: int = -1,
-    window_right: int = -1,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    config: str | None = None,
+    *arguments: Any,
+    **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the operators compute; the arguments in the order of their schemas."""
-    result = attention(
-        q,
-        k,
-        v,
-        causal=causal,
-        softmax_scale=softmax_scale,
-        window_size=(window_left, window_right),
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        bias=bias,
-        top_left=top_left,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        out=out,
-        config=None if config is None else _parsed(config),
-        return_lse=return_lse,
-    )
+    given = dict(zip(_DEFAULTS, arguments, strict=False)) | keywords
+    semantics = {
+        name: each
+        for name, each in given.items()
+        if isinstance(each, torch.Tensor) or each != _DEFAULTS[name]
+    }
+    window = semantics.pop("window_left", -1), semantics.pop("window_right", -1)
+    if window != (-1, -1):
+        semantics["window_size"] = window
+    config = semantics.pop("config", None)
+    result = run_attention(
+        q, k, v,
+        causal=semantics.pop("causal", False), softmax_scale=semantics.pop("softmax_scale", None),
+        out=out, config=None if config is None else _parsed(config), return_lse=return_lse,
+        **semantics,
+    )  # fmt: skip
     return result if isinstance(result, tuple) else (result, _no_lse(q))
 
 

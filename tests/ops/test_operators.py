@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import flashsmith
 import flashsmith.flash_attn as flash
 from flashsmith.configs import get_kernel_progression_configs
-from flashsmith.integrations import torch_library
 from flashsmith.integrations.sdpa import scaled_dot_product_attention
-from flashsmith.integrations.torch_library import attend
-from support.attention import attention_by_reference
+from flashsmith.ops import operators
+from flashsmith.ops.attention import attention
+from flashsmith.ops.forward import run_attention
+from support.attention import attention_by_reference, replace_attention
 
-pytestmark = pytest.mark.usefixtures("by_reference")
 CONFIG = get_kernel_progression_configs()[0]
 CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 OPERATORS = torch.ops.flashsmith
 
 
 @pytest.fixture(autouse=True)
-def _fresh_graphs() -> Iterator[None]:
+def _by_reference_in_fresh_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    yield
+    replace_attention(monkeypatch, attention_by_reference)
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -77,7 +77,7 @@ def test_compiled_and_direct_calls_are_alike() -> None:
     }  # fmt: skip
 
     def call(*tensors: torch.Tensor) -> Any:
-        return attend(*tensors, **keywords)
+        return attention(*tensors, **keywords)
 
     direct, compiled = call(q, k, v), torch.compile(call, fullgraph=True, backend="aot_eager")
     for found, expected in zip(compiled(q, k, v), direct, strict=True):
@@ -91,8 +91,8 @@ def test_compiled_calls_keep_their_configuration(monkeypatch: pytest.MonkeyPatch
         configs.append(config)
         return attention_by_reference(*tensors, **keywords)
 
-    monkeypatch.setattr(torch_library, "attention", recorded)
-    function = torch.compile(lambda q: attend(q, q, q, config=CONFIG), backend="aot_eager")
+    replace_attention(monkeypatch, recorded)
+    function = torch.compile(lambda q: attention(q, q, q, config=CONFIG), backend="aot_eager")
     function(random(1, 3, 2, 16))
     function(random(1, 3, 2, 16))
     assert configs[0] == CONFIG and configs[0] is configs[1]
@@ -135,11 +135,11 @@ def test_a_compiled_call_writes_into_out() -> None:
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> Any:
-        return attend(q, k, v, out=out, return_lse=True)
+        return attention(q, k, v, out=out, return_lse=True)
 
     out = torch.zeros(2, 5, 4, 24).half()
     result, lse = function(q, k, v, out)
-    expected = attend(q, k, v, return_lse=True)
+    expected = attention(q, k, v, return_lse=True)
     assert torch.equal(out, expected[0]) and torch.equal(result, out)
     assert torch.equal(lse, expected[1])
 
@@ -163,20 +163,23 @@ def test_exported_programs_take_other_lengths() -> None:
 def test_fake_tensors_have_the_shapes_of_results() -> None:
     with torch._subclasses.FakeTensorMode():
         q, k = torch.empty(2, 5, 4, 16).half(), torch.empty(2, 7, 2, 16).half()
-        o, lse = attend(q, k, torch.empty(2, 7, 2, 24).half(), return_lse=True)
+        o, lse = attention(q, k, torch.empty(2, 7, 2, 24).half(), return_lse=True)
         assert o.shape == (2, 5, 4, 24) and o.dtype == torch.float16
         assert lse.shape == (2, 4, 5) and lse.dtype == torch.float32
         packed, cu = torch.empty(10, 4, 16).half(), torch.empty(3, dtype=torch.int32)
-        _, lse = attend(packed, packed, packed, cu_seqlens_q=cu, return_lse=True)
+        _, lse = attention(packed, packed, packed, cu_seqlens_q=cu, return_lse=True)
         assert lse.shape == (4, 10)
 
 
-def test_a_gradient_is_refused_where_it_would_be_lost() -> None:
+def test_a_gradient_is_refused_where_it_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = dense()
     q.requires_grad_()
-    function = torch.compile(attend, backend="aot_eager")
-    with pytest.raises(NotImplementedError, match=r"q requires a gradient, .* torch\.no_grad\(\)"):
-        function(q, k, v)
+    function = torch.compile(attention, backend="aot_eager")
+    with monkeypatch.context() as unpatched:
+        replace_attention(unpatched, run_attention)
+        for refusing in (attention, function):
+            with pytest.raises(NotImplementedError, match=r"q requires a gradient, .* torch\.no_g"):
+                refusing(q, k, v)
     with torch.no_grad():
         assert not function(q, k, v).requires_grad
     o, _ = OPERATORS.attention_forward(q, k, v)
@@ -188,7 +191,39 @@ def test_calls_that_nothing_traces_do_not_pass_through_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Which would take more time than all else on the host."""
-    monkeypatch.delattr(torch_library, "_call")
+    monkeypatch.delattr(operators, "_call")
     monkeypatch.setattr(OPERATORS, "attention_forward", None)
     q, k, v = dense()
-    assert attend(q, k, v).shape == (2, 5, 4, 24)
+    assert attention(q, k, v).shape == (2, 5, 4, 24)
+
+
+def test_attention_is_one_operator_of_a_whole_graph() -> None:
+    """The function users call, not only those of other libraries."""
+    counter = CompileCounterWithBackend("aot_eager")
+    q, k, v = dense()
+    options: list[dict[str, Any]] = [{}, {"causal": True, "window_size": (2, 0), "softcap": 3.0}]
+    for given in options:
+        compiled = torch.compile(
+            lambda *t, g=given: flashsmith.attention(*t, **g), fullgraph=True, backend=counter
+        )
+        assert torch.equal(compiled(q, k, v), flashsmith.attention(q, k, v, **given))
+    assert counter.frame_count == len(options)
+
+
+def test_a_score_mod_is_called_outside_of_the_graph() -> None:
+    """Its kernel is built when its function is first seen, which no graph holds."""
+    q, k, v = dense()
+    compiled = torch.compile(
+        lambda *t: flashsmith.attention(*t, score_mod=lambda s, b, h, i, j: s * 2) + 1,
+        backend="aot_eager",
+    )
+    seen = []
+
+    def recorded(*tensors: torch.Tensor, score_mod: Any, **keywords: Any) -> Any:
+        seen.append(score_mod)
+        return torch.zeros(1)
+
+    with pytest.MonkeyPatch.context() as patched:
+        replace_attention(patched, recorded)
+        assert compiled(q, k, v) == 1
+    assert len(seen) == 1 and callable(seen[0])
