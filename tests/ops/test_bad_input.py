@@ -268,6 +268,7 @@ ATTENTION_CASES = [
     case("return_lse int", lambda a: {"return_lse": 1}, TypeError, "return_lse is 1"),
     case("config of another dtype", lambda a: {"config": BASE, **all_tensors(
         torch.Tensor.bfloat16)(a)}, TypeError, "q has dtype bfloat16"),
+    case("a list", lambda a: {"q": [1.0]}, TypeError, "q is a list"),
     case("requires grad", lambda a: {"k": a["k"].requires_grad_()},
          NotImplementedError, "k requires"),
     case("unknown argument", lambda a: {"is_causal": True}, TypeError, "is_causal"),

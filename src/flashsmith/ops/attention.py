@@ -127,7 +127,8 @@ def attention(
         if not score_mod is mask_mod is block_mask is None:
             mods = {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
             semantics |= mods
-    is_traced = torch.compiler.is_compiling() or type(q) is not torch.Tensor
+    is_subclass = type(q) is not torch.Tensor and isinstance(q, torch.Tensor)
+    is_traced = torch.compiler.is_compiling() or is_subclass
     attend = call_operator if is_traced and "score_mod" not in semantics else run_attention
     return attend(
         q, k, v,
