@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashsmith.flash_attn as flash
 from flashsmith.integrations import torch_sdpa
+from flashsmith.ops import attention, operators
 from flashsmith.ops.forward import run_attention
 from flashsmith.reference import reference_varlen
-from support.attention import replace_attention
 from support.minilm import (
     PADDING_SIDES,
     SENTENCES,
@@ -41,11 +41,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Those of flashsmith's attention."""
     found: list[object] = []
 
-    def recorded(*tensors: torch.Tensor, **keywords: Any) -> Any:
-        found.append(keywords)
-        return run_attention(*tensors, **keywords)
+    def recorded(*arguments: Any) -> Any:
+        found.append(arguments)
+        return run_attention(*arguments)
 
-    replace_attention(monkeypatch, recorded)
+    for module in (attention, operators):
+        monkeypatch.setattr(module, "run_attention", recorded)
     return found
 
 

@@ -14,9 +14,9 @@ from support.paths import ROOT, TESTS
 
 INSTALL = "import flashsmith\nflashsmith.install_as_flash_attn()\n"
 BY_REFERENCE = (
-    "from flashsmith.ops import attention, operators\n"
-    "from support.attention import attention_by_reference\n"
-    "attention.run_attention = operators.run_attention = attention_by_reference\n"
+    "import pytest\n"
+    "from support.attention import attention_by_reference, replace_attention\n"
+    "replace_attention(pytest.MonkeyPatch(), attention_by_reference)\n"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from flashsmith.ops import attention, operators
+from flashsmith.ops.forward import run_attention
 from flashsmith.reference import reference_varlen
 
 
@@ -31,6 +33,14 @@ def attention_by_reference(
 
 
 def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
-    """Has what is launched computed otherwise, in direct calls and in operators."""
+    """Has what is launched computed by a function of ``attention``'s keywords, in direct calls and
+    in operators."""
+    names = [*inspect.signature(run_attention).parameters][:-1]
+
+    def run(*arguments: Any) -> Any:
+        *given, semantics = arguments if len(arguments) > len(names) else (*arguments, None)
+        q, k, v, *rest = given
+        return function(q, k, v, **dict(zip(names[3:], rest, strict=True)), **(semantics or {}))
+
     for module in (attention, operators):
-        monkeypatch.setattr(module, "run_attention", function)
+        monkeypatch.setattr(module, "run_attention", run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.mods.block_mask import BlockMask
@@ -101,7 +102,7 @@ def attention(
         KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
         DeviceError: The GPU is too old, or refused the launch.
     """
-    semantics: dict[str, Any] = {}
+    semantics: dict[str, Any] | None = None
     if not (
         alibi_slopes is sinks is bias is None
         and cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
@@ -125,13 +126,8 @@ def attention(
             "seqused_k": seqused_k,
         }
         if not score_mod is mask_mod is block_mask is None:
-            mods = {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
-            semantics |= mods
-    is_subclass = type(q) is not torch.Tensor and isinstance(q, torch.Tensor)
-    is_traced = torch.compiler.is_compiling() or is_subclass
-    attend = call_operator if is_traced and "score_mod" not in semantics else run_attention
-    return attend(
-        q, k, v,
-        causal=causal, softmax_scale=softmax_scale, out=out, config=config, return_lse=return_lse,
-        **semantics,
-    )  # fmt: skip
+            semantics |= {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
+    is_traced = is_compiling() or (type(q) is not torch.Tensor and isinstance(q, torch.Tensor))
+    calls_functions = semantics is not None and "score_mod" in semantics  # which no operator takes
+    attend = call_operator if is_traced and not calls_functions else run_attention
+    return attend(q, k, v, causal, softmax_scale, out, config, return_lse, semantics)

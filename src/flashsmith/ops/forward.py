@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -85,13 +86,12 @@ def run_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *,
     causal: bool,
     softmax_scale: float | None,
     out: torch.Tensor | None,
     config: ForwardKernelConfig | None,
     return_lse: bool,
-    **semantics: Any,
+    semantics: Mapping[str, Any] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``attention`` where nothing traces it: launches now.
 

@@ -7,6 +7,7 @@ cost a call more than the rest of its host code does.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,22 +46,23 @@ def call_operator(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *,
+    causal: bool,
+    softmax_scale: float | None,
     out: torch.Tensor | None,
     config: ForwardKernelConfig | None,
     return_lse: bool,
-    window_size: tuple[int, int] = (-1, -1),
-    **semantics: Any,
+    semantics: Mapping[str, Any] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention``, as one operator to whatever traces it.
+    """``run_attention``, as one operator to whatever traces it.
 
     Args, returns: as there; without score_mod, mask_mod and block_mask.
     """
     refuse_gradients(q=q, k=k, v=v)
-    window_left, window_right = window_size
-    keywords = semantics | {
-        "window_left": window_left,
-        "window_right": window_right,
+    keywords = dict(semantics or {})
+    keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
+    keywords |= {
+        "causal": causal,
+        "softmax_scale": softmax_scale,
         "config": None if config is None else str(config),
         "return_lse": return_lse,
     }
@@ -104,16 +106,13 @@ def _call(
         for name, each in given.items()
         if isinstance(each, torch.Tensor) or each != _DEFAULTS[name]
     }
+    causal, scale = semantics.pop("causal", False), semantics.pop("softmax_scale", None)
+    name = semantics.pop("config", None)
     window = semantics.pop("window_left", -1), semantics.pop("window_right", -1)
     if window != (-1, -1):
         semantics["window_size"] = window
-    config = semantics.pop("config", None)
-    result = run_attention(
-        q, k, v,
-        causal=semantics.pop("causal", False), softmax_scale=semantics.pop("softmax_scale", None),
-        out=out, config=None if config is None else _parsed(config), return_lse=return_lse,
-        **semantics,
-    )  # fmt: skip
+    config = None if name is None else _parsed(name)
+    result = run_attention(q, k, v, causal, scale, out, config, return_lse, semantics)
     return result if isinstance(result, tuple) else (result, _no_lse(q))
 
 
