@@ -8,6 +8,7 @@ from flashsmith.reference.attention import (
     reference_lse,
 )
 from flashsmith.reference.compare import Comparison, compare, compare_lse
+from flashsmith.reference.gradients import Gradients, reference_gradients
 from flashsmith.reference.packing import Packing, lse_shape, reference_varlen
 from flashsmith.reference.scores import TANH_APPROX_ERROR, score_error, score_range
 from flashsmith.reference.semantics import Semantics
@@ -15,6 +16,7 @@ from flashsmith.reference.semantics import Semantics
 __all__ = [
     "TANH_APPROX_ERROR",
     "Comparison",
+    "Gradients",
     "Packing",
     "Semantics",
     "attention_with_rounded_weights",
@@ -24,6 +26,7 @@ __all__ = [
     "lse_tolerance",
     "reference_attention",
     "reference_by_head",
+    "reference_gradients",
     "reference_lse",
     "reference_varlen",
     "score_error",
