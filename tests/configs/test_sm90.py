@@ -320,3 +320,32 @@ def test_another_dtype_keeps_the_tiles_and_its_own_room_for_a_stale_maximum() ->
             assert moved == replace(config, dtype=dtype, **lazy)
             largest = 4 if config.stale_maximum and dtype == DType.FP16 else 8
             assert moved.lazy_rescale_log2 == min(config.lazy_rescale_log2, largest)
+
+
+@pytest.mark.parametrize(
+    ("tile", "with_alibi", "with_bias"),
+    [
+        ((64, 256, 64, 4), (256, 64, 4), (192, 64, 3)),
+        ((64, 192, 128, 3), (192, 112, 3), (192, 96, 3)),
+        ((128, 192, 80, 3), (192, 64, 3), (128, 80, 2)),
+        ((128, 128, 128, 2), (128, 128, 2), (128, 112, 2)),
+        ((256, 128, 64, 2), (128, 32, 2), (128, 32, 2)),
+        ((256, 64, 64, 1), (64, 64, 1), (64, 32, 1)),
+    ],
+)
+def test_scores_that_know_their_place_keep_the_warpgroups_that_have_registers(
+    tile: tuple[int, ...], with_alibi: tuple[int, ...], with_bias: tuple[int, ...]
+) -> None:
+    """As ptxas has it: one step further all of these spill."""
+    d_head, B_r, B_c, n = tile
+    ping_pong = {"ping_pong": n > 1, "overlap_tiles": False, "n_stages": 2}
+    config = replace(BASE, d_head=d_head, B_r=B_r, B_c=B_c, n_warpgroups=n, **ping_pong)
+    assert config.with_room_for(Variant(causal=True)) == config
+    alibi, function, bias = (
+        Variant(alibi=True, ragged=True), Variant(score=1), Variant(alibi=True, bias=True),
+    )  # fmt: skip
+    for variant, expected in ((alibi, with_alibi), (function, with_alibi), (bias, with_bias)):
+        roomy = config.with_room_for(variant)
+        assert (roomy.B_r, roomy.B_c, roomy.n_warpgroups) == expected
+        assert roomy.Q_steps_in_registers == 0
+        assert roomy.with_room_for(variant) == roomy

@@ -57,8 +57,9 @@ def call_operator(
 
     Args, returns: as there; without score_mod, mask_mod and block_mask.
     """
-    refuse_gradients(q=q, k=k, v=v)
     keywords = dict(semantics or {})
+    tensors = {name: each for name, each in keywords.items() if isinstance(each, torch.Tensor)}
+    refuse_gradients(q=q, k=k, v=v, **tensors)
     keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
     keywords |= {
         "causal": causal,

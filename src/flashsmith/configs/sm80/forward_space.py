@@ -102,13 +102,9 @@ _RULE = {
     256: ((128, 64, 8), (2, 2, 0), True),
 }
 # Half the rows, where queries see no more keys than this: a third block fits on a multiprocessor.
+# Of the d_heads that are missing the rule's tile is the smallest.
 _SMALL = ((64, 64, 4), (0, 2, 0), False)
-_SMALL_UP_TO = {
-    64: 2048,
-    96: 64,
-    128: 256,
-    256: 256,
-}  # of the others the rule's tile is the smallest
+_SMALL_UP_TO = {64: 2048, 96: 64, 128: 256, 256: 256}
 
 
 def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:

@@ -85,9 +85,8 @@ FLASHSMITH_DEVICE int32_t bitwise_right_shift(int32_t x, int32_t count) {
 
 // ---- distances ----
 
-// How far a key lies behind a place, ahead of one, and from the first key, as to_float of the
-// difference: one conversion for a lane's row, and an addition for each key. Beyond 2^24 two
-// roundings instead of one.
+// How far a key lies behind a place, or ahead of one: to_float of the difference, by one conversion
+// for a lane's row and one addition for each key. Beyond 2^24 it is rounded twice.
 FLASHSMITH_DEVICE float keys_behind(int32_t place, const Key &key) {
   return static_cast<float>(sub(place, key.first)) - static_cast<float>(key.column);
 }
