@@ -15,6 +15,10 @@ os.environ.setdefault("FLASHSMITH_CACHE_DIR", str(ROOT / "build" / "test-cache")
 # Which kernel serves does not depend on what was built before.
 os.environ.setdefault("FLASHSMITH_BACKGROUND_BUILD", "off")
 
+# Tensors are small, and the workers of pytest-xdist fill the cores: more threads of torch's only
+# wait for each other. Set before torch is loaded, and for the programs that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 from filelock import FileLock
 
