@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
+from itertools import combinations
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import emulation
 from support.kernels import BY_FAMILY, SAMPLES, SOME, Samples, both_variants
 from support.problems import Emulated, assert_correct, assert_lse, random_qkv, run, run_with_lse
-from support.sm80_kernels import BASE, DECLARED, DECLARED_INSTANCES, KNOBS
+from support.sm80_kernels import BASE, DECLARED, DECLARED_INSTANCES, KNOBS, SAMPLED_INSTANCES
 from support.sm90_kernels import LAST, VARIED
 
 SMALL = {"B_c", "B_r", "d_head", "dtype", "n_stages", "heads_per_group"}  # fields of many values
@@ -53,8 +54,17 @@ def test_the_declared_set_is_complete() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("instance", DECLARED_INSTANCES, ids=lambda i: i.slug)
-def test_every_declared_kernel_of_sm80(instance: KernelId, emulated: Emulated) -> None:
+def test_the_sample_has_any_two_values_that_a_declared_kernel_has_at_once() -> None:
+    def pairs(instances: list[KernelId]) -> set[tuple[object, ...]]:
+        values = [[*asdict(i.config).items(), i.variant] for i in instances]
+        return {pair for each in values for pair in combinations(each, 2)}
+
+    assert {KernelId(cfg) for cfg in KNOBS.values()} < {*SAMPLED_INSTANCES} < {*DECLARED_INSTANCES}
+    assert pairs(SAMPLED_INSTANCES) == pairs(DECLARED_INSTANCES)
+
+
+@pytest.mark.parametrize("instance", SAMPLED_INSTANCES, ids=lambda i: i.slug)
+def test_declared_kernels_of_sm80(instance: KernelId, emulated: Emulated) -> None:
     """Of several blocks of keys, the last one ragged."""
     qkv = random_qkv(instance.config, 200)
     assert_correct(run(emulated(instance), qkv), qkv, instance)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import combinations, product
 
 from flashsmith.configs import (
     CAUSAL,
@@ -17,6 +18,7 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.configs.families import SM80_FORWARD
+from support.samples import covering
 
 PROGRESSION = get_kernel_progression_configs()
 BASE = PROGRESSION[3]  # async+eager+swizzled+load_2_2_2_tiles
@@ -81,3 +83,14 @@ DECLARED_INSTANCES = [
     *(KernelId(c, FULL) for c in sorted({*DECLARED, *KNOBS.values()})),
     *(KernelId(c, CAUSAL) for c in _ends_of_each_tile()),
 ]
+
+
+def _triples(instance: KernelId) -> Iterator[tuple[object, ...]]:
+    """Any three values that it has at once, of knobs and the variant."""
+    return combinations([*asdict(instance.config).items(), instance.variant], 3)
+
+
+# What the emulator runs of these: each knob turned, and each triple.
+SAMPLED_INSTANCES = sorted(
+    {*covering(DECLARED_INSTANCES, _triples), *(KernelId(c, FULL) for c in KNOBS.values())}
+)
