@@ -11,12 +11,31 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import flashsmith
 import flashsmith.flash_attn as flash
+from flashsmith.configs import KernelId, Variant
 from flashsmith.flash_attn import flash_attn_interface
 from flashsmith.integrations import torch_sdpa
+from flashsmith.jit import Target
 from flashsmith.reference import reference_varlen
+from flashsmith.runtime import load_kernels
+from flashsmith.selection import select_config
 from support.models import IDS, PADDING, assert_as_eager, tiny_model
 
 CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
+# What the calls below mean, most of them of rows that are shorter than the kernel's.
+VARIANTS = (
+    "causal", "alibi", "sinks", "causal+ragged", "ragged", "alibi+ragged", "sinks+ragged",
+    "padded", "causal+padded", "bias+padded", "causal+bias+padded", "causal+window+padded",
+    "causal+window+sinks+padded", "ragged+padded", "causal+ragged+padded",
+    "causal+sinks+ragged+padded", "causal+window+sinks+ragged+padded",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    """All at once, with one list of kernels and one link."""
+    config = select_config(random(1, 9, 2, 64))
+    kernels = [KernelId(config, Variant.from_name(name)) for name in VARIANTS]
+    load_kernels(kernels, Target.emulator())
 
 
 def random(*shape: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.configs import VARIANTS, KernelId
+from flashsmith.configs import VARIANTS, KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.runtime import load_kernels
 from support.bad_input import MARK, Arguments, Case, assert_refused, case
@@ -26,7 +26,8 @@ LENGTHS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    kinds = (*VARIANTS, *SINGLE)
+    packed = map(Variant.from_name, ("ragged", "alibi+ragged", "bias+ragged"))
+    kinds = (*VARIANTS, *SINGLE, *packed)
     load_kernels([KernelId(cfg, v) for cfg in FAMILIES.values() for v in kinds], Target.emulator())
 
 

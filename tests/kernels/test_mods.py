@@ -12,11 +12,18 @@ import torch
 from torch.nn.attention import flex_attention
 
 import flashsmith
-from flashsmith.configs import ForwardKernelConfig, Variant, parse_kernel_name_into_config
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    KernelId,
+    Variant,
+    parse_kernel_name_into_config,
+)
+from flashsmith.jit import Target
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.ops.launch import kernel_for
 from flashsmith.ops.semantics import Semantics
 from flashsmith.reference import compare
+from flashsmith.runtime import load_kernels
 from flashsmith.runtime.emulation import emulation
 
 # One of each family, with blocks of few keys, so that there are several.
@@ -56,6 +63,16 @@ MODS = {
         lambda b, h, q, k: (q > 10) & (q >= k),
     ),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    """All at once, with one list of kernels and one link."""
+    q, k = torch.zeros(BATCH, N_Q, HEADS, 64).half(), torch.zeros(BATCH, N_K, 1, 64).half()
+    meanings = [Semantics(score_mod=mod.score, mask_mod=mod.mask) for mod in MODS.values()]
+    variants = [meaning.spec(q, k).extras.variant for meaning in meanings]
+    kernels = [KernelId(config, variant) for config in CONFIGS for variant in variants]
+    load_kernels(kernels, Target.emulator())
 
 
 def tensors(config: ForwardKernelConfig, heads_kv: int = 1) -> list[torch.Tensor]:

@@ -12,10 +12,16 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.configs import ForwardKernelConfig, KernelId, parse_kernel_name_into_config
+from flashsmith.configs import (
+    VARIANTS,
+    ForwardKernelConfig,
+    KernelId,
+    Variant,
+    parse_kernel_name_into_config,
+)
 from flashsmith.jit import Target
 from flashsmith.ops import launch
-from flashsmith.runtime import Kernel, find_kernel
+from flashsmith.runtime import Kernel, find_kernel, load_kernels
 from flashsmith.runtime.extras import FULL_EXTRAS
 from flashsmith.selection import choose, select_config
 from support.bad_input import misaligned
@@ -29,6 +35,13 @@ QUEUE = parse_kernel_name_into_config(
 BOTH = pytest.mark.parametrize("cfg", [BASE, STORED], ids=["sm80", "sm90"])
 HEADS = 2
 LENGTH = 64
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    """All at once, with one list of kernels and one link."""
+    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "ragged"))]
+    load_kernels([KernelId(cfg, v) for cfg in (BASE, STORED) for v in variants], Target.emulator())
 
 
 def in_memory(memory: torch.Tensor, cfg: ForwardKernelConfig, heads_first: bool) -> Tensors:
