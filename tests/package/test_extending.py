@@ -19,10 +19,10 @@ import pytest
 
 import flashsmith
 from flashsmith.configs import CONFIG_CLASSES
-from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.headers import HeaderTree
 from flashsmith.ops import operators
 from flashsmith.runtime.extras import Extras
+from support.caches import start_cache
 
 PACKAGE = Path(flashsmith.__file__).parent
 INCLUDE = "csrc/include/flashsmith"
@@ -36,13 +36,9 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, program: str) -> str:
-    """What a program prints that imports the copy and compiles into a cache of its own.
-
-    What the copy does not change is taken from the cache of the tests.
-    """
+    """What a program prints that imports the copy and compiles into a cache of its own."""
     cache = copy.parent.parent / "cache"
-    for folder in KernelCache().objects.glob("[he]*-*"):
-        shutil.copytree(folder, cache / "objects" / folder.name)
+    start_cache(cache)
     environment = os.environ | {
         "PYTHONPATH": str(copy.parent),
         "FLASHSMITH_CACHE_DIR": str(cache),
