@@ -38,7 +38,7 @@ from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
 from flashsmith.selection import gpus_with_tables, served_instances
 from flashsmith.selection.choose import choose, forget_tables
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
-from support.caches import start_cache
+from support.caches import kernel_free_cache
 
 EMULATOR = Target.emulator()
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
@@ -62,8 +62,8 @@ def test_attention_then_works_with_building_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the emulator, for one dtype and d_head, with every kind of shape."""
-    start_cache(tmp_path / "cache")
-    monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
+    cache = kernel_free_cache(tmp_path / "cache")
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
     monkeypatch.setattr("flashsmith.ops.launch._calls", {})
     for name in ("_loaded", "_found"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from flashsmith.configs import (
 from flashsmith.jit import KernelCache, Target, build_library
 from flashsmith.runtime import load_library
 from flashsmith.selection import select_config
+from support.caches import kernel_free_cache
 from support.problems import TORCH_DTYPES, assert_correct, assert_lse, random_qkv
 from support.sm80_kernels import BASE, DECLARED, RULE
 from support.sm90_kernels import LAST
@@ -194,13 +194,8 @@ def test_threads_do_not_disturb_each_other() -> None:
 
 
 @pytest.fixture
-def kernel_free_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelCache:
-    """The session's cache without its kernels: what all libraries share need not be compiled."""
-    session, cache = KernelCache(), KernelCache(tmp_path / "cache")
-    cache.create()
-    for entry in session.objects.iterdir():
-        if entry.name.startswith(("host-", "emulator-")):
-            shutil.copytree(entry, cache.objects / entry.name)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelCache:
+    cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(cache.root))
     return cache
 
@@ -209,7 +204,7 @@ UNBUILT = replace(BASE, V_mma_load_K_tiles=4, async_copy=False)  # in no set tha
 
 
 def test_a_kernel_is_built_when_it_is_first_called(
-    kernel_free_cache: KernelCache, capfd: pytest.CaptureFixture[str]
+    own_cache: KernelCache, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It says so once, with the time; later calls and other processes find it, and are silent."""
     qkv = random_qkv(UNBUILT, seq_len=64)
@@ -221,13 +216,13 @@ def test_a_kernel_is_built_when_it_is_first_called(
     assert 0.1 < float(second.split()[-2]) < 600
     assert out == ""
 
-    built = list(kernel_free_cache.libraries.iterdir())
+    built = list(own_cache.libraries.iterdir())
     flashsmith.forward(UNBUILT, *qkv)
     assert capfd.readouterr() == ("", "")
 
     other = _forward_in_another_process(UNBUILT)
     assert (other.stdout, other.stderr) == ("(1, 64, 1, 128)\n", "")
-    assert list(kernel_free_cache.libraries.iterdir()) == built
+    assert list(own_cache.libraries.iterdir()) == built
 
 
 def _forward_in_another_process(

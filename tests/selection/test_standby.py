@@ -28,6 +28,7 @@ from flashsmith.ops.attention import attention
 from flashsmith.selection import standby
 from flashsmith.selection.choose import forget_tables, why_chosen
 from flashsmith.selection.standby import at_hand
+from support.caches import kernel_free_cache
 from support.tables import H200, make_entry, write_user_table
 
 # By SystemExit, which ends the thread of a test's own builds.
@@ -229,7 +230,8 @@ def test_attention_switches_to_the_kernel_that_was_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the emulator, with the real compiler."""
-    monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path / "cache"))
+    cache = kernel_free_cache(tmp_path / "cache")
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
     monkeypatch.setattr(standby, "_builds", standby._Builds())
     for name in ("_kernels", "_calls"):

@@ -1,4 +1,4 @@
-"""Caches of a test's own, which do not compile what all the tests have in common."""
+"""Caches of a test's own, for which what all libraries share need not be compiled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from flashsmith.jit import KernelCache, Target, build_library
 from support.sm80_kernels import BASE
 
 
-def start_cache(root: Path) -> None:
-    """Puts the objects of the host and the emulator there, but no kernel and no library."""
+def kernel_free_cache(root: Path) -> KernelCache:
+    """A new cache of the session's objects of the host and the emulator, without any library."""
     build_library([KernelId(BASE)], Target.emulator())
-    for folder in KernelCache().objects.glob("[he]*-*"):
-        shutil.copytree(folder, root / "objects" / folder.name)
+    session, cache = KernelCache(), KernelCache(root)
+    cache.create()
+    for entry in session.objects.iterdir():
+        if entry.name.startswith(("host-", "emulator-")):
+            shutil.copytree(entry, cache.objects / entry.name)
+    return cache
