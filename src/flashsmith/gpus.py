@@ -114,12 +114,17 @@ def get_gpu_architecture(name: str) -> GpuArchitecture:
     capability: tuple[int, ...] | None = find_compute_capability(name)
     if match:
         capability = tuple(int(digits) for digits in match.groups() if digits)
-    for gpu in GPU_ARCHITECTURES:
-        if gpu.compute_capability == capability:
-            return gpu
+    if found := find_architecture(capability):
+        return found
     valid = ", ".join(gpu.name for gpu in GPU_ARCHITECTURES)
     models = ", ".join(GPU_MODELS)
     raise ValueError(f"gpu {name!r} is not known; supported: {valid}, and names with {models}")
+
+
+def find_architecture(capability: tuple[int, ...] | None) -> GpuArchitecture | None:
+    """That of a compute capability; None: it is not in the list."""
+    found = (gpu for gpu in GPU_ARCHITECTURES if gpu.compute_capability == capability)
+    return next(found, None)
 
 
 def find_compute_capability(gpu: str) -> tuple[int, int] | None:

@@ -35,12 +35,13 @@ def attention_by_reference(
 def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
     """Has what is launched computed by a function of ``attention``'s keywords, in direct calls and
     in operators."""
-    names = [*inspect.signature(run_attention).parameters][:-1]
+    signature = inspect.signature(run_attention)
 
     def run(*arguments: Any) -> Any:
-        *given, semantics = arguments if len(arguments) > len(names) else (*arguments, None)
-        q, k, v, *rest = given
-        return function(q, k, v, **dict(zip(names[3:], rest, strict=True)), **(semantics or {}))
+        given = signature.bind(*arguments).arguments
+        q, k, v = (given.pop(name) for name in "qkv")
+        semantics = given.pop("semantics") or {}
+        return function(q, k, v, **given, **semantics)
 
     for module in (attention, operators):
         monkeypatch.setattr(module, "run_attention", run)

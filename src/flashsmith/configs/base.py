@@ -60,6 +60,10 @@ class ForwardKernelConfig(ABC):
             ValueError: `gpu` is not a known architecture.
         """
 
+    def is_buildable(self, gpu: str | None = None) -> bool:
+        """Whether it can be built for `gpu`; None: for the plainest that it runs on."""
+        return not self.problems(gpu or self.minimum_gpu)
+
     @property
     @abstractmethod
     def threads_per_block(self) -> int:

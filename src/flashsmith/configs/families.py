@@ -16,7 +16,7 @@ from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import GPU_ARCHITECTURES, count_multiprocessors, get_gpu_architecture
+from flashsmith.gpus import count_multiprocessors, find_architecture, get_gpu_architecture
 
 FAMILIES = (SM80_FORWARD, SM90_FORWARD)  # from the plainest
 _RATHER = 0.85  # where the model said less than this, measurements always agreed
@@ -77,7 +77,7 @@ class Serving:
         """All that the first choice's family may take here by rule for this dtype and d_head."""
         first, problem = next(iter(self.by_rule)), self.workload.problem
         configs = first.rule_configs(problem.dtype, padded_d_head(problem))
-        return [cfg for cfg in configs if not cfg.problems(self.architecture or cfg.minimum_gpu)]
+        return [cfg for cfg in configs if cfg.is_buildable(self.architecture)]
 
     def why_not(self, config: ForwardKernelConfig) -> str:
         """Why a configuration does not serve the workload; "" if it does."""
@@ -136,6 +136,5 @@ def serving(workload: Workload, gpu: str | None, capability: Capability | None =
 
 def _find_architecture(gpu: str, capability: Capability | None) -> str | None:
     """The name of the GPU's architecture; None: it is newer than this list."""
-    capability = capability or get_gpu_architecture(gpu).compute_capability
-    names = {each.compute_capability: each.name for each in GPU_ARCHITECTURES}
-    return names.get(capability)
+    found = find_architecture(capability) if capability else get_gpu_architecture(gpu)
+    return None if found is None else found.name

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flashsmith import settings
 from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.kernel_id import require_buildable
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.dtype import DType
@@ -73,11 +74,9 @@ class Family:
         if multiprocessors is None:
             return usual
         small = self.small_tiles(problem.dtype, d_head)
-        fitting = [
-            cfg for cfg in (usual, *small) if not cfg.problems(architecture or cfg.minimum_gpu)
-        ]
+        fitting = [cfg for cfg in (usual, *small) if cfg.is_buildable(architecture)]
         if not fitting:
-            raise ValueError(" ".join(usual.problems(architecture or usual.minimum_gpu)))
+            require_buildable(usual, architecture)
         usual = fitting[0]
         costs = {cfg: grid_cost(cfg, problem, multiprocessors) for cfg in fitting}
         best = min(costs, key=lambda cfg: costs[cfg])

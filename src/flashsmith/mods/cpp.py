@@ -37,6 +37,11 @@ _BUFFERS = "const ModBuffers &buffers"
 _INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _FLOAT_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _BITWISE_INFIX = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+# One of the two operands is the key, which arguments have under a name of its own.
+_DISTANCES = {
+    "keys_behind": "mods::keys_behind({0}, key)",
+    "keys_ahead": "mods::keys_ahead(key, {1})",
+}
 _CPP_TYPES = {
     "float32": "float",
     "float16": "half_t",
@@ -141,9 +146,8 @@ def _value(expression: Expression, place: int) -> str:
         k = int(node.value or 0)
         element = _CPP_TYPES[expression.buffers[k].element]
         return f"mods::load<{element}>({', '.join(['buffers', str(k), *operands])})"
-    if name in ("keys_behind", "keys_ahead"):
-        arguments = ["key" if operand == "key.index()" else operand for operand in operands]
-        distance = f"mods::{name}({', '.join(arguments)})"
+    if name in _DISTANCES:
+        distance = _DISTANCES[name].format(*operands)
         return f"mods::abs({distance})" if node.value == "abs" else distance
     if name == "where":
         return "{} ? {} : {}".format(*operands)

@@ -111,5 +111,4 @@ def _measured(row: Row) -> Measured:
 
 
 def _can_serve(row: Measured, workload: Workload) -> bool:
-    config = row.config
-    return config.serves(workload.problem) and not config.problems(config.minimum_gpu)
+    return row.config.serves(workload.problem) and row.config.is_buildable()

@@ -65,4 +65,4 @@ def that_run_on(configs: Iterable[ForwardKernelConfig], device: str) -> list[For
     """Those that can be built for ``device``, each once; the emulator runs all."""
     (arch, *_) = target_of(torch.device(device)).archs or (None,)
     unique = dict.fromkeys(configs)
-    return [cfg for cfg in unique if not cfg.problems(arch or cfg.minimum_gpu)]
+    return [cfg for cfg in unique if cfg.is_buildable(arch)]

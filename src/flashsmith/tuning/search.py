@@ -78,7 +78,7 @@ def make_plan(
     taken: dict[TuningKey, Workload] = {}
     for workload in workloads:
         served = serving(workload, gpu, capability)
-        fitting = [cfg for cfg in configs if not served.why_not(cfg) and not cfg.problems(arch)]
+        fitting = [cfg for cfg in configs if not served.why_not(cfg) and cfg.is_buildable(arch)]
         if not fitting:
             raise ValueError(
                 f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "

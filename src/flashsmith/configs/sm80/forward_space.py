@@ -86,7 +86,7 @@ def get_kernel_progression_configs(
         for features in _PROGRESSION
     )
     configs = [parse_kernel_name_into_config(name) for name in names]
-    buildable = [config for config in configs if not config.problems(config.minimum_gpu)]
+    buildable = [config for config in configs if config.is_buildable()]
     return cast("list[FlashForwardKernelConfig]", buildable)
 
 
