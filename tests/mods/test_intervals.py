@@ -66,6 +66,10 @@ def integers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.builds(
             lambda p: lambda q, k: ((p[0](q, k) > k) & ~(p[1](q, k) == q) | (q > 2)).int(), two
         ),
+        st.builds(
+            lambda p: lambda q, k: (p[0](q, k) * 0.3).clamp(-(p[1](q, k) * 0.7).relu(), 9.5).int(),
+            two,
+        ),
         st.builds(lambda f: lambda q, k: torch.isnan(REALS[f(q, k)]).int() + k, inner),
     )
 
@@ -129,6 +133,8 @@ def test_bounds_are_as_narrow_as_masks_need() -> None:
         (lambda q, k: ~((q > k) ^ (k > 5)), (10, 20), (6, 9), True),
         (lambda q, k: torch.where(q > k, q, k) >= 6, (10, 20), (6, 9), True),
         (lambda q, k: torch.maximum(q, k) - torch.minimum(q, k) < 15, (10, 20), (6, 9), True),
+        (lambda q, k: (q * 0.5).clamp(6, 7) > k / 2, (10, 20), (6, 9), True),
+        (lambda q, k: (q * 0.5).detach() > k / 2, (10, 20), (6, 9), True),
         (lambda q, k: q / 2 + 0.5 > k * -1.5, (10, 20), (6, 9), True),
         (lambda q, k: torch.exp(q / 2) > 1, (10, 10), (6, 9), True),
         (lambda q, k: torch.exp(q / 2) > 1, (10, 11), (6, 9), None),

@@ -149,6 +149,23 @@ def test_equal_values_stand_once() -> None:
     assert sum(node.operation == "sub" for node in mods.expression.nodes) == 1
 
 
+def test_limits_are_told_from_extremes_where_they_have_derivatives() -> None:
+    def operations(function: Callable[..., Any]) -> list[str]:
+        return [node.operation for node in trace(function).expression.nodes if node.operands]
+
+    assert operations(lambda s, b, h, q, k: s.clamp(0, 1)) == ["clamp_min", "clamp_max"]
+    assert operations(lambda s, b, h, q, k: torch.relu(s)) == ["clamp_min"]
+    assert operations(lambda s, b, h, q, k: torch.maximum(s, s * 2)) == ["mul", "maximum"]
+    whole = lambda s, b, h, q, k: torch.relu(q.clamp(k, 9)) * 1.0  # noqa: E731
+    assert operations(whole) == ["maximum", "minimum", "maximum", "to_float", "mul"]
+
+
+def test_what_is_detached_is_noted_of_floats_alone() -> None:
+    same = trace(lambda s, b, h, q, k: s * q).expression
+    assert trace(lambda s, b, h, q, k: s * q.detach()).expression == same
+    assert trace(lambda s, b, h, q, k: s.detach() * q).expression != same
+
+
 def test_the_hash_knows_no_names_and_no_shapes() -> None:
     slopes, renamed = torch.rand(4), torch.rand(9)
 

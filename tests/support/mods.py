@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from flashsmith.mods.buffers import arguments
-from flashsmith.mods.cpp import HEADER, policy
+from flashsmith.mods.cpp import GRADIENT_HEADER, HEADER, gradient, policy
 from flashsmith.mods.trace import Mods
 from support.emulator_program import CXX, FLAGS
 from support.paths import CSRC
@@ -21,6 +21,7 @@ _PROGRAM = """\
 #include <vector>
 
 #include "{header}"
+#include "{gradient_header}"
 
 using namespace flashsmith;
 
@@ -31,6 +32,8 @@ void emulator::thread_load_global(void *registers, const void *global, int bytes
 
 {policies}
 
+static_assert(UserScoreGradient<0>::kIsOne);
+
 template <typename T>
 std::vector<T> read(FILE *file, size_t n) {{
   std::vector<T> values(n);
@@ -38,7 +41,7 @@ std::vector<T> read(FILE *file, size_t n) {{
   return values;
 }}
 
-template <typename Policy>
+template <typename Policy, typename Gradient>
 void run(const char *inputs, const char *outputs) {{
   FILE *in = std::fopen(inputs, "rb"), *out = std::fopen(outputs, "wb");
   const auto counts = read<int32_t>(in, 2);  // of rows and of tensors
@@ -60,8 +63,9 @@ void run(const char *inputs, const char *outputs) {{
     const Key key{{kv[i] - column, column}};
     const float changed = Policy::score(score[i], b[i], h[i], q[i], key, buffers);
     const float visible = Policy::visible(b[i], h[i], q[i], key, buffers);
-    std::fwrite(&changed, sizeof(float), 1, out);
-    std::fwrite(&visible, sizeof(float), 1, out);
+    const float factor = Gradient::factor(score[i], b[i], h[i], q[i], key, buffers);
+    const float row[] = {{changed, visible, factor}};
+    std::fwrite(row, sizeof(row), 1, out);
   }}
   std::fclose(out);
 }}
@@ -80,15 +84,17 @@ class Policies:
         self.folder = folder
         self.mods = dict(mods)
         self._numbers = {name: number for number, name in enumerate(self.mods)}
-        texts = {each.expression.number: policy(each.expression) for each in self.mods.values()}
+        expressions = [each.expression for each in self.mods.values()]
+        texts = {each.number: policy(each) + gradient(each) for each in expressions}
         source = folder / "policies.cpp"
         calls = "".join(
-            f"  if (number == {i}) run<UserScore<{each.expression.number:#x}>>"
+            f"  if (number == {i}) run<UserScore<{each.number}>, UserScoreGradient<{each.number}>>"
             "(arguments[2], arguments[3]);\n"
-            for i, each in enumerate(self.mods.values())
+            for i, each in enumerate(expressions)
         )
         policies = f"namespace flashsmith {{\n{''.join(texts.values())}}}\n"
-        source.write_text(_PROGRAM.format(header=HEADER, policies=policies, calls=calls))
+        headers = {"header": HEADER, "gradient_header": GRADIENT_HEADER}
+        source.write_text(_PROGRAM.format(**headers, policies=policies, calls=calls))
         sources = [str(source), str(CSRC / "emulator/convert.cpp")]
         warnings = ["-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror"]
         address = ["-fsanitize=address", "-include", "cstdlib"]
@@ -99,6 +105,14 @@ class Policies:
         self, name: str, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The scores and what is visible, for each row of the inputs."""
+        rows = self._run(name, inputs)
+        return rows[:, 0], rows[:, 1] != 0
+
+    def factors(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The derivatives of the scores, for each row of the inputs."""
+        return self._run(name, inputs)[:, 2]
+
+    def _run(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         mods = self.mods[name]
         n = len(inputs["q"])
         parts = [_ints(n, len(mods.buffers))]
@@ -110,8 +124,7 @@ class Policies:
         read.write_bytes(b"".join(parts))
         program = [self.folder / "policies", str(self._numbers[name]), read, written]
         subprocess.run(program, check=True)
-        rows = torch.frombuffer(bytearray(written.read_bytes()), dtype=torch.float32).view(n, 2)
-        return rows[:, 0], rows[:, 1] != 0
+        return torch.frombuffer(bytearray(written.read_bytes()), dtype=torch.float32).view(n, 3)
 
 
 def _ints(*values: int) -> bytes:

@@ -28,8 +28,8 @@ def describe(tensor: torch.Tensor) -> Buffer:
         raise ValueError(f"{words} is too large: indices are 32-bit integers")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            f"{words} requires a gradient, and there is no backward kernel yet; call under "
-            "torch.no_grad(), or detach it"
+            f"{words} requires a gradient; gradients by captured tensors are not computed: call "
+            "under torch.no_grad(), or detach it"
         )
     return Buffer(element, tensor.dim())
 

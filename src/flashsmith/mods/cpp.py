@@ -1,4 +1,4 @@
-"""An expression -> the C++ policy of a kernel, a specialisation of UserScore."""
+"""An expression -> the C++ policies of kernels, specialisations of UserScore and its gradient."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flashsmith.mods.derivative import derivative
 from flashsmith.mods.expression import Expression, Node
 from flashsmith.mods.graph import INT_MIN
-from flashsmith.mods.operations import Kind
+from flashsmith.mods.operations import LIMITS, Kind
 
 HEADER = "flashsmith/mods/arithmetic.cuh"
+GRADIENT_HEADER = "flashsmith/mods/gradient.cuh"
 
 _NORMAL = 2.0**-125  # float32's smallest normal number is half of it
 
@@ -30,6 +32,16 @@ struct UserScore<{number:#x}> {{
 {visible}  }}
 }};
 """
+_GRADIENT = """\
+template <>
+struct UserScoreGradient<{number:#x}> {{
+  static constexpr bool kIsOne = {is_one};
+
+  static FLASHSMITH_DEVICE float factor({arguments}) {{
+{factor}  }}
+}};
+"""
+_SCORE = {"score": "float score"}
 _POSITION = {"b": "int b", "h": "int h", "q": "int q", "kv": "Key key"}
 _BUFFERS = "const ModBuffers &buffers"
 
@@ -60,10 +72,23 @@ def policy(expression: Expression) -> str:
         number=number,
         changes=str(changes).lower(),
         hides=str(hides).lower(),
-        score_arguments=_arguments(expression, expression.score, {"score": "float score"}),
+        score_arguments=_arguments(expression, expression.score, _SCORE),
         score=_body(expression, expression.score, "score"),
         visible_arguments=_arguments(expression, expression.visible, {}),
         visible=_body(expression, expression.visible, "true"),
+    )
+
+
+def gradient(expression: Expression) -> str:
+    """The text of ``UserScoreGradient`` of the expression's number, which needs both headers and
+    namespace flashsmith."""
+    slope = _with_distances(derivative(expression))
+    root = slope.nodes[slope.score or 0]
+    return _GRADIENT.format(
+        number=expression.number,
+        is_one=str(root.operation == "constant" and root.value == 1).lower(),
+        arguments=_arguments(slope, slope.score, _SCORE),
+        factor=_body(slope, slope.score, "1.f"),
     )
 
 
@@ -146,6 +171,8 @@ def _value(expression: Expression, place: int) -> str:
         k = int(node.value or 0)
         element = _CPP_TYPES[expression.buffers[k].element]
         return f"mods::load<{element}>({', '.join(['buffers', str(k), *operands])})"
+    if name == "detach":
+        return operands[0]
     if name in _DISTANCES:
         distance = _DISTANCES[name].format(*operands)
         return f"mods::abs({distance})" if node.value == "abs" else distance
@@ -156,7 +183,7 @@ def _value(expression: Expression, place: int) -> str:
     infix = _INFIX | _BITWISE_INFIX | (_FLOAT_INFIX if node.kind is Kind.FLOAT else {})
     if name in infix:
         return f"{operands[0]} {infix[name]} {operands[1]}"
-    return f"mods::{name}({', '.join(operands)})"
+    return f"mods::{LIMITS.get(name, name)}({', '.join(operands)})"
 
 
 def _inverse(divisor: Node) -> str | None:

@@ -19,6 +19,16 @@ class Graph:
         self.buffers: list[Buffer] = []
         self._places: dict[tuple[object, ...], int] = {}
 
+    @classmethod
+    def of(cls, expression: Expression) -> Graph:
+        """To go on from an expression, whose values and buffers keep their places."""
+        graph = cls()
+        graph.buffers += expression.buffers
+        for place, node in enumerate(expression.nodes):
+            graph.nodes.append(node)
+            graph._places.setdefault(_key(node), place)
+        return graph
+
     def kind(self, place: int) -> Kind:
         return self.nodes[place].kind
 
@@ -80,12 +90,15 @@ class Graph:
         return canonical(self.nodes, score, visible, self.buffers)
 
     def _add(self, node: Node) -> int:
-        # -0.0 equals 0.0 and NaN nothing, as values; as texts they are told apart.
-        key = (node.operation, node.kind, node.operands, repr(node.value))
-        place = self._places.setdefault(key, len(self.nodes))
+        place = self._places.setdefault(_key(node), len(self.nodes))
         if place == len(self.nodes):
             self.nodes.append(node)
         return place
+
+
+def _key(node: Node) -> tuple[object, ...]:
+    """-0.0 equals 0.0 and NaN nothing, as values; as texts they are told apart."""
+    return (node.operation, node.kind, node.operands, repr(node.value))
 
 
 def _float32(value: float) -> float:

@@ -73,6 +73,7 @@ _FUNCTIONS = (
     "ceil",
     "round",
     "trunc",
+    "detach",
 )
 
 OPERATIONS: dict[str, Operation] = {
@@ -86,6 +87,8 @@ OPERATIONS: dict[str, Operation] = {
     "pow": _ARITHMETIC,
     "minimum": _ARITHMETIC,
     "maximum": _ARITHMETIC,
+    "clamp_min": Operation(2, Kind.FLOAT),
+    "clamp_max": Operation(2, Kind.FLOAT),
     "atan2": Operation(2, Kind.FLOAT),
     "neg": Operation(1, Kind.INT),
     "abs": Operation(1, Kind.INT),
@@ -107,5 +110,9 @@ OPERATIONS: dict[str, Operation] = {
     "to_bool": Operation(1, Kind.BOOL, gives=Kind.BOOL),
     **dict.fromkeys(_FUNCTIONS, _FUNCTION),
 }
+
+# Where both operands are equal, the derivative of a limit is that of the first, and maximum and
+# minimum have half of each; the values are the same.
+LIMITS = {"clamp_min": "maximum", "clamp_max": "minimum"}
 
 CONVERSIONS = {Kind.FLOAT: "to_float", Kind.INT: "to_int", Kind.BOOL: "to_bool"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashsmith.mods.operations import CONVERSIONS, OPERATIONS, Kind
+from flashsmith.mods.operations import CONVERSIONS, LIMITS, OPERATIONS, Kind
 from flashsmith.mods.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _operation(name: str) -> Call:
     return call
 
 
-def _rounding(name: str) -> Call:
+def _of_floats(name: str) -> Call:
     def call(tracer: Tracer, x: Any) -> Proxy:
         whole = _kind(tracer, x) is not Kind.FLOAT
         return Proxy(tracer, tracer.place(x)) if whole else tracer.apply(name, x)
@@ -162,13 +162,19 @@ def _clamp(tracer: Tracer, x: Any, min: Any = None, max: Any = None) -> Proxy:  
     if min is None and max is None:
         raise ValueError("at least one of min and max is needed")
     if min is not None:
-        x = tracer.apply("maximum", x, min)
-    return x if max is None else tracer.apply("minimum", x, max)
+        x = _limit(tracer, "clamp_min", x, min)
+    return x if max is None else _limit(tracer, "clamp_max", x, max)
+
+
+def _limit(tracer: Tracer, name: str, x: Any, limit: Any) -> Proxy:
+    if Kind.FLOAT not in (_kind(tracer, x), _kind(tracer, limit)):
+        name = LIMITS[name]
+    return tracer.apply(name, x, limit)
 
 
 def _relu(tracer: Tracer, x: Any, inplace: bool = False) -> Proxy:
     _refuse_in_place(inplace)
-    return tracer.apply("maximum", x, 0)
+    return _limit(tracer, "clamp_min", 0, x)  # at zero its derivative is that of 0, not of x
 
 
 def _silu(tracer: Tracer, x: Any, inplace: bool = False) -> Proxy:
@@ -250,7 +256,7 @@ def _calls() -> dict[str, Call]:
     calls: dict[str, Call] = {
         name: _operation(name) for name in OPERATIONS if name not in CONVERSIONS.values()
     }
-    calls |= {name: _rounding(name) for name in ("floor", "ceil", "round", "trunc")}
+    calls |= {name: _of_floats(name) for name in ("floor", "ceil", "round", "trunc", "detach")}
     calls |= {"add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg, "pow": _pow}
     calls |= {"gt": lambda t, a, b: t.apply("lt", b, a), "ge": lambda t, a, b: t.apply("le", b, a)}
     calls |= {"max": _of_two("maximum"), "min": _of_two("minimum")}
@@ -266,7 +272,7 @@ def _calls() -> dict[str, Call]:
     calls |= {"to": _to, "type": _to, "type_as": _to}
     for name in ("float", "int", "bool", "long", "half", "bfloat16", "double"):
         calls[name] = _converter(getattr(torch, name))
-    calls |= dict.fromkeys(("clone", "contiguous", "detach", "positive"), _identity)
+    calls |= dict.fromkeys(("clone", "contiguous", "positive"), _identity)
     calls |= dict.fromkeys(("item", "tolist"), _item)
     for name, value in (("ones", True), ("zeros", False), ("full", None)):
         calls |= {f"new_{name}": _filled(value), f"{name}_like": _filled(value)}
