@@ -1,10 +1,8 @@
-// The instructions of sm_90: clusters, mbarriers, bulk copies, wgmma, named barriers, register
-// counts.
-#include <algorithm>
+// The instructions of sm_90: clusters, mbarriers, wgmma, named barriers, register counts.
+#include "emulator/async_instructions.h"
+
 #include <atomic>
 #include <cstring>
-
-#include "emulator/block.h"
 
 namespace flashsmith::emulator {
 
@@ -13,16 +11,6 @@ namespace {
 struct Nothing {};
 
 constexpr unsigned kWordBytes = 4;
-
-unsigned checked(Instruction instruction, int value, int least, int most, const char *what) {
-  if (value < least || value > most) {
-    throw Problem{self->lane,
-                  std::to_string(value) + " " + what + ": must be " + std::to_string(least) +
-                      " to " + std::to_string(most),
-                  instruction};
-  }
-  return static_cast<unsigned>(value);
-}
 
 void arrive_at(Instruction instruction, int id, int threads, const Where &where) {
   const Step step{instruction, static_cast<uint32_t>(id), where};
@@ -42,16 +30,6 @@ void arrive_at(Instruction instruction, int id, int threads, const Where &where)
     block.passed(warp, warp.step);
     block.named_barriers.arrive(warp, warp.step.modifier(), static_cast<unsigned>(threads),
                                 warp.step.instruction() == Instruction::named_barrier_sync);
-  });
-}
-
-// A synchronisation that a lane executes alone: a site that can be dropped.
-template <class Operation>
-void site_alone(const Step &step, Operation operation) {
-  if (self->block->drops(step)) return;
-  alone(step, [&](Block &block, Thread &thread) {
-    block.passed(*thread.warp, step);
-    operation(block, thread);
   });
 }
 
@@ -142,15 +120,6 @@ void cluster_sync(Where where) {
 
 // ---- mbarriers ----
 
-namespace {
-
-uint32_t offset_of_barrier(const Block &block, const Thread &thread, const void *barrier) {
-  constexpr unsigned kBarrierBytes = 8;
-  return block.shared.offset(barrier, kBarrierBytes, thread.lane);
-}
-
-}  // namespace
-
 void mbarrier_init(void *barrier, int count, Where where) {
   constexpr int kMostArrivals = (1 << 20) - 1;
   site_alone({Instruction::mbarrier_init, 0, where}, [&](Block &block, Thread &thread) {
@@ -202,69 +171,6 @@ void fence_mbarrier_init(Where where) {
 void fence_proxy_async(Where where) {
   site_alone({Instruction::fence_proxy_async, 0, where}, [](Block &block, Thread &thread) {
     block.clocks.fence(thread.warp->index, thread.lane);
-  });
-}
-
-// ---- bulk tensor copies ----
-
-namespace {
-
-void check_rank(const TensorMap &map, int rank, unsigned lane) {
-  if (static_cast<int>(map.rank) == rank) return;
-  throw Problem{lane, std::to_string(rank) + " coordinates for a tensor map of rank " +
-                          std::to_string(map.rank)};
-}
-
-}  // namespace
-
-void tma_load(void *shared, const TensorMap &map, void *barrier, const int *coordinates, int rank) {
-  const auto own = static_cast<uint16_t>(1u << self->block->rank);
-  tma_load_multicast(shared, map, barrier, own, coordinates, rank);
-}
-
-void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint16_t blocks,
-                        const int *coordinates, int rank) {
-  alone({Instruction::tma_load}, [&](Block &block, Thread &thread) {
-    check_rank(map, rank, thread.lane);
-    const uint32_t bytes = box_bytes(map);
-    const uint32_t destination = block.shared.offset(shared, bytes, kBulkAlignment, thread.lane);
-    const uint32_t offset = offset_of_barrier(block, thread, barrier);
-    check_box(block.global, map, coordinates, GlobalMemory::Use::load, thread.lane);
-    if (blocks == 0) throw Problem{thread.lane, "a mask of no block"};
-    for (int i = 0; i < 16; ++i) {
-      if ((blocks >> i & 1) == 0) continue;
-      block.cluster.peer(thread, i).mbarriers.load(thread, destination, map, offset, coordinates);
-    }
-    ++block.counters.tma_loads;
-    block.counters.tma_load_bytes += bytes;
-  });
-}
-
-void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank) {
-  alone({Instruction::tma_store}, [&](Block &block, Thread &thread) {
-    check_rank(map, rank, thread.lane);
-    block.stores.store(thread, map, shared, coordinates);
-  });
-}
-
-void tma_store_commit_group(Where where) {
-  site_alone({Instruction::tma_store_commit_group, 0, where},
-             [](Block &block, Thread &thread) { block.stores.commit(thread.index); });
-}
-
-void tma_store_wait_group(int pending, Where where) {
-  const Step step{Instruction::tma_store_wait_group, static_cast<uint32_t>(pending), where};
-  site_alone(step, [&](Block &block, Thread &thread) {
-    const unsigned groups = checked(step.instruction(), pending, 0, 255, "groups left pending");
-    block.stores.wait(thread, groups, false);
-  });
-}
-
-void tma_store_wait_group_read(int pending, Where where) {
-  const Step step{Instruction::tma_store_wait_group_read, static_cast<uint32_t>(pending), where};
-  site_alone(step, [&](Block &block, Thread &thread) {
-    const unsigned groups = checked(step.instruction(), pending, 0, 255, "groups left pending");
-    block.stores.wait(thread, groups, true);
   });
 }
 

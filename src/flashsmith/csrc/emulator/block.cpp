@@ -104,11 +104,12 @@ void Block::finish() {
   const Mbarrier *in_flight = mbarriers.in_flight();
   const Thread *arrival = mbarriers.unseen_arrival();
   if (in_flight) {
-    const Thread &issuer = *in_flight->loads[0].issuer;
+    const BulkLoad &load = in_flight->loads[0];
+    const Thread &issuer = *load.issuer;
     const Thread &speaker = issuer.block == this ? issuer : threads_[0];
     fail(*speaker.warp, speaker.lane,
-         "the block ends while tma_load is in flight: nobody has waited for " +
-             in_flight->describe());
+         "the block ends while " + std::string(name(load.instruction())) +
+             " is in flight: nobody has waited for " + in_flight->describe());
   } else if (arrival) {
     fail(warps_[0], 0,
          "the block ends while thread " + std::to_string(arrival->index) +
@@ -158,10 +159,10 @@ void Block::exit(Thread &thread) {
     fail(warp, thread.lane,
          "returns from the kernel while lane " + std::to_string(waiting) +
              " of its warp waits for it in " + warp.step.describe());
-  } else if (stores.unread(thread)) {
+  } else if (const Instruction store = stores.unread(thread); store != Instruction::none) {
     fail(warp, thread.lane,
-         "returns from the kernel while tma_store reads shared memory: needs a "
-         "tma_store_wait_group_read");
+         "returns from the kernel while " + std::string(name(store)) +
+             " reads shared memory: needs a tma_store_wait_group_read");
   } else if (warp.number / kWarpgroupWarps < warpgroups.size() &&
              warpgroups[warp.number / kWarpgroupWarps].in_flight(warp)) {
     fail(warp, thread.lane,

@@ -62,8 +62,8 @@ void store_global(void *global, const void *registers, int bytes, bool active = 
 // ldmatrix.sync.aligned.m8n8.x4[.trans].shared.b16; `row` is this lane's row address.
 void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed);
 
-// stmatrix.sync.aligned.m8n8.x4.shared.b16; `row` is this lane's row address.
-void stmatrix_x4(void *row, const uint32_t (&fragment)[4]);
+// stmatrix.sync.aligned.m8n8.x4[.trans].shared.b16; `row` is this lane's row address.
+void stmatrix_x4(void *row, const uint32_t (&fragment)[4], bool transposed = false);
 
 // mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32, accumulating into `c`.
 // Products are exact; they are added to c in order of k, each sum rounded to fp32.
@@ -108,7 +108,14 @@ void mbarrier_wait_parity(void *barrier, int parity, Where where);  // of the ph
 void fence_mbarrier_init(Where where);  // before bulk copies may name what this thread initialised
 void fence_proxy_async(Where where);    // before bulk copies and wgmma may see generic writes
 
-// ---- bulk tensor copies; thread ----
+// ---- bulk copies; thread ----
+
+// cp.async.bulk.shared::cluster.global: bytes in a row, as tma_load brings a box.
+void bulk_load(void *shared, const void *global, int bytes, void *barrier);
+
+// cp.reduce.async.bulk.global.shared::cta.add.f32: as tma_store; the numbers are added one by one
+// to what other threads and blocks add, too.
+void bulk_add(float *global, const void *shared, int bytes);
 
 // cp.async.bulk.tensor: the box at `coordinates` (one a dimension, the contiguous one first). The
 // source is read, and the bytes appear, when a thread waits for the mbarrier's phase. Elements

@@ -258,28 +258,35 @@ void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed) {
              });
 }
 
-void stmatrix_x4(void *row, const uint32_t (&fragment)[4]) {
+void stmatrix_x4(void *row, const uint32_t (&fragment)[4], bool transposed) {
   constexpr unsigned kRowBytes = 16, kRows = 8, kMatrices = 4;
   MemoryArguments arguments{row, fragment};
-  collective({Instruction::stmatrix_x4}, arguments,
-             [](Block &block, Warp &warp, MemoryArguments **lanes) {
-               uint32_t offsets[kLanes];
-               for (unsigned i = 0; i < kLanes; ++i) {
-                 offsets[i] = block.shared.offset(lanes[i]->to, kRowBytes, i);
-               }
-               block.clocks.loads(warp.index).use(lanes[0]->from);
-               block.shared.write({warp.index, Instruction::stmatrix_x4, true}, offsets, kRowBytes);
-               // Lane i gives elements 2p, 2p + 1 of row g of each matrix.
-               for (unsigned i = 0; i < kLanes; ++i) {
-                 const auto *fragment = static_cast<const uint32_t *>(lanes[i]->from);
-                 const unsigned g = i / 4, p = i % 4;
-                 for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
-                   auto *row = static_cast<uint16_t *>(lanes[matrix * kRows + g]->to);
-                   std::memcpy(&row[2 * p], &fragment[matrix], sizeof(uint32_t));
-                 }
-               }
-               count_shared(block, offsets, kRowBytes);
-             });
+  collective(
+      {Instruction::stmatrix_x4, transposed}, arguments,
+      [](Block &block, Warp &warp, MemoryArguments **lanes) {
+        uint32_t offsets[kLanes];
+        for (unsigned i = 0; i < kLanes; ++i) {
+          offsets[i] = block.shared.offset(lanes[i]->to, kRowBytes, i);
+        }
+        block.clocks.loads(warp.index).use(lanes[0]->from);
+        block.shared.write({warp.index, Instruction::stmatrix_x4, true}, offsets, kRowBytes);
+        // Lane i gives elements 2p, 2p + 1 of row g of each matrix, or of column g if
+        // transposed.
+        const bool transposed = warp.step.modifier() != 0;
+        for (unsigned i = 0; i < kLanes; ++i) {
+          const auto *fragment = static_cast<const uint32_t *>(lanes[i]->from);
+          const unsigned g = i / 4, p = i % 4;
+          for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+            for (unsigned half = 0; half < 2; ++half) {
+              const unsigned along = 2 * p + half;
+              auto *row =
+                  static_cast<uint16_t *>(lanes[matrix * kRows + (transposed ? along : g)]->to);
+              row[transposed ? g : along] = static_cast<uint16_t>(fragment[matrix] >> 16 * half);
+            }
+          }
+        }
+        count_shared(block, offsets, kRowBytes);
+      });
 }
 
 void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, const uint32_t &b1,

@@ -130,7 +130,10 @@ void Counters::add(const Counters &other) {
   named_barriers += other.named_barriers;
 }
 
-Report launch(const Launch &launch, const Options &options) {
+namespace {
+
+// What one grid showed, in any order; sets `dropped_one` if it ran the site that is dropped.
+Report run(const Launch &launch, const Options &options, bool &dropped_one) {
   check(launch, options);
   Grid grid{.launch = launch,
             .options = options,
@@ -149,17 +152,35 @@ Report launch(const Launch &launch, const Options &options) {
   for (std::thread &other : others) other.join();
 
   if (grid.failure) std::rethrow_exception(grid.failure);
-  if (options.dropped && !grid.dropped_one) {
+  dropped_one |= grid.dropped_one;
+  return std::move(grid.report);
+}
+
+}  // namespace
+
+Report launch(const Launch &launch, const Options &options) {
+  return flashsmith::emulator::launch(std::span(&launch, 1), options);
+}
+
+Report launch(std::span<const Launch> launches, const Options &options) {
+  Report all;
+  bool dropped_one = false;
+  for (const Launch &each : launches) {
+    const Report own = run(each, options, dropped_one);
+    all.counters.add(own.counters);
+    all.sites.insert(all.sites.end(), own.sites.begin(), own.sites.end());
+  }
+  if (options.dropped && !dropped_one) {
     const Site &site = *options.dropped;
-    throw std::invalid_argument("emulated launch of " + launch.kernel + ": dropped site " +
+    throw std::invalid_argument("emulated launch of " + launches.back().kernel + ": dropped site " +
                                 site.kind + " at " + site.file + ":" + std::to_string(site.line) +
                                 ":" + std::to_string(site.column) + " never ran");
   }
-  std::vector<Site> &sites = grid.report.sites;
+  std::vector<Site> &sites = all.sites;
   const auto key = [](const Site &s) { return std::tie(s.file, s.line, s.column, s.kind); };
   std::sort(sites.begin(), sites.end(), [&](auto &a, auto &b) { return key(a) < key(b); });
   sites.erase(std::unique(sites.begin(), sites.end()), sites.end());
-  return std::move(grid.report);
+  return all;
 }
 
 }  // namespace flashsmith::emulator

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -86,5 +87,8 @@ struct Fault : std::runtime_error {
 // Runs the whole grid. Throws the Fault of the first block (in grid order) that has one, and
 // std::invalid_argument for a launch that no GPU would take or a dropped site that never ran.
 Report launch(const Launch &launch, const Options &options);
+
+// The same, of grids that run one after the other; the report is of them all.
+Report launch(std::span<const Launch> launches, const Options &options);
 
 }  // namespace flashsmith::emulator

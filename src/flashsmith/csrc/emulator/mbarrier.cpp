@@ -105,25 +105,23 @@ void Mbarriers::wait(Thread &thread, uint32_t offset, unsigned parity, const Ste
   block_.clocks.acquire(thread.warp->index, thread.lane, barrier.completed);
 }
 
-void Mbarriers::load(Thread &thread, uint32_t destination, const TensorMap &map, uint32_t offset,
-                     const int *coordinates) {
+void Mbarriers::load(Thread &thread, BulkLoad load, uint32_t offset) {
   Mbarrier &barrier = find(thread, offset);
   const unsigned warp = thread.warp->index, lane = thread.lane;
   if (!barrier.fenced) {
     throw Problem{lane,
                   "no fence_mbarrier_init has made it known to bulk copies: " + barrier.describe()};
   }
-  const uint32_t bytes = box_bytes(map);
   block_.shared.begin_copy({.component = barrier.component,
                             .epoch = 0,
                             .ordered = block_.clocks.seen(warp, lane),
-                            .instruction = Instruction::tma_load,
+                            .instruction = load.instruction(),
                             .warp = warp,
                             .lane = lane},
-                           destination, bytes);
-  BulkLoad &load = barrier.loads.emplace_back(BulkLoad{map, {}, destination, &thread});
-  for (unsigned i = 0; i < map.rank; ++i) load.coordinates[i] = coordinates[i];
-  expect(barrier, -int64_t{bytes});
+                           load.offset, load.bytes);
+  load.issuer = &thread;
+  barrier.loads.push_back(load);
+  expect(barrier, -int64_t{load.bytes});
   if (!barrier.waiters.empty()) advance(barrier);
 }
 

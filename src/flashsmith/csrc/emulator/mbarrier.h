@@ -8,20 +8,24 @@
 #include <vector>
 
 #include "emulator/clocks.h"
+#include "emulator/instruction.h"
 #include "emulator/tensor_map.h"
 
 namespace flashsmith::emulator {
 
 class Block;
-struct Step;
 struct Thread;
 
-// A bulk copy to shared memory in flight.
+// A bulk copy to shared memory in flight: of a box of a tensor, or of bytes in a row.
 struct BulkLoad {
-  TensorMap map;
-  int coordinates[kMaxTensorRank];
-  uint32_t offset;  // in shared memory
-  const Thread *issuer;
+  TensorMap map{};
+  int coordinates[kMaxTensorRank] = {};
+  const void *row = nullptr;  // null: the box at the coordinates
+  uint32_t offset = 0;        // in shared memory
+  uint32_t bytes = 0;
+  const Thread *issuer = nullptr;
+
+  Instruction instruction() const { return row ? Instruction::bulk_load : Instruction::tma_load; }
 };
 
 struct Mbarrier {
@@ -52,9 +56,8 @@ class Mbarriers {
   void fence(const Thread &thread);
   void arrive(Thread &thread, uint32_t offset, int64_t bytes);
   void wait(Thread &thread, uint32_t offset, unsigned parity, const Step &step);
-  // The box to `destination`, counted by the barrier at `offset`.
-  void load(Thread &thread, uint32_t destination, const TensorMap &map, uint32_t offset,
-            const int *coordinates);
+  // Counted by the barrier at `offset`.
+  void load(Thread &thread, BulkLoad load, uint32_t offset);
 
   // The first that has copies in flight, or nullptr.
   const Mbarrier *in_flight() const;

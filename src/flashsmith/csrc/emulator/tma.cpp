@@ -1,6 +1,7 @@
 #include "emulator/tma.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "emulator/block.h"
@@ -77,6 +78,27 @@ void check_map(const TensorMap &map, unsigned lane) {
   }
 }
 
+void land_box(uint8_t *shared, const BulkLoad &load) {
+  const TensorMap &map = load.map;
+  each_row(map, load.coordinates, [&](const Row &row) {
+    uint8_t line[kMaxRowBytes];
+    std::memset(line, 0, row_bytes(map));
+    if (row.bytes > 0) std::memcpy(line + row.first, row.address, row.bytes);
+    each_chunk(map, load.offset, row.index, [&](uint32_t offset, uint32_t chunk) {
+      std::memcpy(shared + offset, line + chunk, kChunkBytes);
+    });
+  });
+}
+
+// Other blocks, on other host threads, add to the same numbers.
+void add_floats(float *sums, const std::vector<uint8_t> &bytes) {
+  for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+    float value;
+    std::memcpy(&value, &bytes[i * sizeof(float)], sizeof value);
+    std::atomic_ref(sums[i]).fetch_add(value, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 uint32_t box_bytes(const TensorMap &map) {
@@ -102,24 +124,28 @@ void check_box(GlobalMemory &memory, const TensorMap &map, const int *coordinate
   });
 }
 
+void check_row(GlobalMemory &memory, const void *row, int bytes, GlobalMemory::Use use,
+               unsigned lane) {
+  if (bytes <= 0 || bytes % static_cast<int>(kBulkRowAlignment) != 0) {
+    throw Problem{lane, std::to_string(bytes) + " bytes: must be a positive multiple of 16"};
+  }
+  memory.check(row, static_cast<size_t>(bytes), kBulkRowAlignment, use, lane);
+}
+
 void land(Block &block, const BulkLoad &load, unsigned component, uint32_t epoch) {
-  const TensorMap &map = load.map;
   uint8_t *shared = block.shared.data();
-  each_row(map, load.coordinates, [&](const Row &row) {
-    uint8_t line[kMaxRowBytes];
-    std::memset(line, 0, row_bytes(map));
-    if (row.bytes > 0) std::memcpy(line + row.first, row.address, row.bytes);
-    each_chunk(map, load.offset, row.index, [&](uint32_t offset, uint32_t chunk) {
-      std::memcpy(shared + offset, line + chunk, kChunkBytes);
-    });
-  });
+  if (load.row) {
+    std::memcpy(shared + load.offset, load.row, load.bytes);
+  } else {
+    land_box(shared, load);
+  }
   block.shared.land_copy({.component = component,
                           .epoch = epoch,
                           .ordered = nullptr,
-                          .instruction = Instruction::tma_load,
+                          .instruction = load.instruction(),
                           .warp = load.issuer->warp->index,
                           .lane = load.issuer->lane},
-                         load.offset, box_bytes(map));
+                         load.offset, load.bytes);
 }
 
 void BulkStores::store(Thread &thread, const TensorMap &map, const void *shared,
@@ -130,12 +156,26 @@ void BulkStores::store(Thread &thread, const TensorMap &map, const void *shared,
   const uint32_t bytes = box_bytes(map);
   const uint32_t offset = block_.shared.offset(shared, bytes, kBulkAlignment, thread.lane);
   check_box(block_.global, map, coordinates, GlobalMemory::Use::store, thread.lane);
-  Stores &mine = threads_[thread.index];
-  Store &store = mine.stores.emplace_back(Store{map, {}, offset, mine.groups, {}});
+  Store store{.map = map, .offset = offset, .size = bytes};
   std::copy_n(coordinates, map.rank, store.coordinates);
+  issue(thread, store);
+}
+
+void BulkStores::add(Thread &thread, float *sums, const void *shared, int bytes) {
+  check_row(block_.global, sums, bytes, GlobalMemory::Use::store, thread.lane);
+  const auto size = static_cast<uint32_t>(bytes);
+  const uint32_t offset =
+      block_.shared.offset(shared, size_t{size}, kBulkRowAlignment, thread.lane);
+  issue(thread, {.sums = sums, .offset = offset, .size = size});
+}
+
+void BulkStores::issue(Thread &thread, Store store) {
+  Stores &mine = threads_[thread.index];
+  store.group = mine.groups;
   block_.clocks.merge(store.ordered, block_.clocks.seen(thread.warp->index, thread.lane));
   ++block_.counters.tma_stores;
-  block_.counters.tma_store_bytes += bytes;
+  block_.counters.tma_store_bytes += store.size;
+  mine.stores.push_back(std::move(store));
 }
 
 void BulkStores::wait(Thread &thread, unsigned pending, bool read_only) {
@@ -155,19 +195,19 @@ void BulkStores::wait(Thread &thread, unsigned pending, bool read_only) {
 }
 
 void BulkStores::read(Thread &thread, Store &store, uint32_t epoch) {
-  const uint32_t bytes = box_bytes(store.map);
   block_.shared.read({.component = block_.clocks.store(thread.warp->index),
                       .epoch = epoch,
                       .ordered = store.ordered.data(),
-                      .instruction = Instruction::tma_store,
+                      .instruction = store.instruction(),
                       .warp = thread.warp->index,
                       .lane = thread.lane},
-                     store.offset, bytes);
+                     store.offset, store.size);
   const uint8_t *tile = block_.shared.data() + store.offset;
-  store.bytes.assign(tile, tile + bytes);
+  store.bytes.assign(tile, tile + store.size);
 }
 
 void BulkStores::write(const Store &store) {
+  if (store.sums) return add_floats(store.sums, store.bytes);
   const TensorMap &map = store.map;
   each_row(map, store.coordinates, [&](const Row &row) {
     if (row.bytes == 0) return;
@@ -179,10 +219,13 @@ void BulkStores::write(const Store &store) {
   });
 }
 
-bool BulkStores::unread(const Thread &thread) const {
+Instruction BulkStores::unread(const Thread &thread) const {
   const auto found = threads_.find(thread.index);
-  if (found == threads_.end()) return false;
-  return std::ranges::any_of(found->second.stores, [](auto &store) { return store.bytes.empty(); });
+  if (found == threads_.end()) return Instruction::none;
+  for (const Store &store : found->second.stores) {
+    if (store.bytes.empty()) return store.instruction();
+  }
+  return Instruction::none;
 }
 
 void BulkStores::finish() {

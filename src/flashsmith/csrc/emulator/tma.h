@@ -1,4 +1,4 @@
-// Bulk tensor copies: which bytes they move, and stores on their way.
+// Bulk copies: which bytes they move, and stores on their way.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "emulator/clocks.h"
 #include "emulator/global_memory.h"
+#include "emulator/instruction.h"
 #include "emulator/tensor_map.h"
 
 namespace flashsmith::emulator {
@@ -15,7 +16,8 @@ class Block;
 struct BulkLoad;
 struct Thread;
 
-constexpr unsigned kBulkAlignment = 128;  // of the tile in shared memory
+constexpr unsigned kBulkAlignment = 128;    // of a tile in shared memory
+constexpr unsigned kBulkRowAlignment = 16;  // of bytes in a row, at both ends
 
 uint32_t box_bytes(const TensorMap &map);
 
@@ -27,33 +29,45 @@ void check_box(GlobalMemory &memory, const TensorMap &map, const int *coordinate
 // Writes the copy's bytes to shared memory.
 void land(Block &block, const BulkLoad &load, unsigned component, uint32_t epoch);
 
-// Stores are read at the first wait of their thread that covers them, and written at the first that
-// waits for that, or at the block's end.
+// Throws a Problem unless so many bytes in a row may be used.
+void check_row(GlobalMemory &memory, const void *row, int bytes, GlobalMemory::Use use,
+               unsigned lane);
+
+// Stores are read at the first wait of their thread that covers them, and written, or added, at the
+// first that waits for that, or at the block's end.
 class BulkStores {
  public:
   explicit BulkStores(Block &block) : block_(block) {}
 
   void start_block() { threads_.clear(); }
   void store(Thread &thread, const TensorMap &map, const void *shared, const int *coordinates);
+  void add(Thread &thread, float *sums, const void *shared, int bytes);
   void commit(unsigned thread) { ++threads_[thread].groups; }
   void wait(Thread &thread, unsigned pending, bool read_only);
-  bool unread(const Thread &thread) const;
+  Instruction unread(const Thread &thread) const;  // none: all have been read
   void finish();
 
  private:
   struct Store {
-    TensorMap map;
-    int coordinates[kMaxTensorRank];
-    uint32_t offset;  // in shared memory
-    uint64_t group;
-    Clocks::Published ordered;     // what the store is ordered after
+    TensorMap map{};
+    int coordinates[kMaxTensorRank] = {};
+    float *sums = nullptr;  // what is added to; null: the box at the coordinates is written
+    uint32_t offset = 0;    // in shared memory
+    uint32_t size = 0;      // in bytes
+    uint64_t group = 0;
+    Clocks::Published ordered{};   // what the store is ordered after
     std::vector<uint8_t> bytes{};  // once read
+
+    Instruction instruction() const {
+      return sums ? Instruction::bulk_add : Instruction::tma_store;
+    }
   };
   struct Stores {
     uint64_t groups = 0;  // committed so far
     std::vector<Store> stores;
   };
 
+  void issue(Thread &thread, Store store);
   void read(Thread &thread, Store &store, uint32_t epoch);
   static void write(const Store &store);
 

@@ -18,6 +18,7 @@ int main(int argc, char **argv) {
       {"sm90_products", cases::sm90_products},
       {"sm90_copies", cases::sm90_copies},
       {"sm90_ragged", cases::sm90_ragged},
+      {"sm90_sums", cases::sm90_sums},
       {"sm90_scores", cases::sm90_scores},
       {"sm90_barriers", cases::sm90_barriers},
       {"sm90_clusters", cases::sm90_clusters},

@@ -24,6 +24,7 @@ using Sm90Cases = std::vector<Sm90Case>;
 // The kernels of each file; those named clean_* break no rule.
 Sm90Cases copy_cases();
 Sm90Cases load_cases();
+Sm90Cases sum_cases();
 Sm90Cases wgmma_cases();
 Sm90Cases cluster_cases();
 

@@ -19,6 +19,7 @@ void sm90_faults(uint64_t seed) {
   };
   for (const Sm90Case &test : copy_cases()) add(test);
   for (const Sm90Case &test : load_cases()) add(test);
+  for (const Sm90Case &test : sum_cases()) add(test);
   for (const Sm90Case &test : wgmma_cases()) add(test);
   for (const Sm90Case &test : cluster_cases()) add(test);
   print_faults(launches, seed);

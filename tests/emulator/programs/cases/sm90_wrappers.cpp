@@ -7,6 +7,7 @@
 #include "device/products.cuh"
 #include "device/ragged.cuh"
 #include "device/scores.cuh"
+#include "device/sums.cuh"
 #include "device/warps.cuh"
 
 namespace cases {
@@ -24,6 +25,7 @@ void print(void (*check)(wrappers::Results &)) {
 void sm90_products() { print(wrappers::products::check<16, 64, 96, 176, 256>); }
 void sm90_copies() { print(wrappers::copies::check); }
 void sm90_ragged() { print(wrappers::ragged::check); }
+void sm90_sums() { print(wrappers::sums::check); }
 void sm90_scores() { print(wrappers::scores::check); }
 void sm90_barriers() { print(wrappers::barriers::check); }
 void sm90_clusters() { print(wrappers::clusters::check); }

@@ -8,6 +8,7 @@
 #include "device/products.cuh"
 #include "device/ragged.cuh"
 #include "device/scores.cuh"
+#include "device/sums.cuh"
 #include "device/warps.cuh"
 
 int main(int argc, char **argv) {
@@ -20,6 +21,7 @@ int main(int argc, char **argv) {
        products::check<16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256>},
       {"copies", copies::check},
       {"ragged", ragged::check},
+      {"sums", sums::check},
       {"scores", scores::check},
       {"barriers", barriers::check},
       {"clusters", clusters::check},
@@ -33,7 +35,8 @@ int main(int argc, char **argv) {
     results.print();
     return 0;
   }
-  std::fprintf(stderr, "usage: %s products|copies|ragged|scores|barriers|clusters|warps|pipeline\n",
+  std::fprintf(stderr,
+               "usage: %s products|copies|ragged|sums|scores|barriers|clusters|warps|pipeline\n",
                argv[0]);
   return 2;
 }

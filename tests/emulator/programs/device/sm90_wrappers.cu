@@ -5,6 +5,8 @@
 #include "flashsmith/ptx/mbarrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
+#include "flashsmith/ptx/reduction.cuh"
+#include "flashsmith/ptx/stmatrix_transposed.cuh"
 #include "flashsmith/ptx/tma.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/ptx/wgmma.cuh"
@@ -63,7 +65,7 @@ INSTANTIATE(240)
 INSTANTIATE(256)
 
 __global__ void __launch_bounds__(384, 1)
-    copies(const __grid_constant__ TensorMap map, uint32_t *counter) {
+    copies(const __grid_constant__ TensorMap map, uint32_t *counter, float *sums) {
   const shared_address barrier = shared_memory() + kBarrier, tile = shared_memory() + kTile;
   if (warp_index() / 4 == 0) {
     decrease_registers<24>();
@@ -75,6 +77,7 @@ __global__ void __launch_bounds__(384, 1)
       tma_load<CacheHint::evict_first>(tile, map, barrier, 0, 1, 2);
       tma_load<CacheHint::evict_last>(tile, map, barrier, 0, 1, 2, 3);
       tma_load(tile, map, barrier, 0, 1, 2, 3, 4);
+      bulk_load(tile, sums, 1024, barrier);
       tma_load_multicast(tile, map, barrier, 0b11, 0, 1);
       tma_load_multicast<CacheHint::evict_first>(tile, map, barrier, 0b11, 0, 1, 2);
       tma_load_multicast<CacheHint::evict_last>(tile, map, barrier, 0b11, 0, 1, 2, 3);
@@ -91,6 +94,7 @@ __global__ void __launch_bounds__(384, 1)
     mbarrier_arrive_remote(barrier, cluster_rank() ^ 1);
     cluster_sync();
     store_shared_4(tile, load_shared_4(tile) + thread_load_shared_4(tile + 4));
+    stmatrix_x4_transposed(tile + thread_index() % 32 * 16, {1, 2, 3, 4});
     fence_proxy_async();
     thread_store_global_4(counter, 1);
     Chunk chunk;
@@ -102,6 +106,7 @@ __global__ void __launch_bounds__(384, 1)
       tma_store(map, tile, 0, 1, 2);
       tma_store(map, tile, 0, 1, 2, 3);
       tma_store(map, tile, 0, 1, 2, 3, 4);
+      bulk_add(sums, tile, 1024);
       tma_store_commit_group();
       tma_store_wait_group_read<0>();
       tma_store_wait_group<0>();

@@ -7,13 +7,14 @@
 #include "flashsmith/ptx/math.cuh"
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/ptx/mma.cuh"
+#include "flashsmith/ptx/stmatrix_transposed.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 
 namespace wrappers::warps {
 
 // Four 8x8 matrices whose element i is i, in rows kRowBytes apart: `loaded` (lane, matrix) is what
 // ldmatrix gives, `stored` (matrix, row, half of the columns) what stmatrix makes of that.
-template <bool kTransposed>
+template <bool kTransposed, bool kStoredTransposed>
 struct Fragments {
   static constexpr int kThreads = 32, kRowBytes = 48;
 
@@ -33,7 +34,11 @@ struct Fragments {
     uint32_t fragment[4];
     ldmatrix_x4<kTransposed>(fragment, row);
     warp_sync();
-    stmatrix_x4(row, fragment);
+    if constexpr (kStoredTransposed) {
+      stmatrix_x4_transposed(row, fragment);
+    } else {
+      stmatrix_x4(row, fragment);
+    }
     warp_sync();
     load_shared_16(chunk, row);
 #pragma unroll
@@ -44,27 +49,29 @@ struct Fragments {
   }
 };
 
-template <bool kTransposed>
+template <bool kTransposed, bool kStoredTransposed>
 void check_fragments(Results &results) {
   Buffer<uint32_t> loaded(128), stored(128);
-  run(Fragments<kTransposed>{loaded.data(), stored.data()},
-      {.shared_bytes = 32 * Fragments<kTransposed>::kRowBytes}, loaded, stored);
+  using Kernel = Fragments<kTransposed, kStoredTransposed>;
+  run(Kernel{loaded.data(), stored.data()}, {.shared_bytes = 32 * Kernel::kRowBytes}, loaded,
+      stored);
   int wrong_loaded = 0, wrong_stored = 0;
   for (uint32_t i = 0; i < 128; ++i) {
     // Element (row, column) of a matrix, and the next column's.
-    const auto pair = [](uint32_t matrix, uint32_t row, uint32_t column) {
-      const uint32_t first = kTransposed ? column * 8 + row : row * 8 + column;
-      const uint32_t step = kTransposed ? 8 : 1;
+    const auto pair = [](bool transposed, uint32_t matrix, uint32_t row, uint32_t column) {
+      const uint32_t first = transposed ? column * 8 + row : row * 8 + column;
+      const uint32_t step = transposed ? 8 : 1;
       return (matrix * 64 + first) | (matrix * 64 + first + step) << 16;
     };
     const uint32_t lane = i / 4;
-    wrong_loaded += loaded[i] != pair(i % 4, lane / 4, lane % 4 * 2);
-    wrong_stored += stored[i] != pair(lane / 8, lane % 8, i % 4 * 2);
+    wrong_loaded += loaded[i] != pair(kTransposed, i % 4, lane / 4, lane % 4 * 2);
+    wrong_stored +=
+        stored[i] != pair(kTransposed != kStoredTransposed, lane / 8, lane % 8, i % 4 * 2);
   }
   results.check(wrong_loaded == 0, "ldmatrix, transposed %d: %d words of 128 are wrong",
                 kTransposed, wrong_loaded);
-  results.check(wrong_stored == 0, "stmatrix of transposed %d: %d words of 128 are wrong",
-                kTransposed, wrong_stored);
+  results.check(wrong_stored == 0, "stmatrix, transposed %d, of %d: %d words of 128 are wrong",
+                kStoredTransposed, kTransposed, wrong_stored);
 }
 
 // Of each thread: what the lanes at distances 1, 2, 4, 8, 16 have; whether it, or any, voted.
@@ -170,8 +177,10 @@ inline void check_numbers(Results &results) {
 }
 
 inline void check(Results &results) {
-  check_fragments<false>(results);
-  check_fragments<true>(results);
+  check_fragments<false, false>(results);
+  check_fragments<true, false>(results);
+  check_fragments<false, true>(results);
+  check_fragments<true, true>(results);
   check_exchange(results);
   check_numbers(results);
 }

@@ -1,0 +1,33 @@
+// What the instructions of sm_90 share.
+#pragma once
+
+#include "emulator/block.h"
+
+namespace flashsmith::emulator {
+
+inline unsigned checked(Instruction instruction, int value, int least, int most, const char *what) {
+  if (value < least || value > most) {
+    throw Problem{self->lane,
+                  std::to_string(value) + " " + what + ": must be " + std::to_string(least) +
+                      " to " + std::to_string(most),
+                  instruction};
+  }
+  return static_cast<unsigned>(value);
+}
+
+// A synchronisation that a lane executes alone: a site that can be dropped.
+template <class Operation>
+void site_alone(const Step &step, Operation operation) {
+  if (self->block->drops(step)) return;
+  alone(step, [&](Block &block, Thread &thread) {
+    block.passed(*thread.warp, step);
+    operation(block, thread);
+  });
+}
+
+inline uint32_t offset_of_barrier(const Block &block, const Thread &thread, const void *barrier) {
+  constexpr unsigned kBarrierBytes = 8;
+  return block.shared.offset(barrier, kBarrierBytes, thread.lane);
+}
+
+}  // namespace flashsmith::emulator

@@ -1,0 +1,75 @@
+// Bulk copies of bytes in a row, and sums in global memory, against plain loops.
+#pragma once
+
+#include "device/harness.cuh"
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/fence.cuh"
+#include "flashsmith/ptx/mbarrier.cuh"
+#include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/reduction.cuh"
+#include "flashsmith/ptx/tma.cuh"
+
+namespace wrappers::sums {
+
+// Each block loads its own terms and adds them to the sums that all blocks share, and then adds
+// twice as much.
+struct AddRows {
+  static constexpr int kThreads = 64, kBlocks = 6, kTile = 1040;  // no multiple of 128
+
+  const float *terms;  // (block, count)
+  float *sums;
+  int count;
+
+  FLASHSMITH_DEVICE void operator()() const {
+    const shared_address barrier = shared_memory(), row = shared_memory() + kTile;
+    if (thread_index() == 0) {
+      mbarrier_init(barrier, 1);
+      fence_mbarrier_init();
+      mbarrier_arrive_expect_tx(barrier, count * 4);
+      bulk_load(row, terms + block_index_x() * count, count * 4, barrier);
+    }
+    barrier_sync();
+    mbarrier_wait_parity(barrier, 0);
+    if (thread_index() == 32) add(row);
+    barrier_sync();
+    for (int i = thread_index(); i < count; i += kThreads) {
+      const float term = bits_float(thread_load_shared_4(row + i * 4));
+      thread_store_shared_4(row + i * 4, float_bits(2 * term));
+    }
+    fence_proxy_async();
+    barrier_sync();
+    if (thread_index() == 32) add(row);
+  }
+
+ private:
+  FLASHSMITH_DEVICE void add(shared_address row) const {
+    bulk_add(sums, row, count * 4);
+    tma_store_commit_group();
+    tma_store_wait_group_read<0>();
+  }
+};
+
+// Whole numbers, so that their order makes no difference.
+inline void check_count(Results &results, int count) {
+  Random random(7);
+  const auto size = static_cast<size_t>(count);
+  Buffer<float> terms(size * AddRows::kBlocks), sums(size, 5.f);
+  for (float &term : terms) term = static_cast<float>(random.bits() % 100);
+  run(AddRows{terms.data(), sums.data(), count},
+      {.shared_bytes = AddRows::kTile + count * 4, .blocks = AddRows::kBlocks}, terms, sums);
+  int wrong = 0;
+  for (size_t i = 0; i < size; ++i) {
+    float expected = 5;
+    for (size_t block = 0; block < AddRows::kBlocks; ++block) {
+      expected += 3 * terms[block * size + i];
+    }
+    wrong += sums[i] != expected;
+  }
+  results.check(wrong == 0, "%d of %d sums are wrong", wrong, count);
+}
+
+inline void check(Results &results) {
+  for (int count : {4, 12, 128, 4096}) check_count(results, count);
+}
+
+}  // namespace wrappers::sums
