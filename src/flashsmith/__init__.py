@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from flashsmith.integrations.sdpa import scaled_dot_product_attention
     from flashsmith.mods.block_mask import BlockMask, create_block_mask
     from flashsmith.ops.attention import attention
+    from flashsmith.ops.backward import backward
     from flashsmith.ops.forward import forward
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Variant",
     "__version__",
     "attention",
+    "backward",
     "codegen",
     "configs",
     "create_block_mask",
@@ -68,6 +70,7 @@ _HOMES = {
     "FlashForwardKernelConfig": "flashsmith.configs",
     "Variant": "flashsmith.configs",
     "attention": "flashsmith.ops.attention",
+    "backward": "flashsmith.ops.backward",
     "flex_attention": "flashsmith.integrations.flex",
     "forward": "flashsmith.ops.forward",
     "install_as_flash_attn": "flashsmith.flash_attn.install",

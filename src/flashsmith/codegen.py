@@ -13,12 +13,12 @@ from flashsmith.configs import (
     CONFIG_CLASSES,
     FULL,
     FlashForwardKernelConfig,
-    ForwardKernelConfig,
+    KernelConfig,
     KernelId,
     require_buildable,
 )
 from flashsmith.gpus import get_gpu_architecture
-from flashsmith.mods.cpp import HEADER, policy
+from flashsmith.mods.cpp import GRADIENT_HEADER, HEADER, gradient, policy
 from flashsmith.mods.registry import expression_of
 
 MAP_HEADER = "flash_kernels.cuh"
@@ -59,13 +59,13 @@ void for_each_family(const Add &add) {{
 """
 
 _FAMILY = """\
-// In host/families/{family}_forward.cpp.
-std::unique_ptr<ForwardKernel> make_kernel(const NamedKernel<{struct}, {function}> &kernel,
-                                           const FamilyGpus &gpus);
-inline constexpr FamilyGpus {family}_gpus{{
+// In host/families/{name}.cpp.
+std::unique_ptr<Kernel> make_kernel(const NamedKernel<{struct}, {function}> &kernel,
+                                    const FamilyGpus &gpus);
+inline constexpr FamilyGpus {name}_gpus{{
     .family = "{family}", .major = {major}, .minor = {minor}, .exact = {exact}}};
-// Every kernel of the {family} family, in the order of their handles.
-inline const std::vector<NamedKernel<{struct}, {function}>> {family}_kernels = {{
+// In the order of their handles.
+inline const std::vector<NamedKernel<{struct}, {function}>> {name}_kernels = {{
 {entries}}};
 """
 
@@ -78,11 +78,11 @@ _FAMILY_ENTRY = """\
 """
 
 _SCORE = """\
-#include "{header}"
+{includes}
 
 namespace flashsmith {{
 
-{policy}
+{policies}
 }}  // namespace flashsmith
 """
 
@@ -94,14 +94,14 @@ _MAP_ENTRY = """\
 
 _TRANSLATION_UNIT = """\
 {head}// {name}
-#include "flashsmith/{folder}/forward_kernel.cuh"
+#include "flashsmith/{folder}/{kernels}_kernel.cuh"
 {score}
 namespace flashsmith::kernels {{
 
 {function} {slug}() {{
-  return &{kernel}<{static}<
+  return {kernel}<{static}<
       {config},
-      {variant}>>;
+      {variant}>>{call};
 }}
 {schedule}
 }}  // namespace flashsmith::kernels
@@ -177,6 +177,7 @@ def _map_header(instances: Sequence[KernelId]) -> str:
         pointers="\n".join(
             f"typedef void (*{kind.kernel_pointer})(const {kind.kernel_arguments});"
             for kind in CONFIG_CLASSES
+            if not kind.is_set_of_kernels
         ),
         getters="\n".join(
             f"{instance.config.kernel_pointer} {name}();"
@@ -186,15 +187,24 @@ def _map_header(instances: Sequence[KernelId]) -> str:
         map_entries="".join(map(_map_entry, filter(_is_in_map, instances))),
         families="\n".join(_family(kind, instances) for kind in CONFIG_CLASSES),
         calls="\n".join(
-            f"  add({kind.family}_gpus, {kind.family}_kernels);" for kind in CONFIG_CLASSES
+            f"  add({_name(kind)}_gpus, {_name(kind)}_kernels);" for kind in CONFIG_CLASSES
         ),
     )
 
 
 def _getters(instance: KernelId) -> list[str]:
     """The functions of its translation unit."""
-    schedule = [f"{instance.slug}_schedule"] if instance.variant.ragged else []
+    schedule = [f"{instance.slug}_schedule"] if _has_schedule(instance) else []
     return [instance.slug, *schedule]
+
+
+def _has_schedule(instance: KernelId) -> bool:
+    """Whether tiles of sequences are listed by a launch of its own."""
+    return instance.variant.ragged and not instance.config.is_set_of_kernels
+
+
+def _name(kind: type[KernelConfig]) -> str:
+    return f"{kind.family}_{kind.kernels_name()}"
 
 
 def _is_in_map(instance: KernelId) -> bool:
@@ -209,9 +219,10 @@ def _map_entry(instance: KernelId) -> str:
     )
 
 
-def _family(kind: type[ForwardKernelConfig], instances: Sequence[KernelId]) -> str:
+def _family(kind: type[KernelConfig], instances: Sequence[KernelId]) -> str:
     major, minor = get_gpu_architecture(kind.minimum_gpu).compute_capability
     return _FAMILY.format(
+        name=_name(kind),
         family=kind.family,
         major=major,
         minor=minor,
@@ -232,7 +243,7 @@ def _family_entry(instance: KernelId) -> str:
         config=config,
         variant=instance.variant.to_cpp_struct(),
         function=f"forward_kernels.at({config})" if in_map else f"kernels::{instance.slug}()",
-        schedule=f"kernels::{instance.slug}_schedule()" if instance.variant.ragged else "nullptr",
+        schedule=f"kernels::{instance.slug}_schedule()" if _has_schedule(instance) else "{}",
     )
 
 
@@ -246,19 +257,29 @@ def _translation_unit(instance: KernelId) -> str:
         "variant": instance.variant.to_cpp_struct(),
     }
     schedule = ""
-    if instance.variant.ragged:
+    if _has_schedule(instance):
         schedule = _SCHEDULE.format(arguments=config.kernel_arguments, **names)
     return _TRANSLATION_UNIT.format(
         head=_HEAD,
         name=instance.name,
         folder=config.family,
-        kernel=config.kernel_function,
+        kernels=config.kernels_name(),
+        kernel=config.kernel_function if config.is_set_of_kernels else f"&{config.kernel_function}",
+        call="()" if config.is_set_of_kernels else "",
         schedule=schedule,
         **names,
-        score=_score(instance.variant.score),
+        score=_score(instance),
     )
 
 
-def _score(score: int) -> str:
-    """The policy of the caller's functions, if there are some."""
-    return _SCORE.format(header=HEADER, policy=policy(expression_of(score))) if score else ""
+def _score(instance: KernelId) -> str:
+    """The policies of the caller's functions, if there are some."""
+    if not instance.variant.score:
+        return ""
+    expression = expression_of(instance.variant.score)
+    headers, policies = [HEADER], [policy(expression)]
+    if instance.config.operation == "backward":
+        headers.append(GRADIENT_HEADER)
+        policies.append(gradient(expression))
+    includes = "\n".join(f'#include "{header}"' for header in headers)
+    return _SCORE.format(includes=includes, policies="\n".join(policies))

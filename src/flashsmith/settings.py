@@ -29,12 +29,14 @@ class FamilySets(NamedTuple):
 
 SM80_SETS = FamilySets("prog", "tune", "all")
 SM90_SETS = FamilySets("sm90-prog", "sm90-tune", "sm90")
+BACKWARD_SET = "backward"  # of every family, what its rule chooses
 DEFAULT_SET = SM80_SETS.both
 ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each of them
 # The keys that get_kernel_configs() takes; every other place that lists them reads this.
 KERNEL_SETS = (
     *(SM80_SETS.progression, ALL_BLOCK_SIZES, SM80_SETS.both, SM80_SETS.tuning, "B_r,B_c"),
     *SM90_SETS,
+    BACKWARD_SET,
 )
 
 

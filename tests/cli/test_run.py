@@ -17,6 +17,7 @@ from flashsmith.configs import KernelId, Workload, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault
 from flashsmith.lab import run as lab_run
 from flashsmith.lab.inputs import Inputs
+from flashsmith.lab.run_result import Result
 from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import Kernel
 from flashsmith.selection import select_config
@@ -198,7 +199,7 @@ def test_rates_of_other_lengths_count_what_is_seen(
     q, (k, v) = torch.zeros(SHAPE).half(), torch.zeros(2, 1, seq_len_k, 1, 64).half()
     inputs = Inputs(q, k, v)
     checker = Checker(Workload(inputs.problem, flashsmith.Variant(causal)), "cpu", inputs)
-    result = lab_run.Result("one", ok=True)
+    result = Result("one", ok=True)
     assert lab_run.time_kernels({"one": lambda: q}, [result], checker) is None  # FA2 is left out
     assert result.tflops == pytest.approx(4 * 2 * scores * 64 / 4e-3 / 1e12)
     assert result.fa2_percent is None

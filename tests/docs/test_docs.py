@@ -163,9 +163,7 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
     "A configuration is in no library": [
         lambda: flashsmith.forward(short_form("load_0_0_4_tiles+buffer"), **half())
     ],
-    "A gradient is required": [
-        lambda: attention(q=torch.zeros(1, 64, 1, 128, dtype=torch.float16, requires_grad=True))
-    ],
+    "A gradient is required": [lambda: attention(alibi_slopes=torch.zeros(1, requires_grad=True))],
 }
 # Need hardware or a broken machine: the text is looked for in the source.
 ELSEWHERE = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import flashsmith.flash_attn as flash
 from flashsmith.integrations import torch_sdpa
 from flashsmith.ops import attention, operators
+from flashsmith.ops.backward import run_backward
 from flashsmith.ops.forward import run_attention
 from flashsmith.reference import reference_varlen
+from support.differentiation import assert_gradients, gradients_of
 from support.minilm import (
     PADDING_SIDES,
     SENTENCES,
@@ -23,7 +27,14 @@ from support.minilm import (
     load_model,
     tokens_of,
 )
-from support.models import IDS, PADDING, assert_as_eager, tiny_model
+from support.models import (
+    IDS,
+    PADDING,
+    assert_as_eager,
+    assert_gradients_as_eager,
+    tiny_model,
+)
+from support.ring import EXAMPLE
 
 pytestmark = pytest.mark.gpu
 
@@ -92,6 +103,62 @@ def test_varlen_attn_of_torch_calls_flashsmith(activated: None, calls: list[obje
     assert_equal(found, reference_varlen(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu)[0])
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_scaled_dot_product_attention_of_torch_trains_by_flashsmith(
+    activated: None, monkeypatch: pytest.MonkeyPatch, is_causal: bool
+) -> None:
+    """Compiled by Inductor, too, which relies on where gradients lie in memory."""
+    calls: list[object] = []
+
+    def recorded(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(arguments)
+        return run_backward(*arguments, **keywords)
+
+    monkeypatch.setattr(torch_sdpa, "run_backward", recorded)
+
+    def plain(*tensors: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*tensors, is_causal=is_causal)
+
+    def own(*tensors: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return plain(*tensors)
+
+    tensors = [random(2, 300, 4, 64).transpose(1, 2), random(2, 4, 300, 64), random(2, 4, 300, 64)]
+    with sdpa_kernel(SDPBackend.MATH):
+        assert_gradients(own, plain, *tensors)
+    assert len(calls) == 1
+    do = [random(2, 4, 300, 64)]
+    compiled = gradients_of(torch.compile(own, fullgraph=True), tensors, do)
+    assert len(calls) == 2
+    for found, expected in zip(compiled, gradients_of(own, tensors, do), strict=True):
+        assert_equal(found, expected)
+
+
+def test_packed_functions_of_flash_attention_train() -> None:
+    cu = torch.tensor([0, 100, 100, 300], device="cuda", dtype=torch.int32)
+    assert_gradients(
+        lambda qkv: flash.flash_attn_varlen_qkvpacked_func(qkv, cu, 200, causal=True),
+        lambda qkv: reference_varlen(
+            *qkv.unbind(1), compute=qkv.dtype, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu
+        )[0],
+        random(300, 3, 4, 128),
+        shapes=[(300, 4, 128)],
+    )
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_context_parallel_over_two_gpus() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(EXAMPLE), "--seq-len=4096", "--times=2"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    _, *rows = (line.split() for line in done.stdout.splitlines()[:4])
+    assert [row[0] for row in rows] == ["alone", "allgather", "alltoall"]
+    assert all(float(difference) < 2e-2 for row in rows for difference in row[3:])
+
+
 def test_compiled_packed_attention() -> None:
     """By Inductor; the result's own memory is used again by the graph."""
 
@@ -118,6 +185,17 @@ def test_models_of_transformers(model: str, padding: str) -> None:
             tiny_model(model).cuda(), integration.register(), mask,
             input_ids=IDS.cuda(), attention_mask=mask,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["bert", "llama", "mistral", "gpt_oss"])
+def test_models_of_transformers_train(model: str) -> None:
+    pytest.importorskip("transformers")
+    integration = importlib.import_module("flashsmith.integrations.transformers")
+    mask = PADDING["right"].cuda()
+    assert_gradients_as_eager(
+        tiny_model(model).cuda(), integration.register(), mask,
+        input_ids=IDS.cuda(), attention_mask=mask,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])

@@ -42,10 +42,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("products", 240),
         ("copies", 61),
         ("ragged", 48),
+        ("sums", 4),
         ("scores", 9),
         ("barriers", 20),
         ("clusters", 80),
-        ("warps", 11),
+        ("warps", 15),
         ("pipeline", 10),
     ],
 )

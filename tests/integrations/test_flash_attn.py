@@ -21,6 +21,11 @@ TAIL = (
     "alibi_slopes=None, deterministic=False, return_attn_probs=False"
 )
 LENGTHS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
+GRADIENTS = "dout, q, k, v, out, softmax_lse, dq, dk, dv"
+BACKWARD = (
+    "dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes, "
+    "deterministic, rng_state=None"
+)
 SIGNATURES = {
     "flash_attn_func": f"q, k, v, {TAIL}",
     "flash_attn_qkvpacked_func": f"qkv, {TAIL}",
@@ -43,6 +48,8 @@ SIGNATURES = {
         "window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False, "
         "block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False, num_splits=0"
     ),
+    "_flash_attn_backward": f"{GRADIENTS}, {BACKWARD}",
+    "_flash_attn_varlen_backward": f"{GRADIENTS}, {LENGTHS}, {BACKWARD}, zero_tensors=False",
 }
 
 
@@ -265,8 +272,12 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
      {"num_splits": 3}, NotImplementedError, "num_splits is 3; only 0 and 1"),
     ("_flash_attn_forward", (Q, Q, Q, 0.5, None, False, -1, -1, 0.0, None, False), {},
      NotImplementedError, r"dropout_p is 0\.5"),
-    ("_flash_attn_backward", (Q,), {}, NotImplementedError, "no backward kernel yet"),
-    ("_flash_attn_varlen_backward", (Q,), {}, NotImplementedError, "no backward kernel yet"),
+    ("_flash_attn_backward", (*(Q,) * 9, 0.5, None, False, -1, -1, 0.0, None, False), {},
+     NotImplementedError, r"dropout_p is 0\.5"),
+    ("_flash_attn_backward", (*(Q,) * 9, 0.0, None, False, -1, -1, 0.0, None, 1), {}, TypeError,
+     "deterministic is 1; expected True"),
+    ("_flash_attn_backward", (Q, Q, Q, Q, None, *(Q,) * 4, 0.0, None, False, -1, -1, 0.0, None,
+     False), {}, TypeError, "out is a NoneType; expected a torch.Tensor"),
 ]  # fmt: skip
 
 

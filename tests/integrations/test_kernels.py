@@ -149,20 +149,6 @@ def test_a_compiled_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
-    [
-        flash.flash_attn_func,
-        flashsmith.scaled_dot_product_attention,
-        flashsmith.flex_attention,
-    ],
-)
-def test_a_gradient_is_refused(call: Any) -> None:
-    q = random(1, 2, 5, 64).requires_grad_()
-    with pytest.raises(NotImplementedError, match=r"^q\w* requires a gradient, .* torch\.no_grad"):
-        call(q, q, q)
-
-
-@pytest.mark.parametrize(
     ("keywords", "error", "words"),
     [
         ({"window_size": (-2, 0)}, ValueError, r"window_size is \(-2, 0\); expected at least 0"),

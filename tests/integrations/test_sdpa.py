@@ -204,12 +204,18 @@ def test_what_torch_s_operators_refuse(
         ATEN._flash_attention_forward(q, q, q, None, None, 5, 5, *positional, **options)
 
 
-def test_torch_s_operators_refuse_gradients(overridden: None) -> None:
-    q = random(1, 2, 5, 16).requires_grad_()
-    with pytest.raises(NotImplementedError, match="query requires a gradient"):
-        ATEN._scaled_dot_product_flash_attention(q, q, q)
-    with torch.no_grad():
-        assert ATEN._scaled_dot_product_flash_attention(q, q, q)[0].shape == q.shape
+@pytest.mark.parametrize("name", ["alibi_slopes", "seqused_k"])
+def test_what_torch_does_not_tell_its_backward_is_refused_where_a_gradient_is_needed(
+    overridden: None, name: str
+) -> None:
+    """Its operator of gradients would compute others."""
+    q = random(1, 5, 2, 16)
+    of_name = {"alibi_slopes": torch.rand(2), "seqused_k": torch.tensor([3], dtype=torch.int32)}
+    arguments = (None, None, 5, 5, 0.0, False, False)
+    assert ATEN._flash_attention_forward(q, q, q, *arguments, **{name: of_name[name]})
+    q.requires_grad_()
+    with pytest.raises(NotImplementedError, match=f"{name} is given and a gradient is needed"):
+        ATEN._flash_attention_forward(q, q, q, *arguments, **{name: of_name[name]})
 
 
 def test_after_removal_torch_s_own_are_back() -> None:

@@ -9,7 +9,8 @@ import pytest
 from flashsmith.configs import DType
 from flashsmith.configs.families import FAMILIES
 from flashsmith.configs.family import Family
-from flashsmith.lab.kernel_words import select_instances
+from flashsmith.lab.kernel_words import named_forward_kernel, select_instances
+from support.cli import invoke_json, refused
 
 
 @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
@@ -36,3 +37,35 @@ def test_eight_warps_are_tried_where_four_have_no_room_for_so_many_rows() -> Non
 def test_other_sets_are_taken_at_the_d_head() -> None:
     (first, *_) = select_instances(["prog"], d_head=64)
     assert first.config.d_head == 64
+
+
+BACKWARD = "(FP16, 64, 64, 64, 4): backward+stages_1"
+
+
+def test_kernels_of_the_backward_are_chosen_only_where_they_are_taken() -> None:
+    (chosen,) = select_instances([BACKWARD], forward_only=False)
+    assert str(chosen) == BACKWARD
+    for choose in (lambda: select_instances([BACKWARD]), lambda: named_forward_kernel(BACKWARD)):
+        with pytest.raises(ValueError, match=r"kernel .*: backward\+stages_1 is one of the backw"):
+            choose()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "--emulator-counts", "--d-head", "64", "-k"),
+        ("tune", "--d-head", "64", "-k"),
+        ("profile", "--d-head", "64", "-k"),
+        ("report",),
+        ("configs", "--all-blocks"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_for_the_forward_refuse_kernels_of_the_backward(command: tuple[str, ...]) -> None:
+    message = refused(*command, BACKWARD)
+    assert "is one of the backward; expected one of the forward" in message
+
+
+def test_configs_lists_kernels_of_the_backward() -> None:
+    (found,) = invoke_json("configs", BACKWARD)["configs"]
+    assert found["name"] == BACKWARD and found["legal"] and found["split_dK_dV"] is False

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.configs import KernelId
+from flashsmith.configs import KernelId, parse_kernel_name_into_config
 from flashsmith.errors import DeviceError, KernelNotFoundError
 from flashsmith.jit import Target, build_library
 from flashsmith.runtime import load_library
@@ -35,6 +35,7 @@ from support.bad_input import (
 from support.sm80_kernels import BASE
 
 SHAPE = (2, 64, 2, 128)  # batch, seq_len, n_heads, d_head
+BACKWARD = parse_kernel_name_into_config("(FP16, 128, 64, 32, 4): backward+stages_1")
 LARGE = replace(BASE, B_r=128, n_warps=8)
 WIDE = replace(BASE, B_c=128)
 
@@ -269,8 +270,12 @@ ATTENTION_CASES = [
     case("config of another dtype", lambda a: {"config": BASE, **all_tensors(
         torch.Tensor.bfloat16)(a)}, TypeError, "q has dtype bfloat16"),
     case("a list", lambda a: {"q": [1.0]}, TypeError, "q is a list"),
-    case("requires grad", lambda a: {"k": a["k"].requires_grad_()},
-         NotImplementedError, "k requires"),
+    case("slopes require grad", lambda a: {"alibi_slopes": torch.zeros(2, requires_grad=True)},
+         NotImplementedError, "alibi_slopes requires", "torch.no_grad()"),
+    case("out of a gradient", lambda a: {"k": a["k"].requires_grad_(), "out": a["o"]},
+         ValueError, "out is a tensor", "gradient", "None"),
+    case("a backward config", lambda a: {"config": BACKWARD}, TypeError,
+         "config is a FlashBackwardKernelConfig", "FlashForwardKernelConfig"),
     case("unknown argument", lambda a: {"is_causal": True}, TypeError, "is_causal"),
 ]  # fmt: skip
 

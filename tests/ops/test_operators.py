@@ -12,10 +12,8 @@ import flashsmith
 import flashsmith.flash_attn as flash
 from flashsmith.configs import get_kernel_progression_configs
 from flashsmith.integrations.sdpa import scaled_dot_product_attention
-from flashsmith.ops import attention as attention_module
 from flashsmith.ops import operators
 from flashsmith.ops.attention import attention
-from flashsmith.ops.forward import run_attention
 from support.attention import attention_by_reference, replace_attention
 
 CONFIG = get_kernel_progression_configs()[0]
@@ -170,23 +168,6 @@ def test_fake_tensors_have_the_shapes_of_results() -> None:
         packed, cu = torch.empty(10, 4, 16).half(), torch.empty(3, dtype=torch.int32)
         _, lse = attention(packed, packed, packed, cu_seqlens_q=cu, return_lse=True)
         assert lse.shape == (4, 10)
-
-
-def test_a_gradient_is_refused_where_it_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = dense()
-    q.requires_grad_()
-    function = torch.compile(attention, backend="aot_eager")
-    with monkeypatch.context() as unpatched:
-        for module in (attention_module, operators):
-            unpatched.setattr(module, "run_attention", run_attention)
-        for refusing in (attention, function):
-            with pytest.raises(NotImplementedError, match=r"q requires a gradient, .* torch\.no_g"):
-                refusing(q, k, v)
-    with torch.no_grad():
-        assert not function(q, k, v).requires_grad
-    o, _ = OPERATORS.attention_forward(q, k, v)
-    with pytest.raises(NotImplementedError, match="attention_forward has no backward kernel yet"):
-        o.sum().backward()
 
 
 def test_calls_that_nothing_traces_do_not_pass_through_torch(

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import flashsmith
-from flashsmith.configs import CONFIG_CLASSES
+from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.jit.headers import HeaderTree
 from flashsmith.ops import operators
 from flashsmith.runtime.extras import Extras
@@ -68,7 +68,7 @@ FAMILY_WORDS = {
     "SM80_FORWARD": "DUMMY_FORWARD",
     r"settings\.SM80_SETS": 'settings.FamilySets("dummy-prog", "dummy-tune", "dummy")',
     "sm80": "dummy",
-    r'marker: ClassVar\[str\] = ""': 'marker: ClassVar[str] = "dummy"',
+    r"markers: (.*) = frozenset\(\)": r'markers: \1 = frozenset({"dummy"})',
     r'flag\("async", "async_copy"\),': 'Feature("dummy"), flag("async", "async_copy"),',
     r'^    "async\+': '    "dummy+async+',
 }
@@ -200,30 +200,40 @@ def cxx_places(name: str) -> list[str]:
     return [f"{f.name} {found}" for f in files for found in pattern.findall(f.read_text())]
 
 
-CALL = "csrc/host/args/forward_call.cpp"
+SEMANTICS = "csrc/host/args/semantics.h"
 KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
+# Whose gradients a backward tells, beside those that every argument has.
+DIFFERENTIABLE = {"sinks", "bias"}
+OF_GRADIENTS = {"backward.py Gradients", "backward.py Wanted", "differentiable.py forward"}
 
 
 @pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
 def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
     python = {"attention.py attention", "semantics.py Semantics", "extras.py Extras"}
+    python |= OF_GRADIENTS if name in DIFFERENTIABLE else set()
     assert {*python_places(name), *cxx_places(name)} == python
     assert name in {each.name for each in operators._SCHEMA.arguments}  # to torch.compile
 
 
-def test_a_tensor_has_its_line_in_the_host_and_a_number_two() -> None:
-    text = (PACKAGE / "csrc/host/args/forward.h").read_text()
-    numbers = text[text.index("struct ForwardNumbers") :]
-    read = re.findall(r'number<\w+>\("(\w+)"', (PACKAGE / CALL).read_text())
+def numbers_read() -> list[str]:
+    text = (PACKAGE / "csrc/host/args/call.cpp").read_text()
+    return re.findall(r'number<\w+>\("(\w+)", arguments\[', text)
+
+
+def test_a_tensor_has_its_line_and_its_accessor_in_the_host_and_a_number_two_lines() -> None:
+    text = (PACKAGE / SEMANTICS).read_text()
+    accessors = (PACKAGE / "csrc/host/args/forward.h").read_text()
+    numbers = text[text.index("struct Numbers") :]
     for name in Extras._fields:
         is_tensor = re.search(rf'\.name = "{name}["\[]', text)
         accessor = rf"View \*{name.removesuffix('s')}s?\(" if is_tensor else rf"\b{name} = .*;"
-        assert re.search(accessor, text if is_tensor else numbers), name
-        assert (name in read) == (not is_tensor)
+        assert re.search(accessor, accessors if is_tensor else numbers), name
+        assert (name in numbers_read()) == (not is_tensor)
 
 
 def test_numbers_are_read_in_their_order() -> None:
-    read = re.findall(r'number<\w+>\("(\w+)", arguments\[kNumbers', (PACKAGE / CALL).read_text())
+    read = numbers_read()
+    assert read
     assert tuple(read) == Extras._fields[-len(read) :]
 
 
@@ -237,7 +247,12 @@ def headers(folder: str) -> list[Path]:
 def test_the_variant_is_named_in_traits_alone() -> None:
     everywhere = (PACKAGE / INCLUDE).rglob("*.cuh")
     named = {f for f in everywhere if re.search(r"\bVARIANT\b", f.read_text())}
-    assert named == {PACKAGE / INCLUDE / f"{kind.family}/traits.cuh" for kind in CONFIG_CLASSES}
+    assert named == {PACKAGE / INCLUDE / traits_of(kind) for kind in CONFIG_CLASSES}
+
+
+def traits_of(kind: type[KernelConfig]) -> str:
+    kernels = "" if kind.operation == "forward" else f"{kind.kernels_name()}_"
+    return f"{kind.family}/{kernels}traits.cuh"
 
 
 def test_what_families_share_knows_no_family() -> None:
@@ -248,10 +263,19 @@ def test_what_families_share_knows_no_family() -> None:
             assert not found, (file.name, found)
 
 
-def test_every_shared_header_serves_every_family() -> None:
+def test_shared_headers_serve_every_forward_and_some_backward() -> None:
     include = PACKAGE / "csrc/include"
     shared = {f"flashsmith/attention/{file.name}" for file in headers("attention")}
+    of_forward, of_others = [], set()
     for kind in CONFIG_CLASSES:
-        text = {"kernel.cu": f'#include "flashsmith/{kind.family}/forward_kernel.cuh"\n'}
-        found = HeaderTree(include).included(text, [include]).found
-        assert shared <= {header.name for header in found}
+        first = f"flashsmith/{kind.family}/{kind.kernels_name()}_kernel.cuh"
+        found = (
+            HeaderTree(include).included({"kernel.cu": f'#include "{first}"\n'}, [include]).found
+        )
+        used = shared & {header.name for header in found}
+        if kind.operation == "forward":
+            of_forward.append(used)
+        else:
+            of_others |= used
+    assert all(used == of_forward[0] for used in of_forward)
+    assert of_forward[0] | of_others == shared

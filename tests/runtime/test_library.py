@@ -144,7 +144,7 @@ def test_names_tell_kernels_apart_by_every_field() -> None:
 
 def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: Any) -> None:
     """Those of ``Kernel.__call__`` and ``Extras``, with the shapes and dtypes that it checks."""
-    declared = [dict(argument) for argument in real.forward_arguments()]
+    declared = [dict(argument) for argument in real.arguments("forward")]
     parameters = inspect.signature(Kernel.__call__).parameters
     for argument in declared:  # of the list, each has its line
         argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))

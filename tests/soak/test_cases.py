@@ -360,13 +360,13 @@ def test_layouts_keep_values_and_guard_what_is_around(
     contiguous = [tensor.is_contiguous() for tensor in (placed.q, placed.k, placed.v)]
     assert layout == "contiguous" or lengths[0] == 0 or not all(contiguous)
     for value in (math.nan, 3.0):
-        placed.poison(value)
-        assert not placed.n_overwritten()
+        placed.results.poison(value)
+        assert not placed.results.n_overwritten()
     assert (placed.o == 3).all() and (placed.lse == 3).all()
-    for whole in placed.around:
+    for whole in placed.results.around:
         for at in (0, -1):
-            placed.poison(1.0)
+            placed.results.poison(1.0)
             elements = whole.untyped_storage().nbytes() // whole.element_size()
             flat = torch.as_strided(whole, (elements,), (1,))
             flat[at] = 0
-            assert placed.n_overwritten() == 1
+            assert placed.results.n_overwritten() == 1

@@ -21,6 +21,7 @@ from flashsmith.configs import (
     DType,
     KernelId,
     Variant,
+    get_kernel_configs,
     get_kernel_progression_configs,
     get_sm90_autotuning_kernel_configs,
     parse_kernel_name_into_config,
@@ -78,10 +79,10 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
     def check(instance: KernelId, prepared: SoakCase, **_: Any) -> Verdict:
         seen.append((prepared, instance))
         failure = "NaN" if instance.variant == CAUSAL else ""
-        return Verdict(instance, prepared, failure, o_ratio=0.5, reruns=2)
+        return Verdict(instance, prepared, failure, ratios={"o": 0.5}, reruns=2)
 
     monkeypatch.setattr(session, "check", check)
-    monkeypatch.setattr(session, "prepare", lambda case, device: case)
+    monkeypatch.setattr(session, "prepare_for", lambda config, case, device: case)
     return seen
 
 
@@ -222,13 +223,13 @@ def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> No
 def test_interrupted_command_sums_up(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[SoakCase] = []
 
-    def prepare(case: SoakCase, device: str) -> SoakCase:
+    def prepare(config: object, case: SoakCase, device: str) -> SoakCase:
         found.append(case)
         if len(found) == 4:
             raise KeyboardInterrupt
         return case
 
-    monkeypatch.setattr(session, "prepare", prepare)
+    monkeypatch.setattr(session, "prepare_for", prepare)
     result = invoke("-k", PLAIN, code=1)  # endless
     assert "interrupted" in result.stderr
     assert "3 problems" in result.stderr
@@ -248,3 +249,17 @@ def test_interrupted_command_sums_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_kernels")
 def test_command_refuses(args: tuple[str, ...], message: str) -> None:
     assert message in invoke(*args, code=2).stderr
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_command_soaks_the_backward_of_every_family() -> None:
+    def kernels(*args: object) -> set[str]:
+        rows = json.loads(invoke(*args, "--cases", 0, "--json", code=1).stdout)
+        return {row["kernel"] for row in rows if row["variant"] in ("full", "causal")}
+
+    backward = {str(config) for config in get_kernel_configs("backward")}
+    assert kernels("-k", "backward") == backward
+    of_256 = {name for name in backward if name.startswith(("(FP16, 256", "(BF16, 256"))}
+    assert kernels("-k", "backward", "--d-head", 256) == of_256 != set()
+    name = "(FP16, 64, 64, 64, 4): backward+stages_1"
+    assert kernels("-k", name) == {name}

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+# What float16 costs a parameter's gradient, of its own size and of that of all: some should be 0.
+_OF_OWN, _OF_ALL = 4e-3, 1e-5
+
 # What the models are asked about.
 LENGTH = 9
 PADDING = {
@@ -125,3 +128,31 @@ def assert_as_eager(
     counts = torch.ones_like(exact[..., 0]) if used is None else used
     error, allowed = (((x - exact) * counts[..., None]).abs().max() for x in (ours, own))
     assert 0 < error <= 2 * allowed < exact.abs().max() / 4
+
+
+def assert_gradients_as_eager(
+    model: Any, name: str, used: torch.Tensor | None = None, **arguments: Any
+) -> None:
+    """Of the parameters, for random weights on the hidden states that count: the error of each in
+    float16 is at most twice that with the model's own attention, beside what rounding costs."""
+    weights = torch.randn(*IDS.shape, model.config.hidden_size, device=model.device) / 100
+    if used is not None:
+        weights *= used[..., None]
+    exact = _gradients(model, "eager", weights, **arguments)
+    with low_precision(model, torch.float16):
+        own, ours = (_gradients(model, each, weights, **arguments) for each in ("eager", name))
+    assert exact.keys() == ours.keys() == own.keys()
+    of_ours, of_own = ({n: (each[n] - t).norm() for n, t in exact.items()} for each in (ours, own))
+    size = torch.stack([t.norm() for t in exact.values()]).norm()
+    for n, t in exact.items():
+        allowed = 2 * of_own[n] + _OF_OWN * t.norm() + _OF_ALL * size
+        assert of_ours[n] <= allowed, f"{n}: {of_ours[n]:.3g}, allowed {allowed:.3g}"
+
+
+def _gradients(
+    model: Any, implementation: str, weights: torch.Tensor, **arguments: Any
+) -> dict[str, torch.Tensor]:
+    """By the names of the parameters that have one."""
+    model.zero_grad()
+    (hidden(model, implementation, **arguments) * weights).sum().backward()
+    return {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}

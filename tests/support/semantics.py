@@ -11,8 +11,8 @@ import flashsmith
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
 from flashsmith.reference import Packing, Semantics, lse_shape
 from flashsmith.soak import truth_of
-from flashsmith.soak.check import compare_result
 from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.soak.launches import compare_result
 from support import sm80_kernels, sm90_kernels
 from support.problems import Tensors
 

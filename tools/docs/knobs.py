@@ -21,7 +21,7 @@ import _environment
 
 _environment.enter()
 
-from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "knobs.md"
 _WIDTH = 120
@@ -43,7 +43,14 @@ def page() -> str:
     return "\n".join([_INTRO, *(line for kind in CONFIG_CLASSES for line in _family(kind))])
 
 
-def descriptions(kind: type[ForwardKernelConfig]) -> dict[tuple[str, ...], str]:
+def title(kind: type[KernelConfig]) -> str:
+    """Of a class's section."""
+    if kind.operation == "forward":
+        return f"The {kind.family} family"
+    return f"The {kind.kernels_name().replace('_', ' ')} of the {kind.family} family"
+
+
+def descriptions(kind: type[KernelConfig]) -> dict[tuple[str, ...], str]:
     """Fields that are described together -> what a class's docstring says of them, in its order.
 
     Raises:
@@ -61,20 +68,21 @@ def descriptions(kind: type[ForwardKernelConfig]) -> dict[tuple[str, ...], str]:
     return found
 
 
-def _family(kind: type[ForwardKernelConfig]) -> Iterator[str]:
-    yield f"## The {kind.family} family\n"
-    form = f"({', '.join(kind.tuple_fields)}): {kind.marker}"
+def _family(kind: type[KernelConfig]) -> Iterator[str]:
+    yield f"## {title(kind)}\n"
+    features = [each.name for each in kind.feature_table if each.name in kind.markers]
+    form = f"({', '.join(kind.tuple_fields)}): {'+'.join(features)}"
+    page = f"kernels/{kind.family}-forward.md" if kind.operation == "forward" else "backward.md"
     yield _wrapped(
         f"`{kind.__name__}`. A short form begins with `{form.strip()}`; the features below follow, "
-        "joined by `+`. What each field is worth is told on "
-        f"[the page of its kernels](kernels/{kind.family}-forward.md)."
+        f"joined by `+`. What each field is worth is told on [the page of its kernels]({page})."
     )
     for names, meaning in descriptions(kind).items():
         yield f"### {', '.join(names)}\n"
         yield _wrapped(f"{_short_form(kind, names)} {meaning[0].upper()}{meaning[1:]}")
 
 
-def _short_form(kind: type[ForwardKernelConfig], names: Sequence[str]) -> str:
+def _short_form(kind: type[KernelConfig], names: Sequence[str]) -> str:
     """Where the fields stand in a short form, as the beginning of a paragraph."""
     if names[0] in kind.tuple_fields:
         return f"*{_ORDINALS[kind.tuple_fields.index(names[0])]} in the brackets.*"

@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import harmonic_mean
+from statistics import geometric_mean, harmonic_mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _environment
@@ -31,7 +31,10 @@ from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
 from flashsmith.bench.results import TimeRow, read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "kernels").glob("*.md")))
+PAGES = (
+    *(ROOT / "README.md", ROOT / "docs" / "backward.md"),
+    *sorted((ROOT / "docs" / "kernels").glob("*.md")),
+)
 _BLOCK = re.compile(
     r"<!-- measured: (?P<kind>\S+) (?P<path>\S+) -->\n.*?<!-- end measured -->", re.DOTALL
 )
@@ -84,6 +87,33 @@ def best_table(path: Path) -> str:
     return markdown.table(headers, body)
 
 
+def _of_gradients(candidate: str, regime: str, peer: str) -> Callable[[Path], str]:
+    """How many times as fast a candidate of benchmarks/backward.py is, by length."""
+
+    def made(path: Path) -> str:
+        ratios: dict[str, dict[int, float]] = {}
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                if row["candidate"] == candidate:
+                    label = f"d {row['d_head']}, {row['mask']}"
+                    ratio = float(row[f"{regime}_of_best_peer"])
+                    ratios.setdefault(label, {})[int(row["seq_len"])] = ratio
+        if not ratios:
+            raise ValueError(f"{path} has no row of {candidate}")
+        lengths = sorted({length for by_length in ratios.values() for length in by_length})
+        body = [
+            [
+                label,
+                *(f"{by_length[n]:.2f}" if n in by_length else "-" for n in lengths),
+                f"**{geometric_mean(by_length.values()):.3f}**",
+            ]
+            for label, by_length in ratios.items()
+        ]
+        return markdown.table([f"ratio to {peer}", *map(str, lengths), "geometric mean"], body)
+
+    return made
+
+
 def _of_rows(make: Callable[[Sequence[TimeRow]], str]) -> Callable[[Path], str]:
     def made(path: Path) -> str:
         rows = read_csv(TimeRow, path)
@@ -99,6 +129,12 @@ KINDS: dict[str, Callable[[Path], str]] = {
     "rates": _of_rows(rate_table),
     "summary": _of_rows(ratio_sentence),
     "best": best_table,
+    "gradients": _of_gradients("flashsmith", "in_turn", "the best peer"),
+    "gradients_back_to_back": _of_gradients("flashsmith", "back_to_back", "the best peer"),
+    "gradients_deterministic": _of_gradients(
+        "flashsmith deterministic", "in_turn", "FlashAttention-3, deterministic"
+    ),
+    "gradients_sm80": _of_gradients("flashsmith sm80", "in_turn", "FlashAttention-2"),
 }
 
 

@@ -95,7 +95,7 @@ def build(
         chosen = choose_target(target, arch or [], gpus, note)
         plan = plan_for_attention(request, chosen, gpus)
     else:
-        instances = request.instances()
+        instances = request.instances(forward_only=False)
         plan = {choose_target(target, arch or [], gpus, note): instances}
     jobs = jobs or default_jobs()
     watch = Stopwatch()

@@ -18,7 +18,7 @@ from flashsmith.cli.options import (
     make_request,
 )
 from flashsmith.cli.tables import note, print_json, print_table
-from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig
+from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelConfig
 from flashsmith.configs.families import FAMILIES, family_of
 from flashsmith.jit import KernelCache, list_libraries
 from flashsmith.lab.request import Request
@@ -59,7 +59,8 @@ def configs(
     if built:  # whatever KERNELS says
         _list_built(replace(request, words=tuple(words or ()), variants=VARIANTS), as_json)
         return
-    found = list(dict.fromkeys(instance.config for instance in request.instances()))
+    instances = request.instances(forward_only=all_blocks)
+    found = list(dict.fromkeys(instance.config for instance in instances))
     if all_blocks:
         found = _at_all_blocks(found)
     rows = [(cfg, cfg.problems(gpu or cfg.minimum_gpu)) for cfg in found]
@@ -97,7 +98,7 @@ def _at_each_block(config: ForwardKernelConfig) -> Iterator[ForwardKernelConfig]
         yield replace(config, **dict(zip(names, values, strict=True)))
 
 
-def _as_dict(config: ForwardKernelConfig, problems: list[str]) -> dict[str, Any]:
+def _as_dict(config: KernelConfig, problems: list[str]) -> dict[str, Any]:
     return {
         "name": str(config),
         **asdict(config),
@@ -111,7 +112,7 @@ def _as_dict(config: ForwardKernelConfig, problems: list[str]) -> dict[str, Any]
 def _list_built(request: Request, as_json: bool) -> None:
     rows = [row for library in list_libraries() for row in built_rows(library)]
     if request.words:
-        chosen = {str(kernel) for kernel in request.instances()}
+        chosen = {str(kernel) for kernel in request.instances(forward_only=False)}
         rows = [row for row in rows if row["kernel"] in chosen]
     rows = [row for row in rows if request.takes(DType.from_string(row["dtype"]), row["d_head"])]
     if as_json:

@@ -22,7 +22,8 @@ from flashsmith.cli.tables import ON_STDERR, note, print_json, print_table
 from flashsmith.lab.files import check_output
 
 if TYPE_CHECKING:
-    from flashsmith.lab.run import Files, Result, RunReport
+    from flashsmith.lab.run import Files, RunReport
+    from flashsmith.lab.run_result import Result
 
 _WRONG = 1  # exit code
 

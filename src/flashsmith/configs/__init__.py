@@ -3,7 +3,12 @@
 Standard library only.
 """
 
-from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs.base import (
+    CONFIG_CLASSES,
+    BackwardKernelConfig,
+    ForwardKernelConfig,
+    KernelConfig,
+)
 from flashsmith.configs.kernel_id import KernelId, require_buildable, sort_key
 from flashsmith.configs.names import (
     is_cpp_name,
@@ -17,12 +22,14 @@ from flashsmith.configs.sets import (
     get_sm90_kernels_to_build,
     select_kernel_configs,
 )
+from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
 from flashsmith.configs.sm80.forward_space import (
     get_autotuning_kernel_configs,
     get_kernel_progression_configs,
     should_autotune_config,
 )
+from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.forward_space import (
     Sm90Tiles,
@@ -30,6 +37,7 @@ from flashsmith.configs.sm90.forward_space import (
     get_sm90_kernel_progression_configs,
     make_sm90_config,
 )
+from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
 from flashsmith.configs.variant import CAUSAL, FULL, VARIANTS, Variant
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import DType
@@ -39,11 +47,16 @@ __all__ = [
     "CONFIG_CLASSES",
     "FULL",
     "VARIANTS",
+    "BackwardKernelConfig",
     "DType",
+    "FlashBackwardKernelConfig",
     "FlashForwardKernelConfig",
     "ForwardKernelConfig",
+    "KernelConfig",
     "KernelId",
+    "Sm90BackwardKernelConfig",
     "Sm90ForwardKernelConfig",
+    "Sm90SplitBackwardKernelConfig",
     "Sm90Tiles",
     "Variant",
     "Workload",

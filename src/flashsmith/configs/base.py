@@ -1,4 +1,4 @@
-"""What the configuration classes of all kernel families share."""
+"""What the configuration classes of all operations and families share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flashsmith.configs.features import Feature, write_features
 from flashsmith.configs.variant import FULL, Variant
-from flashsmith.configs.workload import padded_d_head
+from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
 
-# The configuration class of every family, from the plainest: each joins when it is defined, and
-# flashsmith.configs.families defines them in its order.
-CONFIG_CLASSES: list[type[ForwardKernelConfig]] = []
+# The configuration class of every operation and family, from the plainest: each joins when it is
+# defined, and flashsmith.configs.families defines them in its order.
+CONFIG_CLASSES: list[type[KernelConfig]] = []
 
 
-class ForwardKernelConfig(ABC):
+class KernelConfig(ABC):
     """How a kernel works: one point of a family's configuration space.
 
     A family's class is a frozen, ordered dataclass with the same fields in the same order as the
@@ -34,15 +34,20 @@ class ForwardKernelConfig(ABC):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
+    operation: ClassVar[str]  # "forward" or "backward"
     family: ClassVar[str]  # "sm80": its name, and that of the folder and namespace of its kernels
+    scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
     minimum_gpu: ClassVar[str]  # the plainest architecture that it runs on
     exact_arch: ClassVar[bool]  # whether that is the only one
-    kernel_function: ClassVar[str]  # C++ templates and types
+    # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
+    # struct of them.
+    is_set_of_kernels: ClassVar[bool] = False
+    kernel_function: ClassVar[str]
     static_configuration: ClassVar[str]
     kernel_arguments: ClassVar[str]
     kernel_header: ClassVar[str]  # that has them, and the C++ struct of the configuration
     kernel_pointer: ClassVar[str]  # C++ type
-    marker: ClassVar[str]  # the feature that only this family's short forms have; "" is all others
+    markers: ClassVar[frozenset[str]]  # features that together only its short forms have
     tuple_fields: ClassVar[tuple[str, ...]]  # of the short form
     feature_table: ClassVar[tuple[Feature, ...]]
     may_be_zero: ClassVar[frozenset[str]]  # fields for which 0 means something
@@ -60,6 +65,11 @@ class ForwardKernelConfig(ABC):
             ValueError: `gpu` is not a known architecture.
         """
 
+    @classmethod
+    def kernels_name(cls) -> str:
+        """What its kernels are called beside the family: their operation, after a scheme's name."""
+        return f"{cls.scheme}_{cls.operation}".lstrip("_")
+
     def is_buildable(self, gpu: str | None = None) -> bool:
         """Whether it can be built for `gpu`; None: for the plainest that it runs on."""
         return not self.problems(gpu or self.minimum_gpu)
@@ -75,21 +85,14 @@ class ForwardKernelConfig(ABC):
         """Dynamic shared memory of a block."""
 
     @property
-    @abstractmethod
-    def compute_warpgroups(self) -> int:
-        """Groups of four warps, one on each of a multiprocessor's four tensor cores, that compute
-        in a block."""
+    def has_polynomials(self) -> bool:
+        """Whether some exponentials are polynomials, which are less exact and have no NaN."""
+        return False
 
     @property
-    @abstractmethod
-    def resident_blocks_by_registers(self) -> int:
-        """About how many blocks the registers of a multiprocessor are enough for."""
-
-    @property
-    def cost_of_a_row(self) -> float:
-        """The time of a row of Q, that of the family's best tiles being 1, where the GPU is
-        full."""
-        return 1.0
+    def is_deterministic(self) -> bool:
+        """Whether every run on the same tensors gives the same bits."""
+        return True
 
     def serves(self, problem: Problem) -> bool:
         """Whether a kernel is for a problem: of its element type, and of the d_head that its rows
@@ -104,18 +107,17 @@ class ForwardKernelConfig(ABC):
         shorter than its d_head."""
         return self.dtype == problem.dtype and self.d_head >= problem.d_widest
 
-    def for_dtype(self, dtype: DType) -> Self:
-        """The same tiles for another element type."""
-        return replace(self, dtype=dtype)
-
     def with_room_for(self, variant: Variant) -> Self:
         """Tiles much like these that leave registers for what a variant does to every score."""
         return self
 
-    @property
-    def has_polynomials(self) -> bool:
-        """Whether some exponentials are polynomials, which are less exact and have no NaN."""
-        return False
+    def serves_variant(self, variant: Variant) -> bool:
+        """Whether there are kernels for what a variant computes."""
+        return True
+
+    def for_dtype(self, dtype: DType) -> Self:
+        """The same tiles for another element type."""
+        return replace(self, dtype=dtype)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -176,6 +178,29 @@ class ForwardKernelConfig(ABC):
                 values.append(str(value).lower())
         return values
 
+
+class ForwardKernelConfig(KernelConfig):
+    """That of a forward kernel."""
+
+    operation: ClassVar[str] = "forward"
+
+    @property
+    @abstractmethod
+    def compute_warpgroups(self) -> int:
+        """Groups of four warps, one on each of a multiprocessor's four tensor cores, that compute
+        in a block."""
+
+    @property
+    @abstractmethod
+    def resident_blocks_by_registers(self) -> int:
+        """About how many blocks the registers of a multiprocessor are enough for."""
+
+    @property
+    def cost_of_a_row(self) -> float:
+        """The time of a row of Q, that of the family's best tiles being 1, where the GPU is
+        full."""
+        return 1.0
+
     def attn_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
         """Operations of the two matrix products of full attention, 4 * b * h * s^2 * d.
 
@@ -197,3 +222,14 @@ class ForwardKernelConfig(ABC):
         n_KV_blocks = -(-seq_len // self.B_c)
         row = 5 * seq_len + (3 + self.d_head) * n_KV_blocks + self.d_head
         return matmuls + n_samples * n_heads * seq_len * row
+
+
+class BackwardKernelConfig(KernelConfig):
+    """That of a backward, all kernels of one call."""
+
+    operation: ClassVar[str] = "backward"
+    is_set_of_kernels: ClassVar[bool] = True
+
+    def suited_to(self, workload: Workload) -> Self:
+        """The same tiles with what is faster for a workload's mask and lengths."""
+        return self

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import total_ordering
+from typing import Any
 
-from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig, KernelConfig
 from flashsmith.configs.variant import FULL, Variant
 
 
@@ -14,11 +15,11 @@ from flashsmith.configs.variant import FULL, Variant
 class KernelId:
     """One kernel: how it works (config) and what it computes (variant). Sorted by family first."""
 
-    config: ForwardKernelConfig
+    config: ForwardKernelConfig | Any  # of any operation; most callers know that it is forward
     variant: Variant = FULL
 
     def __post_init__(self) -> None:
-        if not isinstance(self.config, ForwardKernelConfig):
+        if not isinstance(self.config, KernelConfig):
             names = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
             raise TypeError(f"config: expected {names}, got {self.config!r}")
         if not isinstance(self.variant, Variant):
@@ -56,12 +57,12 @@ class KernelId:
         return "" if self.variant == FULL else separator + self.variant.name
 
 
-def sort_key(config: ForwardKernelConfig) -> tuple[int, ForwardKernelConfig]:
+def sort_key(config: KernelConfig) -> tuple[int, KernelConfig]:
     """Sorts configurations of several families; those of one sort by themselves, too."""
     return CONFIG_CLASSES.index(type(config)), config
 
 
-def require_buildable(config: ForwardKernelConfig, gpu: str | None = None) -> None:
+def require_buildable(config: KernelConfig, gpu: str | None = None) -> None:
     """Raises ValueError that lists the problems of `config` on `gpu`, if it has any.
 
     gpu: None: the plainest that the family runs on.

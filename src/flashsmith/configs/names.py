@@ -12,7 +12,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs.base import CONFIG_CLASSES, ForwardKernelConfig, KernelConfig
 from flashsmith.configs.features import read_features
 from flashsmith.configs.kernel_id import KernelId
 from flashsmith.configs.variant import FULL, NAME_PATTERN, Variant
@@ -41,7 +41,7 @@ _MANGLED_VARIANT = re.compile(rf"7(Variant)E((?:{_MANGLED_VALUE})*)E")
 
 
 @functools.cache
-def _classes() -> dict[str, type[ForwardKernelConfig]]:
+def _classes() -> dict[str, type[KernelConfig]]:
     """By name; asked for when all families are defined."""
     return {kind.__name__: kind for kind in CONFIG_CLASSES}
 
@@ -66,7 +66,9 @@ def is_cpp_name(text: str) -> bool:
     return any(name in text for name in _classes())
 
 
-def parse_kernel_name_into_config(name: str, d_head: int | None = None) -> ForwardKernelConfig:
+def parse_kernel_name_into_config(
+    name: str, d_head: int | None = None
+) -> ForwardKernelConfig | Any:
     """The configuration that a kernel name, demangled or mangled, or a short form stands for.
 
     Args:
@@ -117,8 +119,8 @@ def _from_short_form(match: re.Match[str], d_head: int | None) -> KernelId:
             "its tuple has no d_head; pass d_head, or write (dtype, d_head, B_r, B_c, n_warps)"
         )
     texts = match["features"].split("+")
-    kinds = sorted(CONFIG_CLASSES, key=lambda kind: not kind.marker)  # the one without comes last
-    kind = next(kind for kind in kinds if not kind.marker or kind.marker in texts)
+    fitting = (kind for kind in CONFIG_CLASSES if kind.markers <= set(texts))
+    kind = max(fitting, key=lambda kind: len(kind.markers))  # one kind has none
     sizes = map(int, match.group("B_r", "B_c", "warps"))
     tup: tuple[Any, ...] = (DType.from_string(match["dtype"]), d_head, *sizes)
     values = dict(zip(kind.tuple_fields, tup, strict=True))
@@ -159,9 +161,7 @@ def _split_value(text: str) -> tuple[str, str]:
     return (match["type"] or "").rpartition("::")[2], match["value"]
 
 
-def _config_from_values(
-    kind: type[ForwardKernelConfig], values: list[tuple[str, str]]
-) -> ForwardKernelConfig:
+def _config_from_values(kind: type[KernelConfig], values: list[tuple[str, str]]) -> KernelConfig:
     wanted = fields(kind)
     if len(values) > len(wanted):
         raise ValueError(f"it has {len(values)} values for the {len(wanted)} fields")

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from flashsmith import settings
-from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.backward import get_backward_kernel_configs
+from flashsmith.configs.base import ForwardKernelConfig, KernelConfig
 from flashsmith.configs.families import FAMILIES
 from flashsmith.configs.family import Family
 from flashsmith.configs.kernel_id import sort_key
@@ -46,7 +47,7 @@ def _both(family: Family) -> list[ForwardKernelConfig]:
     return _union(family.tuning_space(), family.progression())
 
 
-_SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
+_SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
     key: make
     for family in FAMILIES
     for key, make in (
@@ -54,17 +55,18 @@ _SETS: dict[str, Callable[[], Sequence[ForwardKernelConfig]]] = {
         (family.sets.tuning, family.tuning_space),
         (family.sets.both, partial(_both, family)),
     )
-}
+} | {settings.BACKWARD_SET: get_backward_kernel_configs}
 
 
-def get_kernel_configs(kernels_key: str | None = None) -> list[ForwardKernelConfig]:
+def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
     """The set of configurations called `kernels_key`.
 
     Every key that begins with prog: the progression, in its order, with "all" in it (progall,
     prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
     as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90:
-    progression, tuning space and both of the sm90 family. None or empty: what the environment
-    variable KERNELS says, and "all" where it is unset.
+    progression, tuning space and both of the sm90 family; backward: what the rules of all families
+    of the backward choose. None or empty: what the environment variable KERNELS says, and "all"
+    where it is unset.
 
     Raises:
         ValueError: there is no such set; the message lists the keys.
@@ -91,7 +93,7 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[ForwardKernelConf
     )
 
 
-def select_kernel_configs(selectors: Sequence[str] = ()) -> list[ForwardKernelConfig]:
+def select_kernel_configs(selectors: Sequence[str] = ()) -> list[KernelConfig]:
     """The configurations that words choose: keys of get_kernel_configs, and kernel names.
 
     Each once, in the order of the words; no words stand for `get_kernel_configs()`.
@@ -101,7 +103,7 @@ def select_kernel_configs(selectors: Sequence[str] = ()) -> list[ForwardKernelCo
     """
     if not selectors:
         return get_kernel_configs()
-    chosen: list[ForwardKernelConfig] = []
+    chosen: list[KernelConfig] = []
     for selector in selectors:
         if is_kernel_name(selector):
             chosen.append(parse_kernel_name_into_config(selector))

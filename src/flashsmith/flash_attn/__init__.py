@@ -2,12 +2,12 @@
 
     from flashsmith.flash_attn import flash_attn_func    # instead of: from flash_attn import ...
 
-Signatures, layouts and results are FlashAttention's. A program that imports ``flash_attn`` itself
-runs unchanged after ``flashsmith.install_as_flash_attn()``, or as
+Signatures, layouts, results and gradients are FlashAttention's. A program that imports
+``flash_attn`` itself runs unchanged after ``flashsmith.install_as_flash_attn()``, or as
 
     python -m flashsmith.flash_attn program.py arguments
 
-What is not there yet raises NotImplementedError: gradients, dropout, the KV cache.
+What is not there yet raises NotImplementedError: dropout, the KV cache.
 """
 
 from flashsmith.flash_attn.flash_attn_interface import (

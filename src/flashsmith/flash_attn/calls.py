@@ -9,11 +9,13 @@ import torch
 
 from flashsmith.integrations.arguments import (
     check_dimensions,
+    check_types,
     float32,
     refuse_dropout,
     with_dense_rows,
 )
 from flashsmith.integrations.heads import attend_any_head
+from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
 
 Window = tuple[int, int]
@@ -41,7 +43,9 @@ def call(
             deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse
         )
     refuse_dropout("dropout_p", dropout_p)
-    out, lse = forward(q, k, v, with_lse=return_lse or return_attn_probs, **keywords)
+    out, lse = forward(
+        q, k, v, with_lse=return_lse or return_attn_probs, deterministic=deterministic, **keywords
+    )
     if return_attn_probs:
         return out, lse, no_probabilities(q)
     return (out, lse) if return_lse else out
@@ -79,6 +83,38 @@ def forward(
         check_tensors(q=q, k=k, v=v)
         raise
     return result if isinstance(result, tuple) else (result, result)
+
+
+def backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    softmax_lse: torch.Tensor,
+    into: Sequence[torch.Tensor | None],
+    dropout_p: float,
+    deterministic: bool,
+    *,
+    causal: bool,
+    softmax_scale: float | None,
+    softcap: float,
+    **keywords: Any,
+) -> torch.Tensor:
+    """Writes the gradients of ``forward`` into dq, dk and dv; returns the row sums of dout * out.
+
+    Args:
+        keywords: Others of ``forward``.
+    """
+    check_flags(deterministic=deterministic)
+    check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
+    refuse_dropout("dropout_p", dropout_p)
+    q, k, v, dout, out = map(with_dense_rows, (q, k, v, dout.detach(), out.detach()))
+    run_backward(
+        None, dout, None, q, k, v, out, softmax_lse.contiguous(), causal, softmax_scale,
+        {"softcap": max(softcap, 0.0), **keywords}, deterministic=deterministic, into=into,
+    )  # fmt: skip
+    return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
 
 
 def packing(

@@ -1,5 +1,8 @@
 """The functions of FlashAttention's module of this name, and those that others import from it.
 
+They are differentiable by q, k, v and sinks, and by the log-sum-exp that they return, too; not with
+``out``.
+
 Keyword-only arguments are flashsmith's own: ``sinks`` (a logit for each head of q, whose
 exponential is part of the softmax's denominator), ``return_lse`` (return (out, softmax_lse)),
 ``out`` (where to write the result) and ``config`` (the kernel's configuration).
@@ -66,7 +69,7 @@ def flash_attn_func(
         softcap: Scores become softcap * tanh(score / softcap); 0 or less: they stay.
         alibi_slopes: float32, (nheads,) or (batch, nheads): slope * |i + seqlen_k - seqlen_q - j|
             is taken off the score of query i and key j.
-        deterministic: Forward attention always is.
+        deterministic: Gradients have the same bits at every run; results always have.
         return_attn_probs: Also return the log-sum-exp and what FlashAttention's tests look at.
 
     Returns:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
 import torch
 
-from flashsmith.flash_attn.calls import forward, no_probabilities, packing
+from flashsmith.flash_attn.calls import backward, forward, no_probabilities, packing
 from flashsmith.integrations.arguments import refuse_dropout
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -73,9 +71,84 @@ def _flash_attn_varlen_forward(
     return out, lse, no_probabilities(q), q.new_empty(2, dtype=torch.int64)
 
 
-def _flash_attn_backward(*arguments: Any, **keywords: Any) -> NoReturn:
-    raise NotImplementedError("_flash_attn_backward: there is no backward kernel yet")
+def _flash_attn_backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    softmax_lse: torch.Tensor,
+    dq: torch.Tensor | None,
+    dk: torch.Tensor | None,
+    dv: torch.Tensor | None,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
+    deterministic: bool,
+    rng_state: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Writes the gradients into dq, dk and dv.
+
+    ``out`` and ``softmax_lse`` may be those of several calls over parts of the keys, merged: dq is
+    then what the keys of this call contribute to the gradient.
+
+    Returns:
+        softmax_d, the row sums of dout * out: float32 (batch, nheads, seqlen_q), not rounded up.
+    """
+    return backward(
+        dout, q, k, v, out, softmax_lse, (dq, dk, dv), dropout_p, deterministic,
+        softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap,
+        alibi_slopes=alibi_slopes,
+    )  # fmt: skip
 
 
-def _flash_attn_varlen_backward(*arguments: Any, **keywords: Any) -> NoReturn:
-    raise NotImplementedError("_flash_attn_varlen_backward: there is no backward kernel yet")
+def _flash_attn_varlen_backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    softmax_lse: torch.Tensor,
+    dq: torch.Tensor | None,
+    dk: torch.Tensor | None,
+    dv: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
+    deterministic: bool,
+    rng_state: torch.Tensor | None = None,
+    zero_tensors: bool = False,
+) -> torch.Tensor:
+    """As ``_flash_attn_backward``.
+
+    Args:
+        zero_tensors: Rows of dq, dk and dv that no sequence has become 0; otherwise they stay.
+
+    Returns:
+        softmax_d, float32 (nheads, total_q).
+    """
+    given = (dq, dk, dv)
+    if zero_tensors:
+        for t in given:
+            if t is not None:
+                t.zero_()
+    return backward(
+        dout, q, k, v, out, softmax_lse, given, dropout_p, deterministic,
+        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap,
+        alibi_slopes=alibi_slopes,
+    )  # fmt: skip

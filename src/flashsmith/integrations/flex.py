@@ -9,7 +9,7 @@ import torch
 
 from flashsmith.integrations.arguments import check_dimensions, check_heads
 from flashsmith.ops.attention import attention
-from flashsmith.ops.checks import check_flags, refuse_gradients
+from flashsmith.ops.checks import check_flags
 
 _SIZES = ("batch", "heads", "seq_len", "d_head")
 
@@ -27,6 +27,8 @@ def flex_attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """torch.nn.attention.flex_attention.flex_attention, by flashsmith's kernels.
 
+    Differentiable by query, key and value, and by the log-sum-exp, too.
+
     Args:
         query: (batch, heads, seq_len_q, d_head), float16 or bfloat16.
         key: (batch, heads_kv, seq_len_k, d_head).
@@ -43,12 +45,11 @@ def flex_attention(
         ``return_lse`` also the log-sum-exp.
 
     Raises:
-        NotImplementedError: An argument requires a gradient.
+        NotImplementedError: A tensor that a function captures requires a gradient.
     """
     check_dimensions(_SIZES, query=query, key=key, value=value)
     check_heads(enable_gqa, query, key)
     check_flags(return_lse=return_lse)
-    refuse_gradients(query=query, key=key, value=value)
     if kernel_options:
         raise ValueError(
             f"kernel_options is {kernel_options!r}; these are options of torch's kernels: pass None"

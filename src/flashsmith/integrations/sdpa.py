@@ -28,6 +28,8 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention, by flashsmith's kernels.
 
+    Differentiable by query, key, value and an attn_mask of numbers.
+
     Args:
         query: (batch, heads, seq_len_q, d_head), float16 or bfloat16.
         key: (batch, heads_kv, seq_len_k, d_head).
@@ -44,7 +46,7 @@ def scaled_dot_product_attention(
         no key gets 0.
 
     Raises:
-        NotImplementedError: Dropout, or an argument that requires a gradient.
+        NotImplementedError: Dropout.
     """
     check_dimensions(_SIZES, query=query, key=key, value=value)
     check_flags(is_causal=is_causal)

@@ -7,6 +7,7 @@ torch.nn.attention.activate_flash_attention_impl("flashsmith")
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,12 +15,15 @@ import torch
 from flashsmith.errors import FlashsmithError
 from flashsmith.integrations.arguments import refuse_dropout
 from flashsmith.ops.attention import attention
-from flashsmith.ops.checks import refuse_gradients
+from flashsmith.ops.backward import run_backward
+from flashsmith.ops.checks import needs_gradient
 
 NAME = "flashsmith"
 
 # (out, lse, rng_state, offset, debug_mask)
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+# (grad_query, grad_key, grad_value)
+_Backward = tuple[torch.Tensor, ...]
 
 
 def register() -> None:
@@ -71,7 +75,7 @@ def _sdpa(
 ) -> tuple[Any, ...]:
     """aten::_scaled_dot_product_flash_attention: (batch, heads, seq_len, d_head), causal from the
     top left. The result lies in memory as query does, which torch.compile relies on."""
-    _refuse(query, key, value, dropout_p, return_debug_mask)
+    _refuse(dropout_p, return_debug_mask)
     out = torch.empty_like(query)
     _, lse = _attend(
         *(t.transpose(1, 2) for t in (query, key, value)),
@@ -100,7 +104,9 @@ def _forward(
 ) -> _Forward:
     """aten::_flash_attention_forward: (batch, seq_len, heads, d_head) or packed, causal from the
     bottom right."""
-    _refuse(query, key, value, dropout_p, return_debug_mask)
+    _refuse(dropout_p, return_debug_mask)
+    if needs_gradient(query, key, value):
+        _refuse_unknown_to_backward(**options)
     o, lse = _attend(
         query,
         key,
@@ -118,9 +124,70 @@ def _forward_in_place(out: torch.Tensor, *arguments: Any, **options: Any) -> tor
     return _forward(*arguments, out=out, **options)[1]
 
 
+def _sdpa_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: torch.Tensor | None,
+    cum_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    *_of_dropout: torch.Tensor,
+    scale: float | None = None,
+) -> _Backward:
+    """aten::_scaled_dot_product_flash_attention_backward, of ``_sdpa``. ``out`` and ``logsumexp``
+    may be merged from several calls, as context_parallel has them."""
+    refuse_dropout("dropout_p", dropout_p)
+    gradients = tuple(torch.empty_like(t) for t in (query, key, value))
+    _differentiate(
+        [t.transpose(1, 2) for t in (grad_out, query, key, value, out)],
+        logsumexp,
+        [t.transpose(1, 2) for t in gradients],
+        causal=is_causal,
+        top_left=is_causal,
+        softmax_scale=scale,
+    )
+    return gradients
+
+
+def _backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: torch.Tensor | None,
+    cum_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    *_of_dropout: torch.Tensor,
+    **options: Any,
+) -> _Backward:
+    """aten::_flash_attention_backward, of ``_forward``. Rows that no sequence has are 0."""
+    refuse_dropout("dropout_p", dropout_p)
+    packing = _packing(cum_seq_q, cum_seq_k, max_q, max_k)
+    make = torch.zeros_like if packing else torch.empty_like
+    gradients = tuple(make(t) for t in (query, key, value))
+    _differentiate(
+        (grad_out, query, key, value, out), logsumexp, gradients,
+        causal=is_causal, **packing, **_options(**options),
+    )  # fmt: skip
+    return gradients
+
+
 _OPERATORS = {
     "_scaled_dot_product_flash_attention": _sdpa,
+    "_scaled_dot_product_flash_attention_backward": _sdpa_backward,
     "_flash_attention_forward": _forward,
+    "_flash_attention_backward": _backward,
     "_flash_attention_forward_no_dropout_inplace": _forward_in_place,
 }
 
@@ -160,23 +227,49 @@ def _options(
     }
 
 
-def _refuse(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float,
-    return_debug_mask: bool,
-) -> None:
+def _refuse(dropout_p: float, return_debug_mask: bool) -> None:
     refuse_dropout("dropout_p", dropout_p)
-    refuse_gradients(query=query, key=key, value=value)
     if return_debug_mask:
         raise NotImplementedError("return_debug_mask is True; only False is supported")
 
 
+def _refuse_unknown_to_backward(**options: Any) -> None:
+    """Raises for what torch does not tell its operator of gradients."""
+    for name in ("alibi_slopes", "seqused_k"):
+        if options.get(name) is not None:
+            raise NotImplementedError(
+                f"{name} is given and a gradient is needed; torch's operator computes none with "
+                f"{name}: call flashsmith.attention, or under torch.no_grad()"
+            )
+
+
+@torch.no_grad()
 def _attend(*tensors: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's operators have their gradients from others."""
     result = attention(*tensors, return_lse=True, **keywords)
     assert isinstance(result, tuple)
     return result
+
+
+def _differentiate(
+    tensors: Sequence[torch.Tensor],
+    lse: torch.Tensor,
+    into: Sequence[torch.Tensor],
+    *,
+    causal: bool,
+    softmax_scale: float | None,
+    **semantics: Any,
+) -> None:
+    """Writes the gradients by query, key and value.
+
+    Args:
+        tensors: grad_out, query, key, value and out: (batch, seq_len, heads, d_head) or packed.
+    """
+    grad_out, query, key, value, out = tensors
+    run_backward(
+        None, grad_out, None, query, key, value, out, lse.contiguous(), causal, softmax_scale,
+        semantics, into=into,
+    )  # fmt: skip
 
 
 def _of_dropout(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.jit.headers import HeaderTree
 from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.jit.units import NVCC_FLAGS
@@ -29,20 +29,22 @@ def kernel_source_stamp(csrc: Path = PACKAGE_SOURCES.csrc) -> dict[str, str]:
     return {stamp_field(kind): kernel_source_hash(kind, csrc) for kind in CONFIG_CLASSES}
 
 
-def stamp_field(kind: type[ForwardKernelConfig]) -> str:
-    """What the hash of a family is called in stamps of measurements: `kernels_sm90`."""
-    return f"kernels_{kind.family}"
+def stamp_field(kind: type[KernelConfig]) -> str:
+    """What the hash of a family is called in stamps of measurements: `kernels_sm90`; of its
+    backward `kernels_sm90_backward`."""
+    suffix = "" if kind.operation == "forward" else f"_{kind.kernels_name()}"
+    return f"kernels_{kind.family}{suffix}"
 
 
 @functools.cache
-def kernel_source_hash(kind: type[ForwardKernelConfig], csrc: Path = PACKAGE_SOURCES.csrc) -> str:
+def kernel_source_hash(kind: type[KernelConfig], csrc: Path = PACKAGE_SOURCES.csrc) -> str:
     """16 hexadecimal digits that change when what nvcc makes of a family's kernels may change.
 
     The compiler's version is not in it: a table that was measured with another is used.
     """
     include = csrc / "include"
     digest = hashlib.sha256("\0".join(NVCC_FLAGS).encode())
-    kernel = {"kernel.cu": f'#include "flashsmith/{kind.family}/forward_kernel.cuh"'}
+    kernel = {"kernel.cu": f'#include "flashsmith/{kind.family}/{kind.kernels_name()}_kernel.cuh"'}
     # The emulator's headers are elsewhere, so they are not among these.
     for header in HeaderTree(include).included(kernel, [include]).found:
         digest.update(f"\0{header.name}\0{_without_comments(header.text)}".encode())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashsmith.configs import ForwardKernelConfig, KernelId
+from flashsmith.configs import KernelConfig, KernelId
 from flashsmith.jit.headers import hash_json
 from flashsmith.jit.lint import may_release
 from flashsmith.jit.sources import Source, host_roots, kernel_roots, read_sources
@@ -125,7 +125,7 @@ def library_key(units: Sequence[TranslationUnit], target: Target, tvm_ffi: TvmFf
 
 
 def _kernel_command(
-    config: ForwardKernelConfig, target: Target, toolchain: Toolchain, csrc: Path
+    config: KernelConfig, target: Target, toolchain: Toolchain, csrc: Path
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Flags that go into the key, and the whole command."""
     includes = [f"-I{path}" for path in kernel_roots(csrc, target)]
@@ -138,7 +138,7 @@ def _kernel_command(
     return flags, [*compilers, *flags, *includes]
 
 
-def archs_of(config: ForwardKernelConfig, target: Target) -> tuple[str, ...]:
+def archs_of(config: KernelConfig, target: Target) -> tuple[str, ...]:
     """The architectures of ``target`` that a kernel is compiled for."""
     if not config.exact_arch:
         return target.archs
@@ -151,7 +151,7 @@ def archs_of(config: ForwardKernelConfig, target: Target) -> tuple[str, ...]:
     return (needed,)
 
 
-def _gencode(config: ForwardKernelConfig, target: Target) -> str:
+def _gencode(config: KernelConfig, target: Target) -> str:
     archs = archs_of(config, target)
     if not config.exact_arch:
         # One front-end run and one PTX for all architectures: the family uses nothing newer.

@@ -33,14 +33,13 @@ from flashsmith.configs import (
     KernelId,
     Workload,
     is_kernel_name,
-    parse_kernel_name_into_instance,
 )
 from flashsmith.errors import BuildError, DeviceError
 from flashsmith.jit import Progress
 from flashsmith.lab import bench_files
 from flashsmith.lab.bench_files import COUNTS_CSV, times_csv
 from flashsmith.lab.device import choose_device
-from flashsmith.lab.kernel_words import select_instances
+from flashsmith.lab.kernel_words import named_forward_kernel, select_instances
 from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import ON_A_GPU, Grid, Request
 from flashsmith.runtime import load_kernels
@@ -207,9 +206,9 @@ def _configs(word: str, workload: Workload, device: str) -> list[ForwardKernelCo
         found = select_instances([word], [workload.variant], problem.dtype, problem.d_head)
         return [instance.config for instance in found]
     try:
-        named = parse_kernel_name_into_instance(word)
+        named = named_forward_kernel(word)
     except ValueError:  # a short form without d_head, or none at all
-        named = parse_kernel_name_into_instance(word, problem.d_head)
+        named = named_forward_kernel(word, problem.d_head)
     fits = named.config.serves(problem) and named.variant in (FULL, workload.variant)
     return [named.config] if fits else []
 

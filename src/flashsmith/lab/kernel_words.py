@@ -9,6 +9,7 @@ from flashsmith.configs import (
     FULL,
     DType,
     ForwardKernelConfig,
+    KernelConfig,
     KernelId,
     Variant,
     get_kernel_configs,
@@ -23,6 +24,8 @@ def select_instances(
     variants: Sequence[Variant] = (FULL,),
     dtype: DType | None = None,
     d_head: int | None = None,
+    *,
+    forward_only: bool = True,
 ) -> list[KernelId]:
     """The kernels that words choose, each once, in the order of the words.
 
@@ -32,9 +35,11 @@ def select_instances(
     ``variants``.
 
     Raises:
-        ValueError: A word is neither; a name does not agree.
+        ValueError: A word is neither; a name does not agree; or what a word chooses is not of the
+            forward where ``forward_only``.
     """
     chosen: list[KernelId] = []
+    configs: Sequence[KernelConfig]
     for word in words:
         if is_kernel_name(word):
             named = parse_kernel_name_into_instance(word, d_head)
@@ -45,8 +50,17 @@ def select_instances(
         else:
             configs = _at_d_head(_at_dtype(_set_of(word, d_head), dtype), d_head)
             wanted = variants
+        if forward_only:
+            _refuse_other_operations(configs)
         chosen += [KernelId(cfg, variant) for cfg in configs for variant in wanted]
     return list(dict.fromkeys(chosen))
+
+
+def named_forward_kernel(name: str, d_head: int | None = None) -> KernelId:
+    """The kernel of a name, in any form. Raises ValueError if it is not of the forward."""
+    named = parse_kernel_name_into_instance(name, d_head)
+    _refuse_other_operations([named.config])
+    return named
 
 
 def refuse_other_variants(instances: Iterable[KernelId], variant: Variant) -> None:
@@ -57,21 +71,30 @@ def refuse_other_variants(instances: Iterable[KernelId], variant: Variant) -> No
             raise ValueError(f"kernel {instance} is {name}; add --mask {name}")
 
 
-def _set_of(key: str, d_head: int | None) -> list[ForwardKernelConfig]:
+def _refuse_other_operations(configs: Iterable[KernelConfig]) -> None:
+    for config in configs:
+        if not isinstance(config, ForwardKernelConfig):
+            raise ValueError(
+                f"kernel {config} is one of the {config.operation}; expected one of the forward "
+                "(`flashsmith build`, `configs` and `soak` take both)"
+            )
+
+
+def _set_of(key: str, d_head: int | None) -> list[KernelConfig]:
     for family in FAMILIES:
         if key.strip().lower() == family.sets.tuning and d_head in family.d_heads:
             return list(family.tuning_space(d_heads=(d_head,)))
     return get_kernel_configs(key)
 
 
-def _at_dtype(configs: list[ForwardKernelConfig], dtype: DType | None) -> list[ForwardKernelConfig]:
+def _at_dtype(configs: list[KernelConfig], dtype: DType | None) -> list[KernelConfig]:
     if dtype is None:
         return configs
     fitting = [cfg for cfg in configs if cfg.dtype == dtype]
     return fitting or list(dict.fromkeys(cfg.for_dtype(dtype) for cfg in configs))
 
 
-def _at_d_head(configs: list[ForwardKernelConfig], d_head: int | None) -> list[ForwardKernelConfig]:
+def _at_d_head(configs: list[KernelConfig], d_head: int | None) -> list[KernelConfig]:
     if d_head is None:
         return configs
     fitting = [cfg for cfg in configs if cfg.d_head == d_head]

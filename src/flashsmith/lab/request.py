@@ -62,16 +62,21 @@ class Request:
         """Whether the user leaves this kind in."""
         return dtype in (self.dtypes or (dtype,)) and d_head in (self.d_heads or (d_head,))
 
-    def instances(self, default: str = settings.DEFAULT_SET) -> list[KernelId]:
+    def instances(
+        self, default: str = settings.DEFAULT_SET, *, forward_only: bool = True
+    ) -> list[KernelId]:
         """The kernels, each once. Raises ValueError for a word that chooses none.
 
         default: The set where there are no words.
+        forward_only: Refuse those of other operations.
         """
         words = self.words or (default,)
         found = [
             instance
             for dtype, d_head in self.kinds
-            for instance in select_instances(words, self.variants, dtype, d_head)
+            for instance in select_instances(
+                words, self.variants, dtype, d_head, forward_only=forward_only
+            )
         ]
         return list(dict.fromkeys(found))
 

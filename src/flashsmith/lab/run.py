@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from flashsmith.bench import PEERS, time_interleaved
 from flashsmith.bench.candidates import Checker
-from flashsmith.bench.peers import Run
+from flashsmith.bench.timer import Run
 from flashsmith.configs import DType, KernelId, Workload
 from flashsmith.configs.families import families_on
 from flashsmith.errors import EmulatorFault
@@ -21,12 +19,15 @@ from flashsmith.lab.inputs import Inputs, load_inputs, random_inputs, save_outpu
 from flashsmith.lab.kernel_words import refuse_other_variants, select_instances
 from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import Request
+from flashsmith.lab.run_backward import check_backward, chosen_backward, fa2_backward
+from flashsmith.lab.run_result import Result
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.selection import select_config
 
-_FA2 = "fa2"
+_FA2, _FA2_BACKWARD = "fa2", "fa2 backward"
+_FORWARDS = {"forward": 1.0, "backward": 2.5}  # what an operation's products are of the forward's
 _DEFAULT_D_HEAD = 128
 
 
@@ -37,24 +38,6 @@ class Files:
     input: Path | None = None
     output: Path | None = None
     seed: int = 0
-
-
-@dataclass
-class Result:
-    """One kernel's run. Counts are the emulator's, times a GPU's; a faulty kernel has neither."""
-
-    kernel: str
-    error: float = math.inf
-    tolerance: float = math.nan
-    ok: bool = False
-    worst: str = ""  # where the error is, or the fault
-    counts: dict[str, int] = field(default_factory=dict)
-    ms: float | None = None
-    tflops: float | None = None
-    fa2_percent: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -72,15 +55,25 @@ class RunReport:
 
 
 def run(request: Request, files: Files, reporter: Reporter) -> RunReport:
-    """Runs the kernels; writes the output file if every result is right."""
+    """Runs the kernels; writes the output file if every result is right.
+
+    The rule's backward is run beside those that are taken where the request names neither kernels
+    nor files.
+    """
     device, why = choose_device(request.device)
     inputs, instances = _prepare(request, files, on_gpu=device == "cuda")
     reporter.note(f"on {where_it_is(device)}: {why}")
-    with reporter.progress() as progress:
-        load_kernels(instances, target_of(torch.device(device)), progress)
     workload = Workload(inputs.problem, request.variants[0])
+    names_nothing = not request.words and files.input is None and files.output is None
+    backward = [chosen_backward(workload, device)] if names_nothing else []
+    with reporter.progress() as progress:
+        load_kernels([*instances, *backward], target_of(torch.device(device)), progress)
     checker = Checker(workload, device, inputs.to(device), compute=torch.float64)
     results, runs = check_kernels(instances, checker)
+    for instance in backward:
+        result, its_run = check_backward(instance, workload, device, files.seed)
+        results.append(result)
+        runs |= its_run
     if files.output is not None and all(result.ok for result in results):
         save_output(files.output, checker.o)  # of the one kernel
     fa2_ms = time_kernels(runs, results, checker) if device == "cuda" else None
@@ -142,7 +135,8 @@ def check_kernels(
     Returns:
         The results in the order of ``instances``, and what runs those that are right.
     """
-    results, runs = [], {}
+    results: list[Result] = []
+    runs: dict[str, Run] = {}
     for instance in instances:
         result = Result(instance.name)
         results.append(result)
@@ -167,14 +161,16 @@ def time_kernels(runs: dict[str, Run], results: Sequence[Result], checker: Check
         FA2's milliseconds; None where k is not shaped as q: torch masks such scores otherwise.
     """
     workload = checker.workload
-    peers = {}
+    peers: dict[str, Run] = {}
     if workload.problem.is_square:
         peers[_FA2] = PEERS[_FA2].make(*checker.qkv, workload.variant.causal)
+        if any(result.operation == "backward" for result in results):
+            peers[_FA2_BACKWARD] = fa2_backward(checker)
     times = time_interleaved({**peers, **runs})
-    fa2_ms = times[_FA2].ms if peers else None
     for result in results:
         if result.kernel in runs:
             result.ms = times[result.kernel].ms
-            result.tflops = workload.tflops(result.ms)
-            result.fa2_percent = None if fa2_ms is None else 100 * fa2_ms / result.ms
-    return fa2_ms
+            result.tflops = _FORWARDS[result.operation] * workload.tflops(result.ms)
+            peer = _FA2 if result.operation == "forward" else _FA2_BACKWARD
+            result.fa2_percent = 100 * times[peer].ms / result.ms if peers else None
+    return times[_FA2].ms if peers else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from flashsmith.bench import environment_stamp
-from flashsmith.configs import ForwardKernelConfig, KernelId
+from flashsmith.configs import KernelConfig, KernelId
 from flashsmith.lab.device import choose_device, where_it_is
 from flashsmith.lab.files import write_whole
 from flashsmith.lab.kernel_words import select_instances
@@ -20,13 +20,14 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.soak import (
     RERUNS,
+    Prepared,
     SoakCase,
     SoakPlan,
     Tally,
     Verdict,
     check,
     log,
-    prepare,
+    prepare_for,
     rule_configs,
     soak,
     soaked_kernels,
@@ -57,10 +58,10 @@ class Soak:
     reruns: int | None = None
     seed: int | None = None
 
-    def configs(self, device: str) -> list[ForwardKernelConfig]:
+    def configs(self, device: str) -> list[KernelConfig]:
         """What the words choose. Raises ValueError where a word or the device leaves nothing."""
         words = self.request.words or (_TABLE, _RULE)
-        chosen: list[ForwardKernelConfig] = []
+        chosen: list[KernelConfig] = []
         for word in words:
             chosen += self._of_word(word, device)
         configs = that_run_on(chosen, device)
@@ -68,13 +69,13 @@ class Soak:
             raise ValueError(f"none of the kernels of {', '.join(words)} runs on {device}")
         return configs
 
-    def _of_word(self, word: str, device: str) -> list[ForwardKernelConfig]:
+    def _of_word(self, word: str, device: str) -> list[KernelConfig]:
         if word not in (_TABLE, _RULE):
             ((dtype, d_head),) = self.request.kinds
-            instances = select_instances([word], dtype=dtype, d_head=d_head)
+            instances = select_instances([word], dtype=dtype, d_head=d_head, forward_only=False)
             return [instance.config for instance in instances]
         gpu = torch.cuda.get_device_name() if device == "cuda" else None
-        configs = rule_configs() if word == _RULE else table_configs(gpu)
+        configs: list[KernelConfig] = [*(rule_configs() if word == _RULE else table_configs(gpu))]
         return [cfg for cfg in configs if self.request.takes(cfg.dtype, cfg.d_head)]
 
 
@@ -154,11 +155,14 @@ def _run_case(
     reporter: Reporter,
 ) -> None:
     reruns = _reruns(asked, device)
-    prepared = prepare(case, device)
     load = CardLoad() if device == "cuda" and reruns else None
+    prepared: dict[str, Prepared] = {}  # by operation
     for instance in kernels:
         report.tallies[instance] = tally = Tally(instance)
-        verdict = check(instance, prepared, reruns=reruns, load=load)
+        operation = instance.config.operation
+        if operation not in prepared:
+            prepared[operation] = prepare_for(instance.config, case, device)
+        verdict = check(instance, prepared[operation], reruns=reruns, load=load)
         tally.add(verdict)
         reporter.note(verdict.sentence)
 

@@ -16,13 +16,12 @@ from flashsmith.configs import (
     KernelId,
     Workload,
     is_kernel_name,
-    parse_kernel_name_into_config,
 )
 from flashsmith.configs.families import families_for
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.lab.device import choose_device
 from flashsmith.lab.grids import tuning_workloads
-from flashsmith.lab.kernel_words import select_instances
+from flashsmith.lab.kernel_words import named_forward_kernel, select_instances
 from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import Grid, Request
 from flashsmith.runtime import load_kernels
@@ -56,7 +55,7 @@ def candidates(
     words = words or [families_for(arch)[0].sets.tuning]
     names = [word for word in words if is_kernel_name(word)]
     keys = [word for word in words if word not in names]
-    named = [parse_kernel_name_into_config(name) for name in names]
+    named = [named_forward_kernel(name).config for name in names]
     problems = [workload.problem for workload in workloads]
     kinds = dict.fromkeys((problem.dtype, problem.d_head) for problem in problems)
     chosen = [

@@ -10,10 +10,13 @@ from torch.compiler import is_compiling
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.trace import MaskMod, ScoreMod
+from flashsmith.ops.checks import needs_gradient
+from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.operators import call_operator
 
 _NO_WINDOW = (-1, -1)
+_OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)  # others are traced, or stand for something else
 
 
 def attention(
@@ -41,6 +44,7 @@ def attention(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
     return_lse: bool = False,
+    deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(q k^T * softmax_scale) v, with masks, scores and lengths as asked for.
 
@@ -51,6 +55,8 @@ def attention(
     The diagonal of query i is key i + seq_len_k - seq_len_q, so that the last query and the last
     key are side by side; with ``top_left`` it is key i. A score goes through softmax_scale,
     softcap, alibi_slopes and bias, in this order. A query that sees no key gets zeros.
+
+    Differentiable by q, k, v, sinks and bias; not twice.
 
     CPU tensors run on the emulator. ``FLASHSMITH_LOG=1`` says on stderr which kernel serves, and
     why, when it is first used.
@@ -89,13 +95,16 @@ def attention(
         config: The kernel to use; None: see ``select_config``.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials, its
             sink's included: (batch, n_heads, seq_len_q), float32, or (n_heads, total_q); -inf where
-            a query sees nothing.
+            a query sees nothing. It is differentiable, too.
+        deterministic: Gradients have the same bits at every run, as they have under
+            ``torch.use_deterministic_algorithms``. Results always have.
 
     Returns:
         (batch, seq_len_q, n_heads, d_v), or (total_q, n_heads, d_v), of q's dtype; with
         ``return_lse`` also the log-sum-exp.
 
     Raises:
+        NotImplementedError: alibi_slopes or a tensor that a function captures requires a gradient.
         TypeError, ValueError: An argument that no kernel takes; names it, what came and what is
             supported.
         TracingError: score_mod or mask_mod does what no kernel can; names the line.
@@ -127,7 +136,19 @@ def attention(
         }
         if not score_mod is mask_mod is block_mask is None:
             semantics |= {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
-    is_traced = is_compiling() or (type(q) is not torch.Tensor and isinstance(q, torch.Tensor))
-    calls_functions = semantics is not None and "score_mod" in semantics  # which no operator takes
-    attend = call_operator if is_traced and not calls_functions else run_attention
-    return attend(q, k, v, causal, softmax_scale, out, config, return_lse, semantics)
+    arguments = q, k, v, causal, softmax_scale, out, config, return_lse, semantics
+    try:
+        is_differentiable = torch.is_grad_enabled() and (
+            q.requires_grad
+            or k.requires_grad
+            or v.requires_grad
+            or (semantics is not None and needs_gradient(sinks, bias, alibi_slopes))
+        )
+    except AttributeError:  # no tensors: that is said below
+        is_differentiable = False
+    is_traced = is_compiling() or not (type(q) in _OWN_MEMORY or not isinstance(q, torch.Tensor))
+    if is_traced and (semantics is None or "score_mod" not in semantics):
+        return call_operator(*arguments, deterministic)  # which takes no functions
+    if is_differentiable:
+        return call_differentiable(*arguments, deterministic)
+    return run_attention(*arguments)

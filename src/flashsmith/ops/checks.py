@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 
 import torch
 
-from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
+from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.mods.block_mask import BlockMask
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
 SMALLEST, LARGEST = 1e-37, 1e37
 
 
-def check_config(name: str, config: ForwardKernelConfig) -> None:
-    if type(config) not in CONFIG_CLASSES:
-        expected = " or ".join(kind.__name__ for kind in CONFIG_CLASSES)
+_FORWARD = tuple(kind for kind in CONFIG_CLASSES if kind.operation == "forward")
+
+
+def check_config(
+    name: str, config: KernelConfig, kinds: Sequence[type[KernelConfig]] = _FORWARD
+) -> None:
+    if type(config) not in kinds:
+        expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(
             f"{name} is a {type(config).__name__}; expected a {expected} "
             "(flashsmith.configs.parse_kernel_name_into_config reads its short form)"
@@ -36,16 +42,25 @@ def check_tensors(**tensors: torch.Tensor) -> None:
             )
 
 
+def needs_gradient(*tensors: torch.Tensor | None) -> bool:
+    """Whether a result of these has to be differentiable."""
+    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
+
+
 def refuse_gradients(**tensors: torch.Tensor | None) -> None:
-    """Raises if a result would need a gradient."""
-    if not torch.is_grad_enabled():
-        return
+    """Raises for a tensor that requires a gradient, where none is computed by it."""
     for name, tensor in tensors.items():
         if getattr(tensor, "requires_grad", False):
             raise NotImplementedError(
-                f"{name} requires a gradient, and there is no backward kernel yet; "
-                "call under torch.no_grad(), or detach it"
+                f"{name} requires a gradient, which is not computed here: call under "
+                "torch.no_grad(), or detach it"
             )
+
+
+def refuse_out(out: torch.Tensor | None) -> None:
+    """Raises for a place of a result that needs a gradient."""
+    if out is not None:
+        raise ValueError("out is a tensor; a result that needs a gradient is made anew: pass None")
 
 
 def check_scale(softmax_scale: float) -> float:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import torch
 
 from flashsmith import settings
-from flashsmith.configs import DType, ForwardKernelConfig, KernelId
+from flashsmith.configs import DType, KernelConfig, KernelId
 from flashsmith.jit import Target
 
 logger = logging.getLogger("flashsmith")
 
 
-def check_before_building(cfg: ForwardKernelConfig, **tensors: torch.Tensor) -> None:
+def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
     """Refuses what a look at the tensors shows, which else would wait for a kernel to be built.
 
     The library checks the same and more at every call, in the same words.
@@ -34,7 +34,7 @@ def check_before_building(cfg: ForwardKernelConfig, **tensors: torch.Tensor) -> 
             )
 
 
-def _check_dtypes(cfg: ForwardKernelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     q, expected = tensors["q"], cfg.dtype.to_torch_dtype()
     supported = [dtype.to_torch_dtype() for dtype in DType]
     for name, tensor in tensors.items():

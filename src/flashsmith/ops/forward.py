@@ -58,6 +58,7 @@ def forward(
         o; or the tuple of o, with ``return_lse`` lse, and with ``benchmark`` milliseconds.
 
     Raises:
+        NotImplementedError: A tensor requires a gradient: ``attention`` is differentiable.
         TypeError: An argument of a wrong type, a tensor of a wrong dtype.
         ValueError: A shape, stride, alignment, device or length that the kernel does not take.
         KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
@@ -67,6 +68,8 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg)
+    if torch.is_grad_enabled():
+        refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
     if semantics:
         given = Semantics(causal=causal, **semantics)
         o, lse, milliseconds = _launch_general(
@@ -129,7 +132,6 @@ def _launch_general(
     """As ``launch``; packed rows have three dimensions here."""
     tensors = {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
     check_tensors(**tensors, **given.tensors)
-    refuse_gradients(**given.tensors)
     for name, t in tensors.items():
         places = "cu_seqlens_q" if name in "qo" else "cu_seqlens_k"
         check_rank(name, t, places if getattr(given, places) is not None else None)

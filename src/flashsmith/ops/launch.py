@@ -11,7 +11,7 @@ import torch
 
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.workload import check_row_sizes
-from flashsmith.ops.checks import check_rank, check_scale, check_tensors, refuse_gradients
+from flashsmith.ops.checks import check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, log_kernel, refuse_transforms
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
@@ -85,13 +85,13 @@ def launch(
     kind = (id(config), spec.key, with_lse)
     last = _last.get(kind)
     try:
-        if (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
-            or (o is not None and o.requires_grad)
+        if not (  # whatever speaks DLPack would do for a call that is made again
+            isinstance(q, torch.Tensor)
+            and isinstance(k, torch.Tensor)
+            and isinstance(v, torch.Tensor)
+            and (o is None or isinstance(o, torch.Tensor))
         ):
-            refuse_gradients(**_named(q, k, v, o))
+            check_tensors(**_named(q, k, v, o))
         if last is not None and not timed:
             again, call, workspace, needs_workspace = last
             result = _empty(call.o_like) if o is None else o

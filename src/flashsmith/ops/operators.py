@@ -7,13 +7,14 @@ cost a call more than the rest of its host code does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
-from flashsmith.ops.checks import refuse_gradients
+from flashsmith.ops.backward import Wanted, run_backward
+from flashsmith.ops.checks import needs_gradient, refuse_gradients, refuse_out
 from flashsmith.ops.forward import run_attention
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
@@ -24,7 +25,7 @@ _ARGUMENTS = (
     "Tensor? seqused_q=None, Tensor? seqused_k=None, "
     "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, "
     "bool causal=False, bool top_left=False, SymInt window_left=-1, SymInt window_right=-1, "
-    "float? softmax_scale=None, float softcap=0.0, str? config=None"
+    "float? softmax_scale=None, float softcap=0.0, str? config=None, bool deterministic=False"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
@@ -40,6 +41,13 @@ _library.define(
     "attention_forward_out(Tensor q, Tensor k, Tensor v, Tensor(o!) out, bool return_lse=False, "
     f"{_ARGUMENTS}) -> Tensor"
 )
+# The gradients of attention_forward; those of sinks and bias are empty where they are not wanted.
+_library.define(
+    "attention_backward(Tensor? do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, "
+    f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
 
 
 def call_operator(
@@ -52,21 +60,26 @@ def call_operator(
     config: ForwardKernelConfig | None,
     return_lse: bool,
     semantics: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``run_attention``, as one operator to whatever traces it.
+    """``run_attention``, as one operator to whatever traces it, and differentiable.
 
     Args, returns: as there; without score_mod, mask_mod and block_mask.
+    deterministic: Of gradients.
     """
     keywords = dict(semantics or {})
-    tensors = {name: each for name, each in keywords.items() if isinstance(each, torch.Tensor)}
-    refuse_gradients(q=q, k=k, v=v, **tensors)
+    tensors = [each for each in keywords.values() if isinstance(each, torch.Tensor)]
+    differentiable = needs_gradient(q, k, v, *tensors)
     keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
     keywords |= {
         "causal": causal,
         "softmax_scale": softmax_scale,
         "config": None if config is None else str(config),
-        "return_lse": return_lse,
+        "return_lse": return_lse or differentiable,
+        "deterministic": deterministic,
     }
+    if differentiable:
+        refuse_out(out)
     if out is None:
         o, lse = torch.ops.flashsmith.attention_forward(q, k, v, **keywords)
     else:
@@ -101,20 +114,37 @@ def _call(
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the operators compute; the arguments in the order of their schemas."""
-    given = dict(zip(_DEFAULTS, arguments, strict=False)) | keywords
-    semantics = {
+    given = _given(arguments, keywords)
+    config = None if given.config is None else _parsed(given.config)
+    result = run_attention(
+        q, k, v, given.causal, given.scale, out, config, return_lse, given.semantics
+    )
+    return result if isinstance(result, tuple) else (result, _no_lse(q))
+
+
+class _Given(NamedTuple):
+    """What the operators' arguments say."""
+
+    causal: bool
+    scale: float | None
+    config: str | None
+    deterministic: bool
+    semantics: dict[str, Any]  # what is not at its default
+
+
+def _given(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> _Given:
+    given = {**dict(zip(_DEFAULTS, arguments, strict=False)), **keywords}
+    others: dict[str, Any] = {
         name: each
         for name, each in given.items()
         if isinstance(each, torch.Tensor) or each != _DEFAULTS[name]
     }
-    causal, scale = semantics.pop("causal", False), semantics.pop("softmax_scale", None)
-    name = semantics.pop("config", None)
-    window = semantics.pop("window_left", -1), semantics.pop("window_right", -1)
+    causal, scale = others.pop("causal", False), others.pop("softmax_scale", None)
+    config, deterministic = others.pop("config", None), others.pop("deterministic", False)
+    window = others.pop("window_left", -1), others.pop("window_right", -1)
     if window != (-1, -1):
-        semantics["window_size"] = window
-    config = None if name is None else _parsed(name)
-    result = run_attention(q, k, v, causal, scale, out, config, return_lse, semantics)
-    return result if isinstance(result, tuple) else (result, _no_lse(q))
+        others["window_size"] = window
+    return _Given(causal, scale, config, deterministic, others)
 
 
 @functools.cache
@@ -155,16 +185,81 @@ def _no_lse(q: torch.Tensor) -> torch.Tensor:
     return q.new_empty(0, dtype=torch.float32)
 
 
-def _no_backward(context: Any, *gradients: torch.Tensor) -> None:
-    raise NotImplementedError(
-        "flashsmith::attention_forward has no backward kernel yet; "
-        "call under torch.no_grad(), or detach its arguments"
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """What the backward needs of a call of attention_forward."""
+    given = dict(zip(_NAMES, inputs, strict=True))
+    refuse_gradients(alibi_slopes=given["alibi_slopes"])
+    ctx.set_materialize_grads(False)
+    ctx.tensors = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
+    ctx.save_for_backward(*(given[name] for name in ctx.tensors), *output)
+    ctx.others = {name: given[name] for name in _DEFAULTS if name not in ctx.tensors}
+
+
+def _differentiate(
+    ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:
+    *saved, o, lse = ctx.saved_tensors
+    given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
+    # The dispatcher leaves out what is at its default behind the last argument that is not.
+    names = _NAMES[: len(ctx.needs_input_grad)]
+    wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
+    q, k, v = (given.pop(name) for name in "qkv")
+    dq, dk, dv, dsinks, dbias = torch.ops.flashsmith.attention_backward(
+        do, dlse, q, k, v, o, lse, wants["sinks"], wants["bias"], **given
+    )
+    found = {"q": dq, "k": dk, "v": dv, "sinks": dsinks, "bias": dbias}
+    return tuple(found.get(name) if wants[name] else None for name in names)
+
+
+def _backward(
+    do: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    wants_sinks: bool,
+    wants_bias: bool,
+    *arguments: Any,
+    **keywords: Any,
+) -> tuple[torch.Tensor, ...]:
+    given = _given(arguments, keywords)  # whose configuration is the forward's
+    gradients, _ = run_backward(
+        None, do, dlse, q, k, v, o, lse, given.causal, given.scale, given.semantics,
+        Wanted(wants_sinks, wants_bias), deterministic=given.deterministic,
+    )  # fmt: skip
+    return tuple(q.new_empty(0) if each is None else each for each in gradients)
+
+
+def _fake_backward(
+    do: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    wants_sinks: bool,
+    wants_bias: bool,
+    *arguments: Any,
+    **keywords: Any,
+) -> tuple[torch.Tensor, ...]:
+    given = dict(zip(_DEFAULTS, arguments, strict=False)) | keywords
+    wanted = given["sinks"] if wants_sinks else None, given["bias"] if wants_bias else None
+    return tuple(
+        q.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
+        for t in (q, k, v, *wanted)
     )
 
 
 for _key in ("CUDA", "CPU"):
     _library.impl("attention_forward", _forward, _key)
     _library.impl("attention_forward_out", _forward_out, _key)
+    _library.impl("attention_backward", _backward, _key)
 torch.library.register_fake("flashsmith::attention_forward", _fake_forward, lib=_library)
 torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_out, lib=_library)
-torch.library.register_autograd("flashsmith::attention_forward", _no_backward, lib=_library)
+torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
+torch.library.register_autograd(
+    "flashsmith::attention_forward", _differentiate, setup_context=_remember, lib=_library
+)

@@ -8,7 +8,12 @@ from flashsmith.reference.attention import (
     reference_lse,
 )
 from flashsmith.reference.compare import Comparison, compare, compare_lse
-from flashsmith.reference.gradients import Gradients, reference_gradients
+from flashsmith.reference.gradients import (
+    Gradients,
+    gradient_allowance,
+    gradients_with_rounded_weights,
+    reference_gradients,
+)
 from flashsmith.reference.packing import Packing, lse_shape, reference_varlen
 from flashsmith.reference.scores import TANH_APPROX_ERROR, score_error, score_range
 from flashsmith.reference.semantics import Semantics
@@ -22,6 +27,8 @@ __all__ = [
     "attention_with_rounded_weights",
     "compare",
     "compare_lse",
+    "gradient_allowance",
+    "gradients_with_rounded_weights",
     "lse_shape",
     "lse_tolerance",
     "reference_attention",

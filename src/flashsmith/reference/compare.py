@@ -20,6 +20,13 @@ class Comparison:
     def ok(self) -> bool:
         return self.error <= self.tolerance
 
+    @property
+    def ratio(self) -> float:
+        """Of the error and what is allowed."""
+        if self.error == 0:
+            return 0.0
+        return self.error / self.tolerance if self.tolerance else math.inf
+
 
 def compare(
     o: torch.Tensor,

@@ -17,7 +17,7 @@ def scores(
     q: torch.Tensor, k: torch.Tensor, semantics: Semantics, compute: torch.dtype
 ) -> torch.Tensor:
     """(batch, heads, seq_len_q, seq_len_k) in ``compute``; -inf where a key is not seen."""
-    s = semantics.modified(_products(q, k, semantics, compute))
+    s = semantics.modified(_products(q, k, semantics, compute)).to(compute)
     if semantics.softcap > 0:
         s = _capped(s, semantics.softcap)
     for addend in semantics.addends(s.shape, s.device):

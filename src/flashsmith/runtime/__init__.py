@@ -3,20 +3,24 @@
 from flashsmith.runtime.emulation import Emulation, Site, emulation
 from flashsmith.runtime.extras import Extras
 from flashsmith.runtime.kernels import (
-    Kernel,
+    find_backward,
     find_kernel,
     find_kernels,
     load_kernels,
     load_library,
     loaded_instances,
 )
+from flashsmith.runtime.loaded import BackwardKernel, GradientTensors, Kernel
 
 __all__ = [
+    "BackwardKernel",
     "Emulation",
     "Extras",
+    "GradientTensors",
     "Kernel",
     "Site",
     "emulation",
+    "find_backward",
     "find_kernel",
     "find_kernels",
     "load_kernels",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flashsmith.runtime.kernels import Kernel
+from flashsmith.runtime.loaded import LoadedKernel
 
 
 class Site(NamedTuple):
@@ -26,16 +26,16 @@ class Site(NamedTuple):
 class Emulation:
     """The emulator, as one kernel's library sees it."""
 
-    kernel: Kernel
+    kernel: LoadedKernel
 
     def counters(self) -> dict[str, int]:
-        """What the last launch counted (csrc/emulator/launch.h names each)."""
+        """What the launches of the last call counted (csrc/emulator/launch.h names each)."""
         return {
             str(name): int(count) for name, count in self.kernel.module.emulator_counters().items()
         }
 
     def sites(self) -> list[Site]:
-        """The synchronisation sites that ran in the last launch."""
+        """The synchronisation sites that ran in the last call."""
         return [
             Site(str(kind), str(file), int(line), int(column))
             for kind, file, line, column in self.kernel.module.emulator_sites()
@@ -44,7 +44,7 @@ class Emulation:
 
 @contextmanager
 def emulation(
-    kernel: Kernel,
+    kernel: LoadedKernel,
     *,
     seed: int = 0,
     dropped: Site | None = None,

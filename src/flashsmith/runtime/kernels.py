@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import tvm_ffi
 
 from flashsmith import settings
 from flashsmith.configs import (
-    ForwardKernelConfig,
+    KernelConfig,
     KernelId,
     parse_kernel_name_into_instance,
 )
@@ -24,95 +24,11 @@ from flashsmith.jit import (
     built_instances,
     find_library,
 )
-from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
-from flashsmith.runtime.plan import Plan
+from flashsmith.runtime.loaded import BackwardKernel, Kernel, LoadedKernel
 
 # The kinds that the libraries throw, beside Python's own.
 tvm_ffi.register_error("EmulatorFault", EmulatorFault)
 tvm_ffi.register_error("DeviceError", DeviceError)
-
-
-@dataclass(frozen=True, eq=False)
-class Kernel:
-    """One kernel of a loaded library."""
-
-    instance: KernelId
-    module: Any  # the library's tvm_ffi module
-    # Functions of its library, of q, k, v, o, lse, workspace, softmax_scale and the extras.
-    operations: Mapping[str, Callable[..., Any]]
-
-    def plan(
-        self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
-    ) -> Plan:
-        """What a call on such tensors does; their memory is not looked at.
-
-        Raises:
-            ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
-            DeviceError: The GPU could not be asked.
-        """
-        return Plan.of(self.operations["plan"](q, k, v, o, lse, None, 1.0, *extras))
-
-    def __call__(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        o: Any,
-        softmax_scale: float,
-        timed: bool = False,
-        *,
-        lse: Any = None,
-        workspace: Any = None,
-        extras: Extras | None = None,
-    ) -> float:
-        """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
-
-        Args:
-            q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the
-                configuration's dtype and on the device of all others.
-            k: (batch, seq_len_k, n_heads_kv, d_head).
-            v: (batch, seq_len_k, n_heads_kv, d_v).
-            o: (batch, seq_len_q, n_heads, d_v): overwritten.
-            softmax_scale: Factor on q k^T.
-            timed: Wait for the result and measure.
-            lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten with the natural
-                logarithm of the sum of the exponentials.
-            workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
-                the same time may have the same.
-            extras: What the kernel's variant takes besides; None: nothing, or a causal mask.
-
-        Returns:
-            Milliseconds between two events around the launch if ``timed``, else 0.
-
-        Raises:
-            ValueError, TypeError: The tensors are none that this kernel takes; names the tensor.
-            DeviceError: The GPU is too old, or refused the launch.
-            EmulatorFault: The kernel broke a rule on the emulator.
-        """
-        if extras is None:
-            extras = CAUSAL_EXTRAS if self.instance.variant.causal else FULL_EXTRAS
-        tensors = q, k, v, o, lse, workspace
-        return float(self.operations["forward"](timed, *tensors, softmax_scale, *extras))
-
-    def repeatable(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        o: Any,
-        lse: Any,
-        workspace: Any,
-        softmax_scale: float,
-        extras: Extras,
-    ) -> Callable[..., bool]:
-        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
-
-        It takes what this method takes, and the extras one by one, or none if they are numbers that
-        stay. It returns whether it did: it does nothing for tensors that do not look like these,
-        and where other work may have the workspace, on another stream or in a CUDA graph.
-        """
-        tensors = q, k, v, o, lse, workspace
-        return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -129,18 +45,19 @@ class _Loaded:
         handles = {str(name): handle for handle, name in enumerate(module.kernels())}
         return cls(library, module, handles)
 
-    def find(self, instance: KernelId) -> Kernel | None:
+    def find(self, instance: KernelId) -> LoadedKernel | None:
         handle = self.handles.get(instance.name)
         if handle is None:
             return None
         operations = self.module.operations(handle)
         by_name = {str(name): operations[name] for name in operations}
-        return Kernel(instance, self.module, by_name)
+        kind = Kernel if instance.config.operation == "forward" else BackwardKernel
+        return kind(instance, self.module, by_name)
 
 
 _lock = threading.Lock()
 _loaded: dict[Target, list[_Loaded]] = {}  # newest first
-_found: dict[Target, dict[KernelId, Kernel]] = {}
+_found: dict[Target, dict[KernelId, LoadedKernel]] = {}
 
 
 def load_library(library: Library, target: Target | None = None) -> None:
@@ -181,7 +98,7 @@ def is_at_hand(instance: KernelId, target: Target) -> bool:
 
 
 def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:
-    """The kernel of ``instance``: a loaded one, else from the cache, else built now.
+    """The forward kernel of ``instance``: a loaded one, else from the cache, else built now.
 
     Raises:
         KernelNotFoundError: FLASHSMITH_BUILD forbids to build and no library holds it; names the
@@ -189,6 +106,17 @@ def find_kernel(instance: KernelId, target: Target, progress: Progress | None = 
         ValueError: The configuration is illegal for the target.
         ToolchainError, BuildError, CacheError: Building failed.
     """
+    return cast("Kernel", _find(instance, target, progress))
+
+
+def find_backward(
+    instance: KernelId, target: Target, progress: Progress | None = None
+) -> BackwardKernel:
+    """Likewise the backward of ``instance``."""
+    return cast("BackwardKernel", _find(instance, target, progress))
+
+
+def _find(instance: KernelId, target: Target, progress: Progress | None) -> LoadedKernel:
     kernel = _find_loaded(instance, target)
     if kernel is not None:
         return kernel
@@ -232,11 +160,11 @@ def find_kernels(
     return [find_kernel(each, target) for each in instances]
 
 
-def _find_loaded(instance: KernelId, target: Target) -> Kernel | None:
+def _find_loaded(instance: KernelId, target: Target) -> LoadedKernel | None:
     return _found.get(target, {}).get(instance) or _look_up(instance, target)
 
 
-def _look_up(instance: KernelId, target: Target) -> Kernel | None:
+def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
     """In the loaded libraries; what is found is remembered."""
     with _lock:
         for loaded in _loaded.get(target, []):
@@ -260,7 +188,7 @@ def _not_found(instance: KernelId, target: Target) -> KernelNotFoundError:
     )
 
 
-def find_distance(a: ForwardKernelConfig, b: ForwardKernelConfig) -> int:
+def find_distance(a: KernelConfig, b: KernelConfig) -> int:
     """In how many fields two configurations differ; those of two families in more than any of
     one."""
     if type(a) is not type(b):

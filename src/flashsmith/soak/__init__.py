@@ -6,7 +6,9 @@ A kernel enters a table of tuned configurations only if it passed. `flashsmith s
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.soak.gradients import PreparedGradients, prepare_gradients
 from flashsmith.soak.kernels import rule_configs, soaked_kernels, table_configs, that_run_on
+from flashsmith.soak.launches import Prepared, make_launch, prepare_for
 from flashsmith.soak.load import CardLoad
 from flashsmith.soak.log import reproduce, write_csv
 from flashsmith.soak.meaning import Meaning, Ragged
@@ -20,7 +22,9 @@ __all__ = [
     "CardLoad",
     "Extent",
     "Meaning",
+    "Prepared",
     "PreparedCase",
+    "PreparedGradients",
     "Ragged",
     "SoakCase",
     "SoakPlan",
@@ -30,7 +34,10 @@ __all__ = [
     "Verdict",
     "check",
     "gpu_extent",
+    "make_launch",
     "prepare",
+    "prepare_for",
+    "prepare_gradients",
     "random_case",
     "reproduce",
     "rule_configs",

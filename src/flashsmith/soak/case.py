@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any
 
-from flashsmith.configs import DType, ForwardKernelConfig, KernelId, Variant
+from flashsmith.configs import DType, KernelConfig, KernelId, Variant
 from flashsmith.problem import Problem
 from flashsmith.soak.layout import LAYOUTS
 from flashsmith.soak.meaning import DENSE, PLAIN, Meaning, Ragged, weighs_keys
@@ -93,7 +93,7 @@ class SoakCase:
         """Of a kernel whose d_head is the problem's."""
         return replace(self.meaning.variant, ragged=bool(self.ragged))
 
-    def kernel(self, config: ForwardKernelConfig) -> KernelId:
+    def kernel(self, config: KernelConfig) -> KernelId:
         """The one of a configuration that computes the case."""
         whole = self.problem.d_head == self.problem.d_v == config.d_head
         return KernelId(config, replace(self.variant, padded=not whole))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from flashsmith.configs import ForwardKernelConfig, Variant
+from flashsmith.configs import KernelConfig, Variant
 from flashsmith.problem import Problem
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.draw_meaning import with_meaning
@@ -47,9 +47,14 @@ def gpu_extent(multiprocessors: int) -> Extent:
     return Extent(multiprocessors, 4, 18, 3, max_scores=30_000_000, max_length=4096)
 
 
-def seam_cases(config: ForwardKernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
-    """What stresses the seams between the tiles of a configuration, the most telling first."""
+def seam_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
+    """What stresses the seams between the tiles of a configuration, the most telling first.
+
+    Gradients without keys need no kernel: a backward gets no such cases.
+    """
     drawn = [*_many_tiles(config, extent), *_edges(config), *_patterns(config)]
+    if config.operation == "backward":
+        drawn = [case for case in drawn if case.problem.seq_len_k > 0]
     if variant.causal:
         drawn += _first_rows(config)
     rng = Random(f"{config.short_form()} {variant.name}")
@@ -64,7 +69,7 @@ def seam_cases(config: ForwardKernelConfig, variant: Variant, extent: Extent) ->
 
 
 def _case(
-    config: ForwardKernelConfig,
+    config: KernelConfig,
     seq_len_q: int,
     seq_len_k: int,
     *,
@@ -77,7 +82,7 @@ def _case(
     return SoakCase(Problem(config.dtype, config.d_head, batch, *heads, *lengths), **more)
 
 
-def _many_tiles(config: ForwardKernelConfig, extent: Extent) -> Iterator[SoakCase]:
+def _many_tiles(config: KernelConfig, extent: Extent) -> Iterator[SoakCase]:
     """Far more tiles than multiprocessors, of one block of keys each, and of a few."""
     several: dict[str, Any] = {
         "batch": extent.samples,
@@ -99,7 +104,7 @@ def _many_tiles(config: ForwardKernelConfig, extent: Extent) -> Iterator[SoakCas
     yield _case(config, 2 * whole, 2 * whole, **alike, values=Values("huge"))
 
 
-def _edges(config: ForwardKernelConfig) -> Iterator[SoakCase]:
+def _edges(config: KernelConfig) -> Iterator[SoakCase]:
     """Lengths 0, 1, and one more and less than blocks; k longer and shorter than q."""
     B_r, B_c = config.B_r, config.B_c
     pairs = (
@@ -116,7 +121,7 @@ def _edges(config: ForwardKernelConfig) -> Iterator[SoakCase]:
         yield _case(config, length, length, heads=(3, 3))
 
 
-def _first_rows(config: ForwardKernelConfig) -> Iterator[SoakCase]:
+def _first_rows(config: KernelConfig) -> Iterator[SoakCase]:
     """The first row of a warpgroup sees whole blocks of keys exactly, or a few keys more or less.
 
     The rows from 64 w on see seq_len_k - seq_len_q + 64 w + 1 keys; here that is n * B_c - 1 to
@@ -133,7 +138,7 @@ def _first_rows(config: ForwardKernelConfig) -> Iterator[SoakCase]:
                 yield _case(config, row + 40, seen + 39 + (B_c if warpgroup == 0 else 0))
 
 
-def _patterns(config: ForwardKernelConfig) -> Iterator[SoakCase]:
+def _patterns(config: KernelConfig) -> Iterator[SoakCase]:
     """Every pattern of values, where q and k have a few blocks each."""
     lengths = (config.B_r + 5, 3 * config.B_c + 7)
     for values in all_values(config):
@@ -143,10 +148,12 @@ def _patterns(config: ForwardKernelConfig) -> Iterator[SoakCase]:
     yield _case(config, whole, whole, heads=(2, 2), softmax_scale=1.0)
 
 
-def all_values(config: ForwardKernelConfig) -> list[Values]:
+def all_values(config: KernelConfig) -> list[Values]:
     """Every pattern, those with blocks at the configuration's, and steps about its lazy bound.
 
     A polynomial in place of an exponential makes a number of NaN: such kernels get no scores of it.
+    What is not finite reaches all gradients by way of matrix products, in references otherwise than
+    in kernels: none of it for a backward.
     """
     bound = getattr(config, "lazy_rescale_log2", 0) or 8
     moving = [
@@ -156,12 +163,12 @@ def all_values(config: ForwardKernelConfig) -> list[Values]:
     ]
     still = [Values(name, config.B_c) for name in PATTERNS if name not in ("rise", "fall")]
     drawn = [*moving, *still]
+    if config.operation == "backward":
+        return [v for v in drawn if v.are_finite]
     return [v for v in drawn if not (v.make_scores_nan and config.has_polynomials)]
 
 
-def random_case(
-    rng: Random, config: ForwardKernelConfig, variant: Variant, extent: Extent
-) -> SoakCase:
+def random_case(rng: Random, config: KernelConfig, variant: Variant, extent: Extent) -> SoakCase:
     """Any case that the kernel takes, with lengths that favour the edges of its blocks."""
     values = rng.choice(
         [Values()] * 4

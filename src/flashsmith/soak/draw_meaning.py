@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from flashsmith.configs import VARIANTS, ForwardKernelConfig, Variant
+from flashsmith.configs import VARIANTS, KernelConfig, Variant
 from flashsmith.problem import Problem
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.meaning import DENSE, Lengths, Meaning, Ragged
@@ -31,9 +31,7 @@ _CAPS = (0.5, 5.0, 30.0, 50.0)
 _BIASES = ("j", "ij", "hj", "bj", "hij", "bij", "bhij")
 
 
-def with_meaning(
-    rng: Random, case: SoakCase, variant: Variant, config: ForwardKernelConfig
-) -> SoakCase:
+def with_meaning(rng: Random, case: SoakCase, variant: Variant, config: KernelConfig) -> SoakCase:
     """A plain case as a kernel computes it."""
     case = replace(case, meaning=_meaning(rng, variant, config))
     if variant.padded:
@@ -41,7 +39,7 @@ def with_meaning(
     return _made_ragged(rng, case) if variant.ragged else case
 
 
-def _meaning(rng: Random, variant: Variant, config: ForwardKernelConfig) -> Meaning:
+def _meaning(rng: Random, variant: Variant, config: KernelConfig) -> Meaning:
     """Any that a kernel of the variant computes; bounds that favour the edges of its blocks."""
     if variant in VARIANTS:
         return Meaning(causal=variant.causal)
@@ -81,7 +79,7 @@ def _made_ragged(rng: Random, case: SoakCase) -> SoakCase:
     return replace(case, problem=problem, ragged=ragged)
 
 
-def _bound(rng: Random, config: ForwardKernelConfig) -> int:
+def _bound(rng: Random, config: KernelConfig) -> int:
     B_r, B_c = config.B_r, config.B_c
     return rng.choice((0, 1, B_c - 1, B_c, B_c + 1, 2 * B_c, B_r, rng.randint(0, 2 * B_r), _FAR))
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
+from typing import TypeVar
 
 import torch
 
-from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId, sort_key
+from flashsmith.configs import (
+    VARIANTS,
+    DType,
+    ForwardKernelConfig,
+    KernelConfig,
+    KernelId,
+    Variant,
+    sort_key,
+)
 from flashsmith.configs.families import FAMILIES
 from flashsmith.runtime.device import target_of
 from flashsmith.selection.tables import (
@@ -17,6 +26,8 @@ from flashsmith.selection.tables import (
     user_table_path,
 )
 from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+
+C = TypeVar("C", bound=KernelConfig)
 
 
 def rule_configs() -> list[ForwardKernelConfig]:
@@ -51,17 +62,23 @@ def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
     return list(dict.fromkeys(row.config for entry in entries for row in entry.ranked))
 
 
-def soaked_kernels(configs: Sequence[ForwardKernelConfig]) -> list[KernelId]:
+def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
     """Each configuration full, causal, and with one more variant, another from one to the next."""
     drawn = (
         KernelId(cfg.with_room_for(variant), variant)
         for i, cfg in enumerate(configs)
-        for variant in (*VARIANTS, MIXED_VARIANTS[i % len(MIXED_VARIANTS)])
+        for variant in (*VARIANTS, _mixed_variant(cfg, i))
     )
     return list(dict.fromkeys(drawn))
 
 
-def that_run_on(configs: Iterable[ForwardKernelConfig], device: str) -> list[ForwardKernelConfig]:
+def _mixed_variant(config: KernelConfig, first: int) -> Variant:
+    """The first from one of them on that there are kernels for."""
+    in_turn = (*MIXED_VARIANTS, *MIXED_VARIANTS)[first % len(MIXED_VARIANTS) :]
+    return next(v for v in in_turn if config.with_room_for(v).serves_variant(v))
+
+
+def that_run_on(configs: Iterable[C], device: str) -> list[C]:
     """Those that can be built for ``device``, each once; the emulator runs all."""
     (arch, *_) = target_of(torch.device(device)).archs or (None,)
     unique = dict.fromkeys(configs)

@@ -1,4 +1,4 @@
-"""How q, k, v and o lie in memory, and what around o must stay as it was."""
+"""How tensors lie in memory, and what around results must stay as it was."""
 
 from __future__ import annotations
 
@@ -14,34 +14,63 @@ _GUARD = 7.0  # stands around o; no kernel writes it there again
 _PADDING = 8  # elements: 16 bytes, to which rows have to be aligned
 _DENSE = 4  # dimensions
 
+Room = tuple[torch.Tensor, torch.Tensor]  # a tensor, and what it is inside
+
 
 @dataclass(frozen=True)
-class Placed:
-    """The tensors of a call, and the memory that its outputs are part of."""
+class Results:
+    """What a kernel writes, by name, and the memory that it is part of.
 
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    o: torch.Tensor
-    lse: torch.Tensor
-    around: tuple[torch.Tensor, ...]  # with o and lse inside
+    Attributes:
+        begin_at_zero: Those that have to be zero before a launch.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    around: tuple[torch.Tensor, ...]
+    begin_at_zero: frozenset[str] = frozenset()
 
     def poison(self, value: float) -> None:
         """Fills what the kernel is to write; all around it is a guard."""
         for whole in self.around:
             whole.fill_(_GUARD)
-        self.o.fill_(value)
-        self.lse.fill_(value)
+        self.fill(value)
+
+    def fill(self, value: float) -> None:
+        for name, t in self.tensors.items():
+            t.fill_(0.0 if name in self.begin_at_zero else value)
+
+    def are_nan(self) -> bool:
+        """Whether nothing was written into memory that is NaN before a launch."""
+        written = (t for name, t in self.tensors.items() if name not in self.begin_at_zero)
+        return all(bool(t.isnan().all()) for t in written)
 
     def n_overwritten(self) -> torch.Tensor:
-        """How many elements around the outputs are not as they were; scalar, on the device."""
-        o, lse = self.o.clone(), self.lse.clone()
-        self.o.fill_(_GUARD)
-        self.lse.fill_(_GUARD)
+        """How many elements around the results are not as they were; scalar, on the device."""
+        kept = [t.clone() for t in self.tensors.values()]
+        for t in self.tensors.values():
+            t.fill_(_GUARD)
         counts = [(whole != _GUARD).sum() for whole in self.around]
-        self.o.copy_(o)
-        self.lse.copy_(lse)
+        for t, own in zip(self.tensors.values(), kept, strict=True):
+            t.copy_(own)
         return torch.stack(counts).sum()
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The tensors of a forward call."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    results: Results  # o and lse
+
+    @property
+    def o(self) -> torch.Tensor:
+        return self.results.tensors["o"]
+
+    @property
+    def lse(self) -> torch.Tensor:
+        return self.results.tensors["lse"]
 
 
 def place(layout: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Placed:
@@ -53,22 +82,39 @@ def place(layout: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pla
 
     Tensors without a batch, (total, heads, d_head), are laid out as those of a batch of 1.
     """
-    arrange, room_for_o = _ARRANGEMENTS[layout]
-    batched = [t if t.ndim == _DENSE else t.unsqueeze(0) for t in (q, k, v)]
-    batch, seq_len, heads, _ = batched[0].shape
-    o, around_o = room_for_o(q, (batch, seq_len, heads, v.shape[-1]))
-    flat = q.new_empty(batch * heads * seq_len + 2 * _PADDING, dtype=torch.float32)
-    lse = flat[_PADDING:-_PADDING].view(batch, heads, seq_len)
-    q_, k_, v_, o, lse = (
-        t.squeeze(0) if like.ndim < _DENSE else t
-        for t, like in zip((*arrange(*batched), o, lse), (q, k, v, q, q), strict=True)
-    )
-    return Placed(q_, k_, v_, o, lse, (around_o, flat))
+    arrange, _ = _ARRANGEMENTS[layout]
+    arranged = arrange(*map(_batched, (q, k, v)))
+    q_, k_, v_ = (_laid_out_as(like, t) for t, like in zip(arranged, (q, k, v), strict=True))
+    o, around_o = make_room(layout, q, v.shape[-1])
+    *batch, seq_len, heads, _ = q.shape
+    lse, around_lse = make_flat_room(q, (*batch, heads, seq_len))
+    return Placed(q_, k_, v_, Results({"o": o, "lse": lse}, (around_o, around_lse)))
+
+
+def make_room(layout: str, like: torch.Tensor, d: int) -> Room:
+    """For a tensor of as many rows as ``like``, each of d elements, as ``layout`` has it."""
+    _, room = _ARRANGEMENTS[layout]
+    batch, seq_len, heads, _ = _batched(like).shape
+    inside, around = room(like, (batch, seq_len, heads, d))
+    return _laid_out_as(like, inside), around
+
+
+def make_flat_room(like: torch.Tensor, shape: tuple[int, ...]) -> Room:
+    """For a contiguous tensor of float32."""
+    flat = like.new_empty(math.prod(shape) + 2 * _PADDING, dtype=torch.float32)
+    return flat[_PADDING:-_PADDING].view(shape), flat
+
+
+def _batched(t: torch.Tensor) -> torch.Tensor:
+    return t if t.ndim == _DENSE else t.unsqueeze(0)
+
+
+def _laid_out_as(like: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return t.squeeze(0) if like.ndim < _DENSE else t
 
 
 _Shape = tuple[int, int, int, int]
 _Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-_Room = tuple[torch.Tensor, torch.Tensor]  # o, and what it is inside
 
 
 def _as_they_are(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _Three:
@@ -104,24 +150,24 @@ def _side_by_side(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.split(torch.cat(tensors, 2), [t.shape[2] for t in tensors], 2)
 
 
-def _room_in_a_row(q: torch.Tensor, shape: _Shape) -> _Room:
+def _room_in_a_row(q: torch.Tensor, shape: _Shape) -> Room:
     flat = q.new_empty(math.prod(shape) + 2 * _PADDING)
     return flat[_PADDING:-_PADDING].view(shape), flat
 
 
-def _room_between(q: torch.Tensor, shape: _Shape) -> _Room:
+def _room_between(q: torch.Tensor, shape: _Shape) -> Room:
     batch, seq_len, heads, d_v = shape
     whole = q.new_empty(batch, seq_len + 2, heads + 1, d_v + 2 * _PADDING)
     return whole[:, 1:-1, :-1, _PADDING:-_PADDING], whole
 
 
-def _room_between_heads_first(q: torch.Tensor, shape: _Shape) -> _Room:
+def _room_between_heads_first(q: torch.Tensor, shape: _Shape) -> Room:
     batch, seq_len, heads, d_v = shape
     whole = q.new_empty(batch, heads, seq_len + 2, d_v + 2 * _PADDING)
     return whole[:, :, 1:-1, _PADDING:-_PADDING].transpose(1, 2), whole
 
 
-_ARRANGEMENTS: dict[str, tuple[Callable[..., _Three], Callable[[torch.Tensor, _Shape], _Room]]] = {
+_ARRANGEMENTS: dict[str, tuple[Callable[..., _Three], Callable[[torch.Tensor, _Shape], Room]]] = {
     "contiguous": (_as_they_are, _room_in_a_row),
     "padded": (_padded, _room_between),
     "heads_first": (_heads_first, _room_between_heads_first),

@@ -9,7 +9,8 @@ from pathlib import Path
 from flashsmith.soak.session import Tally
 
 COLUMNS = (
-    "kernel", "variant", "verdict", "cases", "reruns", "worst_o", "worst_lse", "first_failure",
+    "kernel", "variant", "verdict", "cases", "reruns", "worst_o", "worst_lse", "worst_gradient",
+    "first_failure",
 )  # fmt: skip
 OK, WRONG, NOT_RUN = "ok", "wrong", "not run"
 
@@ -21,7 +22,7 @@ def verdict_of(tally: Tally) -> str:
 
 
 def rows(tallies: Iterable[Tally]) -> list[list[object]]:
-    """COLUMNS of each; worst_o and worst_lse are shares of the error that is allowed."""
+    """COLUMNS of each; the worst of a result is a share of the error that is allowed."""
     return [
         [
             tally.instance.config.short_form(),
@@ -29,12 +30,19 @@ def rows(tallies: Iterable[Tally]) -> list[list[object]]:
             verdict_of(tally),
             tally.cases,
             tally.reruns,
-            round(tally.o_ratio, 3),
-            round(tally.lse_ratio, 3),
+            _worst(tally, "o"),
+            _worst(tally, "lse"),
+            _worst(tally, *(name for name in tally.ratios if name.startswith("d"))),
             f"{tally.failures[0].case}: {tally.failures[0].failure}" if tally.failures else "",
         ]
         for tally in tallies
     ]
+
+
+def _worst(tally: Tally, *names: str) -> object:
+    """Empty where the kernel gives none of these results."""
+    found = [tally.ratios[name] for name in names if name in tally.ratios]
+    return round(max(found), 3) if found else ""
 
 
 def write_csv(path: Path, tallies: Iterable[Tally], stamp: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""A case's tensors and what they should give: made once, used by every kernel of the case."""
+"""A case's tensors and what a forward should make of them: made once for every kernel."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ class PreparedCase:
     case: SoakCase
     placed: Placed
     inputs: QKV  # copies of q, k and v, which no kernel may change
+    semantics: Semantics
+    packing: Packing
     extras: Extras
     truth: Truth | None  # None where there is nothing to compute
 
@@ -101,11 +103,11 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
     semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
     packing = ragged.packing(device)
     truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
-    extras = _extras(semantics, packing, case.problem.seq_len_q)
-    return PreparedCase(case, placed, (q, k, v), extras, truth)
+    extras = extras_of(semantics, packing, case.problem.seq_len_q)
+    return PreparedCase(case, placed, (q, k, v), semantics, packing, extras, truth)
 
 
-def _extras(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
+def extras_of(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
     """As kernels take them."""
     left, right = semantics.window_size
     return Extras(
@@ -144,7 +146,7 @@ def truth_of(
     )
     for sequence in packing.sequences(q, k, semantics):
         own = sequence.of_q(q), sequence.of_k(k), sequence.of_k(v)
-        for heads, shared in _head_slices(*own[:2]):
+        for heads, shared in head_slices(*own[:2]):
             meaning = sequence.semantics.part(slice(0, 1), heads)
             part = own[0][:, :, heads], own[1][:, :, shared], own[2][:, :, shared]
             found = _truth_of_part(*part, meaning)
@@ -168,7 +170,7 @@ def _cut(t: torch.Tensor, lengths: Lengths | None, used: Lengths | None) -> torc
     return torch.cat([*(sequence[:n] for sequence, n in zip(t, lengths, strict=True)), behind])
 
 
-def _head_slices(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+def head_slices(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice]]:
     """Heads of q with their heads of k, as many at once as memory allows."""
     sharing = q.shape[2] // k.shape[2]
     scores = max(1, q.shape[1] * k.shape[1] * sharing)

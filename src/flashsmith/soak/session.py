@@ -14,8 +14,8 @@ from flashsmith.configs import KernelId
 from flashsmith.soak.case import SoakCase
 from flashsmith.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.soak.launches import prepare_for
 from flashsmith.soak.load import CardLoad
-from flashsmith.soak.prepared import prepare
 
 RERUNS_ON_EMULATOR = 2  # a fault there does not take luck
 Work = tuple[SoakCase, Sequence[KernelId]]
@@ -28,15 +28,14 @@ class Tally:
     instance: KernelId
     cases: int = 0  # refused ones included
     reruns: int = 0
-    o_ratio: float = 0.0  # the largest error / what is allowed there
-    lse_ratio: float = 0.0
+    ratios: dict[str, float] = field(default_factory=dict)  # the largest of the verdicts
     failures: list[Verdict] = field(default_factory=list)
 
     def add(self, verdict: Verdict) -> None:
         self.cases += 1
         self.reruns += verdict.reruns
-        self.o_ratio = max(self.o_ratio, verdict.o_ratio)
-        self.lse_ratio = max(self.lse_ratio, verdict.lse_ratio)
+        for name, ratio in verdict.ratios.items():
+            self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
         if not verdict.ok:
             self.failures.append(verdict)
 
@@ -47,8 +46,8 @@ class SoakPlan:
 
     Attributes:
         seams: Whether the cases at the seams of each kernel's tiles come first.
-        random_cases: How many more each group of kernels of one dtype and d_head gets; None: as
-            many as there is time for.
+        random_cases: How many more each group of kernels that can share cases gets; None: as many
+            as there is time for.
         seconds: When to stop; None: when all cases are done.
         reruns: Of every case; on a GPU so many more beside another stream.
         seed: Of the random cases.
@@ -77,7 +76,7 @@ def soak(
     """Runs kernels on cases until the plan is done.
 
     The tensors and the reference of a case are made once for all kernels that take it. The cases at
-    the seams of tiles come before the random ones, and groups of one dtype and d_head take turns,
+    the seams of tiles come before the random ones, and groups of kernels take turns,
     so that a limit on time cuts all of them alike.
 
     Args:
@@ -94,7 +93,7 @@ def soak(
     load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
     for case, takers in _work(groups_of(kernels), plan, extent_of(device)):
-        prepared = prepare(case, device)
+        prepared = prepare_for(takers[0].config, case, device)
         for instance in takers:
             if end is not None and time.monotonic() > end:
                 return tallies
@@ -105,10 +104,11 @@ def soak(
 
 
 def groups_of(kernels: Sequence[KernelId]) -> list[list[KernelId]]:
-    """Kernels that can share cases: of one dtype and d_head."""
-    groups: dict[tuple[int, int], list[KernelId]] = {}
+    """Kernels that can share cases: of one operation, dtype and d_head."""
+    groups: dict[tuple[str, int, int], list[KernelId]] = {}
     for kernel in kernels:
-        groups.setdefault((kernel.config.dtype, kernel.config.d_head), []).append(kernel)
+        kind = kernel.config.operation, kernel.config.dtype, kernel.config.d_head
+        groups.setdefault(kind, []).append(kernel)
     return list(groups.values())
 
 
@@ -132,7 +132,7 @@ def _work(groups: Sequence[Sequence[KernelId]], plan: SoakPlan, extent: Extent) 
 
 
 def _random(kernels: Sequence[KernelId], plan: SoakPlan, extent: Extent) -> Iterator[Work]:
-    """Cases for kernels of one dtype and d_head, whichever they were drawn for."""
+    """Cases for kernels of one group, whichever they were drawn for."""
     rng = Random(f"{plan.seed} {kernels[0].config.dtype} {kernels[0].config.d_head}")
     rounds = itertools.count() if plan.random_cases is None else range(plan.random_cases)
     for _ in rounds:

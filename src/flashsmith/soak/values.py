@@ -52,6 +52,10 @@ class Values:
         return self.pattern in ("nan_v", "inf_v")
 
     @property
+    def are_finite(self) -> bool:
+        return not (self.reach_hidden_rows or self.make_scores_nan)
+
+    @property
     def make_scores_nan(self) -> bool:
         return self.pattern in ("nan_q", "nan_k", "inf_q", "inf_k")
 

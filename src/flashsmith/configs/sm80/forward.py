@@ -99,7 +99,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
     kernel_arguments: ClassVar[str] = "ForwardKernelArgs"
     kernel_header: ClassVar[str] = "flashsmith/flash_attention.cuh"
     kernel_pointer: ClassVar[str] = "forward_kernel_fn"
-    marker: ClassVar[str] = ""
+    markers: ClassVar[frozenset[str]] = frozenset()
     tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
     feature_table: ClassVar[tuple[Feature, ...]] = (
         flag("async", "async_copy"),

@@ -122,7 +122,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     kernel_arguments: ClassVar[str] = "Sm90ForwardKernelArgs"
     kernel_header: ClassVar[str] = "flashsmith/sm90/arguments.cuh"
     kernel_pointer: ClassVar[str] = "sm90_forward_kernel_fn"
-    marker: ClassVar[str] = WGMMA
+    markers: ClassVar[frozenset[str]] = frozenset({WGMMA})
     tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warpgroups")
     feature_table: ClassVar[tuple[Feature, ...]] = (
         Feature(WGMMA),

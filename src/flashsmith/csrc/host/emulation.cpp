@@ -36,7 +36,7 @@ void emulator_configure(int64_t seed, Array<SiteTuple> dropped, bool count, int6
   current_emulation().options = options;
 }
 
-// What the last launch of the calling thread counted.
+// What all launches of the calling thread's last call counted.
 Map<String, int64_t> emulator_counters() {
   const emulator::Counters &c = current_emulation().report.counters;
   Map<String, int64_t> counters;

@@ -3,6 +3,8 @@
 #include <tvm/ffi/error.h>
 
 #include <chrono>
+#include <span>
+#include <vector>
 
 #include "host/emulation.h"
 #include "host/launch.h"
@@ -34,9 +36,9 @@ emulator::Launch describe(const Launch &launch, const KernelArguments &arguments
   return described;
 }
 
-void emulate(const emulator::Launch &launch, Emulation &emulation) {
+void emulate(std::span<const emulator::Launch> launches, Emulation &emulation) {
   try {
-    emulation.report = emulator::launch(launch, emulation.options);
+    emulation.report = emulator::launch(launches, emulation.options);
   } catch (const emulator::Fault &fault) {
     TVM_FFI_THROW(EmulatorFault) << fault.what();
   }
@@ -61,9 +63,9 @@ void prepare(const FamilyGpus &, const Plan &, DLDevice) {}
 double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
               bool timed) {
   const auto start = std::chrono::steady_clock::now();
-  for (const Launch &each : plan.launches) {
-    emulate(describe(each, arguments, tensors), current_emulation());
-  }
+  std::vector<emulator::Launch> launches;
+  for (const Launch &each : plan.launches) launches.push_back(describe(each, arguments, tensors));
+  emulate(launches, current_emulation());
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   return timed ? elapsed.count() : 0;

@@ -5,7 +5,7 @@
 
 namespace flashsmith {
 
-class ForwardKernel;
+class Kernel;
 
 // Which GPUs have a family's instructions, by compute capability.
 struct FamilyGpus {

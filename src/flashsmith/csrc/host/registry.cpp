@@ -6,9 +6,9 @@
 
 namespace flashsmith {
 
-const std::vector<std::unique_ptr<ForwardKernel>> &registered_kernels() {
-  static const std::vector<std::unique_ptr<ForwardKernel>> kernels = [] {
-    std::vector<std::unique_ptr<ForwardKernel>> all;
+const std::vector<std::unique_ptr<Kernel>> &registered_kernels() {
+  static const std::vector<std::unique_ptr<Kernel>> kernels = [] {
+    std::vector<std::unique_ptr<Kernel>> all;
     for_each_family([&](const FamilyGpus &gpus, const auto &family) {
       for (const auto &kernel : family) all.push_back(make_kernel(kernel, gpus));
     });
@@ -17,7 +17,7 @@ const std::vector<std::unique_ptr<ForwardKernel>> &registered_kernels() {
   return kernels;
 }
 
-const ForwardKernel &kernel_of(int64_t handle) {
+const Kernel &kernel_of(int64_t handle) {
   const auto &all = registered_kernels();
   if (handle < 0 || handle >= static_cast<int64_t>(all.size())) {
     TVM_FFI_THROW(ValueError) << "handle " << handle << " is not one of the " << all.size()

@@ -5,14 +5,14 @@
 #include <memory>
 #include <vector>
 
-#include "host/forward_kernel.h"
+#include "host/kernel.h"
 
 namespace flashsmith {
 
 // Every kernel of the library. A kernel's index is its handle.
-const std::vector<std::unique_ptr<ForwardKernel>> &registered_kernels();
+const std::vector<std::unique_ptr<Kernel>> &registered_kernels();
 
 // Throws ValueError for a handle of none of them.
-const ForwardKernel &kernel_of(int64_t handle);
+const Kernel &kernel_of(int64_t handle);
 
 }  // namespace flashsmith

@@ -2,6 +2,7 @@
 
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -19,6 +20,7 @@ namespace {
 using tvm::ffi::TensorView;
 
 constexpr int kMostRank = 5;
+constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
 
 // All that a map depends on. The contiguous dimension is the first.
 struct Description {
@@ -67,6 +69,10 @@ Description describe_ragged(const TensorView &t, ScalarType type, const Box &box
 #ifdef FLASHSMITH_EMULATOR
 
 ptx::TensorMap encode(const Description &tensor) {
+  if (std::ranges::any_of(tensor.sizes.begin(), tensor.sizes.begin() + tensor.rank,
+                          [](uint64_t size) { return size == 0; })) {
+    TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled would refuse a tensor with a size of 0";
+  }
   ptx::TensorMap map{};
   map.base = tensor.base;
   map.element_bytes = kElementBytes;
@@ -147,6 +153,32 @@ int64_t row_stride(const TensorView &t) {
   return t.size(kDim);
 }
 
+void check_map_strides(const Argument &argument, const TensorView &t) {
+  constexpr int64_t kMaxStride = (int64_t{1} << 40) / kElementBytes;
+  for (int i = kBatch; i <= kHead; i++) {
+    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= kMaxStride)) {
+      TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
+                                << t.stride(i)
+                                << " elements; the sm90 family takes 8 to 2^39 (an expanded "
+                                   "dimension has 0): call .contiguous()";
+    }
+  }
+}
+
+void check_map_batch_stride(const Argument &argument, const TensorView &t) {
+  if (t.size(kBatch) > 1 && t.stride(kBatch) % row_stride(t) != 0) {
+    TVM_FFI_THROW(ValueError) << argument.name << " has batch stride " << t.stride(kBatch)
+                              << " elements, which is no multiple of its sequence stride "
+                              << t.stride(kSequence)
+                              << "; with cu_seqlens or seqused the sm90 family needs that: call "
+                                 ".contiguous()";
+  }
+}
+
+int map_batch_rows(const TensorView &t) {
+  return t.size(kBatch) > 1 ? static_cast<int>(t.stride(kBatch) / row_stride(t)) : 0;
+}
+
 // A map is a pure function of the description: one that was made before is as good as a new one,
 // whatever became of the memory in between.
 ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box,
@@ -157,6 +189,7 @@ ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const 
   };
   constexpr size_t kPlaces = 64;
   static thread_local std::vector<Kept> kept(kPlaces);  // a description of zeros fits no tensor
+  if (tensor.numel() == 0) return {};  // nothing is copied, and the driver takes none such
   const Description description =
       ragged ? describe_ragged(tensor, type, box) : describe(tensor, type, box);
   Kept &place = kept[place_of<kPlaces>(description)];

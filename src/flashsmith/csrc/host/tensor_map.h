@@ -5,6 +5,7 @@
 
 #include "flashsmith/params.h"
 #include "flashsmith/ptx/tensor_map.cuh"
+#include "host/args/argument.h"
 
 namespace flashsmith {
 
@@ -22,8 +23,18 @@ struct Box {
 int64_t row_stride(const tvm::ffi::TensorView &tensor);
 
 // Of a (batch, sequence, head, d_head) tensor that passed the checks; `ragged`: of its sequences
-// with lengths of their own, see sm90/rows.cuh. Throws DeviceError if the driver refuses.
+// with lengths of their own, see sm90/rows.cuh. Of an empty tensor: one that nobody may use. Throws
+// DeviceError if the driver refuses.
 ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType type, const Box &box,
                                bool ragged);
+
+// Throws ValueError for strides that copies cannot step by: they are positive only.
+void check_map_strides(const Argument &argument, const tvm::ffi::TensorView &t);
+
+// Of sequences with lengths of their own, where one ends is counted in rows of the tensor.
+void check_map_batch_stride(const Argument &argument, const tvm::ffi::TensorView &t);
+
+// Rows from one entry of the batch to the next.
+int map_batch_rows(const tvm::ffi::TensorView &t);
 
 }  // namespace flashsmith

@@ -28,7 +28,7 @@ enum class Layout : uint8_t { contiguous, rows, broadcast };
 enum class Use : uint8_t { read, written, scratch };
 
 constexpr int kMaxRank = 4;
-constexpr size_t kMostTensors = 24;  // of one operation
+constexpr size_t kMostTensors = 32;  // of one operation
 
 struct Argument {
   const char *name;

@@ -25,8 +25,7 @@ int64_t broadcast_stride(const TensorView &t, int dimension) {
   return t.size(dimension) == 1 ? 0 : t.stride(dimension);
 }
 
-Band band_of(const ForwardTensors &tensors, const ForwardProblem &problem,
-             const ForwardNumbers &numbers) {
+Band band_of(const ForwardTensors &tensors, const ForwardProblem &problem, const Numbers &numbers) {
   const bool from_ends = !numbers.top_left && !tensors.is_ragged();
   return {.diagonal = from_ends ? problem.seq_len_k - problem.seq_len_q : 0,
           .top_left = numbers.top_left,
@@ -34,7 +33,7 @@ Band band_of(const ForwardTensors &tensors, const ForwardProblem &problem,
           .behind = distance(numbers.window_left)};
 }
 
-ScoreArgs score_of(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+ScoreArgs score_of(const ForwardTensors &tensors, const Numbers &numbers) {
   ScoreArgs args{};
   args.scale = static_cast<float>(numbers.softmax_scale);
   if (numbers.softcap > 0) {
@@ -78,7 +77,7 @@ ModBuffers mod_buffers_of(const ForwardTensors &tensors) {
   return buffers;
 }
 
-KeyRanges key_ranges_of(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+KeyRanges key_ranges_of(const ForwardTensors &tensors, const Numbers &numbers) {
   const TensorView *t = tensors.key_ranges();
   if (!t) return {};
   return {.ends = data_of<const int32_t>(t),
@@ -97,7 +96,7 @@ int64_t n_sequences(const ForwardTensors &tensors) {
   return tensors.q().size(kBatch);
 }
 
-ForwardProblem problem_of(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+ForwardProblem problem_of(const ForwardTensors &tensors, const Numbers &numbers) {
   const int64_t rows_q = tensors.q().size(kSequence);
   const bool bounded = tensors.is_ragged() && numbers.max_seqlen_q >= 0;
   return {.batch = static_cast<int>(n_sequences(tensors)),
@@ -109,7 +108,7 @@ ForwardProblem problem_of(const ForwardTensors &tensors, const ForwardNumbers &n
 }
 
 ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
-                         const ForwardProblem &problem, const ForwardNumbers &numbers) {
+                         const ForwardProblem &problem, const Numbers &numbers) {
   ProblemArgs args{};
   args.O = tensors.o().data_ptr();
   args.O_strides = strides_of(tensors.o());

@@ -5,12 +5,12 @@
 #include <array>
 
 #include "flashsmith/params.h"
-#include "host/args/argument.h"
+#include "host/args/semantics.h"
 
 namespace flashsmith {
 
 // clang-format off
-inline constexpr std::array kForwardArguments = {
+inline constexpr std::array kForwardOwn = {
     Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
              .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "k", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
@@ -21,48 +21,11 @@ inline constexpr std::array kForwardArguments = {
              .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
     Argument{.name = "lse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
              .element = Element::float32, .use = Use::written, .optional = true},
-    Argument{.name = "alibi_slopes", .dims = {},
-             .element = Element::float32, .use = Use::read, .optional = true},
-    Argument{.name = "bias", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q, Dim::seq_len_k},
-             .element = Element::of_config, .layout = Layout::broadcast, .use = Use::read,
-             .optional = true},
-    Argument{.name = "sinks", .dims = {Dim::n_heads},
-             .element = Element::float32, .use = Use::read, .optional = true},
-    Argument{.name = "cu_seqlens_q", .dims = {},
-             .element = Element::int32, .use = Use::read, .optional = true},
-    Argument{.name = "cu_seqlens_k", .dims = {},
-             .element = Element::int32, .use = Use::read, .optional = true},
-    Argument{.name = "seqused_q", .dims = {},
-             .element = Element::int32, .use = Use::read, .optional = true},
-    Argument{.name = "seqused_k", .dims = {},
-             .element = Element::int32, .use = Use::read, .optional = true},
-    Argument{.name = "key_ranges", .dims = {},
-             .element = Element::int32, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[0]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[1]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[2]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[3]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[4]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[5]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[6]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "mod_tensors[7]", .dims = {},
-             .element = Element::any, .use = Use::read, .optional = true},
-    Argument{.name = "workspace", .dims = {},
-             .element = Element::any, .use = Use::scratch, .optional = true},
 };
 // clang-format on
-inline constexpr size_t kFirstModTensor = 13;
-inline constexpr size_t kWorkspace = kFirstModTensor + kMostModBuffers;
-static_assert(kForwardArguments.size() == kWorkspace + 1, "the workspace is the last");
-static_assert(kForwardArguments.size() <= kMostTensors, "checks have room for all tensors");
-
+inline constexpr std::array kForwardArguments = with_semantics(kForwardOwn);
+inline constexpr size_t kFirstModTensor = kForwardOwn.size() + kModTensors;
+inline constexpr size_t kWorkspace = kForwardArguments.size() - 1;
 // The tensors of one call, in the order of the table; null: not given.
 class ForwardTensors {
  public:
@@ -97,17 +60,6 @@ class ForwardTensors {
   Given given_;
 };
 
-// What a caller gives beside the tensors.
-struct ForwardNumbers {
-  double softmax_scale = 1;
-  double softcap = 0;                           // 0: none
-  int64_t window_left = -1, window_right = -1;  // keys behind and ahead of the diagonal; -1: all
-  bool top_left = false;                        // the diagonal is a query's own index
-  int64_t max_seqlen_q = -1;                    // of sequences of their own lengths; -1: not known
-  int64_t score = 0;                            // the hash of the user's functions; 0: none
-  int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
-};
-
 // The sizes of one call. They fit into an int once check_problem has passed.
 struct ForwardProblem {
   int batch;  // sequences
@@ -126,11 +78,11 @@ struct ForwardProblem {
 // How many sequences there are: what cu_seqlens say, else the batch size.
 int64_t n_sequences(const ForwardTensors &tensors);
 
-ForwardProblem problem_of(const ForwardTensors &tensors, const ForwardNumbers &numbers);
+ForwardProblem problem_of(const ForwardTensors &tensors, const Numbers &numbers);
 
 // What kernels of every family are told alike; n_Q_blocks is the family's to set.
 ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
-                         const ForwardProblem &problem, const ForwardNumbers &numbers);
+                         const ForwardProblem &problem, const Numbers &numbers);
 
 // The workspace: the queue's next tile and how many blocks have found it empty; behind them, for
 // sequences with lengths of their own, the table of tiles.

@@ -2,21 +2,25 @@
 // that it does not take, what came, and what is supported.
 #pragma once
 
-#include "host/forward_kernel.h"
+#include "host/args/forward.h"
+#include "host/kernel.h"
+#include "host/plan.h"
 
 namespace flashsmith {
 
-// ---- of `forward`, in this order ----
+// ---- of an operation, in this order; `forward`: the tensors that its forward has ----
 
 // What is asked of dtypes, shapes and devices. Returns the sizes.
-ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &tensors,
-                             const ForwardNumbers &numbers);
+ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
+                             const ForwardTensors &forward, const Numbers &numbers);
 
 // Bounds and caps, where the kernel's variant has them, and nowhere else.
-void check_numbers(const ForwardKernel &kernel, const ForwardNumbers &numbers);
+void check_numbers(const Kernel &kernel, const Numbers &numbers);
 
 // What is asked of a problem's memory that is not empty, but for its addresses.
-void check_memory(const ForwardKernel &kernel, const ForwardTensors &tensors, const Plan &plan);
+void check_memory(const Tensors &tensors);
+
+void check_workspace(const Tensors &tensors, const Plan &plan);
 
 // That nothing is written where something else lies. Cheap: addresses change from call to call.
 void check_apart(const Tensors &tensors);
@@ -45,7 +49,7 @@ void check_broadcast(const Tensors &tensors, const Argument &argument,
 void check_slopes(const ForwardTensors &tensors);
 
 // Two ends for every so many queries, of each entry of the batch and head, or of all.
-void check_key_ranges(const ForwardTensors &tensors, const ForwardNumbers &numbers);
+void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers);
 
 // Lengths and places of sequences fit each other and the tensors. What they say is on the device
 // and is not looked at.
@@ -60,8 +64,6 @@ void check_rows(const Argument &argument, const tvm::ffi::TensorView &t);
 
 // No two elements of a tensor that is written share memory.
 void check_writable(const Argument &argument, const tvm::ffi::TensorView &t);
-
-void check_workspace(const Tensors &tensors, const Plan &plan);
 
 // ---- helpers ----
 

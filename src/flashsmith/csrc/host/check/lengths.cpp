@@ -48,7 +48,7 @@ void check_slopes(const ForwardTensors &tensors) {
                             << ") or (batch, n_heads) = (" << batch << ", " << n_heads << ")";
 }
 
-void check_key_ranges(const ForwardTensors &tensors, const ForwardNumbers &numbers) {
+void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
   const TensorView *ranges = tensors.key_ranges();
   if (!ranges) return;
   const int64_t n_heads = tensors.q().size(kHead), batch = n_sequences(tensors);

@@ -22,7 +22,7 @@ void check_grid(const char *dimension, int size) {
 
 using Named = NamedKernel<FlashForwardKernelConfig, forward_kernel_fn>;
 
-class Kernel final : public ForwardKernel {
+class Sm80Forward final : public ForwardKernel {
   FlashForwardKernelConfig config_;
   forward_kernel_fn function_, schedule_;
 
@@ -40,7 +40,7 @@ class Kernel final : public ForwardKernel {
   }
 
  public:
-  Kernel(const Named &kernel, const FamilyGpus &gpus)
+  Sm80Forward(const Named &kernel, const FamilyGpus &gpus)
       : ForwardKernel(kernel, gpus),
         config_(kernel.config),
         function_(kernel.function),
@@ -62,7 +62,7 @@ class Kernel final : public ForwardKernel {
   }
 
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
-                            const ForwardNumbers &numbers) const override {
+                            const Numbers &numbers) const override {
     ForwardKernelArgs args{};
     args.Q = tensors.q().data_ptr();
     args.K = tensors.k().data_ptr();
@@ -79,8 +79,8 @@ class Kernel final : public ForwardKernel {
 
 }  // namespace
 
-std::unique_ptr<ForwardKernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Kernel>(kernel, gpus);
+std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
+  return std::make_unique<Sm80Forward>(kernel, gpus);
 }
 
 }  // namespace flashsmith

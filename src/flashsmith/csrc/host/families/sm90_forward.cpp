@@ -13,40 +13,9 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
-
-// Bulk copies step through memory by positive strides only.
-void check_strides(const Argument &argument, const TensorView &t) {
-  constexpr int64_t kMaxStride = (int64_t{1} << 40) / kElementBytes;
-  for (int i = kBatch; i <= kHead; i++) {
-    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= kMaxStride)) {
-      TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
-                                << t.stride(i)
-                                << " elements; the sm90 family takes 8 to 2^39 (an expanded "
-                                   "dimension has 0): call .contiguous()";
-    }
-  }
-}
-
-// Of sequences with lengths of their own, where one ends is counted in rows of the tensor.
-void check_batch_stride(const Argument &argument, const TensorView &t) {
-  if (t.size(kBatch) > 1 && t.stride(kBatch) % row_stride(t) != 0) {
-    TVM_FFI_THROW(ValueError) << argument.name << " has batch stride " << t.stride(kBatch)
-                              << " elements, which is no multiple of its sequence stride "
-                              << t.stride(kSequence)
-                              << "; with cu_seqlens or seqused the sm90 family needs that: call "
-                                 ".contiguous()";
-  }
-}
-
-// Rows from one entry of the batch to the next.
-int batch_rows(const TensorView &t) {
-  return t.size(kBatch) > 1 ? static_cast<int>(t.stride(kBatch) / row_stride(t)) : 0;
-}
-
 using Named = NamedKernel<Sm90ForwardKernelConfig, sm90_forward_kernel_fn>;
 
-class Kernel final : public ForwardKernel {
+class Sm90Forward final : public ForwardKernel {
   Sm90ForwardKernelConfig config_;
   sm90_forward_kernel_fn function_, schedule_;
 
@@ -69,7 +38,7 @@ class Kernel final : public ForwardKernel {
   }
 
  public:
-  Kernel(const Named &kernel, const FamilyGpus &gpus)
+  Sm90Forward(const Named &kernel, const FamilyGpus &gpus)
       : ForwardKernel(kernel, gpus),
         config_(kernel.config),
         function_(kernel.function),
@@ -77,11 +46,11 @@ class Kernel final : public ForwardKernel {
 
   void check_layout(const ForwardTensors &tensors) const override {
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
-      if (has_rows(argument)) check_strides(argument, t);
+      if (has_rows(argument)) check_map_strides(argument, t);
     });
     if (!variant.ragged) return;
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
-      if (has_rows(argument)) check_batch_stride(argument, t);
+      if (has_rows(argument)) check_map_batch_stride(argument, t);
     });
   }
 
@@ -102,7 +71,7 @@ class Kernel final : public ForwardKernel {
   }
 
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
-                            const ForwardNumbers &numbers) const override {
+                            const Numbers &numbers) const override {
     Sm90ForwardKernelArgs args{};
     args.Q_map = map(tensors.q(), kQueryBoxRows);
     args.K_map = map(tensors.k(), map_KV_rows(config_));
@@ -112,10 +81,10 @@ class Kernel final : public ForwardKernel {
     args.problem.n_Q_blocks = Q_blocks(config_, problem.seq_len_q);
     if (variant.ragged) {
       args.problem.n_Q_blocks = static_cast<int>(n_entries(problem));
-      args.Q_batch_rows = batch_rows(tensors.q());
-      args.K_batch_rows = batch_rows(tensors.k());
-      args.V_batch_rows = batch_rows(tensors.v());
-      args.O_batch_rows = batch_rows(tensors.o());
+      args.Q_batch_rows = map_batch_rows(tensors.q());
+      args.K_batch_rows = map_batch_rows(tensors.k());
+      args.V_batch_rows = map_batch_rows(tensors.v());
+      args.O_batch_rows = map_batch_rows(tensors.o());
     }
     return KernelArguments(args);
   }
@@ -123,8 +92,8 @@ class Kernel final : public ForwardKernel {
 
 }  // namespace
 
-std::unique_ptr<ForwardKernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Kernel>(kernel, gpus);
+std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
+  return std::make_unique<Sm90Forward>(kernel, gpus);
 }
 
 }  // namespace flashsmith

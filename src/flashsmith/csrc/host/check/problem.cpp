@@ -15,7 +15,7 @@ using tvm::ffi::TensorView;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 // Rows shorter than the kernel's d_head are for kernels that make up for it.
-void check_d_head(const ForwardKernel &kernel, const TensorView &q, const TensorView &v) {
+void check_d_head(const Kernel &kernel, const TensorView &q, const TensorView &v) {
   const int64_t d_head = kernel.tiles.d_head, d_qk = q.size(kDim), d_v = v.size(kDim);
   const bool fits =
       kernel.variant.padded ? d_qk <= d_head && d_v <= d_head : d_qk == d_head && d_v == d_head;
@@ -50,7 +50,7 @@ void check_heads(const TensorView &q, const TensorView &k) {
 }
 
 // Tiles of the output are counted as int.
-void check_n_tiles(const ForwardTensors &tensors, const ForwardNumbers &numbers, int B_r) {
+void check_n_tiles(const ForwardTensors &tensors, const Numbers &numbers, int B_r) {
   const TensorView &q = tensors.q();
   const int64_t batch = n_sequences(tensors), n_heads = q.size(kHead);
   if (batch > kMaxInt || n_heads > kMaxInt ||
@@ -60,8 +60,7 @@ void check_n_tiles(const ForwardTensors &tensors, const ForwardNumbers &numbers,
   }
 }
 
-void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors,
-                 const ForwardNumbers &numbers) {
+void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors, const Numbers &numbers) {
   const TensorView &q = tensors.q(), &k = tensors.k();
   check_heads(q, k);
   if (q.numel() > 0 && k.size(kSequence) == 0) {
@@ -75,7 +74,7 @@ void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors,
 }
 
 // A kernel computes one variant: what is given must be what it is for.
-void check_variant(const ForwardKernel &kernel, const ForwardTensors &tensors) {
+void check_variant(const Kernel &kernel, const ForwardTensors &tensors) {
   const Variant &variant = kernel.variant;
   const auto check = [&](const char *name, bool wanted, bool given) {
     if (wanted == given) return;
@@ -94,9 +93,8 @@ void check_variant(const ForwardKernel &kernel, const ForwardTensors &tensors) {
 
 }  // namespace
 
-ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &forward,
-                             const ForwardNumbers &numbers) {
-  const Tensors tensors = forward.all();
+ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
+                             const ForwardTensors &forward, const Numbers &numbers) {
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
     if (!has_rows(argument)) return;
     check_dtype(tensors, argument, t, kernel.tiles.dtype);
@@ -123,7 +121,7 @@ ForwardProblem check_problem(const ForwardKernel &kernel, const ForwardTensors &
   return problem_of(forward, numbers);
 }
 
-void check_numbers(const ForwardKernel &kernel, const ForwardNumbers &numbers) {
+void check_numbers(const Kernel &kernel, const Numbers &numbers) {
   const Variant &variant = kernel.variant;
   const auto check = [&](const char *name, bool wanted, bool given, auto value) {
     if (wanted == given) return;
@@ -139,16 +137,13 @@ void check_numbers(const ForwardKernel &kernel, const ForwardNumbers &numbers) {
   }
 }
 
-void check_memory(const ForwardKernel &kernel, const ForwardTensors &forward, const Plan &plan) {
-  const Tensors tensors = forward.all();
+void check_memory(const Tensors &tensors) {
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
     if (has_rows(argument)) check_rows(argument, t);
   });
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
     if (has_rows(argument) && argument.use == Use::written) check_writable(argument, t);
   });
-  kernel.check_layout(forward);
-  check_workspace(tensors, plan);
 }
 
 }  // namespace flashsmith

@@ -1,0 +1,222 @@
+"""Trains one small GPT with our attention and with torch's, on the same tokens, and keeps losses.
+
+    python benchmarks/train_gpt.py --out benchmarks/results/h200/2026-01-01
+
+The text is a made-up language: words follow a fixed table, and every sentence says its first half
+twice, which a model learns by looking back. Each attention trains as many times as there are seeds,
+which order the text: the difference between seeds is what a difference between attentions is to be
+measured by. Both begin with the same weights. Writes train_gpt.csv, one row a step, and
+train_gpt_environment.json; prints the mean loss of the last steps of each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import flashsmith
+from flashsmith.bench.stamp import environment_stamp
+
+COLUMNS = ("attention", "seed", "step", "loss", "seconds")
+LAST = 20  # steps whose mean loss is a run's
+_TABLE_SEED, _WEIGHTS_SEED = 7, 11
+_FOLLOWERS = 4  # of a word
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the model and of a step's text. The defaults have about ten million parameters."""
+
+    layers: int = 6
+    heads: int = 6
+    d_head: int = 64
+    words: int = 512
+    batch: int = 16
+    length: int = 1024
+    learning_rate: float = 1e-3
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.d_head
+
+
+class Text(NamedTuple):
+    """Sentences one after the other: token i + 1 is to be told from those up to i.
+
+    lengths: Of the sentences; all alike: they are a batch.
+    """
+
+    tokens: torch.Tensor  # (total,)
+    targets: torch.Tensor
+    lengths: list[int]
+
+    @property
+    def places(self) -> torch.Tensor:
+        """Where sentences begin and end, int32."""
+        ends = torch.tensor([0, *self.lengths]).cumsum(0)
+        return ends.int().to(self.tokens.device)
+
+
+def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> Iterator[Text]:
+    """Without end. ragged: Sentences have lengths of their own, up to ``sizes.length``."""
+    table_generator = torch.Generator().manual_seed(_TABLE_SEED)
+    table = torch.randint(sizes.words, (sizes.words, _FOLLOWERS), generator=table_generator)
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        half = torch.randint(sizes.words, (sizes.batch, 1), generator=generator)
+        for _ in range(sizes.length // 2):
+            choice = torch.randint(_FOLLOWERS, (sizes.batch, 1), generator=generator)
+            half = torch.cat([half, table[half[:, -1:], choice[:, :, None]][:, 0]], 1)
+        said = torch.cat([half, half], 1)[:, : sizes.length + 1]
+        lengths = [sizes.length] * sizes.batch
+        if ragged:
+            drawn = torch.randint(1, sizes.length + 1, (sizes.batch,), generator=generator)
+            lengths = drawn.tolist()
+        parts = [(row[:n], row[1 : n + 1]) for row, n in zip(said, lengths, strict=True)]
+        tokens, targets = (torch.cat(each).to(device) for each in zip(*parts, strict=True))
+        yield Text(tokens, targets, lengths)
+
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Text], torch.Tensor]
+
+
+def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch.Tensor:
+    """Causal attention of each sentence of packed rows, (total, heads, d_head)."""
+    if len(set(text.lengths)) == 1:
+        q, k, v = (t.unflatten(0, (len(text.lengths), -1)) for t in (q, k, v))
+        o = flashsmith.attention(q, k, v, causal=True)
+        return o.flatten(0, 1)
+    longest = max(text.lengths)
+    return flashsmith.attention(
+        q, k, v, causal=True, cu_seqlens_q=text.places, cu_seqlens_k=text.places,
+        max_seqlen_q=longest, max_seqlen_k=longest,
+    )  # fmt: skip
+
+
+def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch.Tensor:
+    """The same by torch's plain matrix products."""
+    if len(set(text.lengths)) == 1:
+        batches = [[t.unflatten(0, (len(text.lengths), -1)) for t in (q, k, v)]]
+    else:
+        sentences = (t.split(text.lengths) for t in (q, k, v))
+        batches = [[t[None] for t in each] for each in zip(*sentences, strict=True)]
+    found = []
+    with sdpa_kernel(SDPBackend.MATH):
+        for batch in batches:
+            heads_first = [t.transpose(1, 2) for t in batch]
+            o = functional.scaled_dot_product_attention(*heads_first, is_causal=True)
+            found.append(o.transpose(1, 2).flatten(0, 1))
+    return torch.cat(found)
+
+
+ATTENTIONS: dict[str, Attend] = {"flashsmith": ours, "sdpa_math": sdpa_math}
+
+
+class Layer(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width = sizes.width
+        self.sizes = sizes
+        self.before_attention, self.before_products = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.products = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor, text: Text, attend: Attend) -> torch.Tensor:
+        rows = self.qkv(self.before_attention(x)).to(torch.bfloat16)
+        q, k, v = rows.unflatten(-1, (3, self.sizes.heads, self.sizes.d_head)).unbind(1)
+        x = x + self.out(attend(q, k, v, text).flatten(1).to(x.dtype))
+        return x + self.products(self.before_products(x))
+
+
+class Gpt(nn.Module):
+    """Its products are in TF32 or float32, its attention in BF16."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.words = nn.Embedding(sizes.words, sizes.width)
+        self.positions = nn.Embedding(sizes.length, sizes.width)
+        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
+        self.last = nn.LayerNorm(sizes.width)
+        self.head = nn.Linear(sizes.width, sizes.words, bias=False)
+
+    def forward(self, text: Text, attend: Attend) -> torch.Tensor:
+        """The mean loss of a word."""
+        places = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
+        x = self.words(text.tokens) + self.positions(places)
+        for layer in self.layers:
+            x = layer(x, text, attend)
+        return functional.cross_entropy(self.head(self.last(x)), text.targets)
+
+
+def train(
+    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, ragged: bool = False
+) -> list[tuple[float, float]]:
+    """Loss and seconds of every step."""
+    torch.manual_seed(_WEIGHTS_SEED)
+    model = Gpt(sizes).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.learning_rate, weight_decay=0.1)
+    text, found = text_of(sizes, seed, device, ragged=ragged), []
+    for _ in range(steps):
+        given = next(text)
+        started = time.monotonic()
+        loss = model(given, attend)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        found.append((loss.item(), time.monotonic() - started))  # item() waits
+    return found
+
+
+def final_loss(losses: list[float]) -> float:
+    return statistics.mean(losses[-LAST:])
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", default="0,1", help="comma-separated, of the order of the text")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu: the emulator, tiny sizes")
+    for name, size in vars(Sizes()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(size), default=size)
+    arguments = parser.parse_args(words)
+    sizes = Sizes(**{name: getattr(arguments, name) for name in vars(Sizes())})
+    torch.set_float32_matmul_precision("high")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    environment = environment_stamp(arguments.device) | {"sizes": vars(sizes)}
+    text = json.dumps(environment, indent=2)
+    (arguments.out / "train_gpt_environment.json").write_text(text)
+    print(f"{sum(p.numel() for p in Gpt(sizes).parameters()) / 1e6:.1f} million parameters")
+    with (arguments.out / "train_gpt.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for name, attend in ATTENTIONS.items():
+            for seed in map(int, arguments.seeds.split(",")):
+                steps = train(sizes, attend, seed, arguments.steps, arguments.device)
+                for step, (loss, seconds) in enumerate(steps):
+                    writer.writerow([name, seed, step, f"{loss:.6f}", f"{seconds:.4f}"])
+                file.flush()
+                median = statistics.median(seconds for _, seconds in steps)
+                loss = final_loss([loss for loss, _ in steps])
+                print(f"{name}, seed {seed}: loss {loss:.4f}, {1000 * median:.1f} ms a step")
+
+
+if __name__ == "__main__":
+    main()

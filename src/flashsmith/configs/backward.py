@@ -1,0 +1,105 @@
+"""The families of the backward, and which configuration serves a workload.
+
+Each family has a rule by d_head; a configuration may suit itself to a workload's mask and lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+
+from flashsmith.configs.base import BackwardKernelConfig
+from flashsmith.configs.family import Capability
+from flashsmith.configs.kernel_id import sort_key
+from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
+from flashsmith.configs.sm80.backward_space import rule as sm80_rule
+from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
+from flashsmith.configs.sm90.backward_space import rule as sm90_rule
+from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
+from flashsmith.configs.sm90.split_backward_space import rule as sm90_split_rule
+from flashsmith.configs.variant import VARIANTS
+from flashsmith.configs.workload import D_HEADS, Workload, padded_d_head
+from flashsmith.dtype import DType
+from flashsmith.errors import DeviceError
+from flashsmith.gpus import find_architecture, get_gpu_architecture
+from flashsmith.problem import Problem
+
+
+@dataclass(frozen=True)
+class BackwardFamily:
+    """One family.
+
+    Args:
+        config: The class of its configurations.
+        rule: (dtype, d_head) -> what serves. Raises ValueError that names what the family does not
+            take.
+    """
+
+    config: type[BackwardKernelConfig]
+    rule: Callable[[DType, int], BackwardKernelConfig]
+
+    def runs_on(self, capability: Capability) -> bool:
+        """Whether GPUs of this compute capability have its instructions."""
+        own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
+        return capability == own if self.config.exact_arch else capability >= own
+
+
+_LENGTHS = (256, 8192)  # that stand for all others where a rule goes by them
+BACKWARD_FAMILIES = (  # from the plainest
+    BackwardFamily(FlashBackwardKernelConfig, sm80_rule),
+    BackwardFamily(Sm90SplitBackwardKernelConfig, sm90_split_rule),
+    BackwardFamily(Sm90BackwardKernelConfig, sm90_rule),
+)
+
+
+def get_backward_kernel_configs() -> list[BackwardKernelConfig]:
+    """What the rules of all families choose, for every dtype and d_head, sorted."""
+    found: set[BackwardKernelConfig] = set()
+    for family, dtype, d_head in product(BACKWARD_FAMILIES, DType, D_HEADS):
+        with suppress(ValueError):  # not of this family
+            config = family.rule(dtype, d_head)
+            for length, variant in product(_LENGTHS, VARIANTS):
+                problem = Problem.square(dtype, d_head, 1, 1, length)
+                found.add(config.suited_to(Workload(problem, variant)))
+    return sorted(found, key=sort_key)
+
+
+def choose_backward(
+    workload: Workload, capability: Capability | None, *, deterministic: bool = False
+) -> BackwardKernelConfig:
+    """The newest family's that serves a workload on a GPU; None: the plainest's, on the emulator.
+
+    Raises:
+        DeviceError: The GPU is too old for every family.
+        ValueError: No family takes the problem; says what the plainest does not take.
+    """
+    problem, refusal = workload.problem, None
+    d_head = padded_d_head(problem)
+    for family in _families_on(capability):
+        try:
+            config = family.rule(problem.dtype, d_head).suited_to(workload)
+            config = config.with_room_for(workload.variant)
+        except ValueError as error:
+            refusal = error
+            continue
+        architecture = find_architecture(capability) if capability else None
+        if (
+            config.is_buildable(architecture.name if architecture else None)
+            and config.serves_variant(workload.variant)
+            and (config.is_deterministic or not deterministic)
+        ):
+            return config
+    if refusal is not None:
+        raise refusal
+    raise ValueError(f"{workload} has no backward on this GPU")
+
+
+def _families_on(capability: Capability | None) -> tuple[BackwardFamily, ...]:
+    if capability is None:
+        return BACKWARD_FAMILIES
+    if families := tuple(f for f in reversed(BACKWARD_FAMILIES) if f.runs_on(capability)):
+        return families
+    version = ".".join(map(str, capability))
+    raise DeviceError(f"the GPU has compute capability {version}; the kernels need 8.0 or newer")

@@ -1,0 +1,146 @@
+"""The backward of the sm80 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flashsmith.configs.base import BackwardKernelConfig
+from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.dtype import ELEMENT_BYTES, DType
+from flashsmith.gpus import (
+    WARP_SIZE,
+    GpuArchitecture,
+    get_gpu_architecture,
+)
+
+BACKWARD = "backward"  # the feature of every short form of a backward
+STATISTICS_ROWS = 64  # queries of a block of row statistics
+STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
+SUPPORTED_VALUES = {
+    "d_head": D_HEADS,
+    "B_r": (64, 128),
+    "B_c": (32, 64),
+    "n_warps": (4, 8),
+    "n_stages": (1, 2),
+}
+MIN_COLUMNS = 32  # rows of the visited side whose scores are in registers at a time, or more
+MAX_ACCUMULATOR_REGISTERS = 208  # of a thread; the rest are for addresses and fragments
+
+
+@dataclass(frozen=True, order=True)
+class FlashBackwardKernelConfig(BackwardKernelConfig):
+    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+
+    Its kernels have one shape: a block keeps some rows and visits those of the other side. Blocks
+    of queries add up dQ, blocks of keys dK and dV. Nothing is added up in memory, so that results
+    are the same at every run.
+
+    dtype: element type of all tensors; sums and statistics are FP32.
+    d_head: head dimension, 64, 96, 128, 192 or 256.
+    B_r: rows of Q and dO, or of K and V, that a thread block keeps.
+    B_c: rows of the other side that are in shared memory at a time.
+    n_warps: warps of a thread block, which share the rows that it keeps.
+    n_stages: tiles of the visited side that are in shared memory at a time; with 2 the next ones
+        load while this one is worked on.
+    split_dK_dV: dK and dV are added up by blocks of their own, which leaves registers for long
+        rows and computes the scores once more.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative, or zero where that means nothing. What is well formed may
+            still be a point that no kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+    n_stages: int
+    split_dK_dV: bool
+
+    family: ClassVar[str] = "sm80"
+    minimum_gpu: ClassVar[str] = "sm_80"
+    exact_arch: ClassVar[bool] = False
+    kernel_function: ClassVar[str] = "sm80::backward_kernels"
+    static_configuration: ClassVar[str] = "sm80::StaticBackwardKernelConfig"
+    kernel_arguments: ClassVar[str] = "BackwardKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm80/backward_arguments.cuh"
+    kernel_pointer: ClassVar[str] = "FlashBackwardKernels"
+    markers: ClassVar[frozenset[str]] = frozenset({BACKWARD})
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(BACKWARD),
+        number("stages", "n_stages"),
+        flag("split", "split_dK_dV"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self, gpu: str = "sm_80") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_value_problems(self),
+            *_register_problems(self),
+            *_gpu_problems(self, architecture),
+        ]
+
+    @property
+    def is_deterministic(self) -> bool:
+        return True
+
+    @property
+    def threads_per_block(self) -> int:
+        return self.n_warps * WARP_SIZE
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Two tiles of the kept rows, two of the visited ones in every stage, and statistics."""
+        tiles = 2 * (self.B_r + self.n_stages * self.B_c) * self.d_head * ELEMENT_BYTES
+        return tiles + self.n_stages * STATISTICS_ROWS * STATISTICS_BYTES
+
+
+def _value_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
+    for name, supported in SUPPORTED_VALUES.items():
+        value = getattr(config, name)
+        if value not in supported:
+            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+    if config.n_warps <= 0 or config.B_r % (MMA_M * config.n_warps) != 0:
+        yield (
+            f"B_r is {config.B_r}; each of the {config.n_warps} warps keeps {MMA_M} rows, as an "
+            f"mma has them, or a multiple, so it must be a multiple of {MMA_M * config.n_warps}."
+        )
+
+
+def _register_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
+    """The fullest kernel's: scores, their gradients, and dK and dV together or one of them.
+
+    Where those of a whole tile do not fit, there are as many scores at a time as MIN_COLUMNS has.
+    """
+    m_tiles = config.B_r // (MMA_M * config.n_warps)
+    results = m_tiles * (1 if config.split_dK_dV else 2) * config.d_head // 2
+    scores = m_tiles * 2 * MIN_COLUMNS // 2
+    if results + scores > MAX_ACCUMULATOR_REGISTERS:
+        yield (
+            f"The accumulators take {scores} (S, dP) + {results} (dK, dV) registers per thread; at "
+            f"most {MAX_ACCUMULATOR_REGISTERS} leave room for addresses and fragments."
+        )
+
+
+def _gpu_problems(config: FlashBackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
+        yield (
+            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "
+            f"{'.'.join(map(str, MIN_COMPUTE_CAPABILITY))} or newer is needed."
+        )
+    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
+        yield (
+            f"The tiles take {config.shared_memory_bytes} bytes of shared memory; a block on "
+            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
+        )

@@ -1,0 +1,37 @@
+"""The declared configurations of the sm80 backward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
+from flashsmith.dtype import DType
+
+
+class BackwardTiles(NamedTuple):
+    """All of a configuration but the element type and d_head."""
+
+    B_r: int
+    B_c: int
+    n_warps: int
+    n_stages: int
+    split_dK_dV: bool
+
+
+# Measured on the H200, docs/kernels/sm80-backward.md. Up to d_head 128 a warp keeps 32 rows, which
+# halves what it reads of the visited tiles; at 128 that leaves registers for dK or dV, not both.
+_RULE = {
+    64: BackwardTiles(128, 64, 4, n_stages=1, split_dK_dV=False),
+    96: BackwardTiles(64, 64, 4, n_stages=1, split_dK_dV=False),
+    128: BackwardTiles(128, 32, 4, n_stages=2, split_dK_dV=True),
+    192: BackwardTiles(64, 64, 4, n_stages=1, split_dK_dV=True),
+    256: BackwardTiles(64, 32, 4, n_stages=1, split_dK_dV=True),
+}
+
+
+def rule(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
+    """One configuration for each d_head. Raises ValueError for others."""
+    if d_head not in _RULE:
+        supported = ", ".join(map(str, _RULE))
+        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    return FlashBackwardKernelConfig(dtype, d_head, *_RULE[d_head])

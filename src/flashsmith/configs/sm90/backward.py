@@ -1,0 +1,209 @@
+"""The backward of the sm90 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from flashsmith.configs.base import BackwardKernelConfig
+from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.sm80.backward import BACKWARD
+from flashsmith.configs.sm90.forward import COMPUTE_CAPABILITY, WGMMA, WGMMA_K, WGMMA_M
+from flashsmith.configs.variant import Variant
+from flashsmith.configs.workload import Workload
+from flashsmith.dtype import ELEMENT_BYTES, DType
+from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architecture
+
+B_R = 64  # queries of a block, as those of row statistics
+MAX_STAGES = 4
+SUPPORTED_D_HEADS = (64, 96, 128)
+TURNS = 2  # the last of the kinds
+_SUM_BYTES, _BARRIER_BYTES = 4, 8
+STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
+_BUFFERS_OF_DS = 2
+_TILE_ENTRIES, _ENTRY_BYTES = 2, 4
+_LONG_ROWS, _FEW_KEYS = 128, 1024  # see suited_to
+_ROOMY = 2  # warpgroups that have registers for more than a plain backward
+_MOST_BESIDE_FUNCTIONS = 96  # elements of a row
+
+
+@dataclass(frozen=True, order=True)
+class Sm90BackwardKernelConfig(BackwardKernelConfig):
+    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+
+    A thread block has one warpgroup that loads, and others that keep 64 keys each and visit the
+    queries. They add up dK and dV in registers; dQ is added up in FP32 in global memory, in an
+    order that differs from run to run, and converted at the end.
+
+    dtype: element type of all tensors; sums and statistics are FP32.
+    d_head: head dimension, 64, 96 or 128.
+    B_r: queries that are visited at a time: 64.
+    B_c: keys of a thread block, 64 for each warpgroup that computes.
+    n_warpgroups: these warpgroups.
+    Q_stages: blocks of Q that are in shared memory at a time.
+    dO_stages: likewise of dO.
+    V_steps_in_registers: how many of the d_head / 16 steps of dP = V dO^T take V from registers.
+    turns: when a warpgroup has the tensor cores to itself: 0: never; 1: from dV to dK of a block;
+        2: from dV of a block to dP of the next.
+    persistent: one block on each multiprocessor works on keys after keys, which it takes from a
+        queue in global memory.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative, or zero where that means nothing. What is well formed may
+            still be a point that no kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warpgroups: int
+    Q_stages: int
+    dO_stages: int
+    V_steps_in_registers: int
+    turns: int
+    persistent: bool
+
+    family: ClassVar[str] = "sm90"
+    minimum_gpu: ClassVar[str] = "sm_90a"
+    exact_arch: ClassVar[bool] = True
+    kernel_function: ClassVar[str] = "sm90::backward_kernels"
+    static_configuration: ClassVar[str] = "sm90::BackwardTraits"
+    kernel_arguments: ClassVar[str] = "Sm90BackwardKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm90/backward_arguments.cuh"
+    kernel_pointer: ClassVar[str] = "Sm90BackwardKernels"
+    markers: ClassVar[frozenset[str]] = frozenset({BACKWARD, WGMMA})
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warpgroups")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(BACKWARD),
+        Feature(WGMMA),
+        number("q_stages", "Q_stages"),
+        number("do_stages", "dO_stages"),
+        number("v_regs", "V_steps_in_registers", absent=0),
+        number("turns", "turns", absent=0),
+        flag("persistent", "persistent"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset(("V_steps_in_registers", "turns"))
+
+    def problems(self, gpu: str = "sm_90a") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_tile_problems(self),
+            *_schedule_problems(self),
+            *_gpu_problems(self, architecture),
+        ]
+
+    @property
+    def is_deterministic(self) -> bool:
+        return False
+
+    def suited_to(self, workload: Workload) -> Sm90BackwardKernelConfig:
+        """Persistent blocks save the time between tiles. At d_head 128 they are slower by 2 to 3%
+        where tiles are long and alike."""
+        few_keys = workload.keys_per_query <= _FEW_KEYS
+        persistent = self.d_head < _LONG_ROWS or workload.variant.causal or few_keys
+        return replace(self, persistent=persistent)
+
+    def with_room_for(self, variant: Variant) -> Sm90BackwardKernelConfig:
+        """Two warpgroups, and V in shared memory, which leaves registers for derivatives."""
+        if not (variant.softcap or variant.score):
+            return self
+        roomy = replace(self, V_steps_in_registers=0)
+        if self.n_warpgroups == _ROOMY:
+            return roomy
+        return replace(
+            roomy,
+            n_warpgroups=_ROOMY,
+            B_c=WGMMA_M * _ROOMY,
+            Q_stages=MAX_STAGES,
+            dO_stages=MAX_STAGES,
+        )
+
+    def serves_variant(self, variant: Variant) -> bool:
+        """Nothing writes the gradient of a bias. Derivatives of scores need two warpgroups, and the
+        caller's functions rows of less than 128 elements beside these."""
+        if variant.bias or (variant.score and self.d_head > _MOST_BESIDE_FUNCTIONS):
+            return False
+        return self.n_warpgroups == _ROOMY or not (variant.softcap or variant.score)
+
+    @property
+    def threads_per_block(self) -> int:
+        return (self.n_warpgroups + 1) * WARPGROUP_SIZE
+
+    @property
+    def dQ_columns(self) -> int:
+        """That a warpgroup computes at a time: its share if that is whole boxes, else all, in
+        turn with the others."""
+        box = 64 if self.d_head % 64 == 0 else 32
+        share, rest = divmod(self.d_head, self.n_warpgroups)
+        return share if rest == 0 and share % box == 0 else self.d_head
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Tiles of K, V, Q and dO, dS of two blocks, dQ, statistics, barriers, the next tiles."""
+        elements = (2 * self.B_c + (self.Q_stages + self.dO_stages) * self.B_r) * self.d_head
+        elements += _BUFFERS_OF_DS * self.B_r * self.B_c
+        sums = self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES
+        statistics = self.Q_stages * self.B_r * STATISTICS_BYTES
+        buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_DS + self.n_warpgroups + 1
+        entries = _TILE_ENTRIES if self.persistent else 0
+        barriers = 2 * (buffers + entries) * _BARRIER_BYTES
+        return elements * ELEMENT_BYTES + sums + statistics + barriers + entries * _ENTRY_BYTES
+
+
+def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
+    if config.d_head not in SUPPORTED_D_HEADS:
+        yield f"d_head is {config.d_head}; supported are {', '.join(map(str, SUPPORTED_D_HEADS))}."
+    if config.B_r != B_R:
+        yield f"B_r is {config.B_r}; blocks of queries are those of row statistics, {B_R}."
+    if config.n_warpgroups not in (2, 3):
+        yield f"n_warpgroups is {config.n_warpgroups}; supported are 2 and 3."
+    if config.n_warpgroups > 2 and config.d_head > 64:
+        yield (
+            f"n_warpgroups is {config.n_warpgroups}; dK and dV of three warpgroups fit in "
+            f"registers for d_head 64, but it is {config.d_head}."
+        )
+    if config.B_c != WGMMA_M * config.n_warpgroups:
+        yield (
+            f"B_c is {config.B_c}; each of the {config.n_warpgroups} warpgroups keeps the "
+            f"{WGMMA_M} keys of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
+        )
+    steps = _most_V_steps(config)
+    if config.V_steps_in_registers > steps:
+        yield (
+            f"V_steps_in_registers is {config.V_steps_in_registers}; with d_head {config.d_head} "
+            f"and n_warpgroups {config.n_warpgroups} registers have room for {steps}."
+        )
+
+
+def _most_V_steps(config: Sm90BackwardKernelConfig) -> int:
+    """Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma."""
+    if config.n_warpgroups > 2:
+        return 0
+    return 4 if config.d_head == 128 else config.d_head // WGMMA_K
+
+
+def _schedule_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
+    for name in ("Q_stages", "dO_stages"):
+        if getattr(config, name) > MAX_STAGES:
+            yield f"{name} is {getattr(config, name)}; at most {MAX_STAGES} are supported."
+    if config.turns > TURNS:
+        yield f"turns is {config.turns}; supported are 0 to {TURNS}."
+
+
+def _gpu_problems(config: Sm90BackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    if gpu.compute_capability != COMPUTE_CAPABILITY:
+        yield (
+            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; the "
+            "instructions of the sm90 family exist on 9.0 alone (sm_90a)."
+        )
+    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
+        yield (
+            f"The tiles take {config.shared_memory_bytes} bytes of shared memory; a block on "
+            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
+        )

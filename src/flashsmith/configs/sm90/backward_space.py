@@ -1,0 +1,53 @@
+"""The declared configurations of the sm90 backward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flashsmith.configs.sm90.backward import B_R, Sm90BackwardKernelConfig
+from flashsmith.configs.sm90.forward import WGMMA_M
+from flashsmith.dtype import DType
+
+
+class BackwardTiles(NamedTuple):
+    """What a configuration has beside dtype and d_head."""
+
+    n_warpgroups: int
+    Q_stages: int
+    dO_stages: int
+    V_steps_in_registers: int
+    turns: int
+    persistent: bool = False
+
+
+# By d_head, what was the fastest as a skeleton of the main loop (docs/backward.md).
+_RULE = {
+    64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
+    96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
+    128: BackwardTiles(2, 3, 2, V_steps_in_registers=4, turns=2),
+}
+
+
+def make_sm90_backward_config(
+    dtype: DType, d_head: int, tiles: BackwardTiles
+) -> Sm90BackwardKernelConfig:
+    return Sm90BackwardKernelConfig(
+        dtype=dtype,
+        d_head=d_head,
+        B_r=B_R,
+        B_c=WGMMA_M * tiles.n_warpgroups,
+        n_warpgroups=tiles.n_warpgroups,
+        Q_stages=tiles.Q_stages,
+        dO_stages=tiles.dO_stages,
+        V_steps_in_registers=tiles.V_steps_in_registers,
+        turns=tiles.turns,
+        persistent=tiles.persistent,
+    )
+
+
+def rule(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
+    """One configuration for each d_head. Raises ValueError for others."""
+    if d_head not in _RULE:
+        supported = ", ".join(map(str, _RULE))
+        raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")
+    return make_sm90_backward_config(dtype, d_head, _RULE[d_head])

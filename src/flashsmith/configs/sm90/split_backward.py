@@ -1,0 +1,177 @@
+"""The split backward of the sm90 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flashsmith.configs.base import BackwardKernelConfig
+from flashsmith.configs.features import Feature, number
+from flashsmith.configs.sm80.backward import BACKWARD
+from flashsmith.configs.sm90.backward import B_R, STATISTICS_BYTES
+from flashsmith.configs.sm90.forward import COMPUTE_CAPABILITY, WGMMA, WGMMA_M
+from flashsmith.configs.variant import Variant
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.dtype import ELEMENT_BYTES, DType
+from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architecture
+
+SPLIT = "split"
+SUPPORTED_D_HEADS = D_HEADS
+N_WARPGROUPS = 2
+MAX_STAGES = 4
+# At least; two stages of K, and of Q, are in use at a time.
+MIN_STAGES = {"K_stages": 2, "V_stages": 1, "Q_stages": 2, "dO_stages": 1}
+MAX_CLUSTER = 2
+_BARRIER_BYTES = 8
+_BUFFERS_OF_P = 2
+
+
+@dataclass(frozen=True, order=True)
+class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
+    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+
+    dQ has a kernel of its own, dK and dV have one together; both compute the scores. In the first
+    two warpgroups keep queries and visit keys. In the second they keep the same keys and visit
+    queries; one computes dV, and hands the weights to the other, which computes dK. Nothing is
+    added up in memory, so that results are the same at every run.
+
+    dtype: element type of all tensors; sums and statistics are FP32.
+    d_head: head dimension, 64, 96, 128, 192 or 256.
+    B_r: queries of a tile: 64. A block of dQ has one for each warpgroup.
+    B_c: keys of a tile: 64.
+    n_warpgroups: warpgroups that compute: 2; one more loads.
+    K_stages: blocks of K that are in shared memory at a time, for dQ.
+    V_stages: likewise of V.
+    Q_stages: blocks of Q that are in shared memory at a time, for dK and dV.
+    dO_stages: likewise of dO.
+    cluster_size: thread blocks that load Q and dO together, for dK and dV: 1 or 2.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative or zero. What is well formed may still be a point that no
+            kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warpgroups: int
+    K_stages: int
+    V_stages: int
+    Q_stages: int
+    dO_stages: int
+    cluster_size: int
+
+    family: ClassVar[str] = "sm90"
+    scheme: ClassVar[str] = SPLIT
+    minimum_gpu: ClassVar[str] = "sm_90a"
+    exact_arch: ClassVar[bool] = True
+    kernel_function: ClassVar[str] = "sm90::split_backward_kernels"
+    static_configuration: ClassVar[str] = "sm90::SplitBackwardTraits"
+    kernel_arguments: ClassVar[str] = "Sm90BackwardKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm90/split_backward_arguments.cuh"
+    kernel_pointer: ClassVar[str] = "Sm90SplitBackwardKernels"
+    markers: ClassVar[frozenset[str]] = frozenset({BACKWARD, WGMMA, SPLIT})
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warpgroups")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(BACKWARD),
+        Feature(WGMMA),
+        Feature(SPLIT),
+        number("k_stages", "K_stages"),
+        number("v_stages", "V_stages"),
+        number("q_stages", "Q_stages"),
+        number("do_stages", "dO_stages"),
+        number("cluster", "cluster_size", absent=1),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self, gpu: str = "sm_90a") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_tile_problems(self),
+            *_stage_problems(self),
+            *_gpu_problems(self, architecture),
+        ]
+
+    @property
+    def is_deterministic(self) -> bool:
+        return True
+
+    def serves_variant(self, variant: Variant) -> bool:
+        """Registers have no room for derivatives of scores, nor for the caller's functions."""
+        return not (variant.softcap or variant.bias or variant.score)
+
+    @property
+    def threads_per_block(self) -> int:
+        return (self.n_warpgroups + 1) * WARPGROUP_SIZE
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        return max(self.dQ_shared_memory_bytes, self.dK_dV_shared_memory_bytes)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Of Q, dO, K or V."""
+        return WGMMA_M * self.d_head * ELEMENT_BYTES
+
+    @property
+    def dQ_shared_memory_bytes(self) -> int:
+        """A tile of Q and one of dO for each warpgroup, stages of K and V, and barriers."""
+        stages = self.K_stages + self.V_stages
+        barriers = (self.n_warpgroups + 2 * stages) * _BARRIER_BYTES
+        return (2 * self.n_warpgroups + stages) * self.tile_bytes + barriers
+
+    @property
+    def dK_dV_shared_memory_bytes(self) -> int:
+        """A tile of K and one of V, stages of Q and dO, P of two blocks, statistics, barriers."""
+        stages = self.Q_stages + self.dO_stages
+        P = _BUFFERS_OF_P * self.B_r * self.B_c * ELEMENT_BYTES
+        statistics = self.Q_stages * self.B_r * STATISTICS_BYTES
+        barriers = (1 + 2 * (stages + _BUFFERS_OF_P)) * _BARRIER_BYTES
+        return (2 + stages) * self.tile_bytes + P + statistics + barriers
+
+
+def _tile_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
+    if config.d_head not in SUPPORTED_D_HEADS:
+        yield f"d_head is {config.d_head}; supported are {', '.join(map(str, SUPPORTED_D_HEADS))}."
+    if config.B_r != B_R:
+        yield f"B_r is {config.B_r}; tiles of queries are those of row statistics, {B_R}."
+    if config.B_c != WGMMA_M:
+        yield f"B_c is {config.B_c}; tiles of keys are the rows of a wgmma, {WGMMA_M}."
+    if config.n_warpgroups != N_WARPGROUPS:
+        yield (
+            f"n_warpgroups is {config.n_warpgroups}; {N_WARPGROUPS} have the rows of dQ, or one of "
+            "them dK and the other dV."
+        )
+
+
+def _stage_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
+    for name, least in MIN_STAGES.items():
+        stages = getattr(config, name)
+        if not least <= stages <= MAX_STAGES:
+            yield f"{name} is {stages}; supported are {least} to {MAX_STAGES}."
+    if config.cluster_size > MAX_CLUSTER:
+        yield f"cluster_size is {config.cluster_size}; supported are 1 and {MAX_CLUSTER}."
+
+
+def _gpu_problems(config: Sm90SplitBackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    if gpu.compute_capability != COMPUTE_CAPABILITY:
+        yield (
+            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; the "
+            "instructions of the sm90 family exist on 9.0 alone (sm_90a)."
+        )
+    most = gpu.max_shared_memory_per_block_bytes
+    for name, size in {
+        "dQ": config.dQ_shared_memory_bytes,
+        "dK and dV": config.dK_dV_shared_memory_bytes,
+    }.items():
+        if size > most:
+            yield (
+                f"The tiles of the kernel of {name} take {size} bytes of shared memory; a block on "
+                f"{gpu.name} has at most {most}."
+            )

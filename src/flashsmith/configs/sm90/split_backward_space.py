@@ -1,0 +1,54 @@
+"""The declared configurations of the sm90 family's split backward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flashsmith.configs.sm90.backward import B_R
+from flashsmith.configs.sm90.forward import WGMMA_M
+from flashsmith.configs.sm90.split_backward import N_WARPGROUPS, Sm90SplitBackwardKernelConfig
+from flashsmith.dtype import DType
+
+
+class SplitBackwardStages(NamedTuple):
+    """What of a configuration decides about its shared memory."""
+
+    K: int
+    V: int
+    Q: int
+    dO: int
+
+
+# By d_head, as many as there is room for.
+_RULE = {
+    64: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
+    96: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
+    128: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
+    192: SplitBackwardStages(K=3, V=2, Q=3, dO=3),
+    256: SplitBackwardStages(K=2, V=1, Q=2, dO=2),
+}
+
+
+def make_sm90_split_backward_config(
+    dtype: DType, d_head: int, stages: SplitBackwardStages, cluster_size: int
+) -> Sm90SplitBackwardKernelConfig:
+    return Sm90SplitBackwardKernelConfig(
+        dtype=dtype,
+        d_head=d_head,
+        B_r=B_R,
+        B_c=WGMMA_M,
+        n_warpgroups=N_WARPGROUPS,
+        K_stages=stages.K,
+        V_stages=stages.V,
+        Q_stages=stages.Q,
+        dO_stages=stages.dO,
+        cluster_size=cluster_size,
+    )
+
+
+def rule(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
+    """One configuration for each d_head. Raises ValueError for others."""
+    if d_head not in _RULE:
+        supported = ", ".join(map(str, _RULE))
+        raise ValueError(f"q has d_head {d_head}; the sm90 split backward supports {supported}")
+    return make_sm90_split_backward_config(dtype, d_head, _RULE[d_head], cluster_size=2)

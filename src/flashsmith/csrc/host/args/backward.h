@@ -1,0 +1,83 @@
+// The arguments of the operation `backward`: the gradients of `forward`.
+#pragma once
+
+#include "flashsmith/backward_params.h"
+#include "host/args/forward.h"
+
+namespace flashsmith {
+
+// clang-format off
+inline constexpr std::array kBackwardOwn = {
+    Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "k", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "v", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "o", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "lse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
+             .element = Element::float32, .use = Use::read},
+    Argument{.name = "do", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "dq", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+    Argument{.name = "dk", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+    Argument{.name = "dv", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+    Argument{.name = "dlse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "dsinks", .dims = {Dim::n_heads},
+             .element = Element::float32, .use = Use::written, .optional = true},
+    Argument{.name = "dbias", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q, Dim::seq_len_k},
+             .element = Element::float32, .use = Use::written, .optional = true},
+};
+// clang-format on
+inline constexpr std::array kBackwardArguments = with_semantics(kBackwardOwn);
+
+// The tensors of one call, in the order of the table; null: not given.
+class BackwardTensors {
+ public:
+  using View = tvm::ffi::TensorView;
+  using Given = std::array<const View *, kBackwardArguments.size()>;
+
+  explicit BackwardTensors(const Given &given) : given_(given) {}
+
+  const View &dO() const { return *given_[5]; }
+  const View &dq() const { return *given_[6]; }
+  const View &dk() const { return *given_[7]; }
+  const View &dv() const { return *given_[8]; }
+  const View *dlse() const { return given_[9]; }
+  const View *dsinks() const { return given_[10]; }
+  const View *dbias() const { return given_[11]; }
+  const View *workspace() const { return given_.back(); }
+
+  // The tensors that the forward had, whose o and lse are read here.
+  ForwardTensors forward() const {
+    ForwardTensors::Given forward{};
+    std::copy_n(given_.begin(), kForwardOwn.size(), forward.begin());
+    std::copy(given_.begin() + kBackwardOwn.size(), given_.end(),
+              forward.begin() + kForwardOwn.size());
+    return ForwardTensors(forward);
+  }
+
+  Tensors all() const { return {kBackwardArguments, given_}; }
+
+ private:
+  Given given_;
+};
+
+// Blocks of kStatisticsRows rows of q, of one entry of the tensors' batch; and of all entries, with
+// one more for each sequence that shares an entry with others.
+int n_statistics_blocks(const ForwardTensors &tensors);
+int64_t all_statistics_blocks(const ForwardTensors &tensors);
+
+// Of the workspace: statistics, and behind them what is added up of dQ in fp32, rows of d_sums
+// elements; 0: nothing is.
+int64_t gradient_workspace_bytes(const ForwardTensors &tensors, int d_sums);
+
+// What the kernels of every family are told alike.
+GradientArgs gradient_args(const BackwardTensors &tensors, const Numbers &numbers, int d_sums);
+
+}  // namespace flashsmith

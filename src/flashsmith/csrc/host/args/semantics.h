@@ -1,0 +1,78 @@
+// The arguments that say what a call computes beside softmax(q k^T) v, which every operation has;
+// and its workspace.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "flashsmith/params.h"
+#include "host/args/argument.h"
+
+namespace flashsmith {
+
+// clang-format off
+inline constexpr std::array kSemanticsArguments = {
+    Argument{.name = "alibi_slopes", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "bias", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q, Dim::seq_len_k},
+             .element = Element::of_config, .layout = Layout::broadcast, .use = Use::read,
+             .optional = true},
+    Argument{.name = "sinks", .dims = {Dim::n_heads},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "cu_seqlens_q", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "cu_seqlens_k", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "seqused_q", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "seqused_k", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "key_ranges", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[0]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[1]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[2]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[3]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[4]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[5]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[6]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "mod_tensors[7]", .dims = {},
+             .element = Element::any, .use = Use::read, .optional = true},
+    Argument{.name = "workspace", .dims = {},
+             .element = Element::any, .use = Use::scratch, .optional = true},
+};
+// clang-format on
+
+constexpr size_t kModTensors = 8;  // where they are in this table
+static_assert(kSemanticsArguments.size() == kModTensors + kMostModBuffers + 1,
+              "the workspace is the last");
+
+// The table of an operation: what is its own, then what all have.
+template <size_t kOwn>
+constexpr auto with_semantics(const std::array<Argument, kOwn> &own) {
+  std::array<Argument, kOwn + kSemanticsArguments.size()> all{};
+  std::copy(own.begin(), own.end(), all.begin());
+  std::copy(kSemanticsArguments.begin(), kSemanticsArguments.end(), all.begin() + kOwn);
+  static_assert(all.size() <= kMostTensors, "checks have room for all tensors");
+  return all;
+}
+
+// What a caller gives beside the tensors.
+struct Numbers {
+  double softmax_scale = 1;
+  double softcap = 0;                           // 0: none
+  int64_t window_left = -1, window_right = -1;  // keys behind and ahead of the diagonal; -1: all
+  bool top_left = false;                        // the diagonal is a query's own index
+  int64_t max_seqlen_q = -1;                    // of sequences of their own lengths; -1: not known
+  int64_t score = 0;                            // the hash of the user's functions; 0: none
+  int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
+};
+
+}  // namespace flashsmith

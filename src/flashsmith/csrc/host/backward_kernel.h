@@ -1,0 +1,28 @@
+// The backward of some family and configuration: all kernels of one call.
+#pragma once
+
+#include "host/args/backward.h"
+#include "host/kernel.h"
+#include "host/plan.h"
+
+namespace flashsmith {
+
+class BackwardKernel : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+  // Throws ValueError for a layout that other families take, but not this one.
+  virtual void check_layout(const BackwardTensors &) const {}
+
+  virtual Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
+                    int multiprocessors) const = 0;
+
+  // Of all launches of the plan, for tensors that passed the checks.
+  virtual KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
+                                    const Numbers &numbers) const = 0;
+
+  // plan, backward, which takes another argument before them: whether to measure; repeatable.
+  Operations operations() const override;
+};
+
+}  // namespace flashsmith

@@ -1,0 +1,132 @@
+// The backward of the sm90 family: what its kernels are told, and how they are launched.
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "flashsmith/sm90/backward_arguments.cuh"
+#include "host/backward_kernel.h"
+#include "host/statistics.h"
+#include "host/tensor_map.h"
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::TensorView;
+
+using Named = NamedKernel<Sm90BackwardKernelConfig, Sm90BackwardKernels>;
+
+class Sm90Backward final : public BackwardKernel {
+  Sm90BackwardKernelConfig config_;
+  Sm90BackwardKernels kernels_;
+
+  ptx::TensorMap map(const TensorView &t, int box_rows) const {
+    const Box box{map_columns(config_), box_rows, map_swizzle(config_)};
+    return make_tensor_map(t, config_.dtype, box, variant.ragged);
+  }
+
+  // Of k: as many as have what they read and add up in L2 together, where blocks take differently
+  // long; else one.
+  int heads_per_group(const ForwardProblem &problem) const {
+    constexpr int64_t kL2Bytes = int64_t{32} << 20, kBytes = 8;  // of an element of Q, dO and sums
+    if (!variant.causal) return 1;
+    const int64_t group_size = problem.n_heads / problem.n_heads_kv;
+    const int64_t bytes = kBytes * config_.d_head * problem.seq_len_q * group_size;
+    return static_cast<int>(std::max<int64_t>(kL2Bytes / std::max<int64_t>(bytes, 1), 1));
+  }
+
+  // Behind what every backward has in the workspace. The launch of the statistics, which is there
+  // where there are queries, clears it.
+  bool has_queue(const ForwardProblem &problem) const {
+    return config_.persistent && !problem.is_empty();
+  }
+  int64_t gradient_bytes(const BackwardTensors &tensors) const {
+    return gradient_workspace_bytes(tensors.forward(), config_.d_head);
+  }
+  uint32_t *queue(const BackwardTensors &tensors) const {
+    char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
+    return reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors));
+  }
+
+  // Of blocks of keys.
+  Launch main(const ForwardProblem &problem, int multiprocessors) const {
+    const int64_t blocks_per_head = (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
+    const int64_t n_tiles = blocks_per_head * problem.n_heads_kv * problem.batch;
+    const int64_t n_blocks =
+        config_.persistent ? std::min<int64_t>(n_tiles, multiprocessors) : n_tiles;
+    return {.kernel = "backward_kernel",
+            .function = reinterpret_cast<const void *>(kernels_.main),
+            .call = call<Sm90BackwardKernelArgs>,
+            .grid = {static_cast<unsigned>(n_blocks), 1, 1},
+            .cluster = 1,
+            .threads = static_cast<unsigned>(threads_per_block(config_)),
+            .shared_memory_bytes = shared_memory_bytes(config_)};
+  }
+
+  // Of blocks of queries, as that of the statistics.
+  Launch conversion(const ForwardProblem &problem) const {
+    const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
+    return {.kernel = "dQ_conversion_kernel",
+            .function = reinterpret_cast<const void *>(kernels_.conversion),
+            .call = call<Sm90BackwardKernelArgs>,
+            .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
+                     static_cast<unsigned>(problem.batch)},
+            .cluster = 1,
+            .threads = kWarpgroupSize,
+            .shared_memory_bytes = 0};
+  }
+
+ public:
+  Sm90Backward(const Named &kernel, const FamilyGpus &gpus)
+      : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
+
+  void check_layout(const BackwardTensors &tensors) const override {
+    tensors.all().for_each([this](const Argument &argument, const TensorView &t) {
+      if (!has_rows(argument) || argument.use != Use::read) return;
+      check_map_strides(argument, t);
+      if (variant.ragged) check_map_batch_stride(argument, t);
+    });
+  }
+
+  Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
+            int multiprocessors) const override {
+    check_gradient_grid(problem);
+    Plan plan{.launches = {}, .workspace_bytes = gradient_bytes(tensors)};
+    if (has_queue(problem)) plan.workspace_bytes += sizeof(uint32_t);
+    add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
+    if (problem.n_heads_kv > 0 && problem.batch > 0) {
+      plan.launches.push_back(main(problem, multiprocessors));
+    }
+    if (!problem.is_empty()) plan.launches.push_back(conversion(problem));
+    return plan;
+  }
+
+  KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
+                            const Numbers &numbers) const override {
+    const ForwardTensors forward = tensors.forward();
+    Sm90BackwardKernelArgs args{};
+    args.Q_map = map(forward.q(), kStatisticsRows);
+    args.dO_map = map(tensors.dO(), kStatisticsRows);
+    args.K_map = map(forward.k(), config_.B_c);
+    args.V_map = map(forward.v(), config_.B_c);
+    args.problem = problem_args(variant, forward, problem, numbers);
+    args.gradient = gradient_args(tensors, numbers, config_.d_head);
+    if (has_queue(problem)) args.gradient.queue = queue(tensors);
+    if (problem.n_heads_kv > 0) args.heads_per_group = heads_per_group(problem);
+    if (variant.ragged) {
+      args.Q_batch_rows = map_batch_rows(forward.q());
+      args.dO_batch_rows = map_batch_rows(tensors.dO());
+      args.K_batch_rows = map_batch_rows(forward.k());
+      args.V_batch_rows = map_batch_rows(forward.v());
+    }
+    return KernelArguments(args);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
+  return std::make_unique<Sm90Backward>(kernel, gpus);
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,102 @@
+// The split backward of the sm90 family: what its kernels are told, and how they are launched.
+#include <tvm/ffi/error.h>
+
+#include <memory>
+
+#include "flashsmith/sm90/split_backward_arguments.cuh"
+#include "host/backward_kernel.h"
+#include "host/statistics.h"
+#include "host/tensor_map.h"
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::TensorView;
+
+using Named = NamedKernel<Sm90SplitBackwardKernelConfig, Sm90SplitBackwardKernels>;
+
+class Sm90SplitBackward final : public BackwardKernel {
+  Sm90SplitBackwardKernelConfig config_;
+  Sm90SplitBackwardKernels kernels_;
+
+  ptx::TensorMap map(const TensorView &t, int box_rows) const {
+    const Box box{map_columns(config_), box_rows, map_swizzle(config_)};
+    return make_tensor_map(t, config_.dtype, box, variant.ragged);
+  }
+
+  // `tiles`: of the rows that blocks keep, along x.
+  Launch main(const char *name, sm90_backward_kernel_fn kernel, int tiles, int heads, int batch,
+              int cluster, int shared_memory) const {
+    return {.kernel = name,
+            .function = reinterpret_cast<const void *>(kernel),
+            .call = call<Sm90BackwardKernelArgs>,
+            .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
+                     static_cast<unsigned>(batch)},
+            .cluster = static_cast<unsigned>(cluster),
+            .threads = static_cast<unsigned>(threads_per_block(config_)),
+            .shared_memory_bytes = shared_memory};
+  }
+
+  // Of blocks of queries, one tile of them for each warpgroup.
+  Launch dQ(const ForwardProblem &problem) const {
+    const int rows = config_.n_warpgroups * config_.B_r;
+    return main("split_dQ_kernel", kernels_.dQ, (problem.seq_len_q + rows - 1) / rows,
+                problem.n_heads, problem.batch, 1, dQ_shared_memory_bytes(config_));
+  }
+
+  // Of blocks of keys, in whole clusters.
+  Launch dK_dV(const ForwardProblem &problem) const {
+    const int rows = config_.cluster_size * config_.B_c;
+    return main("split_dK_dV_kernel", kernels_.dK_dV,
+                (problem.seq_len_k + rows - 1) / rows * config_.cluster_size, problem.n_heads_kv,
+                problem.batch, config_.cluster_size, dK_dV_shared_memory_bytes(config_));
+  }
+
+ public:
+  Sm90SplitBackward(const Named &kernel, const FamilyGpus &gpus)
+      : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
+
+  void check_layout(const BackwardTensors &tensors) const override {
+    tensors.all().for_each([this](const Argument &argument, const TensorView &t) {
+      if (!has_rows(argument) || argument.use != Use::read) return;
+      check_map_strides(argument, t);
+      if (variant.ragged) check_map_batch_stride(argument, t);
+    });
+  }
+
+  Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem, int) const override {
+    check_gradient_grid(problem);
+    Plan plan{.launches = {}, .workspace_bytes = gradient_workspace_bytes(tensors.forward(), 0)};
+    add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
+    if (!problem.is_empty()) plan.launches.push_back(dQ(problem));
+    if (problem.n_heads_kv > 0 && problem.batch > 0) plan.launches.push_back(dK_dV(problem));
+    return plan;
+  }
+
+  KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
+                            const Numbers &numbers) const override {
+    const ForwardTensors forward = tensors.forward();
+    Sm90BackwardKernelArgs args{};
+    args.Q_map = map(forward.q(), kStatisticsRows);
+    args.dO_map = map(tensors.dO(), kStatisticsRows);
+    args.K_map = map(forward.k(), kStatisticsRows);
+    args.V_map = map(forward.v(), kStatisticsRows);
+    args.problem = problem_args(variant, forward, problem, numbers);
+    args.gradient = gradient_args(tensors, numbers, 0);
+    if (variant.ragged) {
+      args.Q_batch_rows = map_batch_rows(forward.q());
+      args.dO_batch_rows = map_batch_rows(tensors.dO());
+      args.K_batch_rows = map_batch_rows(forward.k());
+      args.V_batch_rows = map_batch_rows(forward.v());
+    }
+    return KernelArguments(args);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
+  return std::make_unique<Sm90SplitBackward>(kernel, gpus);
+}
+
+}  // namespace flashsmith

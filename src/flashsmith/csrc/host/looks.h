@@ -1,0 +1,36 @@
+// What a call's tensors look like: the next call that looks the same is not checked again.
+#pragma once
+
+#include <tvm/ffi/container/tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "host/args/argument.h"
+
+namespace flashsmith {
+
+// All of a tensor but its contents, and its address but for the alignment.
+struct TensorLook {
+  int rank;
+  DLDataType dtype;
+  DLDevice device;
+  std::array<int64_t, kMaxRank> sizes, strides;
+  uintptr_t misalignment;
+
+  bool fits(const tvm::ffi::TensorView &t) const;
+};
+
+class Looks {
+  std::vector<TensorLook> looks_;  // of the tensors that were given
+  uint32_t given_ = 0;             // which those are: a bit each
+  static_assert(kMostTensors <= 32, "a bit for each");
+
+ public:
+  explicit Looks(const Tensors &tensors);
+
+  bool fit(const Tensors &tensors) const;
+};
+
+}  // namespace flashsmith

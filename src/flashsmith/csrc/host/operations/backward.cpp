@@ -1,0 +1,122 @@
+// What can be done with a backward kernel.
+#include <tvm/ffi/any.h>
+#include <tvm/ffi/error.h>
+
+#include "host/args/call.h"
+#include "host/backward_kernel.h"
+#include "host/check/check.h"
+#include "host/launch.h"
+#include "host/looks.h"
+#include "host/operations/facts.h"
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::Any;
+using tvm::ffi::Function;
+using tvm::ffi::PackedArgs;
+
+Call call_of(PackedArgs arguments, const Numbers &otherwise = {}) {
+  return Call("backward", kBackwardArguments, arguments, otherwise);
+}
+
+BackwardTensors tensors_of(const Call &call) {
+  return BackwardTensors(tensors_of<kBackwardArguments.size()>(call));
+}
+
+// Gradients of what a variant does not have are not computed.
+void check_asked_for(const BackwardKernel &kernel, const BackwardTensors &tensors) {
+  const auto check = [&](const char *name, const void *given, bool has, const char *needed) {
+    if (!given || has) return;
+    TVM_FFI_THROW(ValueError) << name << " was passed, but " << kernel.name << " has no " << needed;
+  };
+  check("dsinks", tensors.dsinks(), kernel.variant.sinks, "sinks");
+  check("dbias", tensors.dbias(), kernel.variant.bias, "bias");
+}
+
+ForwardProblem check_shapes(const BackwardKernel &kernel, const BackwardTensors &tensors,
+                            const Numbers &numbers) {
+  const ForwardProblem problem = check_problem(kernel, tensors.all(), tensors.forward(), numbers);
+  check_asked_for(kernel, tensors);
+  return problem;
+}
+
+Facts facts_of_call(const BackwardKernel &kernel, const Call &call) {
+  const BackwardTensors tensors = tensors_of(call);
+  const int multiprocessors = multiprocessors_of(tensors.forward().q().device());
+  const ForwardProblem problem = check_shapes(kernel, tensors, call.numbers());
+  return facts_of(kernel.plan(tensors, problem, multiprocessors));
+}
+
+// A call that the kernel took: the next one that looks the same is not checked again.
+class AcceptedBackward {
+  const BackwardKernel &kernel_;
+  Looks looks_;
+  int64_t max_seqlen_q_;  // the number on which a plan depends
+  ForwardProblem problem_;
+  Plan plan_;
+
+ public:
+  AcceptedBackward(const BackwardKernel &kernel, const BackwardTensors &tensors,
+                   const Numbers &numbers)
+      : kernel_(kernel),
+        looks_(tensors.all()),
+        max_seqlen_q_(numbers.max_seqlen_q),
+        problem_(check_shapes(kernel, tensors, numbers)) {
+    check_memory(tensors.all());
+    kernel.check_layout(tensors);
+    plan_ = kernel.plan(tensors, problem_, multiprocessors_of(tensors.forward().q().device()));
+    check_workspace(tensors.all(), plan_);
+    if (!plan_.launches.empty()) prepare(kernel.gpus, plan_, tensors.forward().q().device());
+  }
+
+  bool fits(const BackwardTensors &tensors, const Numbers &numbers) const {
+    return numbers.max_seqlen_q == max_seqlen_q_ && looks_.fit(tensors.all());
+  }
+
+  // dq, dk and dv of a loss whose gradient by o is do, and by lse dlse; and dsinks and dbias, if
+  // they are not None. Returns milliseconds if `timed`.
+  double run(const BackwardTensors &tensors, const Numbers &numbers, bool timed) const {
+    if (plan_.launches.empty()) return 0;
+    check_apart(tensors.all());
+    check_numbers(kernel_, numbers);
+    check_key_ranges(tensors.forward(), numbers);
+    return launch(plan_, kernel_.arguments(tensors, problem_, numbers), tensors.all(), timed);
+  }
+};
+
+double backward(const BackwardKernel &kernel, bool timed, const Call &call) {
+  const BackwardTensors tensors = tensors_of(call);
+  return AcceptedBackward(kernel, tensors, call.numbers()).run(tensors, call.numbers(), timed);
+}
+
+// As `backward`. Returns a function that does it again, for tensors that look the same; for others
+// it does nothing and returns false.
+Function repeatable(const BackwardKernel &kernel, const Call &call) {
+  const BackwardTensors tensors = tensors_of(call);
+  const AcceptedBackward accepted(kernel, tensors, call.numbers());
+  accepted.run(tensors, call.numbers(), false);
+  return Function::FromPacked(
+      [accepted, numbers = call.numbers()](PackedArgs arguments, Any *done) {
+        const Call again = call_of(arguments, numbers);
+        const BackwardTensors tensors = tensors_of(again);
+        *done = accepted.fits(tensors, again.numbers());
+        if (done->cast<bool>()) accepted.run(tensors, again.numbers(), false);
+      });
+}
+
+}  // namespace
+
+Operations BackwardKernel::operations() const {
+  return {{"plan", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+             *result = facts_of_call(*this, call_of(arguments));
+           })},
+          {"backward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+             *result = backward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
+           })},
+          {"repeatable", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+             *result = repeatable(*this, call_of(arguments));
+           })}};
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,51 @@
+// The launches before a backward's own (attention/row_statistics.cuh), and what grids have room
+// for.
+#pragma once
+
+#include <tvm/ffi/error.h>
+
+#include "host/args/backward.h"
+#include "host/plan.h"
+
+namespace flashsmith {
+
+// Blocks find their rows by three indices.
+inline void check_gradient_grid(const ForwardProblem &problem) {
+  constexpr int kMaxGridYZ = 65535;
+  for (const auto &[dimension, size] :
+       {std::pair{"batch", problem.batch}, {"head", problem.n_heads}}) {
+    if (size > kMaxGridYZ) {
+      TVM_FFI_THROW(ValueError) << "q has " << dimension << " size " << size
+                                << "; the backward takes at most " << kMaxGridYZ
+                                << ": split the call";
+    }
+  }
+}
+
+// Those of `kernels`, which has `statistics` and `sinks`, to which `Args` are told.
+template <typename Args, typename Kernels>
+void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &tensors,
+                    const ForwardProblem &problem) {
+  if (problem.is_empty()) return;
+  constexpr unsigned kThreads = 128, kWarp = 32;
+  const auto heads = static_cast<unsigned>(problem.n_heads);
+  const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
+  plan.launches.push_back(
+      {.kernel = "row_statistics_kernel",
+       .function = reinterpret_cast<const void *>(kernels.statistics),
+       .call = call<Args>,
+       .grid = {static_cast<unsigned>(blocks), heads, static_cast<unsigned>(problem.batch)},
+       .cluster = 1,
+       .threads = kThreads,
+       .shared_memory_bytes = 0});
+  if (!tensors.dsinks()) return;
+  plan.launches.push_back({.kernel = "sink_gradient_kernel",
+                           .function = reinterpret_cast<const void *>(kernels.sinks),
+                           .call = call<Args>,
+                           .grid = {heads, 1, 1},
+                           .cluster = 1,
+                           .threads = kWarp,
+                           .shared_memory_bytes = 0});
+}
+
+}  // namespace flashsmith

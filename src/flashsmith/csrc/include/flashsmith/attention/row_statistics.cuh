@@ -1,0 +1,214 @@
+// What the backward has to know of each query beside its rows: its log-sum-exp and delta, the sum
+// of do o (FlashAttention-2, section 3.1, algorithm 2, line 4), less the gradient of the
+// log-sum-exp.
+//
+// They lie in blocks of kStatisticsRows queries of a head: the log-sum-exps, in base 2, then the
+// deltas. A query that is not there, or sees nothing, has +inf, so that its weights become 0.
+// Inside a block every 16 rows are permuted, so that a lane of a transposed fragment finds its four
+// columns of two neighbouring groups of eight side by side.
+#pragma once
+
+#include <cmath>
+
+#include "flashsmith/attention/fragment.cuh"
+#include "flashsmith/attention/sequence.cuh"
+#include "flashsmith/attention/softmax.cuh"
+#include "flashsmith/backward_params.h"
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/memory.cuh"
+
+namespace flashsmith {
+
+constexpr int kStatisticsFloats = 2 * kStatisticsRows;  // of a block
+constexpr int kStatisticsBytes = kStatisticsFloats * static_cast<int>(sizeof(float));
+constexpr int kStatisticsThreads = 128;
+
+// Where a row's value lies among its block's.
+FLASHSMITH_HOST_DEVICE constexpr int statistics_place(int row) {
+  return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
+}
+
+// The number of a sequence's first block. Sequences of one entry of the batch begin anywhere: each
+// has a block more than its rows need, so that none shares one.
+template <SequencePolicy Sequence>
+FLASHSMITH_DEVICE int first_statistics_block(const GradientArgs &args, const Sequence &sequence,
+                                             int batch) {
+  if (args.packed_q) return sequence.queries().row / kStatisticsRows + batch;
+  return batch * args.n_statistics_blocks;
+}
+
+// The statistics of a block of a head.
+FLASHSMITH_DEVICE float *statistics_of(const GradientArgs &args, int block, int head) {
+  const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
+  return args.statistics + place * kStatisticsFloats;
+}
+
+// And its sums.
+template <int kDHead>
+FLASHSMITH_DEVICE float *sums_of(const GradientArgs &args, int block, int head) {
+  const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
+  return args.sums + place * kStatisticsRows * kDHead;
+}
+
+// The sum of the products of two chunks of eight elements.
+template <typename value_t>
+FLASHSMITH_DEVICE float dot(const ptx::Chunk &a, const ptx::Chunk &b) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const auto low = [](uint32_t word) { return static_cast<uint16_t>(word); };
+    const auto high = [](uint32_t word) { return static_cast<uint16_t>(word >> 16); };
+    sum = fmaf(ptx::unpack<value_t>(low(a.word[i])), ptx::unpack<value_t>(low(b.word[i])), sum);
+    sum = fmaf(ptx::unpack<value_t>(high(a.word[i])), ptx::unpack<value_t>(high(b.word[i])), sum);
+  }
+  return sum;
+}
+
+// Sums of do o of the rows of one block: eight lanes share a row. The loads of several rows are in
+// flight together, because nothing else hides them.
+template <typename Traits>
+class StatisticsBlock {
+  using value_t = typename Traits::value_t;
+  static constexpr int kLanes = 8, kChunkElements = 8;
+  static constexpr int kRowsAtOnce = kStatisticsThreads / kLanes;
+  static constexpr int kPasses = kStatisticsRows / kRowsAtOnce;
+  static constexpr int kChunks = (Traits::d_head + kLanes * kChunkElements - 1) / 64;  // of a lane
+
+  const ProblemArgs &problem_;
+  const GradientArgs &args_;
+  const int row_, head_, batch_;  // of the block's first
+  const typename Traits::Sequence sequence_;
+
+ public:
+  FLASHSMITH_DEVICE StatisticsBlock(const ProblemArgs &problem, const GradientArgs &args)
+      : problem_(problem),
+        args_(args),
+        row_(ptx::block_index_x() * kStatisticsRows),
+        head_(ptx::block_index_y()),
+        batch_(ptx::block_index_z()),
+        sequence_(problem, batch_) {}
+
+  FLASHSMITH_DEVICE void run() const {
+    if (row_ >= sequence_.seq_len_q()) return;
+    const int block = first_statistics_block(args_, sequence_, batch_) + ptx::block_index_x();
+    if constexpr (Traits::has_sums) clear(sums_of<Traits::d_head>(args_, block, head_));
+    constexpr int kTogether = kChunks <= 2 ? kPasses : kPasses / 2;  // as registers allow
+    float *out = statistics_of(args_, block, head_);
+#pragma unroll
+    for (int first = 0; first < kPasses; first += kTogether) rows<kTogether>(out, first);
+  }
+
+ private:
+  // The rows of so many passes, from pass `first` on.
+  template <int kCount>
+  FLASHSMITH_DEVICE void rows(float *out, int first) const {
+    const int lane = ptx::thread_index() % kLanes, own = ptx::thread_index() / kLanes;
+    ptx::Chunk o[kCount][kChunks], dO[kCount][kChunks];
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      const int row = row_ + (first + i) * kRowsAtOnce + own;
+      load(o[i], row_of(problem_.O, problem_.O_strides, row), row, lane);
+      load(dO[i], row_of(args_.dO, args_.dO_strides, row), row, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      float sum = 0;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; chunk++) sum += dot<value_t>(o[i][chunk], dO[i][chunk]);
+      sum += ptx::shuffle_xor<1>(sum);
+      sum += ptx::shuffle_xor<2>(sum);
+      sum += ptx::shuffle_xor<4>(sum);
+      const int row = (first + i) * kRowsAtOnce + own;
+      if (lane == 0) store(out + statistics_place(row), row_ + row, sum);
+    }
+  }
+
+  FLASHSMITH_DEVICE void load(ptx::Chunk (&chunks)[kChunks], const value_t *elements, int row,
+                              int lane) const {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; chunk++) {
+      const int element = (chunk * kLanes + lane) * kChunkElements;
+      chunks[chunk] = ptx::load_global_16_or_zero(
+          elements + element, row < sequence_.seq_len_q() && element < problem_.d_v);
+    }
+  }
+
+  FLASHSMITH_DEVICE const value_t *row_of(const void *tensor, const TensorStrides &strides,
+                                          int row) const {
+    const Place place = sequence_.queries();
+    return static_cast<const value_t *>(tensor) + place.batch * strides.batch +
+           head_ * strides.head + (place.row + row) * strides.seq;
+  }
+
+  FLASHSMITH_DEVICE void store(float *place, int row, float sum) const {
+    float lse = INFINITY, delta = 0;
+    if (row < sequence_.seq_len_q()) {
+      const Place first = sequence_.queries();
+      const int64_t index =
+          (static_cast<int64_t>(first.batch) * problem_.n_heads + head_) * sequence_.rows_q() +
+          first.row + row;
+      const float natural = ptx::thread_load_global(problem_.lse + index);
+      if (natural != -INFINITY) lse = natural * kLog2e;
+      delta = sum;
+      if (args_.dlse != nullptr) delta -= ptx::thread_load_global(args_.dlse + index);
+    }
+    ptx::thread_store_global_4(place, ptx::float_bits(lse));
+    ptx::thread_store_global_4(place + kStatisticsRows, ptx::float_bits(delta));
+  }
+
+  static FLASHSMITH_DEVICE void clear(float *sums) {
+    for (int i = ptx::thread_index() * 4; i < kStatisticsRows * Traits::d_head;
+         i += kStatisticsThreads * 4) {
+      ptx::store_global_16(sums + i, ptx::Chunk{});
+    }
+  }
+};
+
+// What follows in the plan finds its queue as it was before the first draw.
+FLASHSMITH_DEVICE void clear_queue(uint32_t *queue) {
+  const int place = ptx::block_index_x() + ptx::block_index_y() + ptx::block_index_z();
+  if (queue != nullptr && place == 0 && ptx::thread_index() == 0) {
+    ptx::thread_store_global_4(queue, 0);
+  }
+}
+
+// Grid: (blocks of kStatisticsRows of the longest sequence, n_heads, batch). Block:
+// kStatisticsThreads.
+template <typename Traits, typename Args>
+__global__ void __launch_bounds__(kStatisticsThreads)
+    row_statistics_kernel(const __grid_constant__ Args args) {
+  clear_queue(args.gradient.queue);
+  StatisticsBlock<Traits>(args.problem, args.gradient).run();
+}
+
+// The gradient of a head's sink, a logit without a value: -sum of its weights times delta. In an
+// order that does not change. Grid: n_heads. Block: kWarpSize.
+template <typename Traits, typename Args>
+__global__ void __launch_bounds__(kWarpSize)
+    sink_gradient_kernel(const __grid_constant__ Args args) {
+  const ProblemArgs &problem = args.problem;
+  const GradientArgs &gradient = args.gradient;
+  const int head = ptx::block_index_x(), lane = ptx::thread_index();
+  const float sink = ptx::thread_load_global(problem.score.sinks + head) * kLog2e;
+  float sum = 0;
+  for (int batch = 0; batch < problem.batch; batch++) {
+    const typename Traits::Sequence sequence(problem, batch);
+    const int first = first_statistics_block(gradient, sequence, batch);
+    const int rows =
+        (sequence.seq_len_q() + kStatisticsRows - 1) / kStatisticsRows * kStatisticsRows;
+    for (int row = lane; row < rows; row += kWarpSize) {
+      const float *block = statistics_of(gradient, first + row / kStatisticsRows, head);
+      const float lse = ptx::thread_load_global(block + row % kStatisticsRows);
+      const float delta = ptx::thread_load_global(block + kStatisticsRows + row % kStatisticsRows);
+      if (lse != INFINITY) sum = fmaf(ptx::exp2_approx(sink - lse), delta, sum);
+    }
+  }
+  sum += ptx::shuffle_xor<1>(sum);
+  sum += ptx::shuffle_xor<2>(sum);
+  sum += ptx::shuffle_xor<4>(sum);
+  sum += ptx::shuffle_xor<8>(sum);
+  sum += ptx::shuffle_xor<16>(sum);
+  if (lane == 0) ptx::thread_store_global_4(gradient.dsinks + head, ptx::float_bits(-sum));
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,36 @@
+// The backward kernels of the sm80 family: FlashAttention-2's algorithm 2, once round for dQ and
+// once for dK and dV, so that nothing is summed in global memory and results do not depend on any
+// order.
+#pragma once
+
+#include "flashsmith/attention/row_statistics.cuh"
+#include "flashsmith/sm80/backward_block.cuh"
+#include "flashsmith/sm80/backward_traits.cuh"
+
+namespace flashsmith::sm80 {
+
+// Grid: (blocks of B_r queries of the longest sequence, n_heads, batch), or (blocks of B_r keys of
+// the longest, n_heads_kv, batch). Block: threads_per_block(CFG). Dynamic shared memory:
+// shared_memory_bytes(CFG).
+template <typename Traits, Gradients kGradients>
+__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(kGradients))
+    flash_backward_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  BackwardBlock<Traits, kGradients>(args).run();
+}
+
+template <typename Traits>
+constexpr FlashBackwardKernels backward_kernels() {
+  FlashBackwardKernels kernels{};
+  kernels.statistics = row_statistics_kernel<Traits, BackwardKernelArgs>;
+  if constexpr (Traits::has_sinks) kernels.sinks = sink_gradient_kernel<Traits, BackwardKernelArgs>;
+  kernels.dQ = flash_backward_kernel<Traits, Gradients::dQ>;
+  if constexpr (Traits::split_dK_dV) {
+    kernels.dK = flash_backward_kernel<Traits, Gradients::dK>;
+    kernels.dV = flash_backward_kernel<Traits, Gradients::dV>;
+  } else {
+    kernels.dK_dV = flash_backward_kernel<Traits, Gradients::dK_dV>;
+  }
+  return kernels;
+}
+
+}  // namespace flashsmith::sm80

@@ -1,0 +1,150 @@
+// How the backward's tiles come from the tensors of a call, and its gradients go there. A block
+// keeps two tiles of rows, A1 and A2, and visits two tiles of the other side, B1 and B2, at a time.
+#pragma once
+
+#include "flashsmith/attention/row_statistics.cuh"
+#include "flashsmith/ptx/schedule.cuh"
+#include "flashsmith/sm80/backward_gemm.cuh"
+#include "flashsmith/sm80/backward_traits.cuh"
+#include "flashsmith/sm80/epilogue.cuh"
+#include "flashsmith/sm80/smem_tile.cuh"
+
+namespace flashsmith::sm80 {
+
+// Visited rows, by the place of the first in the sequence, and the head of their queries.
+struct Visit {
+  int row, head;
+};
+
+// The rows of the sequence that a block visits, and those that no mask cuts for any kept row.
+struct VisitedRows {
+  int begin, end, unmasked_begin, unmasked_end;
+
+  FLASHSMITH_DEVICE bool masked(int row, int row_end) const {
+    return row < unmasked_begin || row_end > unmasked_end;
+  }
+};
+
+// Whether some of the queries from `query` to before `query_end` may see some of the keys from
+// `key` to before `key_end`.
+template <typename Traits>
+FLASHSMITH_DEVICE bool may_see(const ProblemArgs &problem,
+                               const typename Traits::Sequence &sequence, int query, int query_end,
+                               int key, int key_end) {
+  using Mask = typename Traits::Mask;
+  return Mask::last(problem, sequence, query_end - 1, sequence.seq_len_k() - 1) >= key &&
+         Mask::first(problem, sequence, query) < key_end;
+}
+
+// The tensors of one entry of the batch.
+template <typename Traits>
+class BackwardTensors {
+  using value_t = typename Traits::value_t;
+
+  const BackwardKernelArgs &args_;
+  const int batch_;
+
+ public:
+  const typename Traits::Sequence sequence;
+
+  FLASHSMITH_DEVICE BackwardTensors(const BackwardKernelArgs &args, int batch)
+      : args_(args), batch_(batch), sequence(args.problem, batch) {}
+
+  FLASHSMITH_DEVICE const ProblemArgs &problem() const { return args_.problem; }
+  FLASHSMITH_DEVICE const GradientArgs &gradient() const { return args_.gradient; }
+  FLASHSMITH_DEVICE Head head(int head) const { return {head, batch_}; }
+  FLASHSMITH_DEVICE int group_size() const { return problem().n_heads / problem().n_heads_kv; }
+
+  // ---- tiles of kRows rows, from `row` of the sequence on; zeros stand in for missing rows ----
+
+  template <int kRows>
+  FLASHSMITH_DEVICE void load_Q(ptx::shared_address tile, int head, int row) const {
+    load<kRows>(tile, first_query(args_.Q, args_.Q_strides, head, row), args_.Q_strides.seq,
+                problem().d_qk, sequence.seq_len_q() - row);
+  }
+  template <int kRows>
+  FLASHSMITH_DEVICE void load_dO(ptx::shared_address tile, int head, int row) const {
+    const GradientArgs &own = gradient();
+    load<kRows>(tile, first_query(own.dO, own.dO_strides, head, row), own.dO_strides.seq,
+                problem().d_v, sequence.seq_len_q() - row);
+  }
+  template <int kRows>
+  FLASHSMITH_DEVICE void load_K(ptx::shared_address tile, int head_kv, int row) const {
+    load<kRows>(tile, first_key(args_.K, args_.K_strides, head_kv, row), args_.K_strides.seq,
+                problem().d_qk, sequence.seq_len_k() - row);
+  }
+  template <int kRows>
+  FLASHSMITH_DEVICE void load_V(ptx::shared_address tile, int head_kv, int row) const {
+    load<kRows>(tile, first_key(args_.V, args_.V_strides, head_kv, row), args_.V_strides.seq,
+                problem().d_v, sequence.seq_len_k() - row);
+  }
+
+  // ---- gradients of this warp's rows, from `row` of the sequence on, by way of a tile's rows ----
+
+  FLASHSMITH_DEVICE void store_dQ(const RowGradients<Traits> &dQ, ptx::shared_address rows,
+                                  int head, int row) const {
+    const GradientArgs &own = gradient();
+    store(first_query(own.dQ, own.dQ_strides, head, row), own.dQ_strides.seq, dQ, own.softmax_scale,
+          rows, sequence.seq_len_q() - row, problem().d_qk);
+  }
+  FLASHSMITH_DEVICE void store_dK(const RowGradients<Traits> &dK, ptx::shared_address rows,
+                                  int head_kv, int row) const {
+    const GradientArgs &own = gradient();
+    store(first_key(own.dK, own.dK_strides, head_kv, row), own.dK_strides.seq, dK,
+          own.softmax_scale, rows, sequence.seq_len_k() - row, problem().d_qk);
+  }
+  FLASHSMITH_DEVICE void store_dV(const RowGradients<Traits> &dV, ptx::shared_address rows,
+                                  int head_kv, int row) const {
+    const GradientArgs &own = gradient();
+    store(first_key(own.dV, own.dV_strides, head_kv, row), own.dV_strides.seq, dV, 1.f, rows,
+          sequence.seq_len_k() - row, problem().d_v);
+  }
+
+  // The statistics of a query's block of kStatisticsRows.
+  FLASHSMITH_DEVICE const float *statistics(int head, int row) const {
+    const int block = first_statistics_block(gradient(), sequence, batch_) + row / kStatisticsRows;
+    return statistics_of(gradient(), block, head);
+  }
+
+ private:
+  template <typename T>
+  FLASHSMITH_DEVICE auto *first_query(T *tensor, const TensorStrides &strides, int head,
+                                      int row) const {
+    return first(tensor, strides, sequence.queries(), head, row);
+  }
+  template <typename T>
+  FLASHSMITH_DEVICE auto *first_key(T *tensor, const TensorStrides &strides, int head,
+                                    int row) const {
+    return first(tensor, strides, sequence.keys(), head, row);
+  }
+
+  // The batch's pointers are loop invariants that take more registers than instructions.
+  template <typename T>
+  static FLASHSMITH_DEVICE auto *first(T *tensor, const TensorStrides &strides, const Place &place,
+                                       int head, int row) {
+    using Element = std::conditional_t<std::is_const_v<T>, const value_t, value_t>;
+    return static_cast<Element *>(tensor) + ptx::recomputed(place.batch) * strides.batch +
+           head * strides.head + (place.row + row) * strides.seq;
+  }
+
+  template <int kRows>
+  static FLASHSMITH_DEVICE void load(ptx::shared_address tile, const value_t *rows,
+                                     int64_t row_stride, int row_elements, int n_rows) {
+    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements).load_ragged(n_rows);
+  }
+
+  static FLASHSMITH_DEVICE void store(value_t *out, int64_t row_stride,
+                                      const RowGradients<Traits> &gradients, float factor,
+                                      ptx::shared_address rows, int n_rows, int row_elements) {
+    const float factors[kHalves] = {factor, factor};
+    ptx::warp_sync();
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+      store_O_to_tile<Traits>(gradients[m], factors, rows, m * kMmaM);
+    }
+    ptx::warp_sync();
+    store_tile_to_O<Traits>(out, row_stride, rows, n_rows, row_elements / kChunkElements);
+  }
+};
+
+}  // namespace flashsmith::sm80

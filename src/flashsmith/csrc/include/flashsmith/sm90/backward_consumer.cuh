@@ -1,0 +1,287 @@
+// A warpgroup of the backward that computes: dK and dV of its 64 keys stay in registers while it
+// walks over the blocks of queries, and it leaves its part of their dQ in shared memory.
+//
+// dQ needs dS of all warpgroups, and is computed a block late, so that none waits for another's:
+// S dP | dV, dQ of the block before, dK; `|` is a wait. Warpgroups may take turns, so that the
+// softmax of one runs under the products of the other.
+#pragma once
+
+#include "flashsmith/sm90/backward_gemm.cuh"
+#include "flashsmith/sm90/backward_pipeline.cuh"
+#include "flashsmith/sm90/backward_staging.cuh"
+#include "flashsmith/sm90/key_tile.cuh"
+
+namespace flashsmith::sm90 {
+
+// Where a warpgroup is in its rings, from tile to tile.
+template <typename Traits>
+struct ConsumerPosition {
+  RingPosition<Traits::Q_stages> Q;
+  RingPosition<Traits::dO_stages> dO;
+  RingPosition<1> keys;
+  unsigned step = 0;  // the block of queries, of those of all heads and tiles
+  int dQ_parity = 0;
+};
+
+template <typename Traits>
+class BackwardConsumer {
+  using value_t = typename Traits::value_t;
+  using factor_t = typename Traits::factor_t;
+  using Barriers = BackwardBarriers<Traits>;
+  using TurnsTaken = WarpgroupTurns<Traits>;
+  static constexpr Turns kTurns = static_cast<Turns>(Traits::config.turns);
+  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
+
+  const Sm90BackwardKernelArgs &args_;
+  const KeyTile<Traits> &tile_;
+  const int warpgroup_;
+  ConsumerPosition<Traits> &position_;
+
+  KeyOperand<Traits, 0> K_;
+  KeyOperand<Traits, Traits::V_register_steps> V_;
+  KeyAccumulator<Traits> dK_, dV_;
+  ScoreAccumulator<Traits> S_, dP_;  // then P and dS
+  // The derivatives of S by the scaled score, two to a word.
+  uint32_t factors_[Traits::Score::kHasFactor ? Traits::B_r / 4 : 1];
+  dQAccumulator<Traits> dQ_;
+  ScoreOperand<Traits> P_operand_, dS_operand_;
+
+  int row_;   // the first query of the block
+  int head_;  // of the queries
+
+ public:
+  FLASHSMITH_DEVICE BackwardConsumer(const Sm90BackwardKernelArgs &args,
+                                     const KeyTile<Traits> &tile, int warpgroup,
+                                     ConsumerPosition<Traits> &position)
+      : args_(args),
+        tile_(tile),
+        warpgroup_(warpgroup),
+        position_(position),
+        K_(Traits::K_offset + warpgroup * kWgmmaM * Traits::row_bytes),
+        V_(Traits::V_offset + warpgroup * kWgmmaM * Traits::row_bytes),
+        row_(tile.begin * Traits::B_r),
+        head_(tile.first_head) {}
+
+  // Computes dK and dV; both are without their factors.
+  FLASHSMITH_DEVICE void run() {
+#pragma unroll
+    for (int i = 0; i < Traits::d_head / 2; i++) dK_[i] = dV_[i] = 0.f;
+    if (tile_.n_steps == 0) return;
+    ptx::mbarrier_wait_parity(Barriers::keys().full, position_.keys.parity);
+    V_.load();
+    if constexpr (kTurns == Turns::gradients_and_scores) TurnsTaken::wait(warpgroup_);
+    walk();
+    if constexpr (kTurns == Turns::gradients_and_scores) TurnsTaken::pass(warpgroup_);
+    ptx::pin_registers(dK_);
+    ptx::pin_registers(dV_);
+  }
+
+  FLASHSMITH_DEVICE const KeyAccumulator<Traits> &dK() const { return dK_; }
+  FLASHSMITH_DEVICE const KeyAccumulator<Traits> &dV() const { return dV_; }
+
+ private:
+  // ---- blocks of queries ----
+
+  // ptxas serialises products where a branch comes while accumulators are in flight that others
+  // than products read: a block with dQ of the one before and a block without are each a text of
+  // their own, with all products waited for at its end.
+  FLASHSMITH_DEVICE void walk() {
+    const unsigned end = position_.step + tile_.n_steps;
+    int until_dQ = Traits::shares_dQ ? 1 : warpgroup_ + 1;
+#pragma unroll 1
+    for (; position_.step != end; until_dQ--) {
+      if (until_dQ == 0) {
+        visit<true>();
+        until_dQ = Traits::dQ_period;
+      } else {
+        visit<false>();
+      }
+    }
+    if (until_dQ == 0) last_dQ();
+    if constexpr (Traits::config.persistent) release(Barriers::keys().empty);
+    position_.keys.advance();
+  }
+
+  template <bool kWithdQ>
+  FLASHSMITH_DEVICE void visit() {
+    issue_S();
+    issue_dP();
+    if constexpr (kTurns == Turns::gradients_and_scores) TurnsTaken::pass(warpgroup_);
+    ptx::wgmma_wait_group<1>();
+    make_P();
+    ptx::wgmma_wait_group<0>();
+    make_dS();
+    store_dS();
+    if constexpr (kTurns != Turns::none) TurnsTaken::wait(warpgroup_);
+    issue_key_gradient<Traits>(dV_, P_operand_, dO_place());
+    if constexpr (kWithdQ) issue_dQ_before();
+    issue_key_gradient<Traits>(dK_, dS_operand_, Q_place());
+    if constexpr (kTurns == Turns::gradients) TurnsTaken::pass(warpgroup_);
+    ptx::wgmma_wait_group<1>();
+    release(Barriers::dO(position_.dO.buffer).empty);
+    if constexpr (kWithdQ) store_dQ();
+    ptx::wgmma_wait_group<0>();
+    release(Barriers::Q(position_.Q.buffer).empty);
+    advance();
+  }
+
+  FLASHSMITH_DEVICE void advance() {
+    position_.Q.advance();
+    position_.dO.advance();
+    position_.step++;
+    row_ += Traits::B_r;
+    if (row_ < tile_.end * Traits::B_r) return;
+    row_ = tile_.begin * Traits::B_r;
+    head_++;
+  }
+
+  FLASHSMITH_DEVICE void last_dQ() {
+    issue_dQ_before();
+    ptx::wgmma_wait_group<0>();
+    store_dQ();
+  }
+
+  // ---- products ----
+
+  static FLASHSMITH_DEVICE int dS_buffer(unsigned step) { return step % kDSBuffers; }
+  static FLASHSMITH_DEVICE int dS_parity(unsigned step) { return step / kDSBuffers % 2; }
+
+  FLASHSMITH_DEVICE int Q_place() const {
+    return Traits::Q_offset + position_.Q.buffer * Traits::query_tile_bytes;
+  }
+  FLASHSMITH_DEVICE int dO_place() const {
+    return Traits::dO_offset + position_.dO.buffer * Traits::query_tile_bytes;
+  }
+
+  FLASHSMITH_DEVICE void issue_S() {
+    ptx::mbarrier_wait_parity(Barriers::Q(position_.Q.buffer).full, position_.Q.parity);
+    K_.issue_scores(S_, Q_place());
+  }
+  FLASHSMITH_DEVICE void issue_dP() {
+    ptx::mbarrier_wait_parity(Barriers::dO(position_.dO.buffer).full, position_.dO.parity);
+    V_.issue_scores(dP_, dO_place());
+  }
+
+  FLASHSMITH_DEVICE void issue_dQ_before() {
+    const int buffer = dS_buffer(position_.step - 1), parity = dS_parity(position_.step - 1);
+    const int box = Traits::shares_dQ ? warpgroup_ * (Traits::dQ_columns / Traits::box_columns) : 0;
+    ptx::mbarrier_wait_parity(Barriers::dS(buffer).full, parity);
+    issue_dQ<Traits>(dQ_, Traits::dS_offset + buffer * Traits::dS_bytes,
+                     Traits::K_offset + box * Traits::key_box_bytes);
+  }
+
+  // ---- scores ----
+
+  // The lane's statistics of 16 queries: of columns 4 k, 4 k + 1, 4 k + 4 and 4 k + 5 of its
+  // elements.
+  FLASHSMITH_DEVICE void load_statistics(ptx::Chunk &chunk, int first, int group) const {
+    ptx::load_shared_16(chunk, ptx::shared_memory() + Traits::statistics_offset +
+                                   position_.Q.buffer * kStatisticsBytes + first * 4 + group * 64 +
+                                   warpgroup_lane() % kLanesPerRow * 16);
+  }
+
+  FLASHSMITH_DEVICE void make_P() {
+    ptx::pin_registers(S_);
+    change_and_mask();
+#pragma unroll
+    for (int group = 0; group < kGroups; group++) {
+      ptx::Chunk lse;
+      load_statistics(lse, 0, group);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        float &score = S_[group * 8 + i];
+        score = ptx::exp2_approx(fmaf(score, args_.problem.softmax_scale_log2,
+                                      -ptx::bits_float(lse.word[i / 4 * 2 + i % 2])));
+      }
+    }
+    ptx::pin_registers(S_);
+  }
+
+  FLASHSMITH_DEVICE void change_and_mask() {
+    const int first_key = ptx::recomputed(tile_.key) + warpgroup_ * kWgmmaM;
+    const int key = first_key + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
+    const int query = row_ + first_column(warpgroup_lane());
+    if constexpr (Traits::Score::kChanges) change_scores(key, query);
+    const QueryRange range =
+        queries_of_keys<Traits>(args_.problem, tile_.sequence, first_key, first_key + kWgmmaM);
+    const bool unmasked = row_ >= range.unmasked_begin &&
+                          (!Traits::Mask::kBehind || row_ + Traits::B_r <= range.unmasked_end);
+    if (!unmasked) mask_keys<Traits>(S_, args_.problem, tile_.sequence, key, query);
+  }
+
+  FLASHSMITH_DEVICE void change_scores(int key, int query) {
+    float factor[Traits::B_r / 2];
+    change_scores_and_factors<Traits, RowsAre::keys>(S_, factor, args_.problem, tile_.sequence,
+                                                     {head_, tile_.batch}, key, query);
+    if constexpr (Traits::Score::kHasFactor) {
+#pragma unroll
+      for (int i = 0; i < Traits::B_r / 4; i++) {
+        factors_[i] = ptx::pack<factor_t>(factor[2 * i], factor[2 * i + 1]);
+      }
+    }
+  }
+
+  FLASHSMITH_DEVICE float factor(int element) const {
+    if constexpr (!Traits::Score::kHasFactor) return 1.f;
+    return ptx::unpack<factor_t>(static_cast<uint16_t>(factors_[element / 2] >> element % 2 * 16));
+  }
+
+  // dS = P (dP - delta), by the scaled score, in FP32 and as operands.
+  FLASHSMITH_DEVICE void make_dS() {
+    ptx::pin_registers(dP_);
+#pragma unroll
+    for (int group = 0; group < kGroups; group++) {
+      ptx::Chunk delta;
+      load_statistics(delta, kStatisticsRows, group);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const int element = group * 8 + i;
+        dP_[element] -= ptx::bits_float(delta.word[i / 4 * 2 + i % 2]);
+        dP_[element] *= S_[element] * factor(element);
+      }
+    }
+    pack_operand<value_t>(dS_operand_, dP_);
+    pack_operand<value_t>(P_operand_, S_);
+#pragma unroll
+    for (int step = 0; step < Traits::query_steps; step++) {
+      ptx::pin_registers(dS_operand_[step]);
+      ptx::pin_registers(P_operand_[step]);
+    }
+  }
+
+  // ---- what leaves the registers ----
+
+  FLASHSMITH_DEVICE void store_dS() {
+    const int buffer = dS_buffer(position_.step);
+    const BufferBarriers barriers = Barriers::dS(buffer);
+    ptx::mbarrier_wait_parity(barriers.empty, dS_parity(position_.step) ^ 1);
+    stage_dS<Traits>(ptx::shared_memory() + Traits::dS_offset + buffer * Traits::dS_bytes +
+                         warpgroup_ * Traits::dS_box_bytes,
+                     dS_operand_);
+    publish(barriers.full);
+  }
+
+  FLASHSMITH_DEVICE void store_dQ() {
+    const BufferBarriers barriers = Barriers::dQ(warpgroup_);
+    release(Barriers::dS(dS_buffer(position_.step - 1)).empty);
+    ptx::pin_registers(dQ_);
+    ptx::mbarrier_wait_parity(barriers.empty, position_.dQ_parity ^ 1);
+    position_.dQ_parity ^= 1;
+    stage_dQ<Traits>(ptx::shared_memory() + Traits::dQ_offset + warpgroup_ * Traits::dQ_bytes, dQ_);
+    publish(barriers.full);
+  }
+
+  // ---- synchronisation ----
+
+  // What the warp has stored is there for units that work on their own.
+  FLASHSMITH_DEVICE void publish(ptx::shared_address barrier) const {
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    release(barrier);
+  }
+  FLASHSMITH_DEVICE void release(ptx::shared_address barrier) const {
+    if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
+  }
+};
+
+}  // namespace flashsmith::sm90

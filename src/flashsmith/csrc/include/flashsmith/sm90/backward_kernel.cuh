@@ -1,0 +1,61 @@
+// The backward kernels of the sm90 family: FlashAttention-2's algorithm 2 in warp-specialised
+// blocks, a warpgroup for every 64 keys and one that copies. docs/backward.md has the order of the
+// products, and what it was chosen from.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/warpgroup.cuh"
+#include "flashsmith/sm90/backward_consumer.cuh"
+#include "flashsmith/sm90/backward_epilogue.cuh"
+#include "flashsmith/sm90/backward_producer.cuh"
+
+namespace flashsmith::sm90 {
+
+template <typename Traits>
+FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup) {
+  const GradientArgs &gradient = args.gradient;
+  ConsumerPosition<Traits> position;
+  WarpgroupTurns<Traits>::begin(warpgroup);
+  for_each_tile<Traits>(args, AnnouncedTiles<Traits, true>(args), [&](const KeyTile<Traits> &tile) {
+    BackwardConsumer<Traits> consumer(args, tile, warpgroup, position);
+    consumer.run();
+    store_key_gradient<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v, tile, warpgroup,
+                               consumer.dV(), 1.f);
+    store_key_gradient<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk, tile, warpgroup,
+                               consumer.dK(), gradient.softmax_scale);
+  });
+  WarpgroupTurns<Traits>::end(warpgroup);
+}
+
+// dK and dV, and dQ's sums. Grid: blocks of B_c keys of the longest sequence, of all heads of k; of
+// persistent blocks at most as many as there are multiprocessors. Block: threads_per_block(CFG).
+// Dynamic shared memory: shared_memory_bytes(CFG).
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, 1)
+    backward_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
+  if (ptx::thread_index() == 0) BackwardBarriers<Traits>::init();
+  ptx::barrier_sync();
+  // warp_index() is uniform to ptxas, which keeps what follows from it in uniform registers.
+  const int warpgroup = ptx::warp_index() / Traits::n_warpgroup_warps;
+  if (warpgroup == 0) {
+    ptx::decrease_registers<Traits::registers.producer>();
+    produce<Traits>(args);
+  } else {
+    ptx::increase_registers<Traits::registers.consumer>();
+    consume<Traits>(args, warpgroup - 1);
+  }
+}
+
+// The launches of one call. statistics and conversion have a grid of blocks of kStatisticsRows, and
+// kStatisticsThreads and kWarpgroupSize threads; sinks: see sink_gradient_kernel.
+template <typename Traits>
+constexpr Sm90BackwardKernels backward_kernels() {
+  sm90_backward_kernel_fn sinks = nullptr;
+  if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
+  return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,
+          .sinks = sinks,
+          .main = backward_kernel<Traits>,
+          .conversion = dQ_conversion_kernel<Traits>};
+}
+
+}  // namespace flashsmith::sm90

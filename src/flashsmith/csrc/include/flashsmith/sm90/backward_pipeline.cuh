@@ -1,0 +1,78 @@
+// The mbarriers of a thread block of the backward, by what they guard.
+#pragma once
+
+#include "flashsmith/ptx/fence.cuh"
+#include "flashsmith/ptx/named_barrier.cuh"
+#include "flashsmith/sm90/backward_traits.cuh"
+#include "flashsmith/sm90/pipeline.cuh"
+
+namespace flashsmith::sm90 {
+
+template <typename Traits>
+struct BackwardBarriers {
+  // A stage's rows of Q with their statistics, and of dO.
+  static FLASHSMITH_DEVICE BufferBarriers Q(int stage) { return pair(kQ + stage); }
+  static FLASHSMITH_DEVICE BufferBarriers dO(int stage) { return pair(kDO + stage); }
+  // dS of a block: all warpgroups have written it, and those that compute dQ have read it.
+  static FLASHSMITH_DEVICE BufferBarriers dS(int buffer) { return pair(kDS + buffer); }
+  // A warpgroup's dQ: it has been written, and read by the bulk copy that adds it.
+  static FLASHSMITH_DEVICE BufferBarriers dQ(int warpgroup) { return pair(kDQ + warpgroup); }
+  // K and V of a tile: they are there, and all products that read them are done.
+  static FLASHSMITH_DEVICE BufferBarriers keys() { return pair(kKeys); }
+  // The index of a tile: it has been written, and read by all that work on it.
+  static FLASHSMITH_DEVICE BufferBarriers entry(int entry) { return pair(kEntries + entry); }
+
+  // One thread calls this before any other thread touches a barrier.
+  static FLASHSMITH_DEVICE void init() {
+    for (int i = kQ; i < kDS; i++) init_pair(i, 1, Traits::n_consumer_warps);
+    for (int i = kDS; i < kDQ; i++) init_pair(i, Traits::n_consumer_warps, Traits::dQ_warps);
+    for (int i = kDQ; i < kKeys; i++) init_pair(i, Traits::n_warpgroup_warps, 1);
+    init_pair(kKeys, 1, Traits::n_consumer_warps);
+    for (int i = kEntries; i < kPairs; i++) {
+      init_pair(i, 1, Traits::n_consumer_warps + Traits::n_warpgroups);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+ private:
+  static constexpr int kQ = 0, kDO = kQ + Traits::Q_stages, kDS = kDO + Traits::dO_stages;
+  static constexpr int kDQ = kDS + kDSBuffers, kKeys = kDQ + Traits::n_warpgroups;
+  static constexpr int kEntries = kKeys + 1, kPairs = kEntries + n_tile_entries(Traits::config);
+  static_assert(n_barriers(Traits::config) == 2 * kPairs,
+                "the host counts as many barriers as there are here");
+
+  static FLASHSMITH_DEVICE void init_pair(int index, int full, int empty) {
+    ptx::mbarrier_init(pair(index).full, full);
+    ptx::mbarrier_init(pair(index).empty, empty);
+  }
+  static FLASHSMITH_DEVICE ptx::shared_address at(int index) {
+    return ptx::shared_memory() + Traits::barriers_offset + index * ptx::kMbarrierBytes;
+  }
+  static FLASHSMITH_DEVICE BufferBarriers pair(int index) {
+    return {at(2 * index), at(2 * index + 1)};
+  }
+};
+
+// The warpgroups that compute have the tensor cores one after the other, from tile to tile.
+template <typename Traits>
+struct WarpgroupTurns {
+  // The first warpgroup's turn is the first, and the last one's the last.
+  static FLASHSMITH_DEVICE void begin(int warpgroup) {
+    if (kTaken && warpgroup == Traits::n_warpgroups - 1) pass(warpgroup);
+  }
+  static FLASHSMITH_DEVICE void end(int warpgroup) {
+    if (kTaken && warpgroup == 0) wait(warpgroup);  // nobody else waits for the last
+  }
+  static FLASHSMITH_DEVICE void wait(int warpgroup) {
+    ptx::named_barrier_sync(kFirst + warpgroup, 2 * kWarpgroupSize);
+  }
+  static FLASHSMITH_DEVICE void pass(int warpgroup) {
+    ptx::named_barrier_arrive(kFirst + (warpgroup + 1) % Traits::n_warpgroups, 2 * kWarpgroupSize);
+  }
+
+ private:
+  static constexpr bool kTaken = static_cast<Turns>(Traits::config.turns) != Turns::none;
+  static constexpr int kFirst = 1;  // named barrier
+};
+
+}  // namespace flashsmith::sm90

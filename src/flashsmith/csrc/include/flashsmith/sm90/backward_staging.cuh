@@ -1,0 +1,48 @@
+// What a warpgroup of the backward leaves in shared memory for units that work on their own: dS for
+// the products of dQ, and dQ for the copy that adds it.
+#pragma once
+
+#include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/schedule.cuh"
+#include "flashsmith/ptx/stmatrix_transposed.cuh"
+#include "flashsmith/sm90/backward_gemm.cuh"
+
+namespace flashsmith::sm90 {
+
+// In its warpgroup. Of what follows from it nothing stays in a register: the loop has none to
+// spare.
+FLASHSMITH_DEVICE int warpgroup_thread() {
+  return static_cast<unsigned>(ptx::recomputed(ptx::thread_index())) % kWarpgroupSize;
+}
+FLASHSMITH_DEVICE int warpgroup_lane() { return warpgroup_thread() % kWarpSize; }
+FLASHSMITH_DEVICE int warpgroup_warp() { return warpgroup_thread() / kWarpSize; }
+
+// dS^T as rows of queries. `box`: that of the warpgroup's keys.
+template <typename Traits>
+FLASHSMITH_DEVICE void stage_dS(ptx::shared_address box, const ScoreOperand<Traits> &dS) {
+  const int matrix = warpgroup_lane() / 8, row = warpgroup_lane() % 8;
+  const int chunk = 2 * warpgroup_warp() + matrix % 2;
+  const ptx::shared_address first =
+      box + (matrix / 2 * 8 + row) * Traits::dS_row_bytes + (chunk ^ row) * 16;
+#pragma unroll
+  for (int step = 0; step < Traits::query_steps; step++) {
+    ptx::stmatrix_x4_transposed(first + step * kWgmmaK * Traits::dS_row_bytes, dS[step]);
+  }
+}
+
+// dQ in the order of the fragments: chunk i of thread t lies at i * kWarpgroupSize + t, as
+// dQ_conversion_kernel finds it.
+template <typename Traits>
+FLASHSMITH_DEVICE void stage_dQ(ptx::shared_address out, const dQAccumulator<Traits> &dQ) {
+  constexpr int kChunkBytes = 16;
+  const ptx::shared_address own = out + warpgroup_thread() * kChunkBytes;
+#pragma unroll
+  for (int i = 0; i < Traits::dQ_columns / 8; i++) {
+    ptx::Chunk chunk;
+#pragma unroll
+    for (int word = 0; word < 4; word++) chunk.word[word] = ptx::float_bits(dQ[4 * i + word]);
+    ptx::store_shared_16(own + i * kWarpgroupSize * kChunkBytes, chunk);
+  }
+}
+
+}  // namespace flashsmith::sm90

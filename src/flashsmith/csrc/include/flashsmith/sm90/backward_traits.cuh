@@ -1,0 +1,99 @@
+// A configuration of the backward lifted to compile time: every number the kernel derives from it,
+// each beside the assertion that keeps it sound. flashsmith.configs states the same rules in
+// Python (problems()).
+#pragma once
+
+#include "flashsmith/attention/query_range.cuh"
+#include "flashsmith/attention/row_statistics.cuh"
+#include "flashsmith/attention/score_gradient.cuh"
+#include "flashsmith/sm90/backward_arguments.cuh"
+#include "flashsmith/sm90/traits.cuh"
+
+namespace flashsmith::sm90 {
+
+template <Sm90BackwardKernelConfig CFG, Variant VARIANT = Variant{}>
+struct BackwardTraits {
+  static constexpr Sm90BackwardKernelConfig config = CFG;
+  using value_t = value_type<CFG.dtype>;
+  static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
+                "dtype is FP16 or BF16");
+
+  using Mask = BandMask<VARIANT.causal, VARIANT.window>;
+  using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
+                               UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
+  using Sequence = SequenceOf<VARIANT.ragged>;
+  static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
+  static constexpr bool has_sums = true;
+  static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
+  // What derivatives of scores are kept in until dP is there: softcap's are from 0 to 1.
+  using factor_t = std::conditional_t<UserScoreGradient<VARIANT.score>::kIsOne, half_t, value_t>;
+
+  static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
+  static constexpr int n_warpgroups = CFG.n_warpgroups;
+  static constexpr int Q_stages = CFG.Q_stages, dO_stages = CFG.dO_stages;
+  static_assert(d_head == 64 || d_head == 96 || d_head == 128, "d_head is 64, 96 or 128");
+  static_assert(B_r == kStatisticsRows, "blocks of queries are those of row statistics");
+  static_assert(n_warpgroups == 2 || n_warpgroups == 3, "2 or 3 warpgroups share the keys");
+  static_assert(n_warpgroups == 2 || d_head == 64,
+                "dK and dV of three warpgroups fit in registers for d_head 64");
+  static_assert(n_warpgroups == 2 || !Score::kHasFactor,
+                "two warpgroups have registers for the derivatives of scores");
+  static_assert(B_c == n_warpgroups * kWgmmaM, "each warpgroup works on the 64 keys of a wgmma");
+  static_assert(Q_stages >= 1 && Q_stages <= 4, "there are 1 to 4 stages of Q");
+  static_assert(dO_stages >= 1 && dO_stages <= 4, "there are 1 to 4 stages of dO");
+
+  static constexpr int cluster_keys = B_c;  // blocks do not share queries
+
+  static constexpr int n_threads = threads_per_block(CFG);
+  static constexpr RegisterSplit registers = register_split(n_warpgroups);
+  static constexpr int n_warpgroup_warps = kWarpgroupSize / kWarpSize;
+  static constexpr int n_consumer_warps = n_warpgroups * n_warpgroup_warps;
+  static constexpr int score_steps = d_head / kWgmmaK;  // of S and dP
+  static constexpr int query_steps = B_r / kWgmmaK;     // of dK and dV
+  static constexpr int key_steps = B_c / kWgmmaK;       // of dQ
+  static constexpr int V_register_steps = CFG.V_steps_in_registers;
+  // Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma.
+  static constexpr int most_V_register_steps = n_warpgroups == 3 ? 0
+                                               : d_head == 128   ? 4
+                                                                 : score_steps;
+  static_assert(V_register_steps >= 0 && V_register_steps <= most_V_register_steps,
+                "as many steps of V dO^T take V from registers as there is room for");
+
+  // A tile in shared memory is as many boxes of a tensor map as d_head is wide.
+  static constexpr ptx::Swizzle swizzle = map_swizzle(CFG);
+  static constexpr int box_columns = map_columns(CFG), n_boxes = d_head / box_columns;
+  static constexpr int row_bytes = box_columns * 2;
+  static constexpr int query_box_bytes = B_r * row_bytes, key_box_bytes = B_c * row_bytes;
+  static constexpr int query_tile_bytes = query_box_bytes * n_boxes;
+  static constexpr int key_tile_bytes = key_box_bytes * n_boxes;
+
+  // dS: a box for the keys of each warpgroup, rows of queries.
+  static constexpr ptx::Swizzle dS_swizzle = ptx::Swizzle::bytes_128;
+  static constexpr int dS_row_bytes = kWgmmaM * 2, dS_box_bytes = B_r * dS_row_bytes;
+  static constexpr int dS_bytes = n_warpgroups * dS_box_bytes;
+
+  // dQ of a block: of all warpgroups, side by side, or of one in turn.
+  static constexpr int dQ_columns = flashsmith::dQ_columns(CFG);
+  static constexpr bool shares_dQ = dQ_columns != d_head;
+  static constexpr int dQ_period = shares_dQ ? 1 : n_warpgroups;
+  static constexpr int dQ_floats = B_r * dQ_columns;
+  static constexpr int dQ_bytes = dQ_floats * 4;
+  static constexpr int dQ_warps = shares_dQ ? n_consumer_warps : n_warpgroup_warps;
+
+  // Shared memory. Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
+  static constexpr int K_offset = 0;
+  static constexpr int V_offset = K_offset + key_tile_bytes;
+  static constexpr int Q_offset = V_offset + key_tile_bytes;
+  static constexpr int dO_offset = Q_offset + Q_stages * query_tile_bytes;
+  static constexpr int dS_offset = dO_offset + dO_stages * query_tile_bytes;
+  static constexpr int dQ_offset = dS_offset + kDSBuffers * dS_bytes;
+  static constexpr int statistics_offset = dQ_offset + n_warpgroups * dQ_bytes;
+  static constexpr int barriers_offset = statistics_offset + Q_stages * kStatisticsBytes;
+  static_assert(key_tile_bytes % 1024 == 0 && query_tile_bytes % 1024 == 0 && dS_bytes % 1024 == 0,
+                "tiles are 1024-byte aligned");
+  static constexpr int entries_offset = barriers_offset + n_barriers(CFG) * ptx::kMbarrierBytes;
+  static_assert(entries_offset + n_tile_entries(CFG) * kEntryBytes == shared_memory_bytes(CFG),
+                "the host asks for as much shared memory as the kernel uses");
+};
+
+}  // namespace flashsmith::sm90

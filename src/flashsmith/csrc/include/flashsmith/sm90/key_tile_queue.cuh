@@ -1,0 +1,89 @@
+// How a thread block of the backward comes to its tiles: to one, or, where blocks are persistent,
+// to one after the other, from a queue that all blocks share.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/uniform.cuh"
+#include "flashsmith/sm90/backward_pipeline.cuh"
+#include "flashsmith/sm90/key_tile.cuh"
+
+namespace flashsmith::sm90 {
+
+template <typename Traits>
+FLASHSMITH_DEVICE ptx::shared_address tile_entry(int entry) {
+  return ptx::shared_memory() + Traits::entries_offset + entry * kEntryBytes;
+}
+
+// The indices of tiles as the thread that loads draws them. Through entries in shared memory it
+// tells them to the warps that work with it.
+template <typename Traits>
+class DrawnTiles {
+  const GradientArgs &args_;
+  RingPosition<kTileEntries> entry_;
+
+ public:
+  FLASHSMITH_DEVICE explicit DrawnTiles(const Sm90BackwardKernelArgs &args)
+      : args_(args.gradient) {}
+
+  // The index after this; one beyond the last is the end.
+  FLASHSMITH_DEVICE int after(int index) {
+    const int drawn = draw(index);
+    const BufferBarriers barriers = BackwardBarriers<Traits>::entry(entry_.buffer);
+    ptx::mbarrier_wait_parity(barriers.empty, entry_.parity ^ 1);
+    ptx::thread_store_shared_4(tile_entry<Traits>(entry_.buffer), drawn);
+    ptx::mbarrier_arrive(barriers.full);
+    entry_.advance();
+    return drawn;
+  }
+
+ private:
+  FLASHSMITH_DEVICE int draw(int index) const {
+    const int n_blocks = ptx::grid_size_x();
+    if (args_.queue == nullptr) return index + n_blocks;
+    return n_blocks + static_cast<int>(ptx::thread_atomic_add(args_.queue, 1));
+  }
+};
+
+// The same indices, as the others learn of them: whole warps, or one thread of a warp.
+template <typename Traits, bool kWarp>
+class AnnouncedTiles {
+  const ProblemArgs &problem_;
+  unsigned n_announced_ = 0;
+
+ public:
+  FLASHSMITH_DEVICE explicit AnnouncedTiles(const Sm90BackwardKernelArgs &args)
+      : problem_(args.problem) {}
+
+  FLASHSMITH_DEVICE int after(int) {
+    const int entry = n_announced_ % kTileEntries, parity = n_announced_ / kTileEntries % 2;
+    const BufferBarriers barriers = BackwardBarriers<Traits>::entry(entry);
+    ptx::mbarrier_wait_parity(barriers.full, parity);
+    int index = static_cast<int>(ptx::thread_load_shared_4(tile_entry<Traits>(entry)));
+    if constexpr (kWarp) index = ptx::uniform(index);
+    n_announced_++;
+    if (index < KeyBlock::all<Traits>(problem_)) free(barriers.empty);  // behind the end is nothing
+    return index;
+  }
+
+ private:
+  static FLASHSMITH_DEVICE void free(ptx::shared_address barrier) {
+    if constexpr (kWarp) ptx::warp_sync();
+    if (!kWarp || ptx::thread_index() % kWarpSize == 0) ptx::mbarrier_arrive(barrier);
+  }
+};
+
+// Does `work` on the block's tiles, whose indices `tiles` tells.
+template <typename Traits, typename Tiles, typename Work>
+FLASHSMITH_DEVICE void for_each_tile(const Sm90BackwardKernelArgs &args, Tiles tiles,
+                                     const Work &work) {
+  const ProblemArgs &problem = args.problem;
+  int index = ptx::block_index_x();
+  do {
+    const KeyTile<Traits> tile(problem, KeyBlock::at<Traits>(args, index));
+    if (tile.key < tile.sequence.seq_len_k()) work(tile);
+    if constexpr (Traits::config.persistent) index = tiles.after(index);
+  } while (Traits::config.persistent && index < KeyBlock::all<Traits>(problem));
+}
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,291 @@
+// dK and dV of the split backward. Of the 64 keys of a block one warpgroup computes S^T, P and dV,
+// the other dP^T, dS and dK: each keeps one accumulator in registers. P goes from one to the other
+// through shared memory. Blocks of a cluster load Q and dO together.
+//
+// Both add up a block late, and so work in turn without being told: the exponentials of one run
+// under the products of the other. dV of the block before, S | exponentials; dK of the block
+// before, dP | dS.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/sm90/backward_gemm.cuh"
+#include "flashsmith/sm90/key_tile.cuh"
+#include "flashsmith/sm90/split_backward_pipeline.cuh"
+
+namespace flashsmith::sm90 {
+
+// What both warpgroups do: they keep 64 keys and one sum, and visit tiles of queries.
+template <typename Traits>
+class KeyConsumer {
+ protected:
+  using value_t = typename Traits::value_t;
+  using Barriers = dKdVBarriers<Traits>;
+  using Memory = dKdVMemory<Traits>;
+  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
+  static constexpr int kChunkBytes = 16;
+
+  const Sm90BackwardKernelArgs &args_;
+  const KeyTile<Traits> &tile_;
+  KeyAccumulator<Traits> sum_;
+  ScoreAccumulator<Traits> scores_;
+  ScoreOperand<Traits> operand_;
+  ptx::Chunk statistics_;  // of columns 4 k, 4 k + 1, 4 k + 4 and 4 k + 5 of the lane's elements
+  RingPosition<Traits::Q_stages> Q_stage_;
+  RingPosition<Traits::dO_stages> dO_stage_;
+  RingPosition<kPBuffers> P_buffer_;
+
+  FLASHSMITH_DEVICE KeyConsumer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
+      : args_(args), tile_(tile) {
+#pragma unroll
+    for (int i = 0; i < Traits::d_head / 2; i++) sum_[i] = 0.f;
+  }
+
+ public:
+  FLASHSMITH_DEVICE const KeyAccumulator<Traits> &sum() const { return sum_; }
+
+ protected:
+  static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+
+  static FLASHSMITH_DEVICE int place_of_Q(int stage) {
+    return Memory::Q + stage * Traits::tile_bytes;
+  }
+  static FLASHSMITH_DEVICE int place_of_dO(int stage) {
+    return Memory::dO + stage * Traits::tile_bytes;
+  }
+
+  // Of 16 queries of the stage of Q. `first`: the log-sum-exps or the deltas.
+  FLASHSMITH_DEVICE void load_statistics(int first, int group) {
+    ptx::load_shared_16(statistics_, ptx::shared_memory() + Memory::statistics +
+                                         Q_stage_.buffer * kStatisticsBytes + first * 4 +
+                                         group * 64 + lane() % kLanesPerRow * 16);
+  }
+  // That of the query of an element of these 16.
+  FLASHSMITH_DEVICE float statistic(int element) const {
+    return ptx::bits_float(statistics_.word[element / 4 * 2 + element % 2]);
+  }
+
+  // Where the thread's chunk of a buffer of P lies: fragments of both warpgroups are alike.
+  FLASHSMITH_DEVICE ptx::shared_address place_of_P(int chunk) const {
+    return ptx::shared_memory() + Memory::P + P_buffer_.buffer * Memory::kPBytes +
+           (chunk * kWarpgroupSize + thread()) * kChunkBytes;
+  }
+};
+
+// Computes P and dV.
+template <typename Traits>
+class dVConsumer : public KeyConsumer<Traits> {
+  using Base = KeyConsumer<Traits>;
+  using Base::args_, Base::tile_, Base::sum_, Base::scores_, Base::operand_;
+  using Base::Q_stage_, Base::dO_stage_, Base::P_buffer_, Base::lane;
+  using typename Base::Barriers, typename Base::Memory, typename Base::value_t;
+
+  KeyOperand<Traits, 0> K_{Memory::K};
+  const QueryRange queries_;
+  int row_, head_;  // of the queries
+
+ public:
+  FLASHSMITH_DEVICE dVConsumer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
+      : Base(args, tile),
+        queries_(
+            queries_of_keys<Traits>(args.problem, tile.sequence, tile.key, tile.key + Traits::B_c)),
+        row_(tile.begin * Traits::B_r),
+        head_(tile.first_head) {}
+
+  FLASHSMITH_DEVICE void run() {
+    if (tile_.n_steps == 0) return;
+    ptx::mbarrier_wait_parity(Barriers::keys(), 0);
+    issue_S();
+    make_P();
+#pragma unroll 1
+    for (int step = 1; step < tile_.n_steps; step++) {
+      issue_dV();
+      issue_S();
+      finish_dV<1>();
+      make_P();
+    }
+    issue_dV();
+    finish_dV<0>();
+    ptx::pin_registers(sum_);
+  }
+
+ private:
+  FLASHSMITH_DEVICE void issue_S() {
+    ptx::mbarrier_wait_parity(Barriers::Q(Q_stage_.buffer).full, Q_stage_.parity);
+    K_.issue_scores(scores_, Base::place_of_Q(Q_stage_.buffer));
+  }
+
+  FLASHSMITH_DEVICE void issue_dV() {
+    ptx::mbarrier_wait_parity(Barriers::dO(dO_stage_.buffer).full, dO_stage_.parity);
+    issue_key_gradient<Traits>(sum_, operand_, Base::place_of_dO(dO_stage_.buffer));
+  }
+
+  template <int kPending>
+  FLASHSMITH_DEVICE void finish_dV() {
+    ptx::wgmma_wait_group<kPending>();
+    release_to_cluster<Traits>(Barriers::dO(dO_stage_.buffer).empty);
+    dO_stage_.advance();
+  }
+
+  FLASHSMITH_DEVICE void make_P() {
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(scores_);
+    become_weights();
+    pack_operand<value_t>(operand_, scores_);
+    store_P();
+    release_to_cluster<Traits>(Barriers::Q(Q_stage_.buffer).empty);
+    advance();
+  }
+
+  FLASHSMITH_DEVICE void advance() {
+    Q_stage_.advance();
+    row_ += Traits::B_r;
+    if (row_ < tile_.end * Traits::B_r) return;
+    row_ = tile_.begin * Traits::B_r;
+    head_++;
+  }
+
+  FLASHSMITH_DEVICE void become_weights() {
+    const int warp = Base::thread() / kWarpSize;
+    const int key = tile_.key + warp * kWarpRows + first_row(lane());
+    const int query = row_ + first_column(lane());
+    if constexpr (Traits::Score::kChanges) {
+      float factor[Traits::B_r / 2];
+      change_scores_and_factors<Traits, RowsAre::keys>(
+          scores_, factor, args_.problem, tile_.sequence, {head_, tile_.batch}, key, query);
+    }
+    become_exponents();
+    if (row_ < queries_.unmasked_begin ||
+        (Traits::Mask::kBehind && row_ + Traits::B_r > queries_.unmasked_end)) {
+      mask_keys<Traits>(scores_, args_.problem, tile_.sequence, key, query);
+    }
+#pragma unroll
+    for (int i = 0; i < Traits::B_r / 2; i++) scores_[i] = ptx::exp2_approx(scores_[i]);
+  }
+
+  FLASHSMITH_DEVICE void become_exponents() {
+#pragma unroll
+    for (int group = 0; group < Base::kGroups; group++) {
+      Base::load_statistics(0, group);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        float &score = scores_[group * 8 + i];
+        score = fmaf(score, args_.problem.softmax_scale_log2, -Base::statistic(i));
+      }
+    }
+  }
+
+  FLASHSMITH_DEVICE void store_P() {
+    const BufferBarriers barriers = Barriers::P(P_buffer_.buffer);
+    ptx::mbarrier_wait_parity(barriers.empty, P_buffer_.parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < Traits::query_steps; i++) {
+      ptx::Chunk chunk;
+#pragma unroll
+      for (int word = 0; word < 4; word++) chunk.word[word] = operand_[i][word];
+      ptx::store_shared_16(Base::place_of_P(i), chunk);
+    }
+    // Statistics have been read before a copy overwrites them.
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    release(barriers.full);
+    P_buffer_.advance();
+  }
+};
+
+// Computes dS and dK.
+template <typename Traits>
+class dKConsumer : public KeyConsumer<Traits> {
+  using Base = KeyConsumer<Traits>;
+  using Base::args_, Base::tile_, Base::sum_, Base::scores_, Base::operand_;
+  using Base::Q_stage_, Base::dO_stage_, Base::P_buffer_;
+  using typename Base::Barriers, typename Base::Memory, typename Base::value_t;
+
+  KeyOperand<Traits, 0> V_{Memory::V};
+
+ public:
+  FLASHSMITH_DEVICE dKConsumer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
+      : Base(args, tile) {}
+
+  FLASHSMITH_DEVICE void run() {
+    if (tile_.n_steps == 0) return;
+    ptx::mbarrier_wait_parity(Barriers::keys(), 0);
+    issue_dP();
+    make_dS();
+#pragma unroll 1
+    for (int step = 1; step < tile_.n_steps; step++) {
+      issue_dK();
+      issue_dP();
+      finish_dK<1>();
+      make_dS();
+    }
+    issue_dK();
+    finish_dK<0>();
+    ptx::pin_registers(sum_);
+  }
+
+ private:
+  FLASHSMITH_DEVICE void issue_dP() {
+    ptx::mbarrier_wait_parity(Barriers::dO(dO_stage_.buffer).full, dO_stage_.parity);
+    V_.issue_scores(scores_, Base::place_of_dO(dO_stage_.buffer));
+  }
+
+  // The rows of Q have come before P, which was made of them.
+  FLASHSMITH_DEVICE void issue_dK() {
+    issue_key_gradient<Traits>(sum_, operand_, Base::place_of_Q(Q_stage_.buffer));
+  }
+
+  template <int kPending>
+  FLASHSMITH_DEVICE void finish_dK() {
+    ptx::wgmma_wait_group<kPending>();
+    release_to_cluster<Traits>(Barriers::Q(Q_stage_.buffer).empty);
+    Q_stage_.advance();
+  }
+
+  // dS = P (dP - delta), by the scaled score, as an operand.
+  FLASHSMITH_DEVICE void make_dS() {
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(scores_);
+    release_to_cluster<Traits>(Barriers::dO(dO_stage_.buffer).empty);
+    dO_stage_.advance();
+    ptx::mbarrier_wait_parity(Barriers::Q(Q_stage_.buffer).full, Q_stage_.parity);
+    subtract_delta();
+    multiply_by_P();
+    pack_operand<value_t>(operand_, scores_);
+#pragma unroll
+    for (int i = 0; i < Traits::query_steps; i++) ptx::pin_registers(operand_[i]);
+  }
+
+  FLASHSMITH_DEVICE void subtract_delta() {
+#pragma unroll
+    for (int group = 0; group < Base::kGroups; group++) {
+      Base::load_statistics(kStatisticsRows, group);
+#pragma unroll
+      for (int i = 0; i < 8; i++) scores_[group * 8 + i] -= Base::statistic(i);
+    }
+  }
+
+  FLASHSMITH_DEVICE void multiply_by_P() {
+    const BufferBarriers barriers = Barriers::P(P_buffer_.buffer);
+    ptx::mbarrier_wait_parity(barriers.full, P_buffer_.parity);
+#pragma unroll
+    for (int group = 0; group < Base::kGroups; group++) {
+      ptx::Chunk P;
+      ptx::load_shared_16(P, Base::place_of_P(group));
+#pragma unroll
+      for (int word = 0; word < 4; word++) {
+        const auto low = static_cast<uint16_t>(P.word[word]);
+        const auto high = static_cast<uint16_t>(P.word[word] >> 16);
+        scores_[group * 8 + 2 * word] *= ptx::unpack<value_t>(low);
+        scores_[group * 8 + 2 * word + 1] *= ptx::unpack<value_t>(high);
+      }
+    }
+    // What has been loaded was read before it is overwritten: deltas by a copy.
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    release(barriers.empty);
+    P_buffer_.advance();
+  }
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,109 @@
+// The thread of the split backward that loads for dK and dV.
+#pragma once
+
+#include "flashsmith/ptx/reduction.cuh"
+#include "flashsmith/sm90/backward_producer.cuh"
+#include "flashsmith/sm90/key_tile.cuh"
+#include "flashsmith/sm90/split_backward_pipeline.cuh"
+
+namespace flashsmith::sm90 {
+
+// Loads K and V of the tile, and blocks of Q with their statistics and of dO as stages become free.
+template <typename Traits>
+class dKdVProducer {
+  using Barriers = dKdVBarriers<Traits>;
+  using Memory = dKdVMemory<Traits>;
+
+  const Sm90BackwardKernelArgs &args_;
+  const KeyTile<Traits> &tile_;
+  RingPosition<Traits::Q_stages> Q_stage_;
+  RingPosition<Traits::dO_stages> dO_stage_;
+
+ public:
+  FLASHSMITH_DEVICE dKdVProducer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
+      : args_(args), tile_(tile) {}
+
+  FLASHSMITH_DEVICE void run() {
+    load_keys();
+#pragma unroll 1
+    for (int head = tile_.first_head; head < tile_.first_head + tile_.n_heads; head++) {
+#pragma unroll 1
+      for (int block = tile_.begin; block < tile_.end; block++) {
+        load_Q(head, block);
+        load_dO(head, block);
+      }
+    }
+    wait_for_cluster();
+  }
+
+ private:
+  FLASHSMITH_DEVICE void load_keys() {
+    const ptx::shared_address shared = ptx::shared_memory(), barrier = Barriers::keys();
+    const Place place = tile_.sequence.keys();
+    const int length = tile_.sequence.seq_len_k(), head = tile_.head_kv;
+    ptx::mbarrier_arrive_expect_tx(barrier, 2 * Traits::tile_bytes);
+    load_tile<Traits, Traits::box_bytes>(shared + Memory::K, args_.K_map, barrier, tile_.key,
+                                         {place, length, head, args_.K_batch_rows});
+    load_tile<Traits, Traits::box_bytes>(shared + Memory::V, args_.V_map, barrier, tile_.key,
+                                         {place, length, head, args_.V_batch_rows});
+  }
+
+  FLASHSMITH_DEVICE Rows rows(int head, int batch_rows) const {
+    return {tile_.sequence.queries(), tile_.sequence.seq_len_q(), head, batch_rows};
+  }
+
+  // Statistics come to each block by itself.
+  FLASHSMITH_DEVICE void load_Q(int head, int block) {
+    const ptx::shared_address shared = ptx::shared_memory();
+    const BufferBarriers barriers = Barriers::Q(Q_stage_.buffer);
+    ptx::mbarrier_wait_parity(barriers.empty, Q_stage_.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::tile_bytes + kStatisticsBytes);
+    load_share<0>(shared + Memory::Q + Q_stage_.buffer * Traits::tile_bytes, args_.Q_map,
+                  barriers.full, block * Traits::B_r, rows(head, args_.Q_batch_rows));
+    ptx::bulk_load(shared + Memory::statistics + Q_stage_.buffer * kStatisticsBytes,
+                   statistics_of(args_.gradient, tile_.first_block(args_.gradient) + block, head),
+                   kStatisticsBytes, barriers.full);
+    Q_stage_.advance();
+  }
+
+  FLASHSMITH_DEVICE void load_dO(int head, int block) {
+    const BufferBarriers barriers = Barriers::dO(dO_stage_.buffer);
+    ptx::mbarrier_wait_parity(barriers.empty, dO_stage_.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::tile_bytes);
+    load_share<1>(ptx::shared_memory() + Memory::dO + dO_stage_.buffer * Traits::tile_bytes,
+                  args_.dO_map, barriers.full, block * Traits::B_r,
+                  rows(head, args_.dO_batch_rows));
+    dO_stage_.advance();
+  }
+
+  // Every other box of a tile, to all blocks of the cluster: of Q the block of rank 0 begins, of dO
+  // the other one, so that both load as many.
+  template <int kFirst>
+  FLASHSMITH_DEVICE void load_share(ptx::shared_address tile, const ptx::TensorMap &map,
+                                    ptx::shared_address barrier, int row, const Rows &rows) {
+    if constexpr (Traits::cluster_size == 1) {
+      load_tile<Traits, Traits::box_bytes>(tile, map, barrier, row, rows);
+    } else {
+#pragma unroll 1
+      for (int box = (ptx::cluster_rank() + kFirst) % Traits::cluster_size; box < Traits::n_boxes;
+           box += Traits::cluster_size) {
+        load_rows_of_cluster<Traits>(tile + box * Traits::box_bytes, map, barrier,
+                                     box * Traits::box_columns, row, rows);
+      }
+    }
+  }
+
+  // Until the last arrivals of the cluster's warps: other blocks make them in this one's shared
+  // memory, which must not end before.
+  FLASHSMITH_DEVICE void wait_for_cluster() {
+    if constexpr (Traits::cluster_size == 1) return;
+    for (int i = 0; i < Traits::Q_stages; i++, Q_stage_.advance()) {
+      ptx::mbarrier_wait_parity(Barriers::Q(Q_stage_.buffer).empty, Q_stage_.parity ^ 1);
+    }
+    for (int i = 0; i < Traits::dO_stages; i++, dO_stage_.advance()) {
+      ptx::mbarrier_wait_parity(Barriers::dO(dO_stage_.buffer).empty, dO_stage_.parity ^ 1);
+    }
+  }
+};
+
+}  // namespace flashsmith::sm90

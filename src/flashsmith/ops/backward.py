@@ -1,0 +1,293 @@
+"""``backward``, which launches the kernels it is told; what gradients of ``attention`` come to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith.configs import BackwardKernelConfig, KernelId, Variant, Workload
+from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
+from flashsmith.ops.checks import check_config, check_flags, check_rank, check_scale, check_tensors
+from flashsmith.ops.first_use import check_before_building, log_kernel
+from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec
+from flashsmith.problem import Problem
+from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
+from flashsmith.runtime.device import target_of
+from flashsmith.runtime.progress import announce_build
+from flashsmith.selection.choose import dtype_of, gpu_of
+
+_CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
+_SPECS = (FULL_SPEC, CAUSAL_SPEC)
+_OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
+_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
+
+
+class Gradients(NamedTuple):
+    """Of a loss, by q, k and v, laid out as these but contiguous; and by sinks and bias, of their
+    shape and dtype, where they were asked for."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    sinks: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+
+
+class Wanted(NamedTuple):
+    """Which gradients are wanted beside those of q, k and v."""
+
+    sinks: bool = False
+    bias: bool = False
+
+
+NOTHING_ELSE = Wanted()
+
+
+def backward(
+    cfg: BackwardKernelConfig | None,
+    do: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    dlse: torch.Tensor | None = None,
+    deterministic: bool = False,
+    benchmark: bool = False,
+    **semantics: Any,
+) -> Gradients | tuple[Gradients, float]:
+    """The gradients of ``attention`` by its tensors, with the kernels of ``cfg``.
+
+    FlashAttention-2, section 3.1, algorithm 2. CUDA tensors run on their GPU's current stream, CPU
+    tensors on the emulator. Kernels that no library holds are built first.
+
+    Args:
+        cfg: The backward's configuration; None: the rule's.
+        do: (batch, seq_len_q, n_heads, d_v), the gradient by o, of q's dtype and device. It is
+            copied if it is laid out as kernels do not take it.
+        q, k, v, causal, softmax_scale: As ``attention`` had them.
+        o: What it returned, or the merged result of several calls over parts of the keys.
+        lse: (batch, n_heads, seq_len_q), float32, contiguous, likewise.
+        dlse: (batch, n_heads, seq_len_q), float32, the gradient by lse; None: 0.
+        deterministic: The same bits at every run, where ``cfg`` is None.
+        benchmark: Also return the milliseconds between two events around the launches.
+        semantics: What else ``attention`` computed, by its keywords. Where sinks or bias are given,
+            gradients by these are computed.
+
+    Returns:
+        The gradients; with ``benchmark`` also milliseconds.
+
+    Raises:
+        As ``forward``.
+    """
+    check_flags(causal=causal, deterministic=deterministic, benchmark=benchmark)
+    if cfg is not None:
+        check_config("cfg", cfg, _CONFIGS)
+    wanted = Wanted(semantics.get("sinks") is not None, semantics.get("bias") is not None)
+    gradients, milliseconds = run_backward(
+        cfg, do, dlse, q, k, v, o, lse, causal, softmax_scale, semantics, wanted,
+        deterministic=deterministic, timed=benchmark,
+    )  # fmt: skip
+    return (gradients, milliseconds) if benchmark else gradients
+
+
+def run_backward(
+    config: BackwardKernelConfig | None,
+    do: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    softmax_scale: float | None,
+    semantics: Mapping[str, Any] | None = None,
+    wanted: Wanted = NOTHING_ELSE,
+    *,
+    deterministic: bool = False,
+    timed: bool = False,
+    into: Sequence[torch.Tensor | None] = (None, None, None),
+) -> tuple[Gradients, float]:
+    """As ``backward``; packed rows have three dimensions here.
+
+    Args:
+        do: None: 0.
+        semantics: Those of ``attention``'s keywords that are not at their defaults.
+        into: Where to write the gradients of q, k and v; None: a new tensor.
+    """
+    how = _How(config, deterministic, timed)
+    dq, dk, dv = into
+    tensors = GradientTensors(q, k, v, o, lse, do, dq, dk, dv, dlse)
+    try:
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
+        if semantics:
+            given = Semantics(causal=causal, **semantics)
+            return _run_general(tensors, given, scale, wanted, how)
+        found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
+        return Gradients(found.dq, found.dk, found.dv), milliseconds
+    except Exception:
+        check_tensors(**({} if do is None else {"do": do}), q=q, k=k, v=v, o=o, lse=lse)
+        raise
+
+
+class _How(NamedTuple):
+    """By which kernels, and whether to measure."""
+
+    config: BackwardKernelConfig | None
+    deterministic: bool
+    timed: bool
+
+
+def _run_general(
+    tensors: GradientTensors, given: Semantics, scale: float, wanted: Wanted, how: _How
+) -> tuple[Gradients, float]:
+    """With all that ``attention`` can compute."""
+    check_tensors(q=tensors.q, k=tensors.k, v=tensors.v, **given.tensors)
+    packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
+    batched = {
+        name: t[None]
+        for name, t in tensors._asdict().items()
+        if t is not None and (packed_k if name in _OF_KEYS else packed_q)
+    }
+    for name, t in tensors._asdict().items():
+        if t is not None and name not in ("lse", "dlse"):
+            places = "cu_seqlens_k" if name in _OF_KEYS else "cu_seqlens_q"
+            check_rank(name, t, places if getattr(given, places) is not None else None)
+    tensors = tensors._replace(**batched)
+    spec = given.spec(tensors.q, tensors.k)
+    found, milliseconds = _launch(tensors, spec, scale, wanted, how)
+    dq = found.dq[0] if packed_q else found.dq
+    dk, dv = (found.dk[0], found.dv[0]) if packed_k else (found.dk, found.dv)
+    dsinks, dbias = found.dsinks, found.dbias
+    if dsinks is not None and given.sinks is not None:
+        dsinks = dsinks.to(given.sinks.dtype)
+    if dbias is not None and given.bias is not None:
+        dbias = dbias.sum_to_size(given.bias.shape).to(given.bias.dtype)
+    return Gradients(dq, dk, dv, dsinks, dbias), milliseconds
+
+
+class _Repeatable(NamedTuple):
+    """The last call of its kind, and how to make it again."""
+
+    again: Callable[..., bool]  # the kernel's
+    config: BackwardKernelConfig | None  # the caller's is kept alive: its id is in the key
+    workspace_bytes: int
+
+
+_last: dict[Hashable, _Repeatable] = {}
+_CALLS_REMEMBERED = 4096
+
+
+def _launch(
+    given: GradientTensors, spec: Spec, scale: float, wanted: Wanted, how: _How
+) -> tuple[GradientTensors, float]:
+    """``given`` with the gradients, and milliseconds. Most calls look like one before: the library
+    sees whether this one does, and makes it again."""
+    q, k, v = given.q, given.k, given.v
+    deterministic = how.deterministic or torch.are_deterministic_algorithms_enabled()
+    kind = (id(how.config), deterministic, spec.key, wanted, given.dlse is None)
+    key = (kind, q.shape, k.shape, v.shape, q.dtype, q.device)
+    tensors = _complete(given, spec.extras, wanted)
+    last = None if how.timed else _last.get(key)
+    if last is not None:
+        workspace = _workspace(last.workspace_bytes, q.device)
+        if last.again(*tensors, workspace, scale, *spec.told_again):
+            return tensors, 0.0
+    if k.shape[1] == 0:
+        return _without_keys(tensors), 0.0
+    kernel = _find(how.config, tensors, spec, deterministic)
+    plan = kernel.plan(tensors, extras=spec.extras)
+    workspace = _workspace(plan.workspace_bytes, q.device)
+    if how.timed:
+        taken = kernel(tensors, scale, timed=True, workspace=workspace, extras=spec.extras)
+        return tensors, taken
+    again = kernel.repeatable(tensors, scale, workspace, spec.extras)
+    if len(_last) >= _CALLS_REMEMBERED:
+        _last.clear()
+    _last[key] = _Repeatable(again, how.config, plan.workspace_bytes)
+    return tensors, 0.0
+
+
+def _workspace(n_bytes: int, device: torch.device) -> torch.Tensor | None:
+    """None for nothing: a call that computes nothing takes none."""
+    return torch.empty(n_bytes, dtype=torch.uint8, device=device) if n_bytes else None
+
+
+def _find(
+    config: BackwardKernelConfig | None, tensors: GradientTensors, spec: Spec, deterministic: bool
+) -> BackwardKernel:
+    """The kernels for a call."""
+    q, k, v = tensors.q, tensors.k, tensors.v
+    for name in ("q", "k", "v", "o", "do"):
+        check_rank(name, getattr(tensors, name), None)
+    variant = spec.extras.variant
+    if config is None:
+        q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
+        problem = Problem.of_shapes(dtype_of(q.dtype), q_shape, k.shape, v.shape[-1])
+        _, capability = gpu_of(q.device)
+        workload = Workload(problem, variant)
+        config = choose_backward(workload, capability, deterministic=deterministic)
+    if {q.shape[-1], v.shape[-1]} != {config.d_head}:
+        variant = replace(variant, padded=True)
+    check_before_building(config, q=q, k=k, v=v, o=tensors.o, do=tensors.do)
+    return _kernel_for(config, variant, q.device)
+
+
+@functools.lru_cache(_CALLS_REMEMBERED)
+def _kernel_for(
+    config: BackwardKernelConfig, variant: Variant, device: torch.device
+) -> BackwardKernel:
+    """Found or built when it is first asked for."""
+    instance, target = KernelId(config, variant), target_of(device)
+    with announce_build(instance) as progress:
+        kernel = find_backward(instance, target, progress)
+    log_kernel(instance, target, "the rule of its family")
+    return kernel
+
+
+def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> GradientTensors:
+    """With do as kernels take it, and new tensors where none are given to write to: zeros where a
+    kernel may leave rows as they are."""
+    q, k = given.q, given.k
+    make = torch.zeros_like if extras.is_ragged else torch.empty_like
+    dsinks = dbias = None
+    if wanted.sinks:
+        dsinks = q.new_zeros(q.shape[2], dtype=torch.float32)
+    if wanted.bias:
+        shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+        dbias = q.new_zeros(shape, dtype=torch.float32)
+    dq, dk, dv = (
+        make(t, memory_format=torch.contiguous_format) if into is None else into
+        for t, into in zip(given[:3], given[6:9], strict=True)
+    )
+    do = torch.zeros_like(given.o) if given.do is None else _laid_out(given.do)
+    dlse = None if given.dlse is None else given.dlse.contiguous()
+    return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
+
+
+def _laid_out(t: torch.Tensor) -> torch.Tensor:
+    """As kernels take rows: autograd passes gradients of any strides, those of a sum are all 0."""
+    strides = t.stride()
+    if (
+        strides[-1] == 1
+        and t.data_ptr() % _ALIGNMENT_BYTES == 0
+        and not any(stride % _ALIGNMENT or stride == 0 for stride in strides[:-1])
+    ):
+        return t
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def _without_keys(tensors: GradientTensors) -> GradientTensors:
+    """No query sees anything but a sink, whose weight is 1."""
+    tensors.dq.zero_()
+    if tensors.dsinks is not None and tensors.dlse is not None:
+        tensors.dsinks.copy_(tensors.dlse.sum((0, 2)))
+    return tensors

@@ -1,0 +1,179 @@
+"""The kernels of a loaded library, as what calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flashsmith.configs import KernelId
+from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
+from flashsmith.runtime.plan import Plan
+
+
+class GradientTensors(NamedTuple):
+    """What a backward reads and writes.
+
+    q: (batch, seq_len_q, n_heads, d_head).
+    k: (batch, seq_len_k, n_heads_kv, d_head).
+    v: (batch, seq_len_k, n_heads_kv, d_v).
+    o: (batch, seq_len_q, n_heads, d_v), of the forward.
+    lse: (batch, n_heads, seq_len_q), float32, contiguous: of the forward.
+    do: (batch, seq_len_q, n_heads, d_v), the gradient by o.
+    dq: (batch, seq_len_q, n_heads, d_head): overwritten.
+    dk: (batch, seq_len_k, n_heads_kv, d_head): overwritten.
+    dv: (batch, seq_len_k, n_heads_kv, d_v): overwritten.
+    dlse: (batch, n_heads, seq_len_q), float32, the gradient by lse; None: 0.
+    dsinks: (n_heads,), float32: overwritten; None: not wanted.
+    dbias: (batch, n_heads, seq_len_q, seq_len_k), float32, zeros: what is not zero is written;
+        None: not wanted.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    o: Any
+    lse: Any
+    do: Any
+    dq: Any
+    dk: Any
+    dv: Any
+    dlse: Any = None
+    dsinks: Any = None
+    dbias: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedKernel:
+    """One kernel of a loaded library, or the set of those that make one backward."""
+
+    instance: KernelId
+    module: Any  # the library's tvm_ffi module
+    operations: Mapping[str, Callable[..., Any]]  # functions of its library
+
+    def extras_or(self, extras: Extras | None) -> Extras:
+        """None: no more than a causal mask, if the variant has one."""
+        if extras is not None:
+            return extras
+        return CAUSAL_EXTRAS if self.instance.variant.causal else FULL_EXTRAS
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel(LoadedKernel):
+    """A forward kernel."""
+
+    def plan(
+        self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
+    ) -> Plan:
+        """What a call on such tensors does; their memory is not looked at.
+
+        Raises:
+            ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
+            DeviceError: The GPU could not be asked.
+        """
+        return Plan.of(self.operations["plan"](q, k, v, o, lse, None, 1.0, *extras))
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        softmax_scale: float,
+        timed: bool = False,
+        *,
+        lse: Any = None,
+        workspace: Any = None,
+        extras: Extras | None = None,
+    ) -> float:
+        """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
+
+        Args:
+            q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the
+                configuration's dtype and on the device of all others.
+            k: (batch, seq_len_k, n_heads_kv, d_head).
+            v: (batch, seq_len_k, n_heads_kv, d_v).
+            o: (batch, seq_len_q, n_heads, d_v): overwritten.
+            softmax_scale: Factor on q k^T.
+            timed: Wait for the result and measure.
+            lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten with the natural
+                logarithm of the sum of the exponentials.
+            workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
+                the same time may have the same.
+            extras: What the kernel's variant takes besides; None: nothing, or a causal mask.
+
+        Returns:
+            Milliseconds between two events around the launch if ``timed``, else 0.
+
+        Raises:
+            ValueError, TypeError: The tensors are none that this kernel takes; names the tensor.
+            DeviceError: The GPU is too old, or refused the launch.
+            EmulatorFault: The kernel broke a rule on the emulator.
+        """
+        tensors = q, k, v, o, lse, workspace
+        told = self.extras_or(extras)
+        return float(self.operations["forward"](timed, *tensors, softmax_scale, *told))
+
+    def repeatable(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        lse: Any,
+        workspace: Any,
+        softmax_scale: float,
+        extras: Extras,
+    ) -> Callable[..., bool]:
+        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+
+        It takes what this method takes, and the extras one by one, or none if they are numbers that
+        stay. It returns whether it did: it does nothing for tensors that do not look like these,
+        and where other work may have the workspace, on another stream or in a CUDA graph.
+        """
+        tensors = q, k, v, o, lse, workspace
+        return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardKernel(LoadedKernel):
+    """All kernels of a backward."""
+
+    def plan(self, tensors: GradientTensors, *, extras: Extras = FULL_EXTRAS) -> Plan:
+        """What a call on such tensors does; their memory is not looked at. Raises as
+        ``Kernel.plan``."""
+        return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
+
+    def repeatable(
+        self, tensors: GradientTensors, softmax_scale: float, workspace: Any, extras: Extras
+    ) -> Callable[..., bool]:
+        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+
+        It takes the tensors one by one, the workspace, the scale and the extras one by one, or none
+        if they are numbers that stay. It returns whether it did: it does nothing for tensors that
+        do not look like these.
+        """
+        operation = self.operations["repeatable"]
+        return operation(*tensors, workspace, softmax_scale, *extras)  # type: ignore[no-any-return]
+
+    def __call__(
+        self,
+        tensors: GradientTensors,
+        softmax_scale: float,
+        timed: bool = False,
+        *,
+        workspace: Any = None,
+        extras: Extras | None = None,
+    ) -> float:
+        """The gradients of ``Kernel.__call__``, on the current stream of the tensors' device.
+
+        Args:
+            tensors: Speak DLPack; on one device.
+            softmax_scale, timed, extras: As there.
+            workspace: What ``workspace_for`` gives for the call's plan.
+
+        Returns, raises: As there.
+        """
+        told = self.extras_or(extras)
+        operation = self.operations["backward"]
+        return float(operation(timed, *tensors, workspace, softmax_scale, *told))

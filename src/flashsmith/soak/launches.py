@@ -1,0 +1,199 @@
+"""Calls of a loaded kernel on a prepared case: one that can be repeated, and compared."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+
+from flashsmith.configs import ForwardKernelConfig, KernelConfig, KernelId
+from flashsmith.ops.launch import kernel_for
+from flashsmith.reference import Comparison
+from flashsmith.runtime import (
+    BackwardKernel,
+    Extras,
+    GradientTensors,
+    Kernel,
+    emulation,
+    find_backward,
+)
+from flashsmith.runtime.device import target_of
+from flashsmith.runtime.loaded import LoadedKernel
+from flashsmith.runtime.plan import Plan
+from flashsmith.runtime.workspace import workspace_for
+from flashsmith.soak.case import SoakCase
+from flashsmith.soak.gradients import PreparedGradients, prepare_gradients
+from flashsmith.soak.layout import Results
+from flashsmith.soak.prepared import PreparedCase, Truth, prepare
+
+Prepared = PreparedCase | PreparedGradients
+
+# More than the largest relative error of the polynomials that some configurations use for 2^x.
+_POLYNOMIAL_ERROR = 2.0**-13
+# Kernels whose reference may lag far behind a maximum round what lies between them, a few times.
+_STALE_ERROR = 2.0**-22
+_DENSE = 4  # dimensions
+_ALL_ONES = 255  # NaN, in all floating-point types
+
+
+class Launch(ABC):
+    """A kernel on tensors.
+
+    Attributes:
+        case: Whose tensors these are.
+        results: What the kernel writes.
+        used: Of some results, which elements are written at all.
+        read: What it only reads, by name; each with a copy.
+    """
+
+    case: SoakCase
+    results: Results
+    used: Mapping[str, torch.Tensor]
+    read: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+    @abstractmethod
+    def compare(self) -> dict[str, Comparison]:
+        """Of what is in the results, which were NaN; what does not exist is right."""
+
+    @abstractmethod
+    def plan(self) -> Plan: ...
+
+    @abstractmethod
+    def call(self, workspace: torch.Tensor | None) -> None: ...
+
+    def __init__(self, kernel: LoadedKernel, device: torch.device) -> None:
+        self.kernel, self.device = kernel, device
+
+    def workspace(self) -> torch.Tensor | None:
+        """What one call needs."""
+        return workspace_for(self.plan(), self.device)
+
+    def run(self, seed: int = 0) -> torch.Tensor | None:
+        """Launches; what has to be zero of the workspace, if there is one. The rest was NaN."""
+        zeroed, workspace = self.plan().zeroed_bytes, self.workspace()
+        if workspace is not None:
+            workspace[zeroed:].fill_(_ALL_ONES)
+        if self.device.type == "cuda":
+            self.call(workspace)
+        else:
+            with emulation(self.kernel, seed=seed, count=False):
+                self.call(workspace)
+        return None if workspace is None else workspace[:zeroed]
+
+
+def prepare_for(config: KernelConfig, case: SoakCase, device: str) -> Prepared:
+    """The tensors of a case and its truth, for kernels of the same operation as ``config``'s."""
+    if config.operation == "backward":
+        return prepare_gradients(case, device)
+    return prepare(case, device)
+
+
+def make_launch(instance: KernelId, prepared: Prepared) -> Launch:
+    """Finds the kernel, or builds it. Raises as that."""
+    if isinstance(prepared, PreparedCase):
+        return _Forward(instance, prepared)
+    return _Backward(instance, prepared)
+
+
+def compare_result(
+    config: ForwardKernelConfig, truth: Truth, o: torch.Tensor, lse: torch.Tensor
+) -> tuple[Comparison, Comparison]:
+    """Of o and of lse, into memory that was NaN, with what a configuration's ways may cost."""
+    return truth.compare(
+        o,
+        lse,
+        error_of_exp=_POLYNOMIAL_ERROR if config.has_polynomials else 0.0,
+        error_of_range=_STALE_ERROR if getattr(config, "stale_maximum", False) else 0.0,
+    )
+
+
+class _Forward(Launch):
+    kernel: Kernel
+
+    def __init__(self, instance: KernelId, prepared: PreparedCase) -> None:
+        placed, truth = prepared.placed, prepared.truth
+        device = placed.q.device
+        super().__init__(kernel_for(instance.config, instance.variant, device), device)
+        self.case, self.results = prepared.case, placed.results
+        self.used = {} if truth is None else {"o": truth.used, "lse": truth.lse_used}
+        self.read = _inputs(prepared)
+        self._prepared = prepared
+
+    def compare(self) -> dict[str, Comparison]:
+        truth, placed = self._prepared.truth, self._prepared.placed
+        if truth is None:
+            return {}
+        found = compare_result(self.kernel.instance.config, truth, placed.o, placed.lse)
+        return dict(zip(("o", "lse"), found, strict=True))
+
+    def plan(self) -> Plan:
+        q, k, v, o, lse = self._tensors
+        return self.kernel.plan(q, k, v, o, lse=lse, extras=self._prepared.extras)
+
+    def call(self, workspace: torch.Tensor | None) -> None:
+        q, k, v, o, lse = self._tensors
+        extras, scale = self._prepared.extras, self.case.scale
+        self.kernel(q, k, v, o, scale, lse=lse, workspace=workspace, extras=extras)
+
+    @property
+    def _tensors(self) -> tuple[torch.Tensor, ...]:
+        placed = self._prepared.placed
+        lse = placed.lse if placed.q.ndim == _DENSE else placed.lse.unsqueeze(0)
+        return (*map(_batched, (placed.q, placed.k, placed.v, placed.o)), lse)
+
+
+class _Backward(Launch):
+    kernel: BackwardKernel
+
+    def __init__(self, instance: KernelId, prepared: PreparedGradients) -> None:
+        placed = prepared.forward.placed
+        device = placed.q.device
+        super().__init__(find_backward(instance, target_of(device)), device)
+        self.case, self.results = prepared.forward.case, prepared.results
+        self.used = prepared.truth.used
+        of_rows = {"o": placed.o, "lse": placed.lse, "do": prepared.do, "dlse": prepared.dlse}
+        given = {name: (t, t.clone()) for name, t in of_rows.items() if t is not None}
+        self.read = _inputs(prepared.forward) | given
+        self._prepared = prepared
+
+    def compare(self) -> dict[str, Comparison]:
+        found = dict(self.results.tensors)
+        bias = self._prepared.forward.semantics.bias
+        if bias is not None:
+            found["dbias"] = found["dbias"].sum_to_size(bias.shape).to(bias.dtype)
+        return self._prepared.truth.compare(found)
+
+    def plan(self) -> Plan:
+        return self.kernel.plan(self._tensors, extras=self._extras)
+
+    def call(self, workspace: torch.Tensor | None) -> None:
+        scale = self.case.scale
+        self.kernel(self._tensors, scale, workspace=workspace, extras=self._extras)
+
+    @property
+    def _extras(self) -> Extras:
+        return self._prepared.forward.extras
+
+    @property
+    def _tensors(self) -> GradientTensors:
+        placed, results = self._prepared.forward.placed, self.results.tensors
+        lse, dlse = placed.lse, self._prepared.dlse
+        if placed.q.ndim < _DENSE:
+            lse, dlse = lse.unsqueeze(0), None if dlse is None else dlse.unsqueeze(0)
+        read = (placed.q, placed.k, placed.v, placed.o, self._prepared.do)
+        q, k, v, o, do = map(_batched, read)
+        dq, dk, dv = (_batched(results[name]) for name in ("dq", "dk", "dv"))
+        return GradientTensors(
+            q, k, v, o, lse, do, dq, dk, dv, dlse, results.get("dsinks"), results.get("dbias")
+        )
+
+
+def _inputs(prepared: PreparedCase) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    placed = (prepared.placed.q, prepared.placed.k, prepared.placed.v)
+    return dict(zip("qkv", zip(placed, prepared.inputs, strict=True), strict=True))
+
+
+def _batched(t: torch.Tensor) -> torch.Tensor:
+    """Packed tensors are those of a batch of 1 to a kernel."""
+    return t if t.ndim == _DENSE else t.unsqueeze(0)

@@ -1,0 +1,121 @@
+"""The configurations of the backward: names, legality, and which of them serves a workload."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from flashsmith.configs import (
+    BackwardKernelConfig,
+    DType,
+    FlashBackwardKernelConfig,
+    KernelId,
+    Variant,
+    Workload,
+    parse_kernel_name_into_config,
+    parse_kernel_name_into_instance,
+)
+from flashsmith.configs.backward import choose_backward, get_backward_kernel_configs
+from flashsmith.errors import DeviceError
+from flashsmith.problem import Problem
+from support.backward_kernels import KERNELS, VARIED
+
+CONFIGS = [*get_backward_kernel_configs(), *VARIED]
+EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=str)
+PLAIN, H100, A100 = Variant(), (9, 0), (8, 0)
+
+
+def workload(d_head: int = 128, variant: Variant = PLAIN) -> Workload:
+    problem = Problem.square(DType.BF16, d_head, batch=1, heads=2, seq_len=256)
+    return Workload(problem, variant)
+
+
+@EACH
+def test_names_round_trip(cfg: BackwardKernelConfig) -> None:
+    for name in (cfg.short_form(), cfg.to_cpp_struct(), cfg.kernel_name()):
+        assert parse_kernel_name_into_config(name) == cfg
+    assert "backward" in cfg.short_form().partition(": ")[2].split("+")
+
+
+def test_names_of_kernels_round_trip_and_differ() -> None:
+    assert len({kernel.slug for kernel in KERNELS}) == len(KERNELS)
+    for kernel in KERNELS:
+        assert parse_kernel_name_into_instance(kernel.name) == kernel
+        assert parse_kernel_name_into_instance(kernel.kernel_name(with_types=True)) == kernel
+
+
+@EACH
+def test_one_changed_field_changes_the_name(cfg: BackwardKernelConfig) -> None:
+    for field in fields(cfg):
+        value = getattr(cfg, field.name)
+        other = not value if isinstance(value, bool) else value
+        if field.type == "int":
+            other = value + 1
+        if field.type == "DType":
+            other = DType.FP16 if value == DType.BF16 else DType.BF16
+        changed = replace(cfg, **{field.name: other})
+        assert changed.short_form() != cfg.short_form(), field.name
+        assert KernelId(changed).slug != KernelId(cfg).slug
+
+
+@EACH
+def test_declared_configurations_can_be_built(cfg: BackwardKernelConfig) -> None:
+    assert not cfg.problems(cfg.minimum_gpu)
+    assert bool(cfg.problems("sm_80")) == cfg.exact_arch, "the instructions of sm90 are its own"
+
+
+BASE = FlashBackwardKernelConfig(DType.FP16, 64, 64, 64, 4, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"d_head": 80}, "d_head is 80; supported are 64, 96, 128, 192, 256."),
+        ({"B_r": 96}, "B_r is 96; supported are 64, 128."),
+        ({"B_c": 16}, "B_c is 16; supported are 32, 64."),
+        ({"n_stages": 3}, "n_stages is 3; supported are 1, 2."),
+        ({"n_warps": 8}, "B_r is 64; each of the 8 warps"),
+        ({"d_head": 256}, "registers per thread"),
+        ({"d_head": 256, "split_dK_dV": True, "B_r": 128, "n_warps": 8, "n_stages": 2},
+         "bytes of shared memory"),
+    ],
+)  # fmt: skip
+def test_problems_say_why(change: dict[str, int], reason: str) -> None:
+    assert not BASE.problems("sm_80")
+    problems = replace(BASE, **change).problems("sm_80")
+    assert any(reason in problem for problem in problems), problems
+
+
+def test_the_newest_family_that_serves_is_chosen() -> None:
+    assert choose_backward(workload(), H100).family == "sm90"
+    assert choose_backward(workload(), A100).family == "sm80"
+    assert choose_backward(workload(), (8, 9)).family == "sm80"
+    assert choose_backward(workload(), None).family == "sm80", "the emulator's is the plainest"
+    for d_head in (64, 96, 128, 192, 256):
+        for capability in (H100, A100, None):
+            config = choose_backward(workload(d_head), capability)
+            assert (config.dtype, config.d_head) == (DType.BF16, d_head)
+    assert choose_backward(workload(72), A100).d_head == 96
+
+
+def test_what_a_family_does_not_compute_another_does() -> None:
+    biased = workload(variant=Variant(bias=True))
+    for variant in (Variant(bias=True), Variant(score=7)):
+        assert choose_backward(workload(variant=variant), H100).serves_variant(variant)
+    assert choose_backward(biased, H100).family == "sm80"
+
+
+def test_deterministic_gradients_have_a_kernel_for_them() -> None:
+    for d_head in (64, 96, 128, 192, 256):
+        for capability in (H100, A100, None):
+            config = choose_backward(workload(d_head), capability, deterministic=True)
+            assert config.is_deterministic
+    assert not choose_backward(workload(64), H100).is_deterministic
+
+
+def test_what_no_family_takes_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"compute capability 7\.5; the kernels need 8\.0"):
+        choose_backward(workload(), (7, 5))
+    with pytest.raises(ValueError, match="264"):
+        choose_backward(workload(264), A100)

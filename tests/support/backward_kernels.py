@@ -1,0 +1,86 @@
+"""The kernels of the backward that the tests run: each mechanism of each family at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import cycle
+
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    BackwardKernelConfig,
+    DType,
+    KernelId,
+    Variant,
+    parse_kernel_name_into_config,
+)
+from flashsmith.configs.backward import BACKWARD_FAMILIES, BackwardFamily
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+from support.samples import covering
+
+BAND = Variant(causal=True, window=True)
+VARIANTS = (
+    *(FULL, CAUSAL, BAND),
+    *map(Variant.from_name, ("softcap", "bias", "causal+ragged")),
+    *MIXED_VARIANTS,
+)
+# What no rule chooses: other stages, eight warps, two warpgroups that take no turns, blocks that
+# take tile after tile, no clusters.
+VARIED = [
+    parse_kernel_name_into_config(name)
+    for name in (
+        "(FP16, 64, 64, 64, 4): backward+stages_2",
+        "(BF16, 96, 64, 32, 4): backward+stages_2+split",
+        "(FP16, 64, 128, 64, 8): backward+stages_1",
+        "(FP16, 64, 64, 128, 2): backward+wgmma+q_stages_2+do_stages_1",
+        "(FP16, 64, 64, 192, 3): backward+wgmma+q_stages_3+do_stages_3+turns_1+persistent",
+        "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent",
+        "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
+        "+persistent",
+        "(FP16, 192, 64, 64, 2): backward+wgmma+split+k_stages_2+v_stages_1+q_stages_2+do_stages_1",
+    )
+]
+
+
+def _rule(family: BackwardFamily) -> Iterator[BackwardKernelConfig]:
+    """One configuration of every d_head that a family has, of one dtype and then the other."""
+    for d_head, dtype in zip(D_HEADS, cycle((DType.BF16, DType.FP16))):
+        with suppress(ValueError):
+            yield family.rule(dtype, d_head)
+
+
+def name_of(config: BackwardKernelConfig) -> str:
+    """Of its family, with the scheme where that has several."""
+    return f"{config.family} {config.scheme}".strip()
+
+
+_OF_FAMILIES = [list(_rule(family)) for family in BACKWARD_FAMILIES]
+CONFIGS = list(dict.fromkeys([*(cfg for each in _OF_FAMILIES for cfg in each), *VARIED]))
+# One of each family, of BF16, which has every variant.
+PLAIN = {name_of(each[0]): each[0].for_dtype(DType.BF16) for each in _OF_FAMILIES}
+OF_PLAIN = [
+    KernelId(cfg, variant)
+    for cfg in PLAIN.values()
+    for variant in VARIANTS
+    if cfg.serves_variant(variant)
+]
+
+
+def _has(kernel: KernelId) -> Iterator[object]:
+    """The configuration, and each of its knobs with each feature."""
+    values = asdict(kernel.variant).items()
+    yield kernel.config
+    for knob in asdict(kernel.config).items():
+        yield from ((name_of(kernel.config), knob, name) for name, value in values if value)
+
+
+_OTHERS = [
+    KernelId(cfg, variant)
+    for cfg in CONFIGS
+    for variant in VARIANTS
+    if cfg not in PLAIN.values() and cfg.serves_variant(variant)
+]
+KERNELS = [*OF_PLAIN, *covering(_OTHERS, _has)]

@@ -1,0 +1,154 @@
+"""Calls of a backward: tensors with the forward's exact results, and what is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from flashsmith.configs import KernelId, Variant
+from flashsmith.reference import Packing, Semantics, lse_shape, reference_varlen
+from flashsmith.runtime import Extras
+from flashsmith.soak import SoakCase
+from flashsmith.soak.prepared import extras_of
+from support.semantics import packing_of
+
+_BEHIND = 3  # rows of packed tensors that belong to no sequence
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Tensors and meaning; what no sequence uses is NaN."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    o: torch.Tensor
+    lse: torch.Tensor
+    do: torch.Tensor
+    dlse: torch.Tensor | None
+    semantics: Semantics
+    packing: Packing
+
+    @property
+    def scale(self) -> float:
+        scale = self.semantics.softmax_scale
+        return self.q.shape[-1] ** -0.5 if scale is None else scale
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Of ``flashsmith.attention``."""
+        lengths = {name: t for name, t in vars(self.packing).items() if t is not None}
+        return self.semantics.keywords | lengths
+
+    @property
+    def extras(self) -> Extras:
+        longest = self.q.shape[-3]
+        return extras_of(self.semantics, self.packing, longest)
+
+    def kernel(self, config: Any) -> KernelId:
+        """The one of a configuration that computes it."""
+        padded = {self.q.shape[-1], self.v.shape[-1]} != {config.d_head}
+        return KernelId(config, replace(self.extras.variant, padded=padded))
+
+
+def call_of(
+    dtype: torch.dtype,
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    d_v: int | None = None,
+    packing: Packing | None = None,
+    *,
+    with_dlse: bool = False,
+    step: float = 0.0,
+    change: Callable[..., object] | None = None,
+    **semantics: Any,
+) -> Call:
+    """Of normal tensors; with ``step`` of its multiples, between -2 and 2.
+
+    change: Of q, k, v and do, in place.
+    """
+    packing, d_v = packing or Packing(), d_v or k_shape[-1]
+    meaning = Semantics(**semantics)
+    shapes = q_shape, k_shape, (*k_shape[:-1], d_v), (*q_shape[:-1], d_v)
+    q, k, v, do = (_normal(shape, step).to(dtype) for shape in shapes)
+    if change is not None:
+        change(q, k, v, do)
+    o, lse = reference_varlen(q, k, v, **vars(packing), **meaning.keywords)
+    dlse = torch.randn(lse_shape(q)) if with_dlse else None
+    o, lse = o.to(dtype), lse.float()
+    unused_q, unused_k = (~used for used in used_rows(q, k, packing))
+    for t in (q, o, do):
+        t[unused_q] = math.nan
+    for t in (k, v):
+        t[unused_k] = math.nan
+    for t in (lse, dlse):
+        if t is not None:
+            t.transpose(-1, -2)[unused_q] = math.nan
+    return Call(q, k, v, o, lse, do, dlse, meaning, packing)
+
+
+def _normal(shape: tuple[int, ...], step: float) -> torch.Tensor:
+    t = torch.randn(shape)
+    return (t / step).round().mul(step).clamp(step - 2, 2 - step) if step else t
+
+
+def drawn_call(case: SoakCase) -> Call:
+    """Of a case's sizes, lengths and meaning."""
+    problem, ragged = case.problem, case.ragged
+    torch.manual_seed(case.seed)
+    meaning = case.meaning.semantics(problem, case.softmax_scale, case.seed, "cpu")
+    q_shape, k_shape = tuple(problem.q_shape), tuple(problem.k_shape)
+    if ragged.lengths_q is not None:
+        q_shape = (sum(ragged.lengths_q) + _BEHIND, *q_shape[2:])
+    if ragged.lengths_k is not None:
+        k_shape = (sum(ragged.lengths_k) + _BEHIND, *k_shape[2:])
+    return call_of(
+        problem.dtype.to_torch_dtype(), q_shape, k_shape, problem.d_v, ragged.packing("cpu"),
+        with_dlse=case.seed % 2 == 1, **vars(meaning),
+    )  # fmt: skip
+
+
+def variant_call(variant: Variant) -> Call:
+    """A small one of BF16 and d_head 64 that computes all of a variant; steps of it are exact."""
+    d_head, d_v = (48, 40) if variant.padded else (64, 64)
+    q_shape, k_shape, packing = (2, 70, 2, d_head), (2, 90, 1, d_head), None
+    if variant.ragged:
+        packing = packing_of([70, 0, 35], [90, 20, 30])
+        q_shape, k_shape = (105, 2, d_head), (140, 1, d_head)
+    return call_of(
+        torch.bfloat16, q_shape, k_shape, d_v, packing, with_dlse=True, step=2.0**-4,
+        **_meaning_of(variant),
+    )  # fmt: skip
+
+
+def _meaning_of(variant: Variant) -> dict[str, Any]:
+    """For two heads, 70 queries and 90 keys, with a tensor of each kind."""
+    causal = variant.causal and not variant.window
+    meaning: dict[str, Any] = {"causal": causal, "softmax_scale": 0.2}
+    if variant.window:
+        meaning["window_size"] = (37, 5 if variant.causal else -1)
+    if variant.softcap:
+        meaning["softcap"] = 3.0
+    if variant.alibi:
+        meaning["alibi_slopes"] = torch.tensor([0.02, 0.05])
+    if variant.sinks:
+        meaning["sinks"] = torch.tensor([1.0, 3.0])
+    if variant.bias:
+        meaning["bias"] = torch.randn(2, 1, 70, 90).mul(4).round().div(4).to(torch.bfloat16)
+        meaning["bias"][:, :, :, ::7] = -math.inf
+    return meaning
+
+
+def used_rows(
+    q: torch.Tensor, k: torch.Tensor, packing: Packing
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of q and of k: which rows belong to a sequence and are used."""
+    used_q, used_k = (torch.zeros(t.shape[:-2], dtype=torch.bool) for t in (q, k))
+    for sequence in packing.sequences(q, k, Semantics()):
+        used_q[sequence.place_q] = True
+        used_k[sequence.place_k] = True
+    return used_q, used_k

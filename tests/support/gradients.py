@@ -1,0 +1,207 @@
+"""What a backward's kernels make of a call, the truth, and the check of a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flashsmith.configs import BackwardKernelConfig, KernelId
+from flashsmith.jit import Target
+from flashsmith.reference import (
+    TANH_APPROX_ERROR,
+    Gradients,
+    compare,
+    reference_gradients,
+    score_error,
+)
+from flashsmith.runtime import BackwardKernel, GradientTensors, emulation, find_backward
+from support.gradient_calls import Call
+
+_GUARD = 7.0  # around what a kernel writes
+_GAP = 8  # elements at either end of a row, and of the head dimension behind the last head
+_FP32 = 2.0**-22
+_MOST_OF_MEAN = 1.5  # of the mean error of the computation in low precision
+_MOST_OF_MOVED = 2  # of what the error of the weights alone does to the largest gradient
+
+
+# ---- the truth ----
+
+
+def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
+    """By the reference, sequence by sequence; NaN where none uses a row."""
+    given = {"dlse": call.dlse, "compute": compute}
+    if call.semantics.bias is not None:  # then there are no lengths
+        return reference_gradients(
+            call.q, call.k, call.v, call.do, **given, **call.semantics.keywords
+        )
+    q, k, v = (torch.full_like(t, math.nan, dtype=compute) for t in (call.q, call.k, call.v))
+    sinks = call.semantics.sinks
+    sinks = None if sinks is None else torch.zeros_like(sinks, dtype=torch.float64)
+    for sequence in call.packing.sequences(call.q, call.k, call.semantics):
+        own_q, own_do = sequence.of_q(call.q), sequence.of_q(call.do)
+        own_k, own_v = sequence.of_k(call.k), sequence.of_k(call.v)
+        given["dlse"] = None if call.dlse is None else sequence.of_lse(call.dlse)
+        found = reference_gradients(
+            own_q, own_k, own_v, own_do, **given, **sequence.semantics.keywords
+        )
+        sequence.of_q(q)[:] = found.q
+        sequence.of_k(k)[:] = found.k
+        sequence.of_k(v)[:] = found.v
+        if sinks is not None and found.sinks is not None:
+            sinks += found.sinks
+    return Gradients(q, k, v, sinks)
+
+
+def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
+    """The largest error is at most twice that of the same computation in the tensors' dtype, and
+    the mean at most one and a half times, beside what rounding the exact gradient costs."""
+    exact, low = truth_of(call), truth_of(call, call.q.dtype)
+    moved = _MOST_OF_MOVED * _error_of_weights(call)
+    for name in ("q", "k", "v", "sinks", "bias"):
+        own, right, rough = (getattr(each, name) for each in (found, exact, low))
+        assert (own is None) == (right is None), name
+        if own is None:
+            continue
+        size = right.nan_to_num().abs()
+        largest = size.max().item() if size.numel() else 0.0
+        allowance = moved * largest + _noise(call, name)
+        of_largest = compare(own, right, rough.to(right.dtype), allowance)
+        assert of_largest.ok, f"{what}: d{name}: {of_largest}"
+        allowed = _MOST_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
+        allowed += moved * _mean(right, torch.zeros_like(right)) + _noise(call, name)
+        error = _mean(own, right)
+        assert error <= allowed, f"{what}: d{name} is off by {error:.3g}, allowed {allowed:.3g}"
+
+
+def _mean(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return (found.to(exact.dtype) - exact).abs().nanmean().nan_to_num().item()
+
+
+def _noise(call: Call, name: str) -> float:
+    """What remains of a gradient that is nothing, beside sums in FP32 and an o that is rounded."""
+
+    def size(t: torch.Tensor) -> float:
+        return t.float().nan_to_num(0, 0, 0).abs().amax().item() if t.numel() else 0.0
+
+    of_dP = size(call.do) * size(call.v) * call.v.shape[-1] ** 0.5
+    if name != "sinks":
+        return _FP32 * of_dP * call.scale * max(size(call.q), size(call.k))
+    assert call.semantics.sinks is not None
+    weight = (call.semantics.sinks[:, None] - call.lse).exp().nan_to_num(0, 1, 0).clamp(max=1)
+    return torch.finfo(call.q.dtype).eps * size(weight) * size(call.o) * size(call.do)
+
+
+def _error_of_weights(call: Call) -> float:
+    """Relative, of a kernel whose tanh is not the one that the exact log-sum-exp is of."""
+    if call.semantics.softcap == 0:
+        return 0.0
+    errors = [
+        score_error(
+            sequence.of_q(call.q), sequence.of_k(call.k), tanh_error=TANH_APPROX_ERROR,
+            **sequence.semantics.keywords,
+        )
+        for sequence in call.packing.sequences(call.q, call.k, call.semantics)
+    ]  # fmt: skip
+    return max((e.double().expm1().max().item() for e in errors if e.numel()), default=0.0)
+
+
+# ---- the kernels ----
+
+
+def launch(kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False) -> Gradients:
+    """What the kernels leave in memory that was NaN, with NaN in the workspace.
+
+    gaps: Between the rows of all tensors, with NaN in them; what is around results must stay.
+    """
+    loaded = find_backward(kernel, Target.emulator())
+    with emulation(loaded, seed=seed, count=False):
+        return launch_loaded(loaded, call, gaps=gaps)
+
+
+def launch_loaded(loaded: BackwardKernel, call: Call, *, gaps: bool = False) -> Gradients:
+    extras = call.extras
+    rooms = [_room(t, gaps) for t in (call.q, call.k, call.v)]
+    tensors = tensors_of(call, [room.inside for room in rooms], gaps)
+    n_bytes = loaded.plan(tensors, extras=extras).workspace_bytes
+    workspace = torch.full((n_bytes // 4,), math.nan).view(torch.uint8) if n_bytes else None
+    loaded(tensors, call.scale, workspace=workspace, extras=extras)
+    for room in rooms:
+        room.check()
+    dbias = tensors.dbias
+    if dbias is not None:
+        dbias = dbias.sum_to_size(extras.bias.shape).to(extras.bias.dtype)
+    dq, dk, dv = (room.inside.clone() for room in rooms)
+    return Gradients(dq, dk, dv, tensors.dsinks, dbias)
+
+
+def tensors_of(
+    call: Call, results: Sequence[torch.Tensor] | None = None, gaps: bool = False
+) -> GradientTensors:
+    """As kernels take them; those for the results made here unless they are given."""
+    dq, dk, dv = results or (torch.full_like(t, math.nan) for t in (call.q, call.k, call.v))
+    q, k, v, o, do = (_laid_out(t, gaps) for t in (call.q, call.k, call.v, call.o, call.do))
+    lse, dlse = call.lse, call.dlse
+    if call.packing.cu_seqlens_q is not None:
+        q, o, do, dq, lse = (t[None] for t in (q, o, do, dq, lse))
+        dlse = None if dlse is None else dlse[None]
+    if call.packing.cu_seqlens_k is not None:
+        k, v, dk, dv = (t[None] for t in (k, v, dk, dv))
+    meaning = call.semantics
+    dsinks = None if meaning.sinks is None else torch.full_like(meaning.sinks, math.nan)
+    dbias = None
+    if meaning.bias is not None:
+        dbias = torch.zeros(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    return GradientTensors(q, k, v, o, lse, do, dq, dk, dv, dlse, dsinks, dbias)
+
+
+@dataclass(frozen=True, eq=False)
+class _Room:
+    """Memory for a gradient, and what is around it."""
+
+    inside: torch.Tensor
+    whole: torch.Tensor
+
+    def check(self) -> None:
+        """Nothing was written around it."""
+        found = self.inside.clone()
+        self.inside.fill_(_GUARD)
+        assert (self.whole == _GUARD).all(), "something was written around a gradient"
+        self.inside.copy_(found)
+
+
+def _room(like: torch.Tensor, gaps: bool) -> _Room:
+    *batch, seq_len, heads, d = like.shape
+    if gaps:
+        whole = like.new_full((*batch, seq_len + 2, heads + 1, d + 2 * _GAP), _GUARD)
+        inside = whole[..., 1:-1, :-1, _GAP:-_GAP]
+    else:
+        flat = like.new_full((like.numel() + 2 * _GAP,), _GUARD)
+        whole, inside = flat, flat[_GAP:-_GAP].view(like.shape)
+    inside.fill_(math.nan)
+    return _Room(inside, whole)
+
+
+def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
+    """The same values; with NaN before, behind and between the rows."""
+    if not gaps:
+        return t
+    *batch, seq_len, heads, d = t.shape
+    whole = t.new_full((*batch, seq_len + 2, heads + 1, d + 2 * _GAP), math.nan)
+    return whole[..., 1:-1, :-1, _GAP:-_GAP].copy_(t)
+
+
+def differing(config: BackwardKernelConfig, one: Gradients, other: Gradients) -> list[str]:
+    """Which gradients have other bits, of those that have the same at every run."""
+    names = ["q"] if config.is_deterministic else []
+    names += ["k", "v", "sinks", "bias"]
+    return [name for name in names if not _same(getattr(one, name), getattr(other, name))]
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Bitwise, NaN for NaN."""
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one.nan_to_num(nan=_GUARD), other.nan_to_num(nan=_GUARD))
