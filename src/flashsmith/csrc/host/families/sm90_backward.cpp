@@ -5,14 +5,11 @@
 #include <memory>
 
 #include "flashsmith/sm90/backward_arguments.cuh"
-#include "host/backward_kernel.h"
+#include "host/families/sm90_gradients.h"
 #include "host/statistics.h"
-#include "host/tensor_map.h"
 
 namespace flashsmith {
 namespace {
-
-using tvm::ffi::TensorView;
 
 using Named = NamedKernel<Sm90BackwardKernelConfig, Sm90BackwardKernels>;
 
@@ -20,19 +17,15 @@ class Sm90Backward final : public BackwardKernel {
   Sm90BackwardKernelConfig config_;
   Sm90BackwardKernels kernels_;
 
-  ptx::TensorMap map(const TensorView &t, int box_rows) const {
-    const Box box{map_columns(config_), box_rows, map_swizzle(config_)};
-    return make_tensor_map(t, config_.dtype, box, variant.ragged);
-  }
-
   // Of k: as many as have what they read and add up in L2 together, where blocks take differently
   // long; else one.
   int heads_per_group(const ForwardProblem &problem) const {
     constexpr int64_t kL2Bytes = int64_t{32} << 20, kBytes = 8;  // of an element of Q, dO and sums
     if (!variant.causal) return 1;
     const int64_t group_size = problem.n_heads / problem.n_heads_kv;
-    const int64_t bytes = kBytes * config_.d_head * problem.seq_len_q * group_size;
-    return static_cast<int>(std::max<int64_t>(kL2Bytes / std::max<int64_t>(bytes, 1), 1));
+    const int64_t bytes = kBytes * config_.d_head * std::max(problem.seq_len_q, 1) * group_size;
+    const int64_t all = static_cast<int64_t>(problem.n_heads_kv) * problem.batch;
+    return static_cast<int>(std::clamp<int64_t>(kL2Bytes / bytes, 1, std::max<int64_t>(all, 1)));
   }
 
   // Behind what every backward has in the workspace. The launch of the statistics, which is there
@@ -81,11 +74,7 @@ class Sm90Backward final : public BackwardKernel {
       : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
-    tensors.all().for_each([this](const Argument &argument, const TensorView &t) {
-      if (!has_rows(argument) || argument.use != Use::read) return;
-      check_map_strides(argument, t);
-      if (variant.ragged) check_map_batch_stride(argument, t);
-    });
+    check_gradient_layout(tensors, variant.ragged);
   }
 
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
@@ -103,22 +92,10 @@ class Sm90Backward final : public BackwardKernel {
 
   KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers) const override {
-    const ForwardTensors forward = tensors.forward();
-    Sm90BackwardKernelArgs args{};
-    args.Q_map = map(forward.q(), kStatisticsRows);
-    args.dO_map = map(tensors.dO(), kStatisticsRows);
-    args.K_map = map(forward.k(), config_.B_c);
-    args.V_map = map(forward.v(), config_.B_c);
-    args.problem = problem_args(variant, forward, problem, numbers);
-    args.gradient = gradient_args(tensors, numbers, config_.d_head);
+    Sm90BackwardKernelArgs args = sm90_gradient_arguments(config_, variant, tensors, problem,
+                                                          numbers, config_.B_c, config_.d_head);
     if (has_queue(problem)) args.gradient.queue = queue(tensors);
     if (problem.n_heads_kv > 0) args.heads_per_group = heads_per_group(problem);
-    if (variant.ragged) {
-      args.Q_batch_rows = map_batch_rows(forward.q());
-      args.dO_batch_rows = map_batch_rows(tensors.dO());
-      args.K_batch_rows = map_batch_rows(forward.k());
-      args.V_batch_rows = map_batch_rows(forward.v());
-    }
     return KernelArguments(args);
   }
 };

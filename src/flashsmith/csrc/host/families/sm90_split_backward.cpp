@@ -4,25 +4,17 @@
 #include <memory>
 
 #include "flashsmith/sm90/split_backward_arguments.cuh"
-#include "host/backward_kernel.h"
+#include "host/families/sm90_gradients.h"
 #include "host/statistics.h"
-#include "host/tensor_map.h"
 
 namespace flashsmith {
 namespace {
-
-using tvm::ffi::TensorView;
 
 using Named = NamedKernel<Sm90SplitBackwardKernelConfig, Sm90SplitBackwardKernels>;
 
 class Sm90SplitBackward final : public BackwardKernel {
   Sm90SplitBackwardKernelConfig config_;
   Sm90SplitBackwardKernels kernels_;
-
-  ptx::TensorMap map(const TensorView &t, int box_rows) const {
-    const Box box{map_columns(config_), box_rows, map_swizzle(config_)};
-    return make_tensor_map(t, config_.dtype, box, variant.ragged);
-  }
 
   // `tiles`: of the rows that blocks keep, along x.
   Launch main(const char *name, sm90_backward_kernel_fn kernel, int tiles, int heads, int batch,
@@ -57,11 +49,7 @@ class Sm90SplitBackward final : public BackwardKernel {
       : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
-    tensors.all().for_each([this](const Argument &argument, const TensorView &t) {
-      if (!has_rows(argument) || argument.use != Use::read) return;
-      check_map_strides(argument, t);
-      if (variant.ragged) check_map_batch_stride(argument, t);
-    });
+    check_gradient_layout(tensors, variant.ragged);
   }
 
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem, int) const override {
@@ -75,21 +63,8 @@ class Sm90SplitBackward final : public BackwardKernel {
 
   KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers) const override {
-    const ForwardTensors forward = tensors.forward();
-    Sm90BackwardKernelArgs args{};
-    args.Q_map = map(forward.q(), kStatisticsRows);
-    args.dO_map = map(tensors.dO(), kStatisticsRows);
-    args.K_map = map(forward.k(), kStatisticsRows);
-    args.V_map = map(forward.v(), kStatisticsRows);
-    args.problem = problem_args(variant, forward, problem, numbers);
-    args.gradient = gradient_args(tensors, numbers, 0);
-    if (variant.ragged) {
-      args.Q_batch_rows = map_batch_rows(forward.q());
-      args.dO_batch_rows = map_batch_rows(tensors.dO());
-      args.K_batch_rows = map_batch_rows(forward.k());
-      args.V_batch_rows = map_batch_rows(forward.v());
-    }
-    return KernelArguments(args);
+    return KernelArguments(
+        sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0));
   }
 };
 
