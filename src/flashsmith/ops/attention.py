@@ -16,7 +16,6 @@ from flashsmith.ops.forward import run_attention
 from flashsmith.ops.operators import call_operator
 
 _NO_WINDOW = (-1, -1)
-_OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)  # others are traced, or stand for something else
 
 
 def attention(
@@ -136,19 +135,24 @@ def attention(
         }
         if not score_mod is mask_mod is block_mask is None:
             semantics |= {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
-    arguments = q, k, v, causal, softmax_scale, out, config, return_lse, semantics
     try:
-        is_differentiable = torch.is_grad_enabled() and (
+        requires_gradient = (
             q.requires_grad
             or k.requires_grad
             or v.requires_grad
             or (semantics is not None and needs_gradient(sinks, bias, alibi_slopes))
         )
     except AttributeError:  # no tensors: that is said below
-        is_differentiable = False
-    is_traced = is_compiling() or not (type(q) in _OWN_MEMORY or not isinstance(q, torch.Tensor))
+        requires_gradient = False
+    kind = type(q)  # others than these are traced, or stand for something else
+    has_own_memory = kind is torch.Tensor or kind is torch.nn.Parameter
+    is_traced = is_compiling() or not (has_own_memory or not isinstance(q, torch.Tensor))
     if is_traced and (semantics is None or "score_mod" not in semantics):
-        return call_operator(*arguments, deterministic)  # which takes no functions
-    if is_differentiable:
-        return call_differentiable(*arguments, deterministic)
-    return run_attention(*arguments)
+        attend: Any = call_operator  # which takes no functions
+    elif requires_gradient and torch.is_grad_enabled():
+        attend = call_differentiable
+    else:
+        return run_attention(q, k, v, causal, softmax_scale, out, config, return_lse, semantics)
+    return attend(  # type: ignore[no-any-return]
+        q, k, v, causal, softmax_scale, out, config, return_lse, semantics, deterministic
+    )
