@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 
-from flashsmith.configs.base import BackwardKernelConfig
-from flashsmith.configs.family import Capability
+from flashsmith.configs.base import BackwardKernelConfig, Capability
+from flashsmith.configs.family import too_old
 from flashsmith.configs.kernel_id import sort_key
 from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
 from flashsmith.configs.sm80.backward_space import rule as sm80_rule
@@ -22,8 +22,7 @@ from flashsmith.configs.sm90.split_backward_space import rule as sm90_split_rule
 from flashsmith.configs.variant import VARIANTS
 from flashsmith.configs.workload import D_HEADS, Workload, padded_d_head
 from flashsmith.dtype import DType
-from flashsmith.errors import DeviceError
-from flashsmith.gpus import find_architecture, get_gpu_architecture
+from flashsmith.gpus import find_architecture
 from flashsmith.problem import Problem
 
 
@@ -39,11 +38,6 @@ class BackwardFamily:
 
     config: type[BackwardKernelConfig]
     rule: Callable[[DType, int], BackwardKernelConfig]
-
-    def runs_on(self, capability: Capability) -> bool:
-        """Whether GPUs of this compute capability have its instructions."""
-        own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
-        return capability == own if self.config.exact_arch else capability >= own
 
 
 _LENGTHS = (256, 8192)  # that stand for all others where a rule goes by them
@@ -99,7 +93,6 @@ def choose_backward(
 def _families_on(capability: Capability | None) -> tuple[BackwardFamily, ...]:
     if capability is None:
         return BACKWARD_FAMILIES
-    if families := tuple(f for f in reversed(BACKWARD_FAMILIES) if f.runs_on(capability)):
+    if families := tuple(f for f in reversed(BACKWARD_FAMILIES) if f.config.runs_on(capability)):
         return families
-    version = ".".join(map(str, capability))
-    raise DeviceError(f"the GPU has compute capability {version}; the kernels need 8.0 or newer")
+    raise too_old("the GPU", capability)

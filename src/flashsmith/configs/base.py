@@ -10,11 +10,14 @@ from flashsmith.configs.features import Feature, write_features
 from flashsmith.configs.variant import FULL, Variant
 from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.dtype import DType
+from flashsmith.gpus import get_gpu_architecture
 from flashsmith.problem import Problem
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
+
+Capability = tuple[int, int]  # a GPU's compute capability
 
 # The configuration class of every operation and family, from the plainest: each joins when it is
 # defined, and flashsmith.configs.families defines them in its order.
@@ -69,6 +72,12 @@ class KernelConfig(ABC):
     def kernels_name(cls) -> str:
         """What its kernels are called beside the family: their operation, after a scheme's name."""
         return f"{cls.scheme}_{cls.operation}".lstrip("_")
+
+    @classmethod
+    def runs_on(cls, capability: Capability) -> bool:
+        """Whether GPUs of this compute capability have the instructions of its kernels."""
+        own = get_gpu_architecture(cls.minimum_gpu).compute_capability
+        return capability == own if cls.exact_arch else capability >= own
 
     def is_buildable(self, gpu: str | None = None) -> bool:
         """Whether it can be built for `gpu`; None: for the plainest that it runs on."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flashsmith.configs.base import ForwardKernelConfig
-from flashsmith.configs.family import Capability, Family
+from flashsmith.configs.base import Capability, ForwardKernelConfig
+from flashsmith.configs.family import Family, too_old
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload, padded_d_head
-from flashsmith.errors import DeviceError
 from flashsmith.gpus import count_multiprocessors, find_architecture, get_gpu_architecture
 
 FAMILIES = (SM80_FORWARD, SM90_FORWARD)  # from the plainest
@@ -48,8 +47,7 @@ def families_for(gpu: str | None, capability: Capability | None = None) -> tuple
     capability = capability or get_gpu_architecture(gpu).compute_capability
     if families := families_on(capability):
         return families
-    version = ".".join(map(str, capability))
-    raise DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
+    raise too_old(gpu, capability)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flashsmith import settings
-from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.base import Capability, ForwardKernelConfig
 from flashsmith.configs.kernel_id import require_buildable
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.dtype import DType
-from flashsmith.gpus import get_gpu_architecture
+from flashsmith.errors import DeviceError
 
-Capability = tuple[int, int]
 _CLEARLY = 0.95  # what the model says counts from 5% on
 
 
@@ -55,8 +54,7 @@ class Family:
 
     def runs_on(self, capability: Capability) -> bool:
         """Whether GPUs of this compute capability have its instructions."""
-        own = get_gpu_architecture(self.config.minimum_gpu).compute_capability
-        return capability == own if self.config.exact_arch else capability >= own
+        return self.config.runs_on(capability)
 
     def choose(
         self, workload: Workload, multiprocessors: int | None, architecture: str | None = None
@@ -86,3 +84,9 @@ class Family:
         """All that it may choose by rule, each once."""
         usual = [self.rule(dtype, d_head, n_keys) for n_keys in self.rule_lengths]
         return list(dict.fromkeys([*usual, *self.small_tiles(dtype, d_head)]))
+
+
+def too_old(gpu: str, capability: Capability) -> DeviceError:
+    """What is raised where no family runs on a GPU."""
+    version = ".".join(map(str, capability))
+    return DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from flashsmith.configs import Workload
+from flashsmith.configs.base import Capability
 from flashsmith.configs.families import Serving, family_of, serving
-from flashsmith.configs.family import Capability
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.grids import tuning_workloads

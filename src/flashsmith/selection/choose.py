@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, DType, ForwardKernelConfig, Variant, Workload
+from flashsmith.configs.base import Capability
 from flashsmith.configs.families import family_of, serving
-from flashsmith.configs.family import Capability
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import product
 
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
+from flashsmith.configs.base import Capability
 from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for, serving
-from flashsmith.configs.family import Capability
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
