@@ -24,9 +24,9 @@ from flashsmith.errors import BuildError
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.kernels import load_kernels
 from tools.flash_attn_tests.cases import Grid, runnable
-from tools.flash_attn_tests.kernels import kernel_of, kind_of
+from tools.flash_attn_tests.kernels import kernels_of, kind_of
 from tools.flash_attn_tests.results import Row, read_outcomes, summary, write_rows
-from tools.flash_attn_tests.rewrite import ForwardPart, rewrite
+from tools.flash_attn_tests.rewrite import Part, rewrite
 from tools.flash_attn_tests.sample import Limits, Sample, draw, shuffled, write_cases
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,7 +37,7 @@ _FILE, _JUNIT, _TABLE, _KERNELS = "test_flash_attn.py", "junit.xml", "results.cs
 class Prepared:
     """What runs, and of each test that could run its cases that do not, by reason."""
 
-    tests: list[ForwardPart]
+    tests: list[Part]
     grids: dict[str, Grid]
     sample: Sample
     left_out: dict[str, Counter[str]]
@@ -77,7 +77,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
         candidates,
         Limits(options.cases, options.kernels),
         kind_of,
-        lambda name, case: kernel_of(module[name], case),
+        lambda name, case: kernels_of(module[name], case),
     )
     (options.out / _FILE).write_text(write_cases(tree, sample.cases))
     return Prepared(tests, grids, sample, left_out)
@@ -114,7 +114,7 @@ def _run_pytest(options: argparse.Namespace) -> tuple[Counter[str], Counter[str]
     return read_outcomes(outcomes)
 
 
-def _row(test: ForwardPart, prepared: Prepared, passed: int, skipped: int) -> Row:
+def _row(test: Part, prepared: Prepared, passed: int, skipped: int) -> Row:
     cases = len(prepared.grids[test.name])
     run = len(prepared.sample.cases.get(test.name, ()))
     left_out = prepared.left_out.get(test.name, {"not asked for": cases})
@@ -127,8 +127,7 @@ def _row(test: ForwardPart, prepared: Prepared, passed: int, skipped: int) -> Ro
         passed,
         run - passed - skipped,
         skipped,
-        test.kept,
-        test.dropped,
+        test.assertions,
         "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count),
     )
 

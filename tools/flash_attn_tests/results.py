@@ -16,8 +16,7 @@ class Row:
 
     cases: In the file.
     failed: Also cases of which nothing is known, because a worker died for example.
-    assertions, gradient_assertions: In its code: those that stay (of which some may be reached with
-        dropout alone), and those that are left out.
+    assertions: In its code; some may be reached with dropout alone.
     not_run: How many cases did not run, and why.
     """
 
@@ -28,7 +27,6 @@ class Row:
     failed: int
     skipped: int
     assertions: int
-    gradient_assertions: int
     not_run: str
 
 

@@ -1,4 +1,4 @@
-"""The forward part of a file's tests, as a syntax tree."""
+"""A file's tests for flashsmith, as a syntax tree."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
-
-# Attributes: torch.autograd.grad and a tensor's gradient; out.backward.
-_GRADIENTS = {"grad", "backward"}
 
 # What a test names that flashsmith's flash_attn does not have.
 _NOT_THERE = {
@@ -34,23 +31,22 @@ _TOLD_CAPABILITY = "(9, 0)"  # by tests that ask for it where there is no GPU
 
 
 @dataclass(frozen=True)
-class ForwardPart:
-    """What is left of a test.
+class Part:
+    """A test.
 
-    kept, dropped: Assertions; those that are dropped are on gradients.
+    assertions: How many its code has.
     why_not: Why it cannot run; "" if it can.
     """
 
     name: str
-    kept: int
-    dropped: int
+    assertions: int
     why_not: str
 
 
-def rewrite(text: str, device: str) -> tuple[ast.Module, list[ForwardPart]]:
-    """The file of these tests for a device, "cuda" or "cpu", and what is left of each test."""
+def rewrite(text: str, device: str) -> tuple[ast.Module, list[Part]]:
+    """The file of these tests for a device, "cuda" or "cpu", and its tests."""
     tree = ast.parse(text)
-    tests = [_keep_forward(node) for node in tree.body if is_test(node)]
+    tests = [_part(node) for node in tree.body if is_test(node)]
     tree = _ForFlashsmith(device).visit(tree)
     header = ast.parse(_HEADER + (_CUDA_HEADER if device == "cuda" else "")).body
     tree.body = _after_future_imports(tree.body, header)
@@ -61,66 +57,9 @@ def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef]:
     return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
 
 
-def _keep_forward(test: ast.FunctionDef) -> ForwardPart:
-    """Takes what is about gradients out of a test."""
+def _part(test: ast.FunctionDef) -> Part:
     missing = [why for name, why in _NOT_THERE.items() if name in set(_names(test))]
-    without = _WithoutGradients()
-    test.body = without.block(test.body) or [ast.Pass()]
-    test.decorator_list.append(ast.parse("torch.no_grad()", mode="eval").body)
-    kept = _count_assertions(test)
-    why_not = missing[0] if missing else "" if kept else "asserts gradients alone"
-    return ForwardPart(test.name, kept, without.dropped, why_not)
-
-
-class _WithoutGradients:
-    """Leaves out statements that take gradients, and those that use what came of such."""
-
-    def __init__(self) -> None:
-        self.dropped = 0  # assertions
-        self._gradients: set[str] = set()  # names
-
-    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return [left for statement in body if (left := self._statement(statement)) is not None]
-
-    def _statement(self, node: ast.stmt) -> ast.stmt | None:
-        if isinstance(node, ast.If | ast.For | ast.While | ast.With):
-            return self._compound(node)
-        if not self._uses_gradients(node):
-            return node
-        self._drop(node)
-        return None
-
-    def _compound(self, node: ast.If | ast.For | ast.While | ast.With) -> ast.stmt | None:
-        if any(self._uses_gradients(part) for part in _heads(node)):
-            self._drop(node)
-            return None
-        node.body = self.block(node.body)
-        if not isinstance(node, ast.With):
-            node.orelse = self.block(node.orelse)
-        if not node.body and not getattr(node, "orelse", []):
-            return None
-        node.body = node.body or [ast.Pass()]
-        return node
-
-    def _drop(self, node: ast.stmt) -> None:
-        self.dropped += _count_assertions(node)
-        for each in ast.walk(node):
-            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                self._gradients.add(each.id)
-
-    def _uses_gradients(self, node: ast.AST) -> bool:
-        return any(
-            (isinstance(each, ast.Attribute) and each.attr in _GRADIENTS)
-            or (isinstance(each, ast.Name) and each.id in self._gradients)
-            for each in ast.walk(node)
-        )
-
-
-def _heads(node: ast.If | ast.For | ast.While | ast.With) -> list[ast.AST]:
-    """What a compound statement says before its body."""
-    if isinstance(node, ast.With):
-        return list(node.items)
-    return [node.iter] if isinstance(node, ast.For) else [node.test]
+    return Part(test.name, _count_assertions(test), missing[0] if missing else "")
 
 
 class _ForFlashsmith(ast.NodeTransformer):

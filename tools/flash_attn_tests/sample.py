@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,15 +33,15 @@ def draw(
     candidates: Mapping[str, Iterable[Case]],
     limits: Limits,
     kind: Callable[[str, Case], Hashable],
-    kernel: Callable[[str, Case], KernelId | None],
+    needed: Callable[[str, Case], Set[KernelId]],
 ) -> Sample:
     """Takes cases of all tests in turn, so that each has its share of the kernels.
 
     Args:
         candidates: By test, in the order in which they are tried.
-        kind: What a case's kernel mostly depends on. Once there are kernels enough, cases of a kind
+        kind: What a case's kernels mostly depend on. Once there are kernels enough, cases of a kind
             that was not taken are passed over, because to ask for their kernels takes time.
-        kernel: The kernel that a case needs; None if it needs none.
+        needed: The kernels that a case needs.
     """
     sample = Sample({name: [] for name in candidates})
     taken: set[Hashable] = set()
@@ -50,11 +50,10 @@ def draw(
         full = len(sample.kernels) >= limits.kernels
         if full and kind(name, case) not in taken:
             return False
-        needed = kernel(name, case)
-        if needed is not None and needed not in sample.kernels:
-            if full:
-                return False
-            sample.kernels.add(needed)
+        kernels = sample.kernels | needed(name, case)
+        if len(kernels) > limits.kernels:
+            return False
+        sample.kernels = kernels
         taken.add(kind(name, case))
         return True
 
