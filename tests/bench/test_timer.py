@@ -123,6 +123,14 @@ def test_in_turn_hides_the_hosts_cost_behind_the_flush(gpu: FakeGpu) -> None:
     assert times["a"].ms == pytest.approx(0.01)
 
 
+def test_in_turn_hides_a_greater_cost_behind_a_head_start(gpu: FakeGpu) -> None:
+    runs = {"a": gpu.launch("a", 0.01, host_ms=FLUSH_MS + 0.2)}
+    assert time_interleaved(runs, repeats=5)["a"].ms > 0.1
+    times = time_interleaved(runs, repeats=5, head_start=0.3e-3)
+    assert times["a"].ms == pytest.approx(0.01)
+    assert gpu.log[-6:] == ["flush", "occupy", "event", "run a", "event", "synchronize"]
+
+
 def test_in_turn_pauses_with_an_idle_gpu_before_each_flush(gpu: FakeGpu) -> None:
     runs = {"a": gpu.launch("a", 1.0), "b": gpu.launch("b", 2.0)}
     time_interleaved(runs, repeats=2, warmup=0, pause=0.25)

@@ -43,6 +43,7 @@ def time_interleaved(
     repeats: int = 30,
     warmup: int = 3,
     pause: float = 0.0,
+    head_start: float = 0.0,
 ) -> dict[str, Timing]:
     """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the card.
 
@@ -50,6 +51,8 @@ def time_interleaved(
     keeps the GPU busy meanwhile, so the host's launch cost is not in it.
 
     Args:
+        head_start: Seconds for which the GPU is kept waiting besides, for candidates that cost the
+            host more than the overwriting takes: through autograd, or of several launches.
         pause: Seconds without work before each run, so that the runs before it do not slow it down
             by the power that they drew.
     """
@@ -64,6 +67,7 @@ def time_interleaved(
                 torch.cuda.synchronize()
                 time.sleep(pause)
             flush.zero_()
+            _occupy(1e3 * head_start)
             start = _record()
             run()
             events[name].append((start, _record()))
@@ -136,13 +140,18 @@ def _pace(run: Run) -> tuple[float, float]:
 
 def _launch(run: Run, count: int, head_start_ms: float) -> list[torch.cuda.Event]:
     """Queues launches; returns an event before the first and one after each."""
-    if head_start_ms > 0:  # by a kernel that touches neither L2 nor DRAM
-        torch.cuda._sleep(int(head_start_ms * _CYCLES_PER_MS))  # type: ignore[no-untyped-call]
+    _occupy(head_start_ms)
     events = [_record()]
     for _ in range(count):
         run()
         events.append(_record())
     return events
+
+
+def _occupy(milliseconds: float) -> None:
+    """Keeps the GPU waiting, by a kernel that touches neither L2 nor DRAM."""
+    if milliseconds > 0:
+        torch.cuda._sleep(int(milliseconds * _CYCLES_PER_MS))  # type: ignore[no-untyped-call]
 
 
 def _record() -> torch.cuda.Event:

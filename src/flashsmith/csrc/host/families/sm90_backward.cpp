@@ -6,6 +6,7 @@
 
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
+#include "host/launch.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -16,17 +17,6 @@ using Named = NamedKernel<Sm90BackwardKernelConfig, Sm90BackwardKernels>;
 class Sm90Backward final : public BackwardKernel {
   Sm90BackwardKernelConfig config_;
   Sm90BackwardKernels kernels_;
-
-  // Of k: as many as have what they read and add up in L2 together, where blocks take differently
-  // long; else one.
-  int heads_per_group(const ForwardProblem &problem) const {
-    constexpr int64_t kL2Bytes = int64_t{32} << 20, kBytes = 8;  // of an element of Q, dO and sums
-    if (!variant.causal) return 1;
-    const int64_t group_size = problem.n_heads / problem.n_heads_kv;
-    const int64_t bytes = kBytes * config_.d_head * std::max(problem.seq_len_q, 1) * group_size;
-    const int64_t all = static_cast<int64_t>(problem.n_heads_kv) * problem.batch;
-    return static_cast<int>(std::clamp<int64_t>(kL2Bytes / bytes, 1, std::max<int64_t>(all, 1)));
-  }
 
   // Behind what every backward has in the workspace. The launch of the statistics, which is there
   // where there are queries, clears it.
@@ -41,10 +31,17 @@ class Sm90Backward final : public BackwardKernel {
     return reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors));
   }
 
+  // Through the batch.
+  static int heads_of_k(const ForwardProblem &problem) {
+    return problem.n_heads_kv * problem.batch;
+  }
+  int blocks_per_head(const ForwardProblem &problem) const {
+    return (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
+  }
+
   // Of blocks of keys.
   Launch main(const ForwardProblem &problem, int multiprocessors) const {
-    const int64_t blocks_per_head = (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
-    const int64_t n_tiles = blocks_per_head * problem.n_heads_kv * problem.batch;
+    const int64_t n_tiles = static_cast<int64_t>(blocks_per_head(problem)) * heads_of_k(problem);
     const int64_t n_blocks =
         config_.persistent ? std::min<int64_t>(n_tiles, multiprocessors) : n_tiles;
     return {.kernel = "backward_kernel",
@@ -95,7 +92,9 @@ class Sm90Backward final : public BackwardKernel {
     Sm90BackwardKernelArgs args = sm90_gradient_arguments(config_, variant, tensors, problem,
                                                           numbers, config_.B_c, config_.d_head);
     if (has_queue(problem)) args.gradient.queue = queue(tensors);
-    if (problem.n_heads_kv > 0) args.heads_per_group = heads_per_group(problem);
+    const int multiprocessors = multiprocessors_of(tensors.forward().q().device());
+    args.heads_per_group =
+        heads_per_group(variant, blocks_per_head(problem), heads_of_k(problem), multiprocessors);
     return KernelArguments(args);
   }
 };

@@ -17,6 +17,19 @@ inline void check_gradient_layout(const BackwardTensors &tensors, bool ragged) {
   });
 }
 
+// Where tiles of a head take differently long, so many heads that their tiles fill the GPU, and
+// groups are alike. With fewer, the longest tiles of the last group start too late to end with the
+// others; with more, less of what they read and add up is in L2.
+inline int heads_per_group(const Variant &variant, int tiles_per_head, int n_heads,
+                           int multiprocessors) {
+  constexpr double kFull = 0.95;
+  if (!variant.causal) return 1;
+  const double enough = kFull * multiprocessors;
+  int group = 1;
+  while (group < n_heads && (group * tiles_per_head < enough || n_heads % group)) group++;
+  return group;
+}
+
 // key_rows: of a box of K or V. d_sums: see gradient_args.
 template <typename Config>
 Sm90BackwardKernelArgs sm90_gradient_arguments(const Config &config, const Variant &variant,

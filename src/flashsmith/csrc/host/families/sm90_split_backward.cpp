@@ -5,6 +5,7 @@
 
 #include "flashsmith/sm90/split_backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
+#include "host/launch.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -16,32 +17,26 @@ class Sm90SplitBackward final : public BackwardKernel {
   Sm90SplitBackwardKernelConfig config_;
   Sm90SplitBackwardKernels kernels_;
 
-  // `tiles`: of the rows that blocks keep, along x.
-  Launch main(const char *name, sm90_backward_kernel_fn kernel, int tiles, int heads, int batch,
+  Launch main(const char *name, sm90_backward_kernel_fn kernel, int tiles_per_head, int64_t heads,
               int cluster, int shared_memory) const {
     return {.kernel = name,
             .function = reinterpret_cast<const void *>(kernel),
             .call = call<Sm90BackwardKernelArgs>,
-            .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
-                     static_cast<unsigned>(batch)},
+            .grid = {static_cast<unsigned>(tiles_per_head * heads), 1, 1},
             .cluster = static_cast<unsigned>(cluster),
             .threads = static_cast<unsigned>(threads_per_block(config_)),
             .shared_memory_bytes = shared_memory};
   }
 
-  // Of blocks of queries, one tile of them for each warpgroup.
-  Launch dQ(const ForwardProblem &problem) const {
+  // Of a head: blocks of queries, one tile of them for each warpgroup; and blocks of keys, in whole
+  // clusters.
+  int query_tiles(const ForwardProblem &problem) const {
     const int rows = config_.n_warpgroups * config_.B_r;
-    return main("split_dQ_kernel", kernels_.dQ, (problem.seq_len_q + rows - 1) / rows,
-                problem.n_heads, problem.batch, 1, dQ_shared_memory_bytes(config_));
+    return (problem.seq_len_q + rows - 1) / rows;
   }
-
-  // Of blocks of keys, in whole clusters.
-  Launch dK_dV(const ForwardProblem &problem) const {
+  int key_tiles(const ForwardProblem &problem) const {
     const int rows = config_.cluster_size * config_.B_c;
-    return main("split_dK_dV_kernel", kernels_.dK_dV,
-                (problem.seq_len_k + rows - 1) / rows * config_.cluster_size, problem.n_heads_kv,
-                problem.batch, config_.cluster_size, dK_dV_shared_memory_bytes(config_));
+    return (problem.seq_len_k + rows - 1) / rows * config_.cluster_size;
   }
 
  public:
@@ -56,15 +51,30 @@ class Sm90SplitBackward final : public BackwardKernel {
     check_gradient_grid(problem);
     Plan plan{.launches = {}, .workspace_bytes = gradient_workspace_bytes(tensors.forward(), 0)};
     add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
-    if (!problem.is_empty()) plan.launches.push_back(dQ(problem));
-    if (problem.n_heads_kv > 0 && problem.batch > 0) plan.launches.push_back(dK_dV(problem));
+    if (!problem.is_empty()) {
+      plan.launches.push_back(main("split_dQ_kernel", kernels_.dQ, query_tiles(problem),
+                                   int64_t{problem.n_heads} * problem.batch, 1,
+                                   dQ_shared_memory_bytes(config_)));
+    }
+    if (problem.n_heads_kv > 0 && problem.batch > 0) {
+      plan.launches.push_back(main("split_dK_dV_kernel", kernels_.dK_dV, key_tiles(problem),
+                                   int64_t{problem.n_heads_kv} * problem.batch,
+                                   config_.cluster_size, dK_dV_shared_memory_bytes(config_)));
+    }
     return plan;
   }
 
   KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers) const override {
-    return KernelArguments(
-        sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0));
+    Sm90BackwardKernelArgs args =
+        sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0);
+    const int multiprocessors = multiprocessors_of(tensors.forward().q().device());
+    const auto group = [&](int tiles, int heads) {
+      return heads_per_group(variant, tiles, heads * problem.batch, multiprocessors);
+    };
+    args.heads_per_group = group(key_tiles(problem), problem.n_heads_kv);
+    args.query_heads_per_group = group(query_tiles(problem), problem.n_heads);
+    return KernelArguments(args);
   }
 };
 

@@ -38,7 +38,8 @@ struct Sm90BackwardKernelArgs {
   GradientArgs gradient;
   // Rows from one entry of a tensor's batch to the next, for maps of five dimensions.
   int Q_batch_rows, dO_batch_rows, K_batch_rows, V_batch_rows;
-  int heads_per_group;  // of k: see key_tile.cuh
+  int heads_per_group;        // see head_groups.cuh; of k
+  int query_heads_per_group;  // in kernels whose blocks keep queries
 };
 
 typedef void (*sm90_backward_kernel_fn)(const Sm90BackwardKernelArgs);

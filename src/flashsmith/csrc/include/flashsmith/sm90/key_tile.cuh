@@ -3,19 +3,19 @@
 
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/sm90/backward_traits.cuh"
+#include "flashsmith/sm90/head_groups.cuh"
 
 namespace flashsmith::sm90 {
 
-// A block of keys of a head, by the order in which blocks start: all of a group of heads, the first
-// keys of each, which causal masks show to the most queries, then the next ones; then the next
-// group. What a group reads and adds up stays in L2.
+// A block of keys of a head, by the order in which blocks start: those that causal masks show to
+// the most queries come first. Clusters have neighbouring blocks.
 struct KeyBlock {
   int block, head_kv, batch;
 
   // Blocks of the longest sequence, and of all sequences and heads.
   template <typename Traits>
   static FLASHSMITH_DEVICE int per_head(const ProblemArgs &problem) {
-    return (problem.seq_len_k + Traits::B_c - 1) / Traits::B_c;
+    return clusters_per_head<Traits>(problem) * kCluster<Traits>;
   }
   template <typename Traits>
   static FLASHSMITH_DEVICE int all(const ProblemArgs &problem) {
@@ -25,17 +25,22 @@ struct KeyBlock {
   template <typename Traits>
   static FLASHSMITH_DEVICE KeyBlock at(const Sm90BackwardKernelArgs &args, int index) {
     const ProblemArgs &problem = args.problem;
-    // From tile to tile nothing of the divisions stays in a register.
     const int n_heads_kv = ptx::recomputed(problem.n_heads_kv);
-    const int n_blocks = per_head<Traits>(problem);
-    const int blocks_per_group = ptx::recomputed(args.heads_per_group * n_blocks);
-    const int group = index / blocks_per_group, rest = index - group * blocks_per_group;
-    const int heads_left = n_heads_kv * problem.batch - group * args.heads_per_group;
-    const int n_heads = heads_left < args.heads_per_group ? heads_left : args.heads_per_group;
-    const int block = rest / n_heads;
-    const int head = group * args.heads_per_group + rest - block * n_heads;
-    const int batch = head / n_heads_kv;
-    return {block, head - batch * n_heads_kv, batch};
+    const TileOfHead place =
+        tile_in_groups(index / kCluster<Traits>, clusters_per_head<Traits>(problem),
+                       n_heads_kv * problem.batch, args.heads_per_group);
+    const int batch = place.head / n_heads_kv;
+    return {place.tile * kCluster<Traits> + index % kCluster<Traits>,
+            place.head - batch * n_heads_kv, batch};
+  }
+
+ private:
+  template <typename Traits>
+  static constexpr int kCluster = Traits::cluster_keys / Traits::B_c;
+
+  template <typename Traits>
+  static FLASHSMITH_DEVICE int clusters_per_head(const ProblemArgs &problem) {
+    return (problem.seq_len_k + Traits::cluster_keys - 1) / Traits::cluster_keys;
   }
 };
 

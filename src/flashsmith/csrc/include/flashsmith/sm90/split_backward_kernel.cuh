@@ -13,12 +13,12 @@
 
 namespace flashsmith::sm90 {
 
-// Grid: (blocks of n_warpgroups * B_r queries of the longest sequence, n_heads, batch). Block:
+// Grid: blocks of n_warpgroups * B_r queries of the longest sequence, x n_heads x batch. Block:
 // threads_per_block(CFG). Dynamic shared memory: dQ_shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     split_dQ_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
-  const QueryTile<Traits> tile(args.problem);
+  const QueryTile<Traits> tile(args);
   if (tile.row >= tile.sequence.seq_len_q()) return;
   if (ptx::thread_index() == 0) dQBarriers<Traits>::init();
   ptx::barrier_sync();
@@ -36,14 +36,13 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   }
 }
 
-// Grid: (blocks of B_c keys of the longest sequence, in whole clusters, n_heads_kv, batch), in
-// clusters of cluster_size along x. Block: threads_per_block(CFG). Dynamic shared memory:
+// Grid: blocks of B_c keys of the longest sequence, in whole clusters, x n_heads_kv x batch, in
+// clusters of cluster_size. Block: threads_per_block(CFG). Dynamic shared memory:
 // dK_dV_shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     split_dK_dV_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
-  const KeyTile<Traits> tile(args.problem,
-                             {ptx::block_index_x(), ptx::block_index_y(), ptx::block_index_z()});
+  const KeyTile<Traits> tile(args.problem, KeyBlock::at<Traits>(args, ptx::block_index_x()));
   if (tile.first_key_of_cluster() >= tile.sequence.seq_len_k()) return;
   if (ptx::thread_index() == 0) dKdVBarriers<Traits>::init();
   if constexpr (Traits::cluster_size > 1) {

@@ -9,6 +9,7 @@
 #include "flashsmith/sm90/backward_epilogue.cuh"
 #include "flashsmith/sm90/backward_gemm.cuh"
 #include "flashsmith/sm90/backward_producer.cuh"
+#include "flashsmith/sm90/head_groups.cuh"
 #include "flashsmith/sm90/split_backward_pipeline.cuh"
 
 namespace flashsmith::sm90 {
@@ -24,11 +25,15 @@ struct QueryTile {
   int begin = 0, end = 0;                    // blocks of keys
   int unmasked_begin = 0, unmasked_end = 0;  // keys that all rows see
 
-  FLASHSMITH_DEVICE explicit QueryTile(const ProblemArgs &problem)
-      : sequence(problem, ptx::block_index_z()),
-        row(place_of_block() * kRows),
-        head(ptx::block_index_y()),
-        batch(ptx::block_index_z()) {
+  FLASHSMITH_DEVICE explicit QueryTile(const Sm90BackwardKernelArgs &args)
+      : QueryTile(args.problem, place_of_block(args)) {}
+
+ private:
+  FLASHSMITH_DEVICE QueryTile(const ProblemArgs &problem, const TileOfHead &place)
+      : sequence(problem, place.head / problem.n_heads),
+        row(place.tile * kRows),
+        head(place.head % problem.n_heads),
+        batch(place.head / problem.n_heads) {
     using Mask = typename Traits::Mask;
     end = KV_blocks_end<Traits>(problem, sequence, row + kRows);
     begin = KV_blocks_begin<Traits>(problem, sequence, row, end);
@@ -36,11 +41,14 @@ struct QueryTile {
     unmasked_end = Mask::last(problem, sequence, row, sequence.seq_len_k() - 1) + 1;
   }
 
- private:
   // Causal queries near the end see the most keys: they start first.
-  static FLASHSMITH_DEVICE int place_of_block() {
-    const int x = ptx::block_index_x();
-    return Traits::Mask::kAhead ? ptx::grid_size_x() - 1 - x : x;
+  static FLASHSMITH_DEVICE TileOfHead place_of_block(const Sm90BackwardKernelArgs &args) {
+    const ProblemArgs &problem = args.problem;
+    const int tiles_per_head = (problem.seq_len_q + kRows - 1) / kRows;
+    TileOfHead place = tile_in_groups(ptx::block_index_x(), tiles_per_head,
+                                      problem.n_heads * problem.batch, args.query_heads_per_group);
+    if (Traits::Mask::kAhead) place.tile = tiles_per_head - 1 - place.tile;
+    return place;
   }
 };
 

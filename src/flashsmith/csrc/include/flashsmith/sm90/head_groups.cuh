@@ -1,0 +1,26 @@
+// In which order the thread blocks of a backward start: heads in groups, where some tiles of a head
+// take longer than others.
+#pragma once
+
+#include "flashsmith/ptx/schedule.cuh"
+
+namespace flashsmith::sm90 {
+
+struct TileOfHead {
+  int tile, head;  // heads are counted through the batch
+};
+
+// All tiles of a group of heads, the first one of each head, then the next one of each; then those
+// of the next group. What a group reads and adds up stays in L2.
+FLASHSMITH_DEVICE TileOfHead tile_in_groups(int index, int tiles_per_head, int n_heads,
+                                            int heads_per_group) {
+  // From tile to tile nothing of the divisions stays in a register.
+  const int tiles_per_group = ptx::recomputed(heads_per_group * tiles_per_head);
+  const int group = index / tiles_per_group, rest = index - group * tiles_per_group;
+  const int heads_left = n_heads - group * heads_per_group;
+  const int heads = heads_left < heads_per_group ? heads_left : heads_per_group;
+  const int tile = rest / heads;
+  return {tile, group * heads_per_group + rest - tile * heads};
+}
+
+}  // namespace flashsmith::sm90
