@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flashsmith.ops.attention import attention
     from flashsmith.ops.backward import backward
     from flashsmith.ops.forward import forward
+    from flashsmith.reference.dropout import dropout_mask, dropout_scale
 
 __all__ = [
     "BlockMask",
@@ -49,6 +50,8 @@ __all__ = [
     "codegen",
     "configs",
     "create_block_mask",
+    "dropout_mask",
+    "dropout_scale",
     "errors",
     "flash_attn",
     "flex_attention",
@@ -70,6 +73,8 @@ _HOMES = {
     "FlashForwardKernelConfig": "flashsmith.configs",
     "Variant": "flashsmith.configs",
     "attention": "flashsmith.ops.attention",
+    "dropout_mask": "flashsmith.reference.dropout",
+    "dropout_scale": "flashsmith.reference.dropout",
     "backward": "flashsmith.ops.backward",
     "flex_attention": "flashsmith.integrations.flex",
     "forward": "flashsmith.ops.forward",

@@ -11,7 +11,10 @@ from flashsmith.problem import Problem
 FEATURES: tuple[Feature, ...] = (
     *(
         flag(name, name)
-        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded")
+        for name in (
+            *("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded"),
+            "dropout",
+        )
     ),
     hashed("score", "score"),
 )
@@ -33,6 +36,7 @@ class Variant:
     sinks: each head has one more logit, which has no value.
     ragged: sequences have lengths of their own, on the device.
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
+    dropout: some weights are dropped, at random.
     score: the hash of what the caller's score_mod and mask_mod compute, as a number; 0: none.
     """
 
@@ -44,6 +48,7 @@ class Variant:
     sinks: bool = False
     ragged: bool = False
     padded: bool = False
+    dropout: bool = False
     score: int = 0
 
     def __post_init__(self) -> None:

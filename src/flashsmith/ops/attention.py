@@ -12,6 +12,7 @@ from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.checks import needs_gradient
 from flashsmith.ops.differentiable import call_differentiable
+from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.operators import call_operator
 
@@ -40,6 +41,8 @@ def attention(
     score_mod: ScoreMod | None = None,
     mask_mod: MaskMod | None = None,
     block_mask: BlockMask | Any | None = None,
+    dropout_p: float = 0.0,
+    rng_state: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
     return_lse: bool = False,
@@ -90,6 +93,11 @@ def attention(
         mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key.
         block_mask: ``flashsmith.create_block_mask``'s, or torch's BlockMask: its blocks, and its
             mask_mod unless one is given. Not with lengths of their own.
+        dropout_p: The share of weights that are dropped, at random, from 0 to below 1; the others
+            are multiplied with 1 / (1 - dropout_p). Rounded to a multiple of 2^-15.
+        rng_state: (2,), int64, on q's device: a seed and an offset, which say which weights are
+            dropped (``flashsmith.dropout_mask``); None: drawn from torch's generator of the device.
+            They are read on the device.
         out: Where to write the result; None: a new contiguous tensor.
         config: The kernel to use; None: see ``select_config``.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials, its
@@ -118,6 +126,7 @@ def attention(
         and softcap == 0
         and not top_left
         and score_mod is mask_mod is block_mask is None
+        and dropout_p == 0
     ):
         semantics = {
             "window_size": window_size,
@@ -135,6 +144,8 @@ def attention(
         }
         if not score_mod is mask_mod is block_mask is None:
             semantics |= {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
+        if dropout_p != 0:
+            semantics |= dropout_keywords(q, dropout_p, rng_state)
     try:
         requires_gradient = (
             q.requires_grad

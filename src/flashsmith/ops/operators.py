@@ -23,9 +23,10 @@ _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
     "Tensor? seqused_q=None, Tensor? seqused_k=None, "
-    "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, "
+    "Tensor? rng_state=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, "
     "bool causal=False, bool top_left=False, SymInt window_left=-1, SymInt window_right=-1, "
-    "float? softmax_scale=None, float softcap=0.0, str? config=None, bool deterministic=False"
+    "float? softmax_scale=None, float softcap=0.0, float dropout_p=0.0, "
+    "str? config=None, bool deterministic=False"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.registry import remember
 from flashsmith.mods.trace import MaskMod, ScoreMod, trace
 from flashsmith.ops.checks import LARGEST, SMALLEST, check_block_mask, check_flags
+from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
 
 _ALL = -1  # of a window's sides: every key
@@ -56,11 +57,13 @@ class Semantics:
     score_mod: ScoreMod | None = None
     mask_mod: MaskMod | None = None
     block_mask: BlockMask | None = None
+    dropout_p: float = 0.0
+    rng_state: torch.Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Those that were given, by name."""
-        names = ("alibi_slopes", "sinks", "bias", *_LENGTHS)
+        names = ("alibi_slopes", "sinks", "bias", "rng_state", *_LENGTHS)
         return {name: t for name in names if (t := getattr(self, name)) is not None}
 
     def spec(self, q: torch.Tensor, k: torch.Tensor) -> Spec:
@@ -87,6 +90,7 @@ class Semantics:
             window_left=left,
             window_right=right,
             top_left=self.top_left,
+            **_dropout(self),
             **_traced(self, q, k),
         )
         if not extras.is_ragged:
@@ -108,6 +112,18 @@ class Semantics:
         left = _ALL if left >= reach_left - 1 else left
         right = _ALL if right >= reach_right - 1 and not self.causal else right
         return left, right
+
+
+def _dropout(given: Semantics) -> dict[str, Any]:
+    dropout_p = check_dropout(given.dropout_p)
+    if dropout_p == 0:
+        return {}
+    if given.rng_state is None:
+        raise ValueError(
+            f"rng_state is None, but dropout_p is {dropout_p}; expected a tensor of two int64, a "
+            "seed and an offset, on q's device"
+        )
+    return {"dropout_p": dropout_p, "rng_state": given.rng_state}
 
 
 def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from flashsmith.reference.attention import (
     reference_lse,
 )
 from flashsmith.reference.compare import Comparison, compare, compare_lse
+from flashsmith.reference.dropout import check_dropout, dropout_mask, dropout_scale
 from flashsmith.reference.gradients import (
     Gradients,
     gradient_allowance,
@@ -25,8 +26,11 @@ __all__ = [
     "Packing",
     "Semantics",
     "attention_with_rounded_weights",
+    "check_dropout",
     "compare",
     "compare_lse",
+    "dropout_mask",
+    "dropout_scale",
     "gradient_allowance",
     "gradients_with_rounded_weights",
     "lse_shape",

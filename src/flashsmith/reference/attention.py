@@ -34,7 +34,7 @@ def reference_attention(
         (batch, seq_len_q, heads, d_v).
     """
     meaning = Semantics(**semantics)
-    p = weights(scores(q, k, meaning, compute), meaning)
+    p = meaning.dropped(weights(scores(q, k, meaning, compute), meaning))
     return (p @ shared_heads(v, q).to(compute)).transpose(1, 2)
 
 
@@ -67,7 +67,8 @@ def attention_with_rounded_weights(
     """
     meaning = Semantics(**semantics)
     p = weights(scores(q, k, meaning, torch.float32), meaning)
-    return (p.to(q.dtype).float() @ shared_heads(v, q).float()).transpose(1, 2)
+    p = meaning.dropped(p.to(q.dtype).float())
+    return (p @ shared_heads(v, q).float()).transpose(1, 2)
 
 
 def lse_tolerance(

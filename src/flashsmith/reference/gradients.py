@@ -36,7 +36,7 @@ def reference_gradients(
 
     By the formulas that kernels use (FlashAttention-2, section 3.1, algorithm 2), so that queries
     that see no key give zeros, where torch's own gradient of their softmax is NaN: with P the
-    weights, dP = dO V^T and D the row sums of P dP, dS = P (dP - D + dlse), which then goes back
+    weights, dP = dO V^T, both without what is dropped, and D the row sums of P dP, dS = P (dP - D + dlse), which then goes back
     through all that makes a score.
 
     Args:
@@ -95,7 +95,7 @@ def gradient_allowance(
     s = scores(q, k, meaning, torch.float32)
     p = weights(s, meaning)
     by_o = do.transpose(1, 2).float().abs()
-    dp = by_o @ shared_heads(v, q).float().abs().transpose(-1, -2)
+    dp = meaning.dropped(by_o @ shared_heads(v, q).float().abs().transpose(-1, -2))
     pull = (p * dp).sum(-1, keepdim=True)
     if dlse is not None:
         pull = pull + dlse[..., None].float().abs()
@@ -106,7 +106,7 @@ def gradient_allowance(
     return Gradients(
         q=scale * dq.transpose(1, 2),
         k=scale * _summed_by_head(ds.transpose(-1, -2) @ q.transpose(1, 2).float().abs(), k),
-        v=_summed_by_head((p * share).transpose(-1, -2) @ by_o, v),
+        v=_summed_by_head((meaning.dropped(p) * share).transpose(-1, -2) @ by_o, v),
         sinks=by_sinks,
         bias=None if meaning.bias is None else ds.sum_to_size(meaning.bias.shape),
     )
@@ -135,11 +135,11 @@ def _gradients(
     with torch.enable_grad():
         s = scores(leaves["q"], leaves["k"], meaning, compute)
         p = weights(s.detach(), meaning)
-        o = rounded(p) @ shared_heads(leaves["v"], q)
+        o = meaning.dropped(rounded(p)) @ shared_heads(leaves["v"], q)
     values = shared_heads(leaves["v"].detach(), q)
     by_o = do.transpose(1, 2).to(compute)
-    dp = by_o @ values.transpose(-1, -2)
-    result = o.detach() if rounded_to is None else rounded(p @ values)
+    dp = meaning.dropped(by_o @ values.transpose(-1, -2))
+    result = o.detach() if rounded_to is None else rounded(meaning.dropped(p) @ values)
     pull = (by_o * result).sum(-1, keepdim=True)  # D, less the log-sum-exp's gradient
     if dlse is not None:
         pull = pull - dlse[..., None].to(compute)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from flashsmith.reference.dropout import dropout_mask, dropout_scale
+
 Mod = Callable[..., torch.Tensor]
 
 
@@ -31,6 +33,8 @@ class Semantics:
         top_left: Where the diagonal begins.
         score_mod: f(score, b, h, q_idx, kv_idx), a new score; of tensors that fit each other.
         mask_mod: f(b, h, q_idx, kv_idx), whether that query sees that key.
+        dropout_p, rng_state: Which weights are dropped: ``dropout_mask``; 0: none.
+        dropout_from: Which sample and head, of those of the state, the first ones are.
     """
 
     causal: bool = False
@@ -43,6 +47,9 @@ class Semantics:
     top_left: bool = False
     score_mod: Mod | None = None
     mask_mod: Mod | None = None
+    dropout_p: float = 0.0
+    rng_state: torch.Tensor | None = None
+    dropout_from: tuple[int, int] = (0, 0)
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -57,6 +64,7 @@ class Semantics:
     def part(self, samples: slice, heads: slice) -> Semantics:
         """That of some samples and some heads of q, as if there were no others."""
         slopes, bias = self.alibi_slopes, self.bias
+        sample, head = samples.start or 0, heads.start or 0
         if slopes is not None:
             slopes = slopes[samples, heads] if slopes.ndim == 2 else slopes[heads]
         if bias is not None:
@@ -69,8 +77,9 @@ class Semantics:
             alibi_slopes=slopes,
             sinks=None if self.sinks is None else self.sinks[heads],
             bias=bias,
-            score_mod=_moved(self.score_mod, samples.start or 0, heads.start or 0),
-            mask_mod=_moved(self.mask_mod, samples.start or 0, heads.start or 0),
+            score_mod=_moved(self.score_mod, sample, head),
+            mask_mod=_moved(self.mask_mod, sample, head),
+            dropout_from=(self.dropout_from[0] + sample, self.dropout_from[1] + head),
         )
 
     def sequence(self, index: int, seq_len_q: int, seq_len_k: int) -> Semantics:
@@ -98,6 +107,14 @@ class Semantics:
         if self.mask_mod is not None:
             visible = visible & self.mask_mod(*_indices(shape, device))
         return visible
+
+    def dropped(self, p: torch.Tensor) -> torch.Tensor:
+        """Weights (batch, heads, seq_len_q, seq_len_k), or what they are multiplied with, without
+        those that are dropped, and the others times what makes up for these."""
+        if self.dropout_p == 0 or self.rng_state is None:
+            return p
+        kept = dropout_mask(self.rng_state, self.dropout_p, p.shape, first=self.dropout_from)
+        return p * kept.to(p.device, p.dtype) * dropout_scale(self.dropout_p)
 
     def modified(self, s: torch.Tensor) -> torch.Tensor:
         """Scores as ``score_mod`` changes them."""

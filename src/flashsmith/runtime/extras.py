@@ -19,6 +19,7 @@ class Extras(NamedTuple):
     seqused_q, seqused_k: (batch,), int32: how many rows of each sequence there are.
     key_ranges: (batch or 1, n_heads or 1, entries, 2), int32: from and before which key
         mask_mod shows any, for every rows_per_range queries; None: not known.
+    rng_state: (2,), int64: the seed and offset of what is dropped; None: nothing is.
     mod_tensors: What the caller's score_mod and mask_mod read, a list; None: nothing.
     softcap: 0: none.
     window_left, window_right: How many keys a query sees behind and ahead of its diagonal; -1: all.
@@ -26,6 +27,7 @@ class Extras(NamedTuple):
     max_seqlen_q: No sequence has more queries; -1: as many as the tensor's rows.
     score: The hash of what the caller's functions compute, as a number; 0: there are none.
     rows_per_range: How many queries share an entry of key_ranges.
+    dropout_p: The share of weights that are dropped, below 1; 0: none.
     """
 
     alibi_slopes: Any = None
@@ -36,6 +38,7 @@ class Extras(NamedTuple):
     seqused_q: Any = None
     seqused_k: Any = None
     key_ranges: Any = None
+    rng_state: Any = None
     mod_tensors: Any = None
     softcap: float = 0.0
     window_left: int = -1
@@ -44,6 +47,7 @@ class Extras(NamedTuple):
     max_seqlen_q: int = -1
     score: int = 0
     rows_per_range: int = 1
+    dropout_p: float = 0.0
 
     @property
     def variant(self) -> Variant:
@@ -56,6 +60,7 @@ class Extras(NamedTuple):
             bias=self.bias is not None,
             sinks=self.sinks is not None,
             ragged=self.is_ragged,
+            dropout=self.rng_state is not None,
             score=self.score,
         )
 

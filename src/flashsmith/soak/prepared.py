@@ -16,6 +16,7 @@ from flashsmith.reference import (
     attention_with_rounded_weights,
     compare,
     compare_lse,
+    dropout_scale,
     lse_shape,
     lse_tolerance,
     reference_attention,
@@ -119,6 +120,8 @@ def extras_of(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
         window_left=left,
         window_right=0 if semantics.causal else right,
         top_left=semantics.top_left,
+        rng_state=semantics.rng_state,
+        dropout_p=semantics.dropout_p,
         max_seqlen_q=-1 if packing.cu_seqlens_q is None else longest_q,
     )
 
@@ -187,6 +190,7 @@ def _truth_of_part(
     lse = reference_lse(q, k, **meaning)
     error = score_error(q, k, **meaning, tanh_error=TANH_APPROX_ERROR)
     largest_v = v.double().where(v.isfinite(), 0).abs().amax() if v.numel() else 0.0
+    largest_v = largest_v * dropout_scale(semantics.dropout_p)
     spread = score_range(q, k, **meaning)
 
     def rows_of_o(of_lse: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q"
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
 // of_config: the configuration's dtype; any: bytes.
-enum class Element : uint8_t { of_config, float32, int32, any };
+enum class Element : uint8_t { of_config, float32, int32, int64, any };
 
 // How a tensor lies in memory. rows: (batch, sequence, head, d_head) by strides, with contiguous,
 // aligned rows; broadcast: by strides, and a size may be 1 instead.

@@ -14,7 +14,7 @@ using tvm::ffi::TensorView;
 
 // Numbers of arguments: workspace and scale; the tensors that extras begin with, the list of
 // those that functions read, and numbers.
-constexpr size_t kBetween = 2, kNumbers = 7, kExtras = kModTensors + 1 + kNumbers;
+constexpr size_t kBetween = 2, kNumbers = 8, kExtras = kModTensors + 1 + kNumbers;
 
 template <typename T>
 T number(const char *name, AnyView given) {
@@ -30,7 +30,8 @@ Numbers numbers_of(PackedArgs arguments, int first) {
           .top_left = number<bool>("top_left", arguments[first + 3]),
           .max_seqlen_q = number<int64_t>("max_seqlen_q", arguments[first + 4]),
           .score = number<int64_t>("score", arguments[first + 5]),
-          .rows_per_range = number<int64_t>("rows_per_range", arguments[first + 6])};
+          .rows_per_range = number<int64_t>("rows_per_range", arguments[first + 6]),
+          .dropout_p = number<double>("dropout_p", arguments[first + 7])};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "host/args/forward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 
@@ -87,6 +88,18 @@ KeyRanges key_ranges_of(const ForwardTensors &tensors, const Numbers &numbers) {
           .rows_per_entry = static_cast<int>(numbers.rows_per_range)};
 }
 
+// Random numbers have 15 bits, compared as BF16 numbers where that is one instruction for two: no
+// bound is beyond the finite ones.
+DropoutArgs dropout_of(const ForwardTensors &tensors, const Numbers &numbers) {
+  constexpr int kNumbers = 1 << 15, kMost = 0x7f80;
+  if (!tensors.rng_state()) return {};
+  const int bound =
+      std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMost);
+  return {.rng_state = data_of<const int64_t>(tensors.rng_state()),
+          .bounds = static_cast<uint32_t>(bound << 16 | bound),
+          .scale = static_cast<float>(kNumbers) / static_cast<float>(kNumbers - bound)};
+}
+
 }  // namespace
 
 int64_t n_sequences(const ForwardTensors &tensors) {
@@ -133,6 +146,7 @@ ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
   args.ragged = ragged_of(tensors);
   args.mod_buffers = mod_buffers_of(tensors);
   args.key_ranges = key_ranges_of(tensors, numbers);
+  args.dropout = dropout_of(tensors, numbers);
   return args;
 }
 

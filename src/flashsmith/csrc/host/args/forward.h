@@ -47,6 +47,7 @@ class ForwardTensors {
   const View *seqused_q() const { return given_[10]; }
   const View *seqused_k() const { return given_[11]; }
   const View *key_ranges() const { return given_[12]; }
+  const View *rng_state() const { return given_[13]; }
   // What a user's functions read; the first that is null ends them.
   const View *mod_tensor(int k) const { return given_[kFirstModTensor + static_cast<size_t>(k)]; }
   const View *workspace() const { return given_[kWorkspace]; }

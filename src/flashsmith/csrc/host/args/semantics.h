@@ -29,6 +29,8 @@ inline constexpr std::array kSemanticsArguments = {
              .element = Element::int32, .use = Use::read, .optional = true},
     Argument{.name = "key_ranges", .dims = {},
              .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "rng_state", .dims = {},
+             .element = Element::int64, .use = Use::read, .optional = true},
     Argument{.name = "mod_tensors[0]", .dims = {},
              .element = Element::any, .use = Use::read, .optional = true},
     Argument{.name = "mod_tensors[1]", .dims = {},
@@ -50,7 +52,7 @@ inline constexpr std::array kSemanticsArguments = {
 };
 // clang-format on
 
-constexpr size_t kModTensors = 8;  // where they are in this table
+constexpr size_t kModTensors = 9;  // where they are in this table
 static_assert(kSemanticsArguments.size() == kModTensors + kMostModBuffers + 1,
               "the workspace is the last");
 
@@ -73,6 +75,7 @@ struct Numbers {
   int64_t max_seqlen_q = -1;                    // of sequences of their own lengths; -1: not known
   int64_t score = 0;                            // the hash of the user's functions; 0: none
   int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
+  double dropout_p = 0;                         // the share of weights that are dropped; 0: none
 };
 
 }  // namespace flashsmith

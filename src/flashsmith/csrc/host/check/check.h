@@ -48,6 +48,9 @@ void check_broadcast(const Tensors &tensors, const Argument &argument,
 // One slope a head, or a head of each entry of the batch.
 void check_slopes(const ForwardTensors &tensors);
 
+// A seed and an offset, which lie on the device and are not looked at.
+void check_rng_state(const ForwardTensors &tensors);
+
 // Two ends for every so many queries, of each entry of the batch and head, or of all.
 void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers);
 

@@ -54,6 +54,11 @@ void check_dtype(const Tensors &tensors, const Argument &argument, const TensorV
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
                              << "; it must be int32";
   }
+  if (argument.element == Element::int64) {
+    if (type.code == kDLInt && type.bits == 64 && type.lanes == 1) return;
+    TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
+                             << "; it must be int64";
+  }
   if (!is_type(type, ScalarType::Half) && !is_type(type, ScalarType::BFloat16)) {
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
                              << "; supported are float16 and bfloat16";

@@ -1,4 +1,4 @@
-// Checks of what is there once a sequence or a head: lengths, places and slopes.
+// Checks of what is there once a sequence, a head or a call: lengths, places, slopes and states.
 #include <tvm/ffi/error.h>
 
 #include <cstdint>
@@ -46,6 +46,12 @@ void check_slopes(const ForwardTensors &tensors) {
   TVM_FFI_THROW(ValueError) << "alibi_slopes has shape " << shape_of(*slopes)
                             << "; it must be contiguous and of shape (n_heads) = (" << n_heads
                             << ") or (batch, n_heads) = (" << batch << ", " << n_heads << ")";
+}
+
+void check_rng_state(const ForwardTensors &tensors) {
+  if (const TensorView *state = tensors.rng_state()) {
+    check_vector("rng_state", *state, 2, "seed and offset");
+  }
 }
 
 void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {

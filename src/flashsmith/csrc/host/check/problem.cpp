@@ -85,6 +85,7 @@ void check_variant(const Kernel &kernel, const ForwardTensors &tensors) {
   check("bias", variant.bias, tensors.bias() != nullptr);
   check("sinks", variant.sinks, tensors.sinks() != nullptr);
   check("cu_seqlens or seqused", variant.ragged, tensors.is_ragged());
+  check("rng_state", variant.dropout, tensors.rng_state() != nullptr);
   if (variant.score == 0) {
     check("mod_tensors", false, tensors.mod_tensor(0) != nullptr);
     check("key_ranges", false, tensors.key_ranges() != nullptr);
@@ -118,6 +119,7 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
   });
   check_slopes(forward);
   check_lengths(forward);
+  check_rng_state(forward);
   return problem_of(forward, numbers);
 }
 
@@ -131,6 +133,11 @@ void check_numbers(const Kernel &kernel, const Numbers &numbers) {
   check("window_right", variant.causal, numbers.window_right >= 0, numbers.window_right);
   check("window_left", variant.window, numbers.window_left >= 0, numbers.window_left);
   check("softcap", variant.softcap, numbers.softcap > 0, numbers.softcap);
+  check("dropout_p", variant.dropout, numbers.dropout_p > 0, numbers.dropout_p);
+  if (!(numbers.dropout_p >= 0 && numbers.dropout_p < 1)) {
+    TVM_FFI_THROW(ValueError) << "dropout_p is " << numbers.dropout_p
+                              << "; expected a number from 0 to below 1";
+  }
   if (variant.score != numbers.score) {
     TVM_FFI_THROW(ValueError) << "score is " << numbers.score << ", but " << kernel.name
                               << " computes " << variant.score << " (0: none)";

@@ -21,6 +21,7 @@ struct Variant {
   bool sinks = false;    // each head has one more logit, whose value is zero
   bool ragged = false;   // the entries of the batch have lengths of their own, on the device
   bool padded = false;   // rows of the tensors are shorter than the configuration's d_head
+  bool dropout = false;  // some weights are dropped, at random
   int64_t score = 0;     // the hash of the user's functions; 0: none
 
   constexpr auto operator<=>(const Variant &) const = default;
@@ -75,6 +76,13 @@ struct KeyRanges {
   int entries, rows_per_entry;
 };
 
+// Which weights are dropped (attention/dropout.cuh).
+struct DropoutArgs {
+  const int64_t *__restrict__ rng_state;  // a seed and an offset, on the device
+  uint32_t bounds;  // in either half: a random number below it, of 2^15, drops its weight
+  float scale;      // of the weights that are kept
+};
+
 // What the kernels of every family are told of a call.
 struct ProblemArgs {
   void *__restrict__ O;  // (batch, seq_len_q, n_heads, d_head)
@@ -94,6 +102,7 @@ struct ProblemArgs {
   uint32_t *tiles;  // of sequences with lengths of their own: a table in the workspace
   ModBuffers mod_buffers;
   KeyRanges key_ranges;
+  DropoutArgs dropout;
 };
 
 constexpr int kWarpSize = 32, kWarpgroupSize = 128;

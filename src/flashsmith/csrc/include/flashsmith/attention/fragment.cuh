@@ -22,6 +22,9 @@ constexpr int kFragmentRows = 16, kHalves = 2, kRowsPerHalf = 8, kLanesPerRow = 
 template <int kColumns>
 using Fragment = float[kColumns / 2];
 
+// What the rows of a fragment of scores are; its columns are the other.
+enum class RowsAre : uint8_t { queries, keys };
+
 // The half of the tile that an element lies in, and its column counted from the lane's first.
 FLASHSMITH_HOST_DEVICE constexpr int half_of(int element) { return element / 2 % 2; }
 FLASHSMITH_HOST_DEVICE constexpr int column_of(int element) {

@@ -11,9 +11,6 @@
 
 namespace flashsmith {
 
-// What the rows of a fragment of scores are; its columns are the other.
-enum class RowsAre : uint8_t { queries, keys };
-
 // The scores of a head, changed one by one, in the order of ScoreChanges.
 template <typename value_t, bool kSoftcap, bool kAlibi, bool kBias, typename User,
           typename UserGradient>

@@ -65,6 +65,22 @@ FLASHSMITH_DEVICE uint32_t pack(float low, float high) {
 #endif
 }
 
+// The same of numbers below zero as zeros: cvt.rn.relu.{f16x2,bf16x2}.f32.
+template <typename value_t>
+FLASHSMITH_DEVICE uint32_t pack_positive(float low, float high) {
+#ifdef FLASHSMITH_EMULATOR
+  return pack<value_t>(low < 0.f ? 0.f : low, high < 0.f ? 0.f : high);
+#else
+  uint32_t word;
+  if constexpr (is_half<value_t>) {
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+#endif
+}
+
 // cvt.f32.{f16,bf16}, which is exact.
 template <typename value_t>
 FLASHSMITH_DEVICE float unpack(uint16_t bits) {

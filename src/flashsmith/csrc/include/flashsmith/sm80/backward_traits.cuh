@@ -61,6 +61,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
   using Sequence = SequenceOf<VARIANT.ragged>;
+  using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, has_bias = VARIANT.bias;
   static constexpr bool padded = VARIANT.padded;
   static constexpr bool has_sums = false, split_dK_dV = CFG.split_dK_dV;

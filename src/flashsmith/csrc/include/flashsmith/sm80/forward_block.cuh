@@ -28,6 +28,7 @@ class ForwardBlock {
   const int end_, begin_;  // of the blocks that the tile sees
 
   KVLoader K_loader_, V_loader_;
+  const typename Traits::Dropout dropout_;
   QFragments<Traits> q_;
   OAccumulators<Traits> O_ = {};
   Softmax<Traits> softmax_[Traits::m_tiles];
@@ -48,7 +49,8 @@ class ForwardBlock {
                                     KV_blocks_begin<Traits>(args.problem, sequence_, row_, end_),
                                     end_)),
         K_loader_(loader(Traits::K_offset, args.K, args.K_strides, args.problem.d_qk)),
-        V_loader_(loader(Traits::V_offset, args.V, args.V_strides, args.problem.d_v)) {
+        V_loader_(loader(Traits::V_offset, args.V, args.V_strides, args.problem.d_v)),
+        dropout_(args.problem, head()) {
 #pragma unroll
     for (auto &softmax : softmax_) softmax.start(args.problem.softmax_scale_log2);
   }
@@ -158,6 +160,7 @@ class ForwardBlock {
     }
 
     Softmax<Traits>::template step<kVisit != Visit::plain>(softmax_, S, O_);
+    drop_weights(S, block);
     PFragments<Traits> P;
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) pack_operand<value_t>(P[m], S[m]);
@@ -173,6 +176,14 @@ class ForwardBlock {
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {
       flashsmith::change_scores<Traits>(S[m], args_.problem, sequence_, head(), row_of(m), block);
+    }
+  }
+
+  FLASHSMITH_DEVICE void drop_weights(SAccumulators<Traits> &P, int block) const {
+    if constexpr (!Traits::Dropout::kDrops) return;
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+      flashsmith::drop_weights<Traits>(P[m], args_.problem, dropout_, row_of(m), block);
     }
   }
 

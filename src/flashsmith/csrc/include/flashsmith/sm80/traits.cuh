@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "flashsmith/attention/dropout.cuh"
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/attention/score.cuh"
 #include "flashsmith/attention/sequence.cuh"
@@ -53,6 +54,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   using Score =
       ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
   using Sequence = SequenceOf<VARIANT.ragged>;
+  using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr SoftmaxPolicy softmax = {.fold_scale = CFG.optimized_softmax,
                                             .lazy_rescale_log2 = CFG.optimized_softmax ? 8 : 0,
@@ -82,7 +84,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   // or two, or stops far below.
   static constexpr int kRegistersPerSM = 65536;
   static constexpr int fragment_and_address_registers =
-      24 + 16 * N::m_tiles + (Score::kChanges ? 32 : 0);
+      24 + 16 * N::m_tiles + (Score::kChanges || Dropout::kDrops ? 32 : 0);
   static constexpr int blocks_per_SM =
       kRegistersPerSM / (n_threads * (accumulator_registers + fragment_and_address_registers +
                                       (Q_in_registers ? N::m_tiles * N::QK_fragments * 4 : 0)));

@@ -22,6 +22,7 @@ struct BackwardTraits {
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
   using Sequence = SequenceOf<VARIANT.ragged>;
+  using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr bool has_sums = true;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");

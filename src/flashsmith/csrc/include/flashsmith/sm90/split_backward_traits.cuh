@@ -21,6 +21,7 @@ struct SplitBackwardTraits {
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
   using Sequence = SequenceOf<VARIANT.ragged>;
+  using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr bool has_sums = false;
   static_assert(!VARIANT.bias && VARIANT.score == 0 && !VARIANT.softcap,

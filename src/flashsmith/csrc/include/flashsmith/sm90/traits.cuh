@@ -2,6 +2,7 @@
 // assertion that keeps it sound. flashsmith.configs states the same rules in Python (problems()).
 #pragma once
 
+#include "flashsmith/attention/dropout.cuh"
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/attention/score.cuh"
 #include "flashsmith/attention/sequence.cuh"
@@ -42,6 +43,7 @@ struct KernelTraits {
   using Score =
       ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
   using Sequence = SequenceOf<VARIANT.ragged>;
+  using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;

@@ -1,0 +1,140 @@
+// Which weights are dropped: a random number of each says so, which is a function of the call's
+// state, its entry of the batch, its head, its query and its key. Kernels of any family, forward
+// and backward, so drop the same ones. docs/dropout.md has the reasons.
+//
+// A number is one of the four that a cell has: those of queries q and q + 8 with keys k and k + 8,
+// which lie in one 16 by 16 block. A lane has whole cells, whether the rows of its fragment are
+// queries or keys.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "flashsmith/attention/fragment.cuh"
+#include "flashsmith/attention/score.cuh"
+#include "flashsmith/ptx/memory.cuh"
+#include "flashsmith/ptx/random.cuh"
+#include "flashsmith/ptx/uniform.cuh"
+
+namespace flashsmith {
+
+// kDrops: whether any are dropped.
+template <typename T>
+concept DropoutPolicy = requires(const ProblemArgs &problem, const Head &head) {
+  { T::kDrops } -> std::convertible_to<bool>;
+  T(problem, head);  // of this head
+};
+
+class NoDropout {
+ public:
+  static constexpr bool kDrops = false;
+
+  FLASHSMITH_DEVICE NoDropout(const ProblemArgs &, const Head &) {}
+};
+static_assert(DropoutPolicy<NoDropout>);
+
+// Philox, by Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC '11), section 3.3:
+// 4x32 with ten rounds makes a head's key, 2x32 with seven the numbers of a cell.
+constexpr uint32_t kPhilox4[] = {0xd2511f53, 0xcd9e8d57}, kPhilox2 = 0xd256d193;
+constexpr uint32_t kPhiloxWeyl[] = {0x9e3779b9, 0xbb67ae85};
+constexpr int kHeadRounds = 10, kCellRounds = 7;
+
+// The numbers of a cell: word h has those of query q + 8 h, in its lower half that of key k.
+struct Cell {
+  uint32_t word[2];
+};
+
+class WeightDropout {
+  uint32_t key_, first_;  // the head's key, and its first query's place in the counter
+
+ public:
+  static constexpr bool kDrops = true;
+
+  FLASHSMITH_DEVICE WeightDropout(const ProblemArgs &problem, const Head &head) {
+    const auto *state = reinterpret_cast<const uint32_t *>(problem.dropout.rng_state);
+    uint32_t key[] = {ptx::thread_load_global(state), ptx::thread_load_global(state + 1)};
+    uint32_t counter[] = {ptx::thread_load_global(state + 2), ptx::thread_load_global(state + 3),
+                          static_cast<uint32_t>(head.batch), static_cast<uint32_t>(head.head)};
+#pragma unroll 1
+    for (int round = 0; round < kHeadRounds; round++) {
+      const uint64_t first = static_cast<uint64_t>(kPhilox4[0]) * counter[0];
+      const uint64_t second = static_cast<uint64_t>(kPhilox4[1]) * counter[2];
+      counter[0] = high(second) ^ counter[1] ^ key[0];
+      counter[1] = static_cast<uint32_t>(second);
+      counter[2] = high(first) ^ counter[3] ^ key[1];
+      counter[3] = static_cast<uint32_t>(first);
+      key[0] += kPhiloxWeyl[0];
+      key[1] += kPhiloxWeyl[1];
+    }
+    key_ = ptx::uniform(static_cast<int>(counter[0]));
+    first_ = ptx::uniform(static_cast<int>(counter[1]));
+  }
+
+  // Of the cell at these places among cells, along queries and along keys.
+  FLASHSMITH_DEVICE Cell operator()(int query, int key) const {
+    uint32_t left = key, right = first_ + query;
+#pragma unroll
+    for (int round = 0; round < kCellRounds; round++) {
+      const uint64_t product = static_cast<uint64_t>(kPhilox2) * left;
+      left = high(product) ^ (key_ + round * kPhiloxWeyl[0]) ^ right;
+      right = static_cast<uint32_t>(product);
+    }
+    return {{left, right}};
+  }
+
+ private:
+  static FLASHSMITH_DEVICE uint32_t high(uint64_t product) {
+    return static_cast<uint32_t>(product >> 32);
+  }
+};
+static_assert(DropoutPolicy<WeightDropout>);
+
+// The one that a variant asks for.
+template <bool kDrops>
+using DropoutOf = std::conditional_t<kDrops, WeightDropout, NoDropout>;
+
+// The place among cells of a row or column that is one of the first eight of its 16.
+FLASHSMITH_DEVICE int cell_of(int index) { return (index + index % kRowsPerHalf) / 2; }
+
+// Has `drop` change the weights of a fragment that are dropped. `row`, `column`: of the lane's
+// first element, in the sequence.
+template <RowsAre kRowsAre, int kElements, typename Operation>
+FLASHSMITH_DEVICE void for_each_dropped(float (&P)[kElements], const WeightDropout &dropout,
+                                        uint32_t bounds, int row, int column, Operation drop) {
+  constexpr bool kRowsAreQueries = kRowsAre == RowsAre::queries;
+  constexpr int kBlockElements = 8;  // of 16 columns, which are eight cells apart
+  const int row_cell = cell_of(row), first_cell = cell_of(column);
+#pragma unroll
+  for (int i = 0; i < kElements / 4; i++) {
+    const int first = i / 2 * kBlockElements + i % 2;
+    const int column_cell = first_cell + i / 2 * kRowsPerHalf + i % 2;
+    const Cell cell =
+        kRowsAreQueries ? dropout(row_cell, column_cell) : dropout(column_cell, row_cell);
+#pragma unroll
+    for (int query = 0; query < kHalves; query++) {
+      bool dropped[kHalves];
+      ptx::both_below(dropped, cell.word[query], bounds);
+#pragma unroll
+      for (int key = 0; key < kHalves; key++) {
+        const int row_half = kRowsAreQueries ? query : key;
+        const int column_half = kRowsAreQueries ? key : query;
+        float &weight = P[first + 4 * column_half + 2 * row_half];
+        if (dropped[key]) weight = drop(weight);
+      }
+    }
+  }
+}
+
+// Drops weights of 16 queries and a block of K: they become 0. `row`: of this lane's first element,
+// in the sequence.
+template <typename Traits>
+FLASHSMITH_DEVICE void drop_weights(Fragment<Traits::B_c> &P, const ProblemArgs &problem,
+                                    const typename Traits::Dropout &dropout, int row, int block) {
+  if constexpr (Traits::Dropout::kDrops) {
+    const int column = block * Traits::B_c + first_column(ptx::thread_index());
+    for_each_dropped<RowsAre::queries>(P, dropout, problem.dropout.bounds, row, column,
+                                       [](float) { return 0.f; });
+  }
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,26 @@
+// Comparison of random numbers. PTX ISA, Comparison and Selection Instructions: setp.bf16x2.
+#pragma once
+
+#include "flashsmith/ptx/platform.cuh"
+
+namespace flashsmith::ptx {
+
+// Whether the 15 lower bits of each half of `pair` are less than the same half of `bounds`, which
+// is at most 0x7f80. As BF16 numbers they are in the order of their bits up to there, and beyond
+// are infinity and what compares with nothing.
+FLASHSMITH_DEVICE void both_below(bool (&below)[2], uint32_t pair, uint32_t bounds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  uint32_t low, high;
+  asm("{.reg .pred low, high; .reg .b32 numbers; abs.bf16x2 numbers, %2; "
+      "setp.lt.bf16x2 low|high, numbers, %3; selp.u32 %0, 1, 0, low; selp.u32 %1, 1, 0, high;}"
+      : "=r"(low), "=r"(high)
+      : "r"(pair), "r"(bounds));
+  below[0] = low;
+  below[1] = high;
+#else
+  below[0] = (pair & 0x7fff) < (bounds & 0x7fff);
+  below[1] = (pair & 0x7fff0000) < (bounds & 0x7fff0000);
+#endif
+}
+
+}  // namespace flashsmith::ptx

@@ -1,0 +1,23 @@
+"""The state of a call's dropout, from torch's generators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashsmith.reference.dropout import check_dropout
+
+
+def dropout_keywords(
+    q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None
+) -> dict[str, Any]:
+    """The keywords of a call that drops weights.
+
+    Without a state a new one is drawn from the generator of q's device, by one small kernel on its
+    stream: ``torch.manual_seed`` sets it, and a CUDA graph draws another at every replay.
+    """
+    check_dropout(dropout_p)
+    if rng_state is None and isinstance(q, torch.Tensor):
+        rng_state = torch.empty(2, dtype=torch.int64, device=q.device).random_()
+    return {"dropout_p": dropout_p, "rng_state": rng_state}
