@@ -22,6 +22,7 @@ namespace flashsmith {
 template <typename T>
 concept DropoutPolicy = requires(const ProblemArgs &problem, const Head &head) {
   { T::kDrops } -> std::convertible_to<bool>;
+  T();               // of no head yet
   T(problem, head);  // of this head
 };
 
@@ -29,6 +30,7 @@ class NoDropout {
  public:
   static constexpr bool kDrops = false;
 
+  NoDropout() = default;
   FLASHSMITH_DEVICE NoDropout(const ProblemArgs &, const Head &) {}
 };
 static_assert(DropoutPolicy<NoDropout>);
@@ -45,11 +47,12 @@ struct Cell {
 };
 
 class WeightDropout {
-  uint32_t key_, first_;  // the head's key, and its first query's place in the counter
+  uint32_t key_ = 0, first_ = 0;  // the head's key, and its first query's place in the counter
 
  public:
   static constexpr bool kDrops = true;
 
+  WeightDropout() = default;
   FLASHSMITH_DEVICE WeightDropout(const ProblemArgs &problem, const Head &head) {
     const auto *state = reinterpret_cast<const uint32_t *>(problem.dropout.rng_state);
     uint32_t key[] = {ptx::thread_load_global(state), ptx::thread_load_global(state + 1)};
@@ -134,6 +137,54 @@ FLASHSMITH_DEVICE void drop_weights(Fragment<Traits::B_c> &P, const ProblemArgs 
     const int column = block * Traits::B_c + first_column(ptx::thread_index());
     for_each_dropped<RowsAre::queries>(P, dropout, problem.dropout.bounds, row, column,
                                        [](float) { return 0.f; });
+  }
+}
+
+// ---- the backward, which needs weights that are dropped, too: a minus sign marks them ----
+
+// Marks the dropped weights of a fragment. `row`, `column`: of the lane's first element, in the
+// sequence.
+template <typename Traits, RowsAre kRowsAre, int kElements>
+FLASHSMITH_DEVICE void mark_dropped(float (&P)[kElements], const ProblemArgs &problem,
+                                    const typename Traits::Dropout &dropout, int row, int column) {
+  if constexpr (Traits::Dropout::kDrops) {
+    for_each_dropped<kRowsAre>(P, dropout, problem.dropout.bounds, row, column,
+                               [](float weight) { return -weight; });
+  }
+}
+
+// A weight, marked or not.
+template <typename Traits>
+FLASHSMITH_DEVICE float weight_of(float marked) {
+  return Traits::Dropout::kDrops ? fabsf(marked) : marked;
+}
+
+// The gradient by a weight, of that by what the product with V has of it.
+template <typename Traits>
+FLASHSMITH_DEVICE float kept_gradient(float gradient, float marked, const ProblemArgs &problem) {
+  if constexpr (!Traits::Dropout::kDrops) return gradient;
+  return gradient * (marked < 0.f ? 0.f : problem.dropout.scale);
+}
+
+// What a product of the weights that are kept is multiplied with.
+template <typename Traits>
+FLASHSMITH_DEVICE float scale_of_kept(const ProblemArgs &problem) {
+  if constexpr (!Traits::Dropout::kDrops) return 1.f;
+  return problem.dropout.scale;
+}
+
+// As pack_operand: weights that are dropped become zeros.
+template <typename Traits, int kElements>
+FLASHSMITH_DEVICE void pack_kept(uint32_t (&operand)[kElements / 8][4],
+                                 const float (&marked)[kElements]) {
+  using value_t = typename Traits::value_t;
+  if constexpr (!Traits::Dropout::kDrops) {
+    pack_operand<value_t>(operand, marked);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements / 2; i++) {
+      operand[i / 4][i % 4] = ptx::pack_positive<value_t>(marked[2 * i], marked[2 * i + 1]);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // What every family does with 16 rows when their last block is done: the factor of O, and lse.
 #pragma once
 
+#include "flashsmith/attention/dropout.cuh"
 #include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/memory.cuh"
@@ -26,7 +27,8 @@ FLASHSMITH_DEVICE RowTotal with_sink(const RowTotal &row, const ProblemArgs &pro
 }
 
 // Sets what the lane's rows of O are to be multiplied with, 1 / l, or 0 for a row that has seen
-// nothing, and what makes up for weights that were dropped; and writes the log-sum-exp, if the caller wants it.
+// nothing, and what makes up for weights that were dropped; and writes the log-sum-exp, if the
+// caller wants it.
 template <typename Traits>
 FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Softmax<Traits> &softmax,
                                    const ProblemArgs &problem, const WarpRows &rows) {
@@ -36,7 +38,7 @@ FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Softmax<Trait
   for (int half = 0; half < kHalves; half++) {
     const RowTotal total = with_sink<Traits>(softmax.total(half), problem, rows.head);
     factor[half] = total.sum == 0.f ? 0.f : total.kept / total.sum;
-    if constexpr (Traits::Dropout::kDrops) factor[half] *= problem.dropout.scale;
+    if constexpr (Traits::Dropout::kDrops) factor[half] *= scale_of_kept<Traits>(problem);
     const int row = rows.row + first_row(lane) + half * kRowsPerHalf;
     if (problem.lse != nullptr && lane % kLanesPerRow == 0 && row < sequence.seq_len_q()) {
       const Place place = sequence.queries();

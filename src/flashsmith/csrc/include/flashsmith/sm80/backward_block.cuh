@@ -30,7 +30,8 @@ class BackwardBlock {
   Rows rows_;
   const ptx::shared_address shared_;
   const int A1_, rows_offset_,
-      columns_offset_;  // lanes' places of fragments: see backward_gemm.cuh
+      columns_offset_;                // lanes' places of fragments: see backward_gemm.cuh
+  typename Traits::Dropout dropout_;  // of the visited head
   RowGradients<Traits> first_ = {}, second_ = {};
 
  public:
@@ -48,6 +49,7 @@ class BackwardBlock {
     if (!rows_.is_over(visit)) {
       rows_.load_kept(shared_ + Traits::A1_offset, shared_ + Traits::A2_offset);
       rows_.load_visited(shared_ + kFirstStage, visit);
+      dropout_ = rows_.dropout(visit);
     }
     for (int stage = kFirstStage; !rows_.is_over(visit); stage = after(stage)) {
       const Visit next = rows_.after(visit);
@@ -59,6 +61,7 @@ class BackwardBlock {
         ptx::barrier_sync();
         rows_.load_visited(shared_ + stage, next);
       }
+      if (next.head != visit.head) dropout_ = rows_.dropout(next);
       visit = next;
     }
     const int row = warp_row();
@@ -103,17 +106,19 @@ class BackwardBlock {
     rows_.become_exponents(P, statistics, visit);
     rows_.mask(P, visit, warp_row());
     exponentiate(P);
+    rows_.mark_dropped(P, dropout_, visit, warp_row());
     if constexpr (kSecond) {
-      gemm_with_columns<Traits, kColumns>(second_, P, shared_, B1 + kOther + columns_offset_);
+      gemm_with_columns<Traits, kColumns, true>(second_, P, shared_, B1 + kOther + columns_offset_);
     }
     if constexpr (kFirst) {
       gemm_with_rows<Traits, kColumns>(dS, shared_, A1_ + Traits::A2_offset - Traits::A1_offset,
                                        B1 + kOther + rows_offset_);
+      keep_gradients(dS, P);
       rows_.subtract_delta(dS, statistics, visit);
-      multiply(dS, P);
+      multiply_by_weights(dS, P);
       rows_.store_dbias(dS, visit, warp_row());
       if constexpr (Traits::Score::kHasFactor) multiply_seen(dS, factor);
-      gemm_with_columns<Traits, kColumns>(first_, dS, shared_, B1 + columns_offset_);
+      gemm_with_columns<Traits, kColumns, false>(first_, dS, shared_, B1 + columns_offset_);
     }
   }
 
@@ -125,11 +130,21 @@ class BackwardBlock {
     }
   }
 
-  static FLASHSMITH_DEVICE void multiply(Scores &S, const Scores &factor) {
+  FLASHSMITH_DEVICE void keep_gradients(Scores &dP, const Scores &P) const {
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; i++) S[m][i] *= factor[m][i];
+      for (int i = 0; i < kColumns / 2; i++) {
+        dP[m][i] = kept_gradient<Traits>(dP[m][i], P[m][i], rows_.problem());
+      }
+    }
+  }
+
+  static FLASHSMITH_DEVICE void multiply_by_weights(Scores &S, const Scores &P) {
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; i++) S[m][i] *= weight_of<Traits>(P[m][i]);
     }
   }
 

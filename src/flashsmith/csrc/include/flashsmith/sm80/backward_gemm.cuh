@@ -2,6 +2,7 @@
 // its rows, and with its columns.
 #pragma once
 
+#include "flashsmith/attention/dropout.cuh"
 #include "flashsmith/attention/fragment.cuh"
 #include "flashsmith/ptx/mma.cuh"
 #include "flashsmith/sm80/gemm.cuh"
@@ -73,8 +74,9 @@ FLASHSMITH_DEVICE void gemm_with_rows(Scores<Traits, kColumns> &C, ptx::shared_a
   }
 }
 
-// C += A B, A as a product left it. Fragments are loaded a few products ahead.
-template <typename Traits, int kColumns>
+// C += A B, A as a product left it; kMarked: of weights, those that are kept. Fragments are loaded
+// a few products ahead.
+template <typename Traits, int kColumns, bool kMarked>
 FLASHSMITH_DEVICE void gemm_with_columns(RowGradients<Traits> &C, const Scores<Traits, kColumns> &A,
                                          ptx::shared_address shared, int B) {
   constexpr int kSteps = kColumns / kMmaK, kPairs = Traits::d_head / (2 * kMmaN);
@@ -88,7 +90,11 @@ FLASHSMITH_DEVICE void gemm_with_columns(RowGradients<Traits> &C, const Scores<T
 #pragma unroll
   for (int m = 0; m < Traits::m_tiles; m++) {
     uint32_t operand[kSteps][4];
-    pack_operand<typename Traits::value_t>(operand, A[m]);
+    if constexpr (kMarked) {
+      pack_kept<Traits>(operand, A[m]);
+    } else {
+      pack_operand<typename Traits::value_t>(operand, A[m]);
+    }
 #pragma unroll
     for (int i = 0; i < 4 * kSteps; i++) a[i / 4][m][i % 4] = operand[i / 4][i % 4];
   }

@@ -96,8 +96,8 @@ class BackwardTensors {
   FLASHSMITH_DEVICE void store_dV(const RowGradients<Traits> &dV, ptx::shared_address rows,
                                   int head_kv, int row) const {
     const GradientArgs &own = gradient();
-    store(first_key(own.dV, own.dV_strides, head_kv, row), own.dV_strides.seq, dV, 1.f, rows,
-          sequence.seq_len_k() - row, problem().d_v);
+    store(first_key(own.dV, own.dV_strides, head_kv, row), own.dV_strides.seq, dV,
+          scale_of_kept<Traits>(problem()), rows, sequence.seq_len_k() - row, problem().d_v);
   }
 
   // The statistics of a query's block of kStatisticsRows.

@@ -91,6 +91,22 @@ class KeptKeys {
     }
   }
 
+  FLASHSMITH_DEVICE const ProblemArgs &problem() const { return tensors_.problem(); }
+
+  FLASHSMITH_DEVICE typename Traits::Dropout dropout(const Visit &visit) const {
+    return typename Traits::Dropout(problem(), tensors_.head(visit.head));
+  }
+
+  FLASHSMITH_DEVICE void mark_dropped(Scores &P, const typename Traits::Dropout &dropout,
+                                      const Visit &visit, int row) const {
+    const int lane = ptx::thread_index() % kWarpSize, first = row_ + row + first_row(lane);
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+      flashsmith::mark_dropped<Traits, RowsAre::keys>(P[m], problem(), dropout, first + m * kMmaM,
+                                                      visit.row + first_column(lane));
+    }
+  }
+
   FLASHSMITH_DEVICE void subtract_delta(Scores &dP, ptx::shared_address statistics,
                                         const Visit &visit) const {
     with_statistics(dP, statistics, visit.row, kStatisticsRows,

@@ -93,6 +93,22 @@ class KeptQueries {
     }
   }
 
+  FLASHSMITH_DEVICE const ProblemArgs &problem() const { return tensors_.problem(); }
+
+  FLASHSMITH_DEVICE typename Traits::Dropout dropout(const Visit &) const {
+    return typename Traits::Dropout(problem(), tensors_.head(head_));
+  }
+
+  FLASHSMITH_DEVICE void mark_dropped(Scores &P, const typename Traits::Dropout &dropout,
+                                      const Visit &visit, int row) const {
+    const int lane = ptx::thread_index() % kWarpSize, first = row_ + row + first_row(lane);
+#pragma unroll
+    for (int m = 0; m < Traits::m_tiles; m++) {
+      flashsmith::mark_dropped<Traits, RowsAre::queries>(
+          P[m], problem(), dropout, first + m * kMmaM, visit.row + first_column(lane));
+    }
+  }
+
   FLASHSMITH_DEVICE void subtract_delta(Scores &dP, ptx::shared_address, const Visit &) const {
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {

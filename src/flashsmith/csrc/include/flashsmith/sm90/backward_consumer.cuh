@@ -48,6 +48,7 @@ class BackwardConsumer {
 
   int row_;   // the first query of the block
   int head_;  // of the queries
+  typename Traits::Dropout dropout_;
 
  public:
   FLASHSMITH_DEVICE BackwardConsumer(const Sm90BackwardKernelArgs &args,
@@ -60,7 +61,8 @@ class BackwardConsumer {
         K_(Traits::K_offset + warpgroup * kWgmmaM * Traits::row_bytes),
         V_(Traits::V_offset + warpgroup * kWgmmaM * Traits::row_bytes),
         row_(tile.begin * Traits::B_r),
-        head_(tile.first_head) {}
+        head_(tile.first_head),
+        dropout_(args.problem, {head_, tile.batch}) {}
 
   // Computes dK and dV; both are without their factors.
   FLASHSMITH_DEVICE void run() {
@@ -133,6 +135,7 @@ class BackwardConsumer {
     if (row_ < tile_.end * Traits::B_r) return;
     row_ = tile_.begin * Traits::B_r;
     head_++;
+    dropout_ = typename Traits::Dropout(args_.problem, {head_, tile_.batch});
   }
 
   FLASHSMITH_DEVICE void last_dQ() {
@@ -194,11 +197,20 @@ class BackwardConsumer {
                                       -ptx::bits_float(lse.word[i / 4 * 2 + i % 2])));
       }
     }
+    mark_dropped<Traits, RowsAre::keys>(S_, args_.problem, dropout_, first_key_of_lane(),
+                                        row_ + first_column(warpgroup_lane()));
     ptx::pin_registers(S_);
   }
 
+  FLASHSMITH_DEVICE int first_key_of_warpgroup() const {
+    return ptx::recomputed(tile_.key) + warpgroup_ * kWgmmaM;
+  }
+  FLASHSMITH_DEVICE int first_key_of_lane() const {
+    return first_key_of_warpgroup() + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
+  }
+
   FLASHSMITH_DEVICE void change_and_mask() {
-    const int first_key = ptx::recomputed(tile_.key) + warpgroup_ * kWgmmaM;
+    const int first_key = first_key_of_warpgroup();
     const int key = first_key + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
     const int query = row_ + first_column(warpgroup_lane());
     if constexpr (Traits::Score::kChanges) change_scores(key, query);
@@ -236,12 +248,13 @@ class BackwardConsumer {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int element = group * 8 + i;
+        dP_[element] = kept_gradient<Traits>(dP_[element], S_[element], args_.problem);
         dP_[element] -= ptx::bits_float(delta.word[i / 4 * 2 + i % 2]);
-        dP_[element] *= S_[element] * factor(element);
+        dP_[element] *= weight_of<Traits>(S_[element]) * factor(element);
       }
     }
     pack_operand<value_t>(dS_operand_, dP_);
-    pack_operand<value_t>(P_operand_, S_);
+    pack_kept<Traits>(P_operand_, S_);
 #pragma unroll
     for (int step = 0; step < Traits::query_steps; step++) {
       ptx::pin_registers(dS_operand_[step]);

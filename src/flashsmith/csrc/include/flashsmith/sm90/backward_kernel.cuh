@@ -20,7 +20,7 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
     BackwardConsumer<Traits> consumer(args, tile, warpgroup, position);
     consumer.run();
     store_key_gradient<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v, tile, warpgroup,
-                               consumer.dV(), 1.f);
+                               consumer.dV(), scale_of_kept<Traits>(args.problem));
     store_key_gradient<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk, tile, warpgroup,
                                consumer.dK(), gradient.softmax_scale);
   });

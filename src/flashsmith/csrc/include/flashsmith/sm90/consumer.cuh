@@ -39,6 +39,7 @@ class Consumer {
 
   typename Traits::Sequence sequence_;       // of the tile
   Head head_{};                              // of the tile
+  typename Traits::Dropout dropout_;         // of the tile
   int tile_index_ = 0;                       // of the tile in the order
   int row_ = 0;                              // of this warp's first row in the sequence
   int block_ = 0;                            // of S
@@ -138,6 +139,7 @@ class Consumer {
     row_ = row + warp() * kWarpRows;
     head_ = {tile.head, tile.batch};
     const ProblemArgs &problem = args_.problem;
+    dropout_ = typename Traits::Dropout(problem, head_);
     sequence_ = typename Traits::Sequence(problem, tile.batch);
     const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence_, tile);
     begin_ = begin;
@@ -182,6 +184,7 @@ class Consumer {
     change_scores();
     if (block_ >= masked_from_ || block_ < unmasked_from_) mask_scores();
     softmax_.template step<true>(S_);
+    drop();
   }
 
   // S of this block with O += P V of the one before; then P.
@@ -191,6 +194,7 @@ class Consumer {
     change_scores();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
+    drop();
     finish_values();
     // Before the branch in rescale: in one basic block with the exponentials, it fits in their
     // gaps.
@@ -239,6 +243,7 @@ class Consumer {
     change_scores();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
+    drop();
     pack_operand<value_t>(P_, S_);
     softmax_.rescale(O_);
     values();
@@ -317,6 +322,9 @@ class Consumer {
   FLASHSMITH_DEVICE void change_scores() {
     flashsmith::change_scores<Traits>(S_, args_.problem, sequence_, head_, row_ + first_row(lane()),
                                       block_);
+  }
+  FLASHSMITH_DEVICE void drop() {
+    drop_weights<Traits>(S_, args_.problem, dropout_, row_ + first_row(lane()), block_);
   }
   FLASHSMITH_DEVICE void mask_scores() {
     mask<Traits>(S_, args_.problem, sequence_, row_ + first_row(lane()), block_);

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     dVConsumer<Traits> consumer(args, tile);
     consumer.run();
     store_key_gradient<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v, tile, 0,
-                               consumer.sum(), 1.f);
+                               consumer.sum(), scale_of_kept<Traits>(args.problem));
   } else {
     ptx::increase_registers<Traits::registers.consumer>();
     dKConsumer<Traits> consumer(args, tile);

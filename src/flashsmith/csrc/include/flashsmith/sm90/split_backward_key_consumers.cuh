@@ -83,6 +83,7 @@ class dVConsumer : public KeyConsumer<Traits> {
   KeyOperand<Traits, 0> K_{Memory::K};
   const QueryRange queries_;
   int row_, head_;  // of the queries
+  typename Traits::Dropout dropout_;
 
  public:
   FLASHSMITH_DEVICE dVConsumer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
@@ -90,7 +91,8 @@ class dVConsumer : public KeyConsumer<Traits> {
         queries_(
             queries_of_keys<Traits>(args.problem, tile.sequence, tile.key, tile.key + Traits::B_c)),
         row_(tile.begin * Traits::B_r),
-        head_(tile.first_head) {}
+        head_(tile.first_head),
+        dropout_(args.problem, {head_, tile.batch}) {}
 
   FLASHSMITH_DEVICE void run() {
     if (tile_.n_steps == 0) return;
@@ -131,8 +133,9 @@ class dVConsumer : public KeyConsumer<Traits> {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(scores_);
     become_weights();
-    pack_operand<value_t>(operand_, scores_);
+    pack_operand<value_t>(operand_, scores_);  // marked, for who computes dS
     store_P();
+    if constexpr (Traits::Dropout::kDrops) pack_kept<Traits>(operand_, scores_);
     release_to_cluster<Traits>(Barriers::Q(Q_stage_.buffer).empty);
     advance();
   }
@@ -143,6 +146,7 @@ class dVConsumer : public KeyConsumer<Traits> {
     if (row_ < tile_.end * Traits::B_r) return;
     row_ = tile_.begin * Traits::B_r;
     head_++;
+    dropout_ = typename Traits::Dropout(args_.problem, {head_, tile_.batch});
   }
 
   FLASHSMITH_DEVICE void become_weights() {
@@ -161,6 +165,7 @@ class dVConsumer : public KeyConsumer<Traits> {
     }
 #pragma unroll
     for (int i = 0; i < Traits::B_r / 2; i++) scores_[i] = ptx::exp2_approx(scores_[i]);
+    mark_dropped<Traits, RowsAre::keys>(scores_, args_.problem, dropout_, key, query);
   }
 
   FLASHSMITH_DEVICE void become_exponents() {
@@ -249,19 +254,32 @@ class dKConsumer : public KeyConsumer<Traits> {
     release_to_cluster<Traits>(Barriers::dO(dO_stage_.buffer).empty);
     dO_stage_.advance();
     ptx::mbarrier_wait_parity(Barriers::Q(Q_stage_.buffer).full, Q_stage_.parity);
-    subtract_delta();
+    if constexpr (!Traits::Dropout::kDrops) {
+#pragma unroll
+      for (int group = 0; group < Base::kGroups; group++) subtract_delta(group);
+    }
     multiply_by_P();
     pack_operand<value_t>(operand_, scores_);
 #pragma unroll
     for (int i = 0; i < Traits::query_steps; i++) ptx::pin_registers(operand_[i]);
   }
 
-  FLASHSMITH_DEVICE void subtract_delta() {
+  // Of 16 queries.
+  FLASHSMITH_DEVICE void subtract_delta(int group) {
+    Base::load_statistics(kStatisticsRows, group);
 #pragma unroll
-    for (int group = 0; group < Base::kGroups; group++) {
-      Base::load_statistics(kStatisticsRows, group);
+    for (int i = 0; i < 8; i++) scores_[group * 8 + i] -= Base::statistic(i);
+  }
+
+  // The gradients by the weights of a chunk, with these.
+  template <typename Operation>
+  FLASHSMITH_DEVICE void for_each_weight(const ptx::Chunk &P, int group, Operation operation) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) scores_[group * 8 + i] -= Base::statistic(i);
+    for (int word = 0; word < 4; word++) {
+      const auto low = static_cast<uint16_t>(P.word[word]);
+      const auto high = static_cast<uint16_t>(P.word[word] >> 16);
+      operation(scores_[group * 8 + 2 * word], ptx::unpack<value_t>(low));
+      operation(scores_[group * 8 + 2 * word + 1], ptx::unpack<value_t>(high));
     }
   }
 
@@ -272,13 +290,13 @@ class dKConsumer : public KeyConsumer<Traits> {
     for (int group = 0; group < Base::kGroups; group++) {
       ptx::Chunk P;
       ptx::load_shared_16(P, Base::place_of_P(group));
-#pragma unroll
-      for (int word = 0; word < 4; word++) {
-        const auto low = static_cast<uint16_t>(P.word[word]);
-        const auto high = static_cast<uint16_t>(P.word[word] >> 16);
-        scores_[group * 8 + 2 * word] *= ptx::unpack<value_t>(low);
-        scores_[group * 8 + 2 * word + 1] *= ptx::unpack<value_t>(high);
+      if constexpr (Traits::Dropout::kDrops) {
+        for_each_weight(P, group, [&](float &dP, float marked) {
+          dP = kept_gradient<Traits>(dP, marked, args_.problem);
+        });
+        subtract_delta(group);
       }
+      for_each_weight(P, group, [](float &dP, float marked) { dP *= weight_of<Traits>(marked); });
     }
     // What has been loaded was read before it is overwritten: deltas by a copy.
     ptx::fence_proxy_async();

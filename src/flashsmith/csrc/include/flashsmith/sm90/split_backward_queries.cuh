@@ -125,6 +125,7 @@ class dQConsumer {
   KeyAccumulator<Traits> dQ_;
   ScoreAccumulator<Traits> S_, dP_;  // then P and dS
   ScoreOperand<Traits> dS_operand_;
+  const typename Traits::Dropout dropout_;
   float lse_[kHalves], delta_[kHalves];  // of the lane's rows
 
   RingPosition<Traits::K_stages> K_stage_;
@@ -139,6 +140,7 @@ class dQConsumer {
         warpgroup_(warpgroup),
         Q_(Memory::Q + warpgroup * Traits::tile_bytes),
         dO_(Memory::dO + warpgroup * Traits::tile_bytes),
+        dropout_(args.problem, {tile.head, tile.batch}),
         block_(tile.begin) {}
 
   // Computes dQ, without its factor.
@@ -242,6 +244,8 @@ class dQConsumer {
     }
 #pragma unroll
     for (int i = 0; i < Traits::B_c / 2; i++) S_[i] = ptx::exp2_approx(S_[i]);
+    mark_dropped<Traits, RowsAre::queries>(S_, args_.problem, dropout_, row,
+                                           key + first_column(lane()));
     ptx::pin_registers(S_);
   }
 
@@ -256,7 +260,10 @@ class dQConsumer {
   FLASHSMITH_DEVICE void make_dS() {
     ptx::pin_registers(dP_);
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 2; i++) dP_[i] = S_[i] * (dP_[i] - delta_[half_of(i)]);
+    for (int i = 0; i < Traits::B_c / 2; i++) {
+      const float gradient = kept_gradient<Traits>(dP_[i], S_[i], args_.problem);
+      dP_[i] = weight_of<Traits>(S_[i]) * (gradient - delta_[half_of(i)]);
+    }
     pack_operand<value_t>(dS_operand_, dP_);
 #pragma unroll
     for (int i = 0; i < Traits::B_c / kWgmmaK; i++) ptx::pin_registers(dS_operand_[i]);
