@@ -18,12 +18,18 @@
 
 namespace flashsmith {
 
+// The numbers of a cell: word h has those of query q + 8 h, in its lower half that of key k.
+struct Cell {
+  uint32_t word[2];
+};
+
 // kDrops: whether any are dropped.
 template <typename T>
 concept DropoutPolicy = requires(const ProblemArgs &problem, const Head &head) {
   { T::kDrops } -> std::convertible_to<bool>;
-  T();               // of no head yet
-  T(problem, head);  // of this head
+  T();                                  // of no head yet
+  T(problem, head);                     // of this head
+  { T()(0, 0) } -> std::same_as<Cell>;  // by its place among cells along queries, and along keys
 };
 
 class NoDropout {
@@ -32,19 +38,16 @@ class NoDropout {
 
   NoDropout() = default;
   FLASHSMITH_DEVICE NoDropout(const ProblemArgs &, const Head &) {}
+
+  FLASHSMITH_DEVICE Cell operator()(int, int) const { return {}; }
 };
 static_assert(DropoutPolicy<NoDropout>);
 
 // Philox, by Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC '11), section 3.3:
 // 4x32 with ten rounds makes a head's key, 2x32 with seven the numbers of a cell.
-constexpr uint32_t kPhilox4[] = {0xd2511f53, 0xcd9e8d57}, kPhilox2 = 0xd256d193;
-constexpr uint32_t kPhiloxWeyl[] = {0x9e3779b9, 0xbb67ae85};
+constexpr uint32_t kHeadFactor0 = 0xd2511f53, kHeadFactor1 = 0xcd9e8d57, kCellFactor = 0xd256d193;
+constexpr uint32_t kKeyStep0 = 0x9e3779b9, kKeyStep1 = 0xbb67ae85;
 constexpr int kHeadRounds = 10, kCellRounds = 7;
-
-// The numbers of a cell: word h has those of query q + 8 h, in its lower half that of key k.
-struct Cell {
-  uint32_t word[2];
-};
 
 class WeightDropout {
   uint32_t key_ = 0, first_ = 0;  // the head's key, and its first query's place in the counter
@@ -60,26 +63,25 @@ class WeightDropout {
                           static_cast<uint32_t>(head.batch), static_cast<uint32_t>(head.head)};
 #pragma unroll 1
     for (int round = 0; round < kHeadRounds; round++) {
-      const uint64_t first = static_cast<uint64_t>(kPhilox4[0]) * counter[0];
-      const uint64_t second = static_cast<uint64_t>(kPhilox4[1]) * counter[2];
+      const uint64_t first = static_cast<uint64_t>(kHeadFactor0) * counter[0];
+      const uint64_t second = static_cast<uint64_t>(kHeadFactor1) * counter[2];
       counter[0] = high(second) ^ counter[1] ^ key[0];
       counter[1] = static_cast<uint32_t>(second);
       counter[2] = high(first) ^ counter[3] ^ key[1];
       counter[3] = static_cast<uint32_t>(first);
-      key[0] += kPhiloxWeyl[0];
-      key[1] += kPhiloxWeyl[1];
+      key[0] += kKeyStep0;
+      key[1] += kKeyStep1;
     }
     key_ = ptx::uniform(static_cast<int>(counter[0]));
     first_ = ptx::uniform(static_cast<int>(counter[1]));
   }
 
-  // Of the cell at these places among cells, along queries and along keys.
   FLASHSMITH_DEVICE Cell operator()(int query, int key) const {
     uint32_t left = key, right = first_ + query;
 #pragma unroll
     for (int round = 0; round < kCellRounds; round++) {
-      const uint64_t product = static_cast<uint64_t>(kPhilox2) * left;
-      left = high(product) ^ (key_ + round * kPhiloxWeyl[0]) ^ right;
+      const uint64_t product = static_cast<uint64_t>(kCellFactor) * left;
+      left = high(product) ^ (key_ + round * kKeyStep0) ^ right;
       right = static_cast<uint32_t>(product);
     }
     return {{left, right}};
@@ -99,58 +101,51 @@ using DropoutOf = std::conditional_t<kDrops, WeightDropout, NoDropout>;
 // The place among cells of a row or column that is one of the first eight of its 16.
 FLASHSMITH_DEVICE int cell_of(int index) { return (index + index % kRowsPerHalf) / 2; }
 
-// Has `drop` change the weights of a fragment that are dropped. `row`, `column`: of the lane's
+// Calls `decide(dropped, weight)` for the weights of a fragment. `row`, `column`: of the lane's
 // first element, in the sequence.
-template <RowsAre kRowsAre, int kElements, typename Operation>
-FLASHSMITH_DEVICE void for_each_dropped(float (&P)[kElements], const WeightDropout &dropout,
-                                        uint32_t bounds, int row, int column, Operation drop) {
-  constexpr bool kRowsAreQueries = kRowsAre == RowsAre::queries;
+template <typename Traits, RowsAre kRowsAre, int kElements, typename Decide>
+FLASHSMITH_DEVICE void for_each_weight(float (&P)[kElements], const ProblemArgs &problem,
+                                       const typename Traits::Dropout &dropout, int row, int column,
+                                       Decide decide) {
+  if constexpr (!Traits::Dropout::kDrops) return;
+  constexpr bool kQueries = kRowsAre == RowsAre::queries;
   constexpr int kBlockElements = 8;  // of 16 columns, which are eight cells apart
   const int row_cell = cell_of(row), first_cell = cell_of(column);
 #pragma unroll
   for (int i = 0; i < kElements / 4; i++) {
     const int first = i / 2 * kBlockElements + i % 2;
     const int column_cell = first_cell + i / 2 * kRowsPerHalf + i % 2;
-    const Cell cell =
-        kRowsAreQueries ? dropout(row_cell, column_cell) : dropout(column_cell, row_cell);
+    const Cell cell = dropout(kQueries ? row_cell : column_cell, kQueries ? column_cell : row_cell);
 #pragma unroll
     for (int query = 0; query < kHalves; query++) {
       bool dropped[kHalves];
-      ptx::both_below(dropped, cell.word[query], bounds);
+      ptx::both_below(dropped, cell.word[query], problem.dropout.bounds);
 #pragma unroll
       for (int key = 0; key < kHalves; key++) {
-        const int row_half = kRowsAreQueries ? query : key;
-        const int column_half = kRowsAreQueries ? key : query;
-        float &weight = P[first + 4 * column_half + 2 * row_half];
-        if (dropped[key]) weight = drop(weight);
+        const int row_half = kQueries ? query : key, column_half = kQueries ? key : query;
+        decide(dropped[key], P[first + 4 * column_half + 2 * row_half]);
       }
     }
   }
 }
 
-// Drops weights of 16 queries and a block of K: they become 0. `row`: of this lane's first element,
-// in the sequence.
+// Drops weights of 16 queries. `row`, `column`: as above.
 template <typename Traits>
 FLASHSMITH_DEVICE void drop_weights(Fragment<Traits::B_c> &P, const ProblemArgs &problem,
-                                    const typename Traits::Dropout &dropout, int row, int block) {
-  if constexpr (Traits::Dropout::kDrops) {
-    const int column = block * Traits::B_c + first_column(ptx::thread_index());
-    for_each_dropped<RowsAre::queries>(P, dropout, problem.dropout.bounds, row, column,
-                                       [](float) { return 0.f; });
-  }
+                                    const typename Traits::Dropout &dropout, int row, int column) {
+  for_each_weight<Traits, RowsAre::queries>(
+      P, problem, dropout, row, column,
+      [](bool dropped, float &weight) { weight = dropped ? 0.f : weight; });
 }
 
 // ---- the backward, which needs weights that are dropped, too: a minus sign marks them ----
 
-// Marks the dropped weights of a fragment. `row`, `column`: of the lane's first element, in the
-// sequence.
 template <typename Traits, RowsAre kRowsAre, int kElements>
 FLASHSMITH_DEVICE void mark_dropped(float (&P)[kElements], const ProblemArgs &problem,
                                     const typename Traits::Dropout &dropout, int row, int column) {
-  if constexpr (Traits::Dropout::kDrops) {
-    for_each_dropped<kRowsAre>(P, dropout, problem.dropout.bounds, row, column,
-                               [](float weight) { return -weight; });
-  }
+  for_each_weight<Traits, kRowsAre>(
+      P, problem, dropout, row, column,
+      [](bool dropped, float &weight) { ptx::negate_if(dropped, weight); });
 }
 
 // A weight, marked or not.
@@ -163,7 +158,8 @@ FLASHSMITH_DEVICE float weight_of(float marked) {
 template <typename Traits>
 FLASHSMITH_DEVICE float kept_gradient(float gradient, float marked, const ProblemArgs &problem) {
   if constexpr (!Traits::Dropout::kDrops) return gradient;
-  return gradient * (marked < 0.f ? 0.f : problem.dropout.scale);
+  const float half = .5f * problem.dropout.scale;
+  return gradient * (half + copysignf(half, marked));
 }
 
 // What a product of the weights that are kept is multiplied with.

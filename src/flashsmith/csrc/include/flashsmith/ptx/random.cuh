@@ -1,4 +1,5 @@
-// Comparison of random numbers. PTX ISA, Comparison and Selection Instructions: setp.bf16x2.
+// What random numbers decide. PTX ISA, Comparison and Selection Instructions: setp.bf16x2; Floating
+// Point Instructions: neg.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
@@ -20,6 +21,15 @@ FLASHSMITH_DEVICE void both_below(bool (&below)[2], uint32_t pair, uint32_t boun
 #else
   below[0] = (pair & 0x7fff) < (bounds & 0x7fff);
   below[1] = (pair & 0x7fff0000) < (bounds & 0x7fff0000);
+#endif
+}
+
+// neg.f32 under a predicate: an addition, where a selection would take the pipe of logic.
+FLASHSMITH_DEVICE void negate_if(bool condition, float &value) {
+#ifdef FLASHSMITH_EMULATOR
+  if (condition) value = -value;
+#else
+  if (condition) asm("neg.f32 %0, %0;" : "+f"(value));
 #endif
 }
 

@@ -73,10 +73,13 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
                 "addresses; split_dK_dV makes them less");
 
+  // Whether what is done to scores or weights depends on their places, which takes registers.
+  static constexpr bool knows_positions = Score::kChanges || Dropout::kDrops;
+
   // Scores are in registers for so many visited rows at a time: all of a tile, if that leaves room
-  // for fragments and addresses, and for what changes scores.
+  // for fragments and addresses, and for what places take.
   static constexpr int columns(Gradients gradients) {
-    const int room = Score::kChanges ? 160 : 192;
+    const int room = knows_positions ? 160 : 192;
     return accumulator_registers(CFG, gradients, Score::kHasFactor, N::B_c) <= room
                ? N::B_c
                : kFewestColumns;
@@ -85,7 +88,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   // How many blocks should be resident on a multiprocessor: told so, ptxas uses the registers that
   // this leaves a thread.
   static constexpr int blocks_per_SM(Gradients gradients) {
-    constexpr int kRegistersPerSM = 65536, kFragmentsAndAddresses = Score::kChanges ? 80 : 60;
+    constexpr int kRegistersPerSM = 65536, kFragmentsAndAddresses = knows_positions ? 80 : 60;
     const int registers =
         accumulator_registers(CFG, gradients, Score::kHasFactor, columns(gradients)) +
         kFragmentsAndAddresses;

@@ -180,10 +180,10 @@ class ForwardBlock {
   }
 
   FLASHSMITH_DEVICE void drop_weights(SAccumulators<Traits> &P, int block) const {
-    if constexpr (!Traits::Dropout::kDrops) return;
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {
-      flashsmith::drop_weights<Traits>(P[m], args_.problem, dropout_, row_of(m), block);
+      flashsmith::drop_weights<Traits>(P[m], args_.problem, dropout_, row_of(m),
+                                       block * B_c + first_column(lane()));
     }
   }
 

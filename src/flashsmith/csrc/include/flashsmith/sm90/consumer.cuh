@@ -324,7 +324,8 @@ class Consumer {
                                       block_);
   }
   FLASHSMITH_DEVICE void drop() {
-    drop_weights<Traits>(S_, args_.problem, dropout_, row_ + first_row(lane()), block_);
+    drop_weights<Traits>(S_, args_.problem, dropout_, row_ + first_row(lane()),
+                         block_ * Traits::B_c + first_column(lane()));
   }
   FLASHSMITH_DEVICE void mask_scores() {
     mask<Traits>(S_, args_.problem, sequence_, row_ + first_row(lane()), block_);
