@@ -140,6 +140,8 @@ def _meaning_of(variant: Variant) -> dict[str, Any]:
     if variant.bias:
         meaning["bias"] = torch.randn(2, 1, 70, 90).mul(4).round().div(4).to(torch.bfloat16)
         meaning["bias"][:, :, :, ::7] = -math.inf
+    if variant.dropout:
+        meaning |= {"dropout_p": 0.25, "rng_state": torch.tensor([2**40 + 17, 3])}
     return meaning
 
 

@@ -27,7 +27,10 @@ FAMILIES = {"sm80": SM80, "sm90": SM90}
 BAND = Variant(causal=True, window=True)
 SINGLE = (
     BAND,
-    *map(Variant.from_name, ("softcap", "alibi", "bias", "sinks", "causal+ragged", "padded")),
+    *map(
+        Variant.from_name,
+        ("softcap", "alibi", "bias", "sinks", "causal+ragged", "padded", "causal+dropout"),
+    ),
 )
 KERNELS = [
     *(KernelId(cfg, variant) for cfg in FAMILIES.values() for variant in SINGLE),

@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
+from flashsmith.flash_attn.probabilities import no_weights, signed_weights
 from flashsmith.integrations.arguments import (
     check_dimensions,
     check_types,
     float32,
-    refuse_dropout,
     with_dense_rows,
 )
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
+from flashsmith.ops.dropout import dropout_keywords
+from flashsmith.reference.dropout import check_dropout
 
 Window = tuple[int, int]
 Result = torch.Tensor | tuple[torch.Tensor, ...]
@@ -42,13 +44,36 @@ def call(
         check_flags(
             deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse
         )
-    refuse_dropout("dropout_p", dropout_p)
+    keywords |= dropout(q, dropout_p)
     out, lse = forward(
         q, k, v, with_lse=return_lse or return_attn_probs, deterministic=deterministic, **keywords
     )
     if return_attn_probs:
-        return out, lse, no_probabilities(q)
+        return out, lse, probabilities(q, k, **keywords)
     return (out, lse) if return_lse else out
+
+
+def dropout(
+    q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
+) -> dict[str, Any]:
+    """The keywords of dropout, with a new state where none is given; none where nothing drops."""
+    if type(dropout_p) is float and dropout_p == 0.0:
+        return {}
+    return dropout_keywords(q, dropout_p, rng_state) if check_dropout(dropout_p) else {}
+
+
+def probabilities(
+    q: torch.Tensor, k: torch.Tensor, *, window_size: Window | torch.Tensor, **keywords: Any
+) -> torch.Tensor:
+    """S_dmask, which FlashAttention fills under dropout alone.
+
+    Args:
+        keywords: Others of ``forward``.
+    """
+    if "rng_state" not in keywords:
+        return no_weights(q)
+    softcap = max(keywords.pop("softcap"), 0.0)
+    return signed_weights(q, k, window_size=_sides(window_size), softcap=softcap, **keywords)
 
 
 def forward(
@@ -72,8 +97,7 @@ def forward(
             q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
-        if isinstance(window_size, torch.Tensor):
-            window_size = tuple(window_size.tolist())
+        window_size = _sides(window_size)
         sinks = float32("sinks", sinks)
         result = attend_any_head(
             q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
@@ -94,6 +118,7 @@ def backward(
     softmax_lse: torch.Tensor,
     into: Sequence[torch.Tensor | None],
     dropout_p: float,
+    rng_state: torch.Tensor | None,
     deterministic: bool,
     *,
     causal: bool,
@@ -108,7 +133,8 @@ def backward(
     """
     check_flags(deterministic=deterministic)
     check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
-    refuse_dropout("dropout_p", dropout_p)
+    if check_dropout(dropout_p):
+        keywords |= {"dropout_p": dropout_p, "rng_state": rng_state}
     q, k, v, dout, out = map(with_dense_rows, (q, k, v, dout.detach(), out.detach()))
     run_backward(
         None, dout, None, q, k, v, out, softmax_lse.contiguous(), causal, softmax_scale,
@@ -148,9 +174,9 @@ def unpacked(
     return t.unbind(-3)
 
 
-def no_probabilities(q: torch.Tensor) -> torch.Tensor:
-    """S_dmask, which FlashAttention fills under dropout alone."""
-    return q.new_empty(0)
+def _sides(window_size: Window | torch.Tensor) -> Any:
+    """A window's sides may still be in a tensor."""
+    return tuple(window_size.tolist()) if isinstance(window_size, torch.Tensor) else window_size
 
 
 def _number(length: int | torch.Tensor) -> Any:

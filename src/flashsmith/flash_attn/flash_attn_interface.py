@@ -61,7 +61,8 @@ def flash_attn_func(
     Args:
         q: (batch, seqlen_q, nheads, headdim), float16 or bfloat16.
         k, v: (batch, seqlen_k, nheads_k, headdim); nheads is a multiple of nheads_k.
-        dropout_p: 0.
+        dropout_p: The share of weights that are dropped, below 1; its state comes from torch's
+            generator.
         softmax_scale: None: 1 / sqrt(headdim).
         causal: Query i sees keys up to i + seqlen_k - seqlen_q.
         window_size: (left, right): query i sees keys from i + seqlen_k - seqlen_q - left to
@@ -74,7 +75,8 @@ def flash_attn_func(
 
     Returns:
         out, (batch, seqlen_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse,
-        S_dmask): float32 (batch, nheads, seqlen_q), and an empty tensor, as it is without dropout.
+        S_dmask): float32 (batch, nheads, seqlen_q), and the weights, (batch, nheads, seqlen_q,
+        seqlen_k), negative where they are dropped; without dropout an empty tensor.
     """
     return call(
         q, k, v, dropout_p, deterministic, return_attn_probs,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from flashsmith.flash_attn.calls import backward, forward, no_probabilities, packing
-from flashsmith.integrations.arguments import refuse_dropout
+from flashsmith.flash_attn.calls import backward, dropout, forward, packing, probabilities
+from flashsmith.flash_attn.probabilities import no_weights
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -23,14 +25,30 @@ def _flash_attn_forward(
     alibi_slopes: torch.Tensor | None,
     return_softmax: bool,
 ) -> _Forward:
-    """(out, softmax_lse, S_dmask, rng_state); the last two are for dropout, and hold nothing."""
-    refuse_dropout("dropout_p", dropout_p)
-    out, lse = forward(
-        q, k, v, softmax_scale=softmax_scale, causal=causal,
+    """(out, softmax_lse, S_dmask, rng_state).
+
+    Without dropout the last two hold nothing, and S_dmask does where ``return_softmax`` is off.
+    """
+    return _forward(
+        q, k, v, dropout_p, return_softmax, softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes, with_lse=True,
+        alibi_slopes=alibi_slopes,
     )  # fmt: skip
-    return out, lse, no_probabilities(q), q.new_empty(2, dtype=torch.int64)
+
+
+def _forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    return_softmax: bool,
+    **keywords: Any,
+) -> _Forward:
+    keywords |= dropout(q, dropout_p)
+    out, lse = forward(q, k, v, with_lse=True, **keywords)
+    S_dmask = probabilities(q, k, **keywords) if return_softmax else no_weights(q)
+    state = keywords.get("rng_state")
+    return out, lse, S_dmask, q.new_empty(2, dtype=torch.int64) if state is None else state
 
 
 def _flash_attn_varlen_forward(
@@ -56,19 +74,18 @@ def _flash_attn_varlen_forward(
     num_splits: int = 0,
 ) -> _Forward:
     """As ``_flash_attn_forward``. Rows of out that no query has are 0, as ``zero_tensors`` asks."""
-    refuse_dropout("dropout_p", dropout_p)
     for name, value in (("block_table", block_table), ("leftpad_k", leftpad_k)):
         if value is not None:
             raise NotImplementedError(f"{name} is given; only None is supported yet")
     if num_splits not in (0, 1):
         raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
-    out, lse = forward(
-        q, k, v, **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+    return _forward(
+        q, k, v, dropout_p, return_softmax,
+        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes, seqused_k=seqused_k, with_lse=True,
+        alibi_slopes=alibi_slopes, seqused_k=seqused_k,
     )  # fmt: skip
-    return out, lse, no_probabilities(q), q.new_empty(2, dtype=torch.int64)
 
 
 def _flash_attn_backward(
@@ -94,13 +111,13 @@ def _flash_attn_backward(
     """Writes the gradients into dq, dk and dv.
 
     ``out`` and ``softmax_lse`` may be those of several calls over parts of the keys, merged: dq is
-    then what the keys of this call contribute to the gradient.
+    then what the keys of this call contribute to the gradient. ``rng_state`` is the forward's.
 
     Returns:
         softmax_d, the row sums of dout * out: float32 (batch, nheads, seqlen_q), not rounded up.
     """
     return backward(
-        dout, q, k, v, out, softmax_lse, (dq, dk, dv), dropout_p, deterministic,
+        dout, q, k, v, out, softmax_lse, (dq, dk, dv), dropout_p, rng_state, deterministic,
         softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,
         alibi_slopes=alibi_slopes,
@@ -146,7 +163,7 @@ def _flash_attn_varlen_backward(
             if t is not None:
                 t.zero_()
     return backward(
-        dout, q, k, v, out, softmax_lse, given, dropout_p, deterministic,
+        dout, q, k, v, out, softmax_lse, given, dropout_p, rng_state, deterministic,
         **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,

@@ -7,21 +7,6 @@ from collections.abc import Sequence
 import torch
 
 
-def refuse_dropout(name: str, probability: float) -> None:
-    """Raises unless a dropout probability is 0."""
-    if type(probability) is float and probability == 0.0:
-        return
-    if isinstance(probability, bool) or not isinstance(probability, int | float):
-        raise TypeError(f"{name} is {probability!r}; expected a float from 0 to 1")
-    if not 0 <= probability <= 1:
-        raise ValueError(f"{name} is {probability}; expected a number from 0 to 1")
-    if probability > 0:
-        raise NotImplementedError(
-            f"{name} is {probability}; attention with dropout is not supported yet, only 0: call "
-            "model.eval(), or set the model's attention dropout to 0"
-        )
-
-
 def check_types(**tensors: torch.Tensor) -> None:
     """Raises unless each is a tensor."""
     for name, tensor in tensors.items():

@@ -7,7 +7,6 @@ import torch
 from flashsmith.integrations.arguments import (
     check_dimensions,
     check_heads,
-    refuse_dropout,
     with_dense_rows,
 )
 from flashsmith.integrations.heads import attend_any_head
@@ -36,7 +35,7 @@ def scaled_dot_product_attention(
         value: (batch, heads_kv, seq_len_k, d_v).
         attn_mask: What fits (batch, heads, seq_len_q, seq_len_k) by broadcasting: bool, True where
             a query sees a key; or of query's dtype, added to the scores.
-        dropout_p: 0.
+        dropout_p: The share of weights that are dropped, below 1, in training or not.
         is_causal: Query i sees keys up to i, whatever the lengths are.
         scale: None: 1 / sqrt(d_head).
         enable_gqa: heads may be a multiple of heads_kv.
@@ -44,14 +43,10 @@ def scaled_dot_product_attention(
     Returns:
         (batch, heads, seq_len_q, d_v), in memory (batch, seq_len_q, heads, d_v). A query that sees
         no key gets 0.
-
-    Raises:
-        NotImplementedError: Dropout.
     """
     check_dimensions(_SIZES, query=query, key=key, value=value)
     check_flags(is_causal=is_causal)
     check_heads(enable_gqa, query, key)
-    refuse_dropout("dropout_p", dropout_p)
     if attn_mask is not None and is_causal:
         raise ValueError("attn_mask is given and is_causal is True; pass one of them")
     o = attend_any_head(
@@ -59,6 +54,7 @@ def scaled_dot_product_attention(
         causal=is_causal,
         top_left=is_causal,
         softmax_scale=scale,
+        dropout_p=dropout_p,
         bias=None if attn_mask is None else bias_of(attn_mask, query, key),
     )
     assert isinstance(o, torch.Tensor)

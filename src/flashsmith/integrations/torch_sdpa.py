@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from flashsmith.errors import FlashsmithError
-from flashsmith.integrations.arguments import refuse_dropout
 from flashsmith.ops.attention import attention
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import needs_gradient
+from flashsmith.ops.dropout import dropout_keywords
+from flashsmith.reference.dropout import check_dropout
 
 NAME = "flashsmith"
 
@@ -75,16 +76,18 @@ def _sdpa(
 ) -> tuple[Any, ...]:
     """aten::_scaled_dot_product_flash_attention: (batch, heads, seq_len, d_head), causal from the
     top left. The result lies in memory as query does, which torch.compile relies on."""
-    _refuse(dropout_p, return_debug_mask)
+    _refuse(return_debug_mask)
     out = torch.empty_like(query)
+    dropout = _dropout(query, dropout_p)
     _, lse = _attend(
         *(t.transpose(1, 2) for t in (query, key, value)),
         causal=is_causal,
         top_left=is_causal,
         softmax_scale=scale,
         out=out.transpose(1, 2),
+        **dropout,
     )
-    return out, lse, None, None, query.shape[2], key.shape[2], *_of_dropout(query)
+    return out, lse, None, None, query.shape[2], key.shape[2], *_of_dropout(query, **dropout)
 
 
 def _forward(
@@ -104,7 +107,8 @@ def _forward(
 ) -> _Forward:
     """aten::_flash_attention_forward: (batch, seq_len, heads, d_head) or packed, causal from the
     bottom right."""
-    _refuse(dropout_p, return_debug_mask)
+    _refuse(return_debug_mask)
+    dropout = _dropout(query, dropout_p)
     if needs_gradient(query, key, value):
         _refuse_unknown_to_backward(**options)
     o, lse = _attend(
@@ -115,8 +119,9 @@ def _forward(
         out=out,
         **_packing(cum_seq_q, cum_seq_k, max_q, max_k),
         **_options(**options),
+        **dropout,
     )
-    return o, lse, *_of_dropout(query)
+    return o, lse, *_of_dropout(query, **dropout)
 
 
 def _forward_in_place(out: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
@@ -137,12 +142,12 @@ def _sdpa_backward(
     max_k: int,
     dropout_p: float,
     is_causal: bool,
-    *_of_dropout: torch.Tensor,
+    rng_state: torch.Tensor,
+    _offset: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> _Backward:
     """aten::_scaled_dot_product_flash_attention_backward, of ``_sdpa``. ``out`` and ``logsumexp``
     may be merged from several calls, as context_parallel has them."""
-    refuse_dropout("dropout_p", dropout_p)
     gradients = tuple(torch.empty_like(t) for t in (query, key, value))
     _differentiate(
         [t.transpose(1, 2) for t in (grad_out, query, key, value, out)],
@@ -151,6 +156,7 @@ def _sdpa_backward(
         causal=is_causal,
         top_left=is_causal,
         softmax_scale=scale,
+        **_dropout(query, dropout_p, rng_state),
     )
     return gradients
 
@@ -168,17 +174,18 @@ def _backward(
     max_k: int,
     dropout_p: float,
     is_causal: bool,
-    *_of_dropout: torch.Tensor,
+    rng_state: torch.Tensor,
+    _offset: torch.Tensor | None = None,
     **options: Any,
 ) -> _Backward:
     """aten::_flash_attention_backward, of ``_forward``. Rows that no sequence has are 0."""
-    refuse_dropout("dropout_p", dropout_p)
     packing = _packing(cum_seq_q, cum_seq_k, max_q, max_k)
     make = torch.zeros_like if packing else torch.empty_like
     gradients = tuple(make(t) for t in (query, key, value))
     _differentiate(
         (grad_out, query, key, value, out), logsumexp, gradients,
         causal=is_causal, **packing, **_options(**options),
+        **_dropout(query, dropout_p, rng_state),
     )  # fmt: skip
     return gradients
 
@@ -227,8 +234,17 @@ def _options(
     }
 
 
-def _refuse(dropout_p: float, return_debug_mask: bool) -> None:
-    refuse_dropout("dropout_p", dropout_p)
+def _dropout(
+    query: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
+) -> dict[str, Any]:
+    """The keywords of dropout; torch has states of unsigned numbers."""
+    if not check_dropout(dropout_p):
+        return {}
+    state = None if rng_state is None else rng_state.view(torch.int64)
+    return dropout_keywords(query, dropout_p, state)
+
+
+def _refuse(return_debug_mask: bool) -> None:
     if return_debug_mask:
         raise NotImplementedError("return_debug_mask is True; only False is supported")
 
@@ -272,7 +288,11 @@ def _differentiate(
     )  # fmt: skip
 
 
-def _of_dropout(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """rng_state, offset and debug_mask, which nobody reads without dropout."""
-    state = query.new_empty(2, dtype=torch.uint64)
-    return state, query.new_empty((), dtype=torch.uint64), query.new_empty(0)
+def _of_dropout(
+    query: torch.Tensor, dropout_p: float = 0.0, rng_state: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """rng_state, what nobody reads, and no debug_mask."""
+    unused = query.new_empty((), dtype=torch.uint64), query.new_empty(0)
+    if rng_state is None:
+        return query.new_empty(2, dtype=torch.uint64), *unused
+    return rng_state.view(torch.uint64), *unused

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from flashsmith.integrations.arguments import float32, refuse_dropout, with_dense_rows
+from flashsmith.integrations.arguments import float32, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.integrations.packing import Packing, unpack
 from flashsmith.integrations.sdpa import bias_of
 from flashsmith.integrations.transformers_masks import attention_mask
+from flashsmith.reference.dropout import check_dropout
 
 NAME = "smith"
 
@@ -69,6 +70,7 @@ def attention_forward(
     Args:
         query: (batch, heads, seq_len_q, d_head); key and value with their own heads and length.
         attention_mask: As ``transformers_masks`` makes it; or a caller's own of 4 dimensions.
+        dropout: The share of weights that are dropped, below 1.
         sliding_window: A query sees this many keys up to its own; without ``is_causal``, after its
             own, too.
         s_aux: (heads,): the logits of sinks.
@@ -78,7 +80,7 @@ def attention_forward(
     Returns:
         (batch, seq_len_q, heads, d_v), and None in place of the weights.
     """
-    refuse_dropout("dropout", dropout)
+    check_dropout(dropout, "dropout")
     if keywords.get("cache") is not None:
         raise NotImplementedError("cache is given; a paged cache is not supported yet, only None")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -88,6 +90,7 @@ def attention_forward(
         "softcap": softcap or 0.0,
         "window_size": (-1, -1) if sliding_window is None else (sliding_window - 1,) * 2,
         "sinks": float32("s_aux", s_aux),
+        "dropout_p": dropout,
     }
     query, key = _as_value(query, value), _as_value(key, value)
     mask = attention_mask

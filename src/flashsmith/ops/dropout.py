@@ -8,6 +8,8 @@ import torch
 
 from flashsmith.reference.dropout import check_dropout
 
+_STATES = 1 << 62  # of a seed, and of an offset
+
 
 def dropout_keywords(
     q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None
@@ -19,5 +21,5 @@ def dropout_keywords(
     """
     check_dropout(dropout_p)
     if rng_state is None and isinstance(q, torch.Tensor):
-        rng_state = torch.empty(2, dtype=torch.int64, device=q.device).random_()
+        rng_state = torch.randint(_STATES, (2,), device=q.device)
     return {"dropout_p": dropout_p, "rng_state": rng_state}

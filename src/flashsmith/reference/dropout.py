@@ -101,7 +101,10 @@ def _philox_4x32(counter: list[torch.Tensor], key: list[int]) -> list[torch.Tens
     a, b, c, d = counter
     for i in range(_HEAD_ROUNDS):
         keys = [(word + i * weyl) & _WORD for word, weyl in zip(key, _WEYL, strict=True)]
-        (high_a, low_a), (high_c, low_c) = _product(_MULTIPLIERS[0], a), _product(_MULTIPLIERS[1], c)
+        (high_a, low_a), (high_c, low_c) = (
+            _product(_MULTIPLIERS[0], a),
+            _product(_MULTIPLIERS[1], c),
+        )
         a, b, c, d = high_c ^ b ^ keys[0], low_c, high_a ^ d ^ keys[1], low_a
     return [a, b, c, d]
 

@@ -36,8 +36,8 @@ def reference_gradients(
 
     By the formulas that kernels use (FlashAttention-2, section 3.1, algorithm 2), so that queries
     that see no key give zeros, where torch's own gradient of their softmax is NaN: with P the
-    weights, dP = dO V^T, both without what is dropped, and D the row sums of P dP, dS = P (dP - D + dlse), which then goes back
-    through all that makes a score.
+    weights, dP = dO V^T, and D the row sums of P dP, dS = P (dP - D + dlse), which then goes back
+    through all that makes a score. Dropout takes what it drops out of dP, and of P before V.
 
     Args:
         q, k, v: As ``reference_attention``.

@@ -16,18 +16,19 @@ MIXED_VARIANTS = tuple(
     map(
         Variant.from_name,
         (
-            "causal+window+softcap+alibi+sinks+ragged+padded",
+            "causal+window+softcap+alibi+sinks+ragged+padded+dropout",
             "window+softcap+bias+sinks",
-            "causal+alibi+bias+padded",
+            "causal+alibi+bias+padded+dropout",
             "sinks+ragged+padded",
             "softcap+alibi+ragged",
-            "window",
+            "window+dropout",
         ),
     )
 )
 
 _FAR = 1_000_000  # beyond every key
 _CAPS = (0.5, 5.0, 30.0, 50.0)
+_DROPOUTS = (0.1, 0.5, 0.9)
 _BIASES = ("j", "ij", "hj", "bj", "hij", "bij", "bhij")
 
 
@@ -55,6 +56,7 @@ def _meaning(rng: Random, variant: Variant, config: KernelConfig) -> Meaning:
         sinks=variant.sinks,
         bias=rng.choice(_BIASES) if variant.bias else "",
         top_left=rng.random() < 0.25,
+        dropout=rng.choice(_DROPOUTS) if variant.dropout else 0.0,
     )
 
 

@@ -13,6 +13,7 @@ from flashsmith.reference import (
     Comparison,
     Gradients,
     compare,
+    dropout_scale,
     gradient_allowance,
     gradients_with_rounded_weights,
     reference_gradients,
@@ -99,6 +100,7 @@ def _random_gradients(forward: PreparedCase) -> tuple[torch.Tensor, torch.Tensor
     generator = torch.Generator(o.device).manual_seed(case.seed + 1)
     v = forward.inputs[2].float()
     largest = v.where(v.isfinite(), 0).abs().amax().item() if v.numel() else 0.0
+    largest *= dropout_scale(case.meaning.dropout)
     do = torch.randn(o.shape, generator=generator, device=o.device) * min(1.0, 8 / max(largest, 1))
     return do.to(o.dtype), torch.randn(lse.shape, generator=generator, device=o.device)
 

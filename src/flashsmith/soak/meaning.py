@@ -9,7 +9,7 @@ import torch
 
 from flashsmith.configs import FULL, Variant
 from flashsmith.problem import Problem
-from flashsmith.reference import Packing, Semantics
+from flashsmith.reference import Packing, Semantics, check_dropout
 
 # Of ALiBi: none, steep, and growing with the distance.
 _SLOPES = (0.5, 2.0**-8, 0.0, 40.0, -0.02)
@@ -34,6 +34,7 @@ class Meaning:
         sinks: Whether heads have them.
         bias: Which of its dimensions it has, of b, h, i and j, in this order; the others are 1.
             "": none.
+        dropout: The share of weights that are dropped, by a state of random numbers.
 
     Raises:
         ValueError: A field has a value that no call can have; names the field.
@@ -46,6 +47,7 @@ class Meaning:
     sinks: bool = False
     bias: str = ""
     top_left: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.window_size) < -1 or len(self.window_size) != 2:
@@ -56,6 +58,7 @@ class Meaning:
             raise ValueError(f"alibi is {self.alibi!r}; expected h or bh")
         if self.bias != "".join(d for d in _BIAS_DIMENSIONS if d in self.bias):
             raise ValueError(f"bias is {self.bias!r}; expected some of {_BIAS_DIMENSIONS}")
+        check_dropout(self.dropout, "dropout")
 
     @property
     def variant(self) -> Variant:
@@ -67,6 +70,7 @@ class Meaning:
             alibi=bool(self.alibi),
             sinks=self.sinks,
             bias=bool(self.bias),
+            dropout=self.dropout > 0,
         )
 
     def semantics(
@@ -88,6 +92,8 @@ class Meaning:
             sinks=_some(_SINKS, (heads,), generator) if self.sinks else None,
             bias=self._bias(problem, generator) if self.bias else None,
             top_left=self.top_left,
+            dropout_p=self.dropout,
+            rng_state=_state(generator) if self.dropout > 0 else None,
         )
 
     def _bias(self, problem: Problem, generator: torch.Generator) -> torch.Tensor:
@@ -113,6 +119,11 @@ def _some(
     first = int(torch.randint(len(values), (), generator=generator, device=generator.device))
     places = (torch.arange(math.prod(shape), device=generator.device) + first) % len(values)
     return torch.tensor(values, device=generator.device)[places].view(shape)
+
+
+def _state(generator: torch.Generator) -> torch.Tensor:
+    state = torch.empty(2, dtype=torch.int64, device=generator.device)
+    return state.random_(generator=generator)
 
 
 def weighs_keys(variant: Variant) -> bool:

@@ -1,0 +1,56 @@
+"""S_dmask: the weights of a call, as FlashAttention's tests look at them under dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashsmith.reference import Packing, Semantics, dropout_mask
+from flashsmith.reference.scores import scores, weights
+
+_PACKING = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
+_KERNELS_OWN = ("max_seqlen_q", "max_seqlen_k", "out", "config")
+
+
+def signed_weights(q: torch.Tensor, k: torch.Tensor, **keywords: Any) -> torch.Tensor:
+    """What softmax gives, with a minus sign where dropout drops it, in plain torch.
+
+    It takes memory for all scores, several times, and is for looking at. FlashAttention's is not
+    normalised, but has the sums of the blocks that its kernel has seen.
+
+    Args:
+        q, k: As ``flashsmith.attention`` takes them.
+        keywords: Its keywords, dropout_p above 0 and rng_state among them.
+
+    Returns:
+        (batch, nheads, seqlen_q, seqlen_k), of q's dtype; of packed sequences the longest's, with
+        zeros beyond the others.
+    """
+    q, k = q.detach(), k.detach()
+    packing = Packing(**{name: keywords.pop(name, None) for name in _PACKING})
+    meaning = Semantics(**{n: each for n, each in keywords.items() if n not in _KERNELS_OWN})
+    longest_q = q.shape[1] if packing.cu_seqlens_q is None else keywords["max_seqlen_q"]
+    longest_k = k.shape[1] if packing.cu_seqlens_k is None else keywords["max_seqlen_k"]
+    found = []
+    for sequence in packing.sequences(q, k, meaning):
+        of_q, of_k, own = sequence.of_q(q), sequence.of_k(k), sequence.semantics
+        p = weights(scores(of_q, of_k, own, torch.float32), own)
+        found.append(_signed(p, own).to(q.dtype))
+    whole = q.new_zeros(len(found), q.shape[-2], longest_q, longest_k)
+    for entry, p in zip(whole, found, strict=True):
+        entry[:, : p.shape[2], : p.shape[3]] = p[0]
+    return whole
+
+
+def no_weights(q: torch.Tensor) -> torch.Tensor:
+    """What stands for them without dropout."""
+    return q.new_empty(0)
+
+
+def _signed(p: torch.Tensor, meaning: Semantics) -> torch.Tensor:
+    if meaning.rng_state is None:
+        return p
+    shape, first = p.shape, meaning.dropout_from
+    kept = dropout_mask(meaning.rng_state, meaning.dropout_p, shape, first=first)
+    return torch.where(kept, p, -p)
