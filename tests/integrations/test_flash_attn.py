@@ -242,8 +242,8 @@ def test_room_that_is_not_used_stays() -> None:
 Q = random(1, 5, 2, 16)
 PACKED = random(10, 4, 16)
 CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
-    ("flash_attn_func", (Q, Q, Q, 0.1), {}, NotImplementedError, r"dropout_p is 0\.1"),
-    ("flash_attn_func", (Q, Q, Q, -0.1), {}, ValueError, r"dropout_p is -0\.1; .* 0 to 1"),
+    ("flash_attn_func", (Q, Q, Q, 1.0), {}, ValueError, r"dropout_p is 1\.0; .* 0 to below 1"),
+    ("flash_attn_func", (Q, Q, Q, -0.1), {}, ValueError, r"dropout_p is -0\.1; .* 0 to below 1"),
     ("flash_attn_func", (Q, Q, Q, math.nan), {}, ValueError, "dropout_p is nan"),
     ("flash_attn_func", (Q, Q, Q, "0"), {}, TypeError, "dropout_p is '0'; expected a float"),
     ("flash_attn_func", (Q, Q, Q, True), {}, TypeError, "dropout_p is True; expected a float"),
@@ -270,10 +270,10 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
      {"leftpad_k": CU_Q}, NotImplementedError, "leftpad_k is given"),
     ("_flash_attn_varlen_forward", (PACKED, PACKED, PACKED, CU_Q, CU_Q, 7, 7, 0.0, None, False),
      {"num_splits": 3}, NotImplementedError, "num_splits is 3; only 0 and 1"),
-    ("_flash_attn_forward", (Q, Q, Q, 0.5, None, False, -1, -1, 0.0, None, False), {},
-     NotImplementedError, r"dropout_p is 0\.5"),
+    ("_flash_attn_forward", (Q, Q, Q, 1.5, None, False, -1, -1, 0.0, None, False), {},
+     ValueError, r"dropout_p is 1\.5; .* below 1"),
     ("_flash_attn_backward", (*(Q,) * 9, 0.5, None, False, -1, -1, 0.0, None, False), {},
-     NotImplementedError, r"dropout_p is 0\.5"),
+     ValueError, r"rng_state is None, but dropout_p is 0\.5; expected a tensor of two int64"),
     ("_flash_attn_backward", (*(Q,) * 9, 0.0, None, False, -1, -1, 0.0, None, 1), {}, TypeError,
      "deterministic is 1; expected True"),
     ("_flash_attn_backward", (Q, Q, Q, Q, None, *(Q,) * 4, 0.0, None, False, -1, -1, 0.0, None,

@@ -91,7 +91,7 @@ Q = random(1, 4, 5, 16)
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"query": None}, TypeError, "query is a NoneType; expected a torch.Tensor"),
     ({"key": Q[0]}, ValueError, r"key has shape \(4, 5, 16\); expected 4 dimensions: \(batch, hea"),
-    ({"dropout_p": 0.5}, NotImplementedError, r"dropout_p is 0\.5; attention with dropout"),
+    ({"dropout_p": 1.0}, ValueError, r"dropout_p is 1\.0; expected a number from 0 to below 1"),
     ({"is_causal": 1}, TypeError, "is_causal is 1; expected True or False"),
     ({"enable_gqa": None}, TypeError, "enable_gqa is None; expected True or False"),
     (
@@ -190,7 +190,6 @@ def test_varlen_attn_of_torch_calls_flashsmith(
 @pytest.mark.parametrize(
     ("positional", "options", "words"),
     [
-        ((0.1, False, False), {}, r"dropout_p is 0\.1"),
         ((0.0, False, True), {}, "return_debug_mask is True; only False"),
         ((0.0, False, False), {"block_table": CU}, "block_table is given; paged keys"),
         ((0.0, False, False), {"num_splits": 2}, "num_splits is 2; only 0 and 1"),

@@ -240,9 +240,9 @@ def layer_arguments(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"dropout": 0.1}, NotImplementedError, r"dropout is 0\.1; .* model\.eval\(\)"),
+        ({"dropout": 1}, ValueError, r"dropout is 1; expected a number from 0 to below 1"),
         ({"dropout": "0"}, TypeError, "dropout is '0'; expected a float"),
-        ({"dropout": 2.0}, ValueError, r"dropout is 2\.0; expected a number from 0 to 1"),
+        ({"dropout": 2.0}, ValueError, r"dropout is 2\.0; expected a number from 0 to below 1"),
         ({"cache": object()}, NotImplementedError, "cache is given; a paged cache"),
     ],
 )

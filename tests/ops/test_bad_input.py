@@ -99,7 +99,7 @@ TYPES = [
     case("benchmark", lambda a: {"benchmark": 3}, TypeError, "benchmark is 3", "True or False"),
     case("scale str", lambda a: {"softmax_scale": "1"}, TypeError, "softmax_scale is a str"),
     case("scale bool", lambda a: {"softmax_scale": True}, TypeError, "softmax_scale is a bool"),
-    case("unknown argument", lambda a: {"dropout_p": 0.1}, TypeError, "dropout_p"),
+    case("unknown argument", lambda a: {"dropout": 0.1}, TypeError, "dropout"),
 ]
 DTYPES = [
     *(

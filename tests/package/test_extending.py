@@ -206,11 +206,16 @@ KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 DIFFERENTIABLE = {"sinks", "bias"}
 OF_GRADIENTS = {"backward.py Gradients", "backward.py Wanted", "differentiable.py forward"}
 
+# What is drawn for a call before it is anything's argument.
+OF_DROPOUT = {"dropout_p", "rng_state"}
+DRAWN = {"dropout.py dropout_keywords"}
+
 
 @pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
 def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
     python = {"attention.py attention", "semantics.py Semantics", "extras.py Extras"}
     python |= OF_GRADIENTS if name in DIFFERENTIABLE else set()
+    python |= DRAWN if name in OF_DROPOUT else set()
     assert {*python_places(name), *cxx_places(name)} == python
     assert name in {each.name for each in operators._SCHEMA.arguments}  # to torch.compile
 

@@ -9,8 +9,10 @@ this project. Its tests run as they stand, but for this:
   where a test uses it.
 - Statements that take gradients, or use what came of them, are left out. All other assertions stay.
 - Tests run under ``torch.no_grad()``, because their inputs ask for gradients.
-- Of a test's cases a random sample runs: without dropout and pages, and with no more different
-  kernels in all than asked for. Those are built first, with all processors.
+- Of a test's cases a random sample runs: without pages, and with no more different kernels in all
+  than asked for. Those are built first, with all processors.
+- Weights that a function returns are normalised, unlike those of FlashAttention's kernels, which a
+  helper of the file normalises: it gives them back as they are.
 - Without a GPU the tests are told that the device is the CPU, and the emulator computes.
 
     rewrite.py   the forward part of a file's tests

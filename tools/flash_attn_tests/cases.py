@@ -12,7 +12,6 @@ Case = dict[str, Any]
 
 # The values that flashsmith does not take yet, by parameter.
 _NOT_YET: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "dropout_p": ("with dropout", lambda value: value > 0),
     "paged_kv_block_size": ("with pages", lambda value: value is not None),
 }
 

@@ -17,7 +17,7 @@ from flashsmith.runtime.plan import Plan
 from tools.flash_attn_tests.cases import Case
 
 # What kernels are told apart by, as far as a parameter's name tells.
-_TELLING = ("dtype", "causal", "local", "alibi", "softcap")
+_TELLING = ("dtype", "causal", "local", "alibi", "softcap", "dropout_p")
 
 
 class _Nothing:

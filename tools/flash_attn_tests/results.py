@@ -16,7 +16,7 @@ class Row:
 
     cases: In the file.
     failed: Also cases of which nothing is known, because a worker died for example.
-    assertions: In its code; some may be reached with dropout alone.
+    assertions: In its code; some are reached with dropout alone.
     not_run: How many cases did not run, and why.
     """
 

@@ -11,11 +11,9 @@ from flashsmith.problem import Problem
 FEATURES: tuple[Feature, ...] = (
     *(
         flag(name, name)
-        for name in (
-            *("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded"),
-            "dropout",
-        )
+        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded")
     ),
+    flag("dropout", "dropout"),
     hashed("score", "score"),
 )
 _NO_FEATURE = "full"
@@ -36,8 +34,8 @@ class Variant:
     sinks: each head has one more logit, which has no value.
     ragged: sequences have lengths of their own, on the device.
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
-    dropout: some weights are dropped, at random.
     score: the hash of what the caller's score_mod and mask_mod compute, as a number; 0: none.
+    dropout: some weights are dropped, at random.
     """
 
     causal: bool = False
@@ -48,8 +46,8 @@ class Variant:
     sinks: bool = False
     ragged: bool = False
     padded: bool = False
-    dropout: bool = False
     score: int = 0
+    dropout: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -45,7 +45,7 @@ std::span<const Argument> table_of(const String &operation) {
 // dtype (that of the configuration, float32, int32, or any), what a kernel does with it, and
 // whether it may be None.
 Array<Map<String, String>> arguments(const String &operation) {
-  constexpr const char *kElements[] = {"of_config", "float32", "int32", "any"};
+  constexpr const char *kElements[] = {"of_config", "float32", "int32", "int64", "any"};
   constexpr const char *kUses[] = {"read", "written", "scratch"};
   Array<Map<String, String>> arguments;
   for (const Argument &argument : table_of(operation)) {

@@ -21,8 +21,8 @@ struct Variant {
   bool sinks = false;    // each head has one more logit, whose value is zero
   bool ragged = false;   // the entries of the batch have lengths of their own, on the device
   bool padded = false;   // rows of the tensors are shorter than the configuration's d_head
-  bool dropout = false;  // some weights are dropped, at random
   int64_t score = 0;     // the hash of the user's functions; 0: none
+  bool dropout = false;  // some weights are dropped, at random
 
   constexpr auto operator<=>(const Variant &) const = default;
 };
