@@ -8,69 +8,9 @@
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
-#include "flashsmith/sm90/backward_gemm.cuh"
-#include "flashsmith/sm90/key_tile.cuh"
-#include "flashsmith/sm90/split_backward_pipeline.cuh"
+#include "flashsmith/sm90/split_backward_key_consumer.cuh"
 
 namespace flashsmith::sm90 {
-
-// What both warpgroups do: they keep 64 keys and one sum, and visit tiles of queries.
-template <typename Traits>
-class KeyConsumer {
- protected:
-  using value_t = typename Traits::value_t;
-  using Barriers = dKdVBarriers<Traits>;
-  using Memory = dKdVMemory<Traits>;
-  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
-  static constexpr int kChunkBytes = 16;
-
-  const Sm90BackwardKernelArgs &args_;
-  const KeyTile<Traits> &tile_;
-  KeyAccumulator<Traits> sum_;
-  ScoreAccumulator<Traits> scores_;
-  ScoreOperand<Traits> operand_;
-  ptx::Chunk statistics_;  // of columns 4 k, 4 k + 1, 4 k + 4 and 4 k + 5 of the lane's elements
-  RingPosition<Traits::Q_stages> Q_stage_;
-  RingPosition<Traits::dO_stages> dO_stage_;
-  RingPosition<kPBuffers> P_buffer_;
-
-  FLASHSMITH_DEVICE KeyConsumer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
-      : args_(args), tile_(tile) {
-#pragma unroll
-    for (int i = 0; i < Traits::d_head / 2; i++) sum_[i] = 0.f;
-  }
-
- public:
-  FLASHSMITH_DEVICE const KeyAccumulator<Traits> &sum() const { return sum_; }
-
- protected:
-  static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
-  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
-
-  static FLASHSMITH_DEVICE int place_of_Q(int stage) {
-    return Memory::Q + stage * Traits::tile_bytes;
-  }
-  static FLASHSMITH_DEVICE int place_of_dO(int stage) {
-    return Memory::dO + stage * Traits::tile_bytes;
-  }
-
-  // Of 16 queries of the stage of Q. `first`: the log-sum-exps or the deltas.
-  FLASHSMITH_DEVICE void load_statistics(int first, int group) {
-    ptx::load_shared_16(statistics_, ptx::shared_memory() + Memory::statistics +
-                                         Q_stage_.buffer * kStatisticsBytes + first * 4 +
-                                         group * 64 + lane() % kLanesPerRow * 16);
-  }
-  // That of the query of an element of these 16.
-  FLASHSMITH_DEVICE float statistic(int element) const {
-    return ptx::bits_float(statistics_.word[element / 4 * 2 + element % 2]);
-  }
-
-  // Where the thread's chunk of a buffer of P lies: fragments of both warpgroups are alike.
-  FLASHSMITH_DEVICE ptx::shared_address place_of_P(int chunk) const {
-    return ptx::shared_memory() + Memory::P + P_buffer_.buffer * Memory::kPBytes +
-           (chunk * kWarpgroupSize + thread()) * kChunkBytes;
-  }
-};
 
 // Computes P and dV.
 template <typename Traits>
@@ -264,22 +204,18 @@ class dKConsumer : public KeyConsumer<Traits> {
     for (int i = 0; i < Traits::query_steps; i++) ptx::pin_registers(operand_[i]);
   }
 
-  // Of 16 queries.
   FLASHSMITH_DEVICE void subtract_delta(int group) {
     Base::load_statistics(kStatisticsRows, group);
 #pragma unroll
     for (int i = 0; i < 8; i++) scores_[group * 8 + i] -= Base::statistic(i);
   }
 
-  // The gradients by the weights of a chunk, with these.
-  template <typename Operation>
-  FLASHSMITH_DEVICE void for_each_weight(const ptx::Chunk &P, int group, Operation operation) {
+  FLASHSMITH_DEVICE void keep_gradients(const ptx::Chunk &P, int group) {
 #pragma unroll
-    for (int word = 0; word < 4; word++) {
-      const auto low = static_cast<uint16_t>(P.word[word]);
-      const auto high = static_cast<uint16_t>(P.word[word] >> 16);
-      operation(scores_[group * 8 + 2 * word], ptx::unpack<value_t>(low));
-      operation(scores_[group * 8 + 2 * word + 1], ptx::unpack<value_t>(high));
+    for (int i = 0; i < 8; i++) {
+      const auto marked = static_cast<uint16_t>(P.word[i / 2] >> i % 2 * 16);
+      float &dP = scores_[group * 8 + i];
+      dP = kept_gradient<Traits>(dP, ptx::unpack<value_t>(marked), args_.problem);
     }
   }
 
@@ -291,12 +227,16 @@ class dKConsumer : public KeyConsumer<Traits> {
       ptx::Chunk P;
       ptx::load_shared_16(P, Base::place_of_P(group));
       if constexpr (Traits::Dropout::kDrops) {
-        for_each_weight(P, group, [&](float &dP, float marked) {
-          dP = kept_gradient<Traits>(dP, marked, args_.problem);
-        });
+        keep_gradients(P, group);
         subtract_delta(group);
       }
-      for_each_weight(P, group, [](float &dP, float marked) { dP *= weight_of<Traits>(marked); });
+#pragma unroll
+      for (int word = 0; word < 4; word++) {
+        const auto low = static_cast<uint16_t>(P.word[word]);
+        const auto high = static_cast<uint16_t>(P.word[word] >> 16);
+        scores_[group * 8 + 2 * word] *= weight_of<Traits>(ptx::unpack<value_t>(low));
+        scores_[group * 8 + 2 * word + 1] *= weight_of<Traits>(ptx::unpack<value_t>(high));
+      }
     }
     // What has been loaded was read before it is overwritten: deltas by a copy.
     ptx::fence_proxy_async();
