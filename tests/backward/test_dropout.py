@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-import flashsmith
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.reference import dropout_mask
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import PLAIN, VARIED
-from support.dropout import STATE, P, columns_of, counted
+from support.dropout import BATCH, HEADS, STATE, P, masks_differ
 from support.gradient_calls import call_of
 from support.gradients import assert_near_truth, launch
 from support.semantics import packing_of
 
-HEADS, HEADS_KV = 4, 2
 CONFIGS = PLAIN | {str(cfg): cfg for cfg in VARIED}
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BY_FAMILY = pytest.mark.parametrize("cfg", PLAIN.values(), ids=PLAIN.keys())
@@ -32,45 +28,11 @@ def _built() -> None:
     load_kernels([*of_all, *(KernelId(cfg, PACKED) for cfg in PLAIN.values())], Target.emulator())
 
 
-class Alike:
-    """A call whose weights are all alike, and whose gradients by weights are all 1."""
-
-    def __init__(self, cfg: BackwardKernelConfig, n_q: int, n_k: int) -> None:
-        self.cfg, self.n_k, self.d = cfg, n_k, cfg.d_head
-        dtype = cfg.dtype.to_torch_dtype()
-        self.q, self.do = torch.zeros(2, 2, n_q, HEADS, self.d, dtype=dtype)
-        self.k, self.v = torch.zeros(2, 2, n_k, HEADS_KV, self.d, dtype=dtype)
-        self.lse = torch.full((2, HEADS, n_q), n_k).log()
-
-    def gradients(self) -> Any:
-        return flashsmith.backward(
-            self.cfg, self.do, self.q, self.k, self.v, torch.zeros_like(self.do), self.lse,
-            softmax_scale=1.0, dropout_p=P, rng_state=STATE,
-        )  # fmt: skip
-
-    def count(self, name: str, into: torch.Tensor) -> torch.Tensor:
-        """The gradient `name` with each row of a tensor in a column of its own, in several calls:
-        (batch, heads, rows of the gradient, rows of the tensor)."""
-        rows, parts = into.shape[1], []
-        for first in range(0, rows, self.d):
-            columns = columns_of(rows, self.d, first, into.dtype)
-            into[:] = 0
-            into[..., : columns.shape[1]] = columns[:, None]
-            found = getattr(self.gradients(), name).transpose(1, 2)
-            parts.append(counted(found, self.n_k)[..., : columns.shape[1]])
-        into[:] = 0
-        return torch.cat(parts, -1)
-
-
 @EACH
 def test_each_gradient_has_the_mask(cfg: BackwardKernelConfig) -> None:
     n_q, n_k = 64 + 37, cfg.B_c + 2 * cfg.B_r // 3
-    call, kept = Alike(cfg, n_q, n_k), dropout_mask(STATE, P, (2, HEADS, n_q, n_k)).int()
-    of_keys = kept.view(2, HEADS_KV, -1, n_q, n_k).sum(2).mT
-    assert torch.equal(call.count("v", call.do), of_keys)
-    call.v[..., 0] = call.do[..., 0] = 1  # of every weight the gradient is 1
-    assert torch.equal(call.count("q", call.k), kept)
-    assert torch.equal(call.count("k", call.q), of_keys)
+    kept = dropout_mask(STATE, P, (BATCH, HEADS, n_q, n_k))
+    assert masks_differ(cfg, kept) == []
 
 
 @BY_FAMILY

@@ -14,7 +14,7 @@ from flashsmith.jit import Target
 from flashsmith.reference import Semantics, dropout_mask
 from flashsmith.runtime import load_kernels
 from support import sm80_kernels, sm90_kernels
-from support.dropout import STATE, P, columns_of, counted
+from support.dropout import BATCH, HEADS, STATE, P, counted, kept_by
 from support.semantics import CONFIGS, FAMILIES, assert_right, call, packing_of, tensors_of
 
 # Tiles of other shapes: two fragments a warp, four warpgroups, few keys and not a power of two.
@@ -36,25 +36,10 @@ def _built() -> None:
     load_kernels(list(dict.fromkeys([*of_all, *of_some])), Target.emulator())
 
 
-def dropped_by(cfg: ForwardKernelConfig, n_q: int, n_k: int, **keywords: Any) -> torch.Tensor:
-    """Which weights a kernel keeps, (batch, heads, n_q, n_k); of two samples and four heads."""
-    q, k, v = (torch.zeros_like(t) for t in tensors_of(cfg, n_q, n_k))
-    parts = []
-    for first in range(0, n_k, cfg.d_head):
-        v[:] = 0
-        columns = columns_of(n_k, cfg.d_head, first, v.dtype)
-        v[..., : columns.shape[1]] = columns[:, None]
-        o = flashsmith.forward(cfg, q, k, v, dropout_p=P, rng_state=STATE, **keywords)
-        parts.append(counted(o.transpose(1, 2), n_k)[..., : columns.shape[1]])
-    found = torch.cat(parts, -1)
-    assert ((found == 0) | (found == 1)).all()
-    return found == 1
-
-
 @EACH
 def test_a_kernel_drops_the_weights_that_the_mask_says(cfg: ForwardKernelConfig) -> None:
     n_q, n_k = cfg.B_r + 37, 2 * cfg.B_c + 19
-    assert torch.equal(dropped_by(cfg, n_q, n_k), dropout_mask(STATE, P, (2, 4, n_q, n_k)))
+    assert torch.equal(kept_by(cfg, n_q, n_k), dropout_mask(STATE, P, (BATCH, HEADS, n_q, n_k)))
 
 
 @BY_FAMILY
@@ -64,9 +49,8 @@ def test_packed_sequences_have_the_masks_of_their_numbers(cfg: ForwardKernelConf
     q = torch.zeros(sum(lengths_q), 4, cfg.d_head, dtype=cfg.dtype.to_torch_dtype())
     k = q.new_zeros(sum(lengths_k), 2, cfg.d_head)
     packing = packing_of(lengths_q, lengths_k)
-    v = torch.cat([columns_of(n, n, 0, q.dtype) if n == cfg.d_head else
-                   torch.nn.functional.pad(torch.eye(n, dtype=q.dtype), (0, cfg.d_head - n))
-                   for n in lengths_k])[:, None].repeat(1, 2, 1)  # fmt: skip
+    eyes = [torch.eye(n, cfg.d_head, dtype=q.dtype) for n in lengths_k]
+    v = torch.cat(eyes)[:, None].repeat(1, 2, 1)
     o: Any = flashsmith.forward(
         cfg, q, k, v, dropout_p=P, rng_state=STATE,
         cu_seqlens_q=packing.cu_seqlens_q, cu_seqlens_k=packing.cu_seqlens_k,
