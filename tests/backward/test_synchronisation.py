@@ -20,6 +20,7 @@ KINDS = {
     "sm80": {"barrier_sync", "cp_async_wait_group"},
     "sm90": {"mbarrier_wait_parity"},
     "sm90 split": {"mbarrier_wait_parity"},
+    "sm90 in order": {"wait_global", "release_global", "fence_proxy_async_global"},
 }
 
 

@@ -111,7 +111,15 @@ def test_deterministic_gradients_have_a_kernel_for_them() -> None:
         for capability in (H100, A100, None):
             config = choose_backward(workload(d_head), capability, deterministic=True)
             assert config.is_deterministic
-    assert not choose_backward(workload(64), H100).is_deterministic
+
+
+def test_sums_are_in_order_where_that_is_faster_or_asked_for() -> None:
+    for d_head, seq_len, in_order in ((64, 2048, True), (96, 256, True), (128, 4096, False)):
+        problem = Problem.square(DType.BF16, d_head, batch=1, heads=2, seq_len=seq_len)
+        chosen = choose_backward(Workload(problem, PLAIN), H100)
+        same = choose_backward(Workload(problem, PLAIN), H100, deterministic=True)
+        assert (chosen.is_deterministic, same.family, same.scheme) == (in_order, "sm90", "")
+        assert same == replace(chosen, dQ_in_order=True, persistent=True)  # type: ignore[call-arg]
 
 
 def test_what_no_family_takes_is_refused() -> None:

@@ -28,7 +28,7 @@ VARIANTS = (
     *MIXED_VARIANTS,
 )
 # What no rule chooses: other stages, eight warps, two warpgroups that take no turns, blocks that
-# take tile after tile, no clusters.
+# take tile after tile, with turns at dQ and without, no clusters.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -40,6 +40,8 @@ VARIED = [
         "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent",
         "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
         "+persistent",
+        "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
+        "+persistent+in_order",
         "(FP16, 192, 64, 64, 2): backward+wgmma+split+k_stages_2+v_stages_1+q_stages_2+do_stages_1",
     )
 ]
@@ -53,11 +55,13 @@ def _rule(family: BackwardFamily) -> Iterator[BackwardKernelConfig]:
 
 
 def name_of(config: BackwardKernelConfig) -> str:
-    """Of its family, with the scheme where that has several."""
-    return f"{config.family} {config.scheme}".strip()
+    """Of its family, with the scheme where that has several, and with the order of its sums."""
+    order = "in order" if getattr(config, "dQ_in_order", False) else ""
+    return " ".join(filter(None, (config.family, config.scheme, order)))
 
 
 _OF_FAMILIES = [list(_rule(family)) for family in BACKWARD_FAMILIES]
+_OF_FAMILIES += [[cfg.made_deterministic() for cfg in each] for each in _OF_FAMILIES]
 CONFIGS = list(dict.fromkeys([*(cfg for each in _OF_FAMILIES for cfg in each), *VARIED]))
 # One of each family, of BF16, which has every variant.
 PLAIN = {name_of(each[0]): each[0].for_dtype(DType.BF16) for each in _OF_FAMILIES}

@@ -55,8 +55,8 @@ def get_backward_kernel_configs() -> list[BackwardKernelConfig]:
         with suppress(ValueError):  # not of this family
             config = family.rule(dtype, d_head)
             for length, variant in product(_LENGTHS, VARIANTS):
-                problem = Problem.square(dtype, d_head, 1, 1, length)
-                found.add(config.suited_to(Workload(problem, variant)))
+                workload = Workload(Problem.square(dtype, d_head, 1, 1, length), variant)
+                found |= {c.suited_to(workload) for c in (config, config.made_deterministic())}
     return sorted(found, key=sort_key)
 
 
@@ -73,7 +73,10 @@ def choose_backward(
     d_head = padded_d_head(problem)
     for family in _families_on(capability):
         try:
-            config = family.rule(problem.dtype, d_head).suited_to(workload)
+            config = family.rule(problem.dtype, d_head)
+            if deterministic:
+                config = config.made_deterministic()
+            config = config.suited_to(workload)
             config = config.with_room_for(workload.variant)
         except ValueError as error:
             refusal = error

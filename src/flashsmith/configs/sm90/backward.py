@@ -26,7 +26,7 @@ _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 _BUFFERS_OF_DS = 2
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
-_LONG_ROWS, _FEW_KEYS = 128, 1024  # see suited_to
+_LONG_ROWS, _KEYS_IN_ORDER = 128, 2048  # see suited_to
 _ROOMY = 2  # warpgroups that have registers for more than a plain backward
 _MOST_BESIDE_FUNCTIONS = 96  # elements of a row
 
@@ -36,8 +36,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     """How a backward works: one point of the configuration space, the C++ struct of the same name.
 
     A thread block has one warpgroup that loads, and others that keep 64 keys each and visit the
-    queries. They add up dK and dV in registers; dQ is added up in FP32 in global memory, in an
-    order that differs from run to run, and converted at the end.
+    queries. They add up dK and dV in registers; dQ is added up in FP32 in global memory.
 
     dtype: element type of all tensors; sums and statistics are FP32.
     d_head: head dimension, 64, 96 or 128.
@@ -51,6 +50,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         2: from dV of a block to dP of the next.
     persistent: one block on each multiprocessor works on keys after keys, which it takes from a
         queue in global memory.
+    dQ_in_order: blocks of keys have turns to add to dQ, so that results have the same bits at every
+        run, and the last one converts; else they add in an order that differs, and a kernel of its
+        own converts.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -68,6 +70,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     V_steps_in_registers: int
     turns: int
     persistent: bool
+    dQ_in_order: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -87,6 +90,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         number("v_regs", "V_steps_in_registers", absent=0),
         number("turns", "turns", absent=0),
         flag("persistent", "persistent"),
+        flag("in_order", "dQ_in_order"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(("V_steps_in_registers", "turns"))
 
@@ -100,14 +104,18 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def is_deterministic(self) -> bool:
-        return False
+        return self.dQ_in_order
+
+    def made_deterministic(self) -> Sm90BackwardKernelConfig:
+        return replace(self, dQ_in_order=True)
 
     def suited_to(self, workload: Workload) -> Sm90BackwardKernelConfig:
-        """Persistent blocks save the time between tiles. At d_head 128 they are slower by 2 to 3%
-        where tiles are long and alike."""
-        few_keys = workload.keys_per_query <= _FEW_KEYS
-        persistent = self.d_head < _LONG_ROWS or workload.variant.causal or few_keys
-        return replace(self, persistent=persistent)
+        """Sums in order save what clears and converts them, and lose a few percent where sequences
+        are long. Persistent blocks save the time between tiles; without turns at d_head 128 they
+        are slower by 2 to 3% where tiles are long and alike."""
+        in_order = self.dQ_in_order or workload.keys_per_query <= _KEYS_IN_ORDER
+        persistent = in_order or self.d_head < _LONG_ROWS or workload.variant.causal
+        return replace(self, persistent=persistent, dQ_in_order=in_order)
 
     def with_room_for(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Two warpgroups, and V in shared memory, which leaves registers for derivatives."""
@@ -151,7 +159,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         sums = self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES
         statistics = self.Q_stages * self.B_r * STATISTICS_BYTES
         buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_DS + self.n_warpgroups + 1
-        entries = _TILE_ENTRIES if self.persistent else 0
+        buffers += self.n_warpgroups if self.dQ_in_order else 0
+        entries = _TILE_ENTRIES if self.persistent or self.dQ_in_order else 0
         barriers = 2 * (buffers + entries) * _BARRIER_BYTES
         return elements * ELEMENT_BYTES + sums + statistics + barriers + entries * _ENTRY_BYTES
 

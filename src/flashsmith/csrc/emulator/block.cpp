@@ -24,7 +24,8 @@ unsigned launch_registers(unsigned threads) {
 // The first lane of the warp that waits alone, or nullptr.
 const Thread *lane_waits(const Warp &warp) {
   for (unsigned lane = 0; lane < kLanes; ++lane) {
-    if (warp.threads[lane].waits_for) return &warp.threads[lane];
+    const Thread &thread = warp.threads[lane];
+    if (thread.waits_for || thread.waits_for_word) return &thread;
   }
   return nullptr;
 }
@@ -35,6 +36,8 @@ std::string describe_thread(unsigned warp, unsigned lane) {
 }
 
 }  // namespace
+
+uint64_t Thread::in_grid() const { return block->index * block->launch.threads + index; }
 
 Block::Block(Cluster &cluster, unsigned rank)
     : cluster(cluster),
@@ -69,6 +72,7 @@ Block::Block(Cluster &cluster, unsigned rank)
 }
 
 void Block::start(uint64_t index) {
+  this->index = index;
   const Dim3 grid = launch.grid;
   block_index = {static_cast<unsigned>(index % grid.x),
                  static_cast<unsigned>(index / grid.x % grid.y),
@@ -94,6 +98,7 @@ void Block::start(uint64_t index) {
   for (Thread &thread : threads_) {
     char *top = stacks_.top(thread.index) - thread.index % kStackColours * kStackColourBytes;
     thread.waits_for = nullptr;
+    thread.waits_for_word = nullptr;
     prepare_fiber(thread.fiber, stacks_.bottom(thread.index), top, &Block::fiber_main);
   }
 }
@@ -215,7 +220,10 @@ std::string describe_waiting(const Warp &warp) {
   if (warp.arrived != 0 || (!returned && !alone)) text += " waits at " + warp.step.describe();
   if (alone) {
     text += ", lane " + std::to_string(alone->lane) + " waits at " + alone->waits_at.describe() +
-            " for " + alone->waits_for->describe();
+            " for " +
+            (alone->waits_for
+                 ? alone->waits_for->describe()
+                 : "a word in global memory that is " + std::to_string(*alone->waits_for_word));
   }
   return text;
 }

@@ -27,9 +27,12 @@ struct Thread {
   Block *block;
   Warp *warp;
   unsigned index, lane;
-  const char *stack_limit;              // below it, an instruction reports an overflow
-  const Mbarrier *waits_for = nullptr;  // what the lane alone waits for, ...
-  Step waits_at;                        // ... and where
+  const char *stack_limit;                   // below it, an instruction reports an overflow
+  const Mbarrier *waits_for = nullptr;       // what the lane alone waits for, ...
+  const uint32_t *waits_for_word = nullptr;  // likewise, in global memory
+  Step waits_at;                             // ... and where
+
+  uint64_t in_grid() const;
 };
 
 // The thread whose fiber runs on this host thread. A fiber never moves to another host thread.
@@ -86,6 +89,7 @@ class Block {
   int free_registers = 0;  // of the block, that no thread has
   Counters counters;
   Dim3 block_index;
+  uint64_t index = 0;  // in grid order
   std::vector<Step> sites;
   bool dropped_one = false;
 

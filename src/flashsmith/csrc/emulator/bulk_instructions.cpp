@@ -47,15 +47,23 @@ void bulk_load(void *shared, const void *global, int bytes, void *barrier) {
     const uint32_t destination =
         block.shared.offset(shared, size_t{size}, kBulkRowAlignment, thread.lane);
     const uint32_t offset = offset_of_barrier(block, thread, barrier);
+    follow(block, thread, global, size, GlobalOrder::Use::load);
     block.mbarriers.load(thread, {.row = global, .offset = destination, .bytes = size}, offset);
     ++block.counters.tma_loads;
     block.counters.tma_load_bytes += size;
   });
 }
 
+void bulk_store(void *global, const void *shared, int bytes) {
+  alone({Instruction::bulk_store}, [&](Block &block, Thread &thread) {
+    block.stores.row(thread, GlobalOrder::Use::store, global, shared, bytes);
+  });
+}
+
 void bulk_add(float *global, const void *shared, int bytes) {
-  alone({Instruction::bulk_add},
-        [&](Block &block, Thread &thread) { block.stores.add(thread, global, shared, bytes); });
+  alone({Instruction::bulk_add}, [&](Block &block, Thread &thread) {
+    block.stores.row(thread, GlobalOrder::Use::add, global, shared, bytes);
+  });
 }
 
 void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank) {

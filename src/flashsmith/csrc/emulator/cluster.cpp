@@ -1,5 +1,6 @@
 #include "emulator/cluster.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -7,8 +8,11 @@
 
 namespace flashsmith::emulator {
 
-Cluster::Cluster(const Launch &launch, const Options &options)
-    : launch(launch), options(options), clocks(launch.cluster, launch.threads / kLanes) {
+Cluster::Cluster(const Launch &launch, const Options &options, GlobalOrder &order)
+    : launch(launch),
+      options(options),
+      clocks(launch.cluster, launch.threads / kLanes),
+      order(order) {
   for (unsigned rank = 0; rank < launch.cluster; ++rank) {
     blocks_.push_back(std::make_unique<Block>(*this, rank));
   }
@@ -23,23 +27,43 @@ void Cluster::start(uint64_t index) {
   for (const auto &block : blocks_) block->start(index * blocks_.size() + block->rank);
   arrived_.clear();
   clock_.clear();
+  word_waiters_.clear();
 }
 
 void Cluster::run(uint64_t index) {
   start(index);
-  std::vector<Warp *> order;
+  std::vector<Warp *> warps;
   for (const auto &block : blocks_) {
-    for (Warp &warp : block->warps()) order.push_back(&warp);
+    for (Warp &warp : block->warps()) warps.push_back(&warp);
   }
-  for (live_ = order.size(); live_ > 0;) {
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  for (live_ = warps.size(); live_ > 0;) {
+    for (size_t i = warps.size(); i > 1; --i) std::swap(warps[i - 1], warps[random() % i]);
+    retry_words();
     bool progress = false;
-    for (Warp *warp : order) {
+    for (Warp *warp : warps) {
       if (warp->ready == 0) continue;
       progress = true;
       resume(*warp);
     }
-    if (!progress && live_ > 0) report_deadlock();
+    if (progress || live_ == 0) continue;
+    if (word_waiters_.empty() || !order.wait_beyond(words_version_)) report_deadlock();
+  }
+}
+
+void Cluster::retry_words() {
+  if (word_waiters_.empty() || order.version() == words_version_) return;
+  for (Thread *waiter : word_waiters_) waiter->warp->ready |= 1u << waiter->lane;
+  word_waiters_.clear();
+}
+
+void Cluster::wait_for_word(Thread &thread, const uint32_t *word, uint32_t value) {
+  uint64_t version = 0;
+  while (!order.acquire(thread.in_grid(), word, value, version)) {
+    words_version_ = word_waiters_.empty() ? version : std::min(words_version_, version);
+    word_waiters_.push_back(&thread);
+    thread.waits_for_word = word;
+    suspend(thread);
+    thread.waits_for_word = nullptr;
   }
 }
 

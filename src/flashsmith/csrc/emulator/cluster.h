@@ -10,6 +10,7 @@
 
 #include "emulator/clocks.h"
 #include "emulator/fiber.h"
+#include "emulator/global_order.h"
 #include "emulator/launch.h"
 
 namespace flashsmith::emulator {
@@ -20,7 +21,7 @@ struct Warp;
 
 class Cluster {
  public:
-  Cluster(const Launch &launch, const Options &options);
+  Cluster(const Launch &launch, const Options &options, GlobalOrder &order);
   ~Cluster();
   Cluster(const Cluster &) = delete;
   Cluster &operator=(const Cluster &) = delete;
@@ -36,6 +37,9 @@ class Cluster {
   void arrive(Warp &warp);
   void warp_returned();
 
+  // The thread waits until a word in global memory has the value, and knows what that hands on.
+  void wait_for_word(Thread &thread, const uint32_t *word, uint32_t value);
+
   void yield(Thread &thread);                     // to the scheduler
   bool preempts() { return random() % 32 == 0; }  // lets other warps overtake now and then
   void fail(std::exception_ptr failure) { failure_ = std::move(failure); }
@@ -44,11 +48,13 @@ class Cluster {
   const Launch &launch;
   const Options &options;
   Clocks clocks;
+  GlobalOrder &order;  // of the grid
 
  private:
   void start(uint64_t index);
   void resume(Warp &warp);
   void rethrow_failure();
+  void retry_words();
   void release_all_if_complete();
   [[noreturn]] void report_deadlock();
   uint64_t random() {  // splitmix64
@@ -65,6 +71,8 @@ class Cluster {
   size_t live_ = 0;              // warps that have not returned
   std::vector<Warp *> arrived_;  // at the barrier
   Clocks::Published clock_;      // what they release
+  std::vector<Thread *> word_waiters_;
+  uint64_t words_version_ = 0;  // when the first of them looked
 };
 
 }  // namespace flashsmith::emulator

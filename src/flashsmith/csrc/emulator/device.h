@@ -6,10 +6,12 @@
 // plain memory accesses and cp.async, and lets them be checked and counted as the hardware issues
 // them. Functions marked "thread" are executed by any lane alone, whatever the others do.
 //
-// What goes unnoticed: order in global memory; a wgmma_fence that is missing after registers were
-// written, if an earlier one has come since the last wgmma_wait_group; ordinary reads of registers
-// that wgmma overwrites; a wait for a phase two back, whose parity is the same; a single word
-// loaded from shared memory that is used too late (plain arithmetic is not seen).
+// What goes unnoticed: order in global memory, but of bulk copies of bytes in a row among each
+// other (and there, that a bulk_load is overwritten before it has read); a wgmma_fence that is
+// missing after registers were written, if an earlier one has come since the last wgmma_wait_group;
+// ordinary reads of registers that wgmma overwrites; a wait for a phase two back, whose parity is
+// the same; a single word loaded from shared memory that is used too late (plain arithmetic is not
+// seen).
 #pragma once
 
 #include <cstdint>
@@ -96,6 +98,16 @@ void thread_load_global(void *registers, const void *global, int bytes);   // 1,
 void thread_store_global(void *global, const void *registers, int bytes);  // 4, 8 or 16
 uint32_t thread_atomic_add(void *global, uint32_t value);  // atom.global.add.u32: the old value
 
+// ---- words in global memory, between blocks; thread. Sites that fault injection can drop. ----
+
+// st.release.gpu.global: who finds this value comes after what the thread has done, and after bulk
+// copies that it has waited for.
+void release_global(uint32_t *word, uint32_t value, Where where);
+// ld.acquire.gpu.global until the word has this value.
+void wait_global(const uint32_t *word, uint32_t value, Where where);
+// Before bulk copies may come after what the thread has found in words.
+void fence_proxy_async_global(Where where);
+
 // ---- mbarriers; thread. Sites that fault injection can drop. ----
 
 // The 8 bytes in shared memory that name it belong to the mbarrier from its initialisation on.
@@ -113,7 +125,10 @@ void fence_proxy_async(Where where);    // before bulk copies and wgmma may see 
 // cp.async.bulk.shared::cluster.global: bytes in a row, as tma_load brings a box.
 void bulk_load(void *shared, const void *global, int bytes, void *barrier);
 
-// cp.reduce.async.bulk.global.shared::cta.add.f32: as tma_store; the numbers are added one by one
+// cp.async.bulk.global.shared::cta: bytes in a row, as tma_store.
+void bulk_store(void *global, const void *shared, int bytes);
+
+// cp.reduce.async.bulk.global.shared::cta.add.f32: as bulk_store; the numbers are added one by one
 // to what other threads and blocks add, too.
 void bulk_add(float *global, const void *shared, int bytes);
 

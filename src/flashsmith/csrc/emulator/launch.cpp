@@ -34,6 +34,7 @@ struct Grid {
   const Launch &launch;
   const Options &options;
   const uint64_t clusters;
+  GlobalOrder order;
   std::atomic<uint64_t> next{0};
   std::atomic<bool> failed{false};
 
@@ -71,13 +72,17 @@ void Grid::work() {
   const DefaultFloatingPoint floating_point;
   uint64_t index = 0;
   try {
-    Cluster cluster(launch, options);
+    Cluster cluster(launch, options, order);
     // They are handed out in order: those before a failed one have all been started.
     while (!failed && (index = next++) < clusters) cluster.run(index);
     for (const auto &block : cluster.blocks()) merge(*block);
+  } catch (const GlobalOrder::Abandoned &) {
+    // Another block's fault is what stops this one.
   } catch (...) {
     record(index, std::current_exception());
+    order.abandon();
   }
+  order.worker_ended();
 }
 
 void check(const Launch &launch, const Options &options) {
@@ -135,18 +140,19 @@ namespace {
 // What one grid showed, in any order; sets `dropped_one` if it ran the site that is dropped.
 Report run(const Launch &launch, const Options &options, bool &dropped_one) {
   check(launch, options);
-  Grid grid{.launch = launch,
-            .options = options,
-            .clusters = uint64_t{launch.grid.x / launch.cluster} * launch.grid.y * launch.grid.z};
-
+  const uint64_t clusters =
+      uint64_t{launch.grid.x / launch.cluster} * launch.grid.y * launch.grid.z;
   uint64_t workers = options.workers > 0 ? static_cast<uint64_t>(options.workers)
                                          : std::max(1u, std::thread::hardware_concurrency());
-  workers = std::min(workers, grid.clusters);
+  workers = std::min(workers, clusters);
+  Grid grid{
+      .launch = launch, .options = options, .clusters = clusters, .order = GlobalOrder(workers)};
   std::vector<std::thread> others;
   try {
     for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });
   } catch (const std::system_error &) {
     // No more threads to be had: those that there are do the work.
+    for (uint64_t i = others.size() + 1; i < workers; ++i) grid.order.worker_ended();
   }
   grid.work();
   for (std::thread &other : others) other.join();

@@ -91,7 +91,8 @@ void land_box(uint8_t *shared, const BulkLoad &load) {
 }
 
 // Other blocks, on other host threads, add to the same numbers.
-void add_floats(float *sums, const std::vector<uint8_t> &bytes) {
+void add_floats(void *row, const std::vector<uint8_t> &bytes) {
+  auto *sums = static_cast<float *>(row);
   for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
     float value;
     std::memcpy(&value, &bytes[i * sizeof(float)], sizeof value);
@@ -132,6 +133,13 @@ void check_row(GlobalMemory &memory, const void *row, int bytes, GlobalMemory::U
   memory.check(row, static_cast<size_t>(bytes), kBulkRowAlignment, use, lane);
 }
 
+uint64_t follow(Block &block, Thread &thread, const void *row, size_t bytes, GlobalOrder::Use use) {
+  std::string conflict;
+  const uint64_t copy = block.cluster.order.begin(thread.in_grid(), row, bytes, use, conflict);
+  if (!conflict.empty()) throw Problem{thread.lane, conflict};
+  return copy;
+}
+
 void land(Block &block, const BulkLoad &load, unsigned component, uint32_t epoch) {
   uint8_t *shared = block.shared.data();
   if (load.row) {
@@ -161,12 +169,18 @@ void BulkStores::store(Thread &thread, const TensorMap &map, const void *shared,
   issue(thread, store);
 }
 
-void BulkStores::add(Thread &thread, float *sums, const void *shared, int bytes) {
-  check_row(block_.global, sums, bytes, GlobalMemory::Use::store, thread.lane);
+void BulkStores::row(Thread &thread, GlobalOrder::Use use, void *global, const void *shared,
+                     int bytes) {
+  check_row(block_.global, global, bytes, GlobalMemory::Use::store, thread.lane);
   const auto size = static_cast<uint32_t>(bytes);
   const uint32_t offset =
       block_.shared.offset(shared, size_t{size}, kBulkRowAlignment, thread.lane);
-  issue(thread, {.sums = sums, .offset = offset, .size = size});
+  const bool adds = use == GlobalOrder::Use::add;
+  issue(thread, {.instruction = adds ? Instruction::bulk_add : Instruction::bulk_store,
+                 .row = global,
+                 .copy = follow(block_, thread, global, size, use),
+                 .offset = offset,
+                 .size = size});
 }
 
 void BulkStores::issue(Thread &thread, Store store) {
@@ -186,7 +200,9 @@ void BulkStores::wait(Thread &thread, unsigned pending, bool read_only) {
   for (Store &store : mine.stores) {
     if (store.group >= covered) break;
     if (store.bytes.empty()) read(thread, store, epoch);
-    if (!read_only) write(store);
+    if (read_only) continue;
+    write(store);
+    if (store.row) block_.cluster.order.complete(thread.in_grid(), store.copy);
   }
   block_.clocks.acquire(warp, thread.lane, component, epoch);
   if (!read_only) {
@@ -198,7 +214,7 @@ void BulkStores::read(Thread &thread, Store &store, uint32_t epoch) {
   block_.shared.read({.component = block_.clocks.store(thread.warp->index),
                       .epoch = epoch,
                       .ordered = store.ordered.data(),
-                      .instruction = store.instruction(),
+                      .instruction = store.instruction,
                       .warp = thread.warp->index,
                       .lane = thread.lane},
                      store.offset, store.size);
@@ -207,7 +223,11 @@ void BulkStores::read(Thread &thread, Store &store, uint32_t epoch) {
 }
 
 void BulkStores::write(const Store &store) {
-  if (store.sums) return add_floats(store.sums, store.bytes);
+  if (store.instruction == Instruction::bulk_add) return add_floats(store.row, store.bytes);
+  if (store.instruction == Instruction::bulk_store) {
+    std::memcpy(store.row, store.bytes.data(), store.bytes.size());
+    return;
+  }
   const TensorMap &map = store.map;
   each_row(map, store.coordinates, [&](const Row &row) {
     if (row.bytes == 0) return;
@@ -223,7 +243,7 @@ Instruction BulkStores::unread(const Thread &thread) const {
   const auto found = threads_.find(thread.index);
   if (found == threads_.end()) return Instruction::none;
   for (const Store &store : found->second.stores) {
-    if (store.bytes.empty()) return store.instruction();
+    if (store.bytes.empty()) return store.instruction;
   }
   return Instruction::none;
 }

@@ -7,6 +7,7 @@
 
 #include "emulator/clocks.h"
 #include "emulator/global_memory.h"
+#include "emulator/global_order.h"
 #include "emulator/instruction.h"
 #include "emulator/tensor_map.h"
 
@@ -33,6 +34,10 @@ void land(Block &block, const BulkLoad &load, unsigned component, uint32_t epoch
 void check_row(GlobalMemory &memory, const void *row, int bytes, GlobalMemory::Use use,
                unsigned lane);
 
+// A copy of bytes in a row begins: its number among the thread's. Throws a Problem unless it is
+// ordered after all others that it must not meet.
+uint64_t follow(Block &block, Thread &thread, const void *row, size_t bytes, GlobalOrder::Use use);
+
 // Stores are read at the first wait of their thread that covers them, and written, or added, at the
 // first that waits for that, or at the block's end.
 class BulkStores {
@@ -41,7 +46,8 @@ class BulkStores {
 
   void start_block() { threads_.clear(); }
   void store(Thread &thread, const TensorMap &map, const void *shared, const int *coordinates);
-  void add(Thread &thread, float *sums, const void *shared, int bytes);
+  // Of bytes in a row, which are written or added.
+  void row(Thread &thread, GlobalOrder::Use use, void *global, const void *shared, int bytes);
   void commit(unsigned thread) { ++threads_[thread].groups; }
   void wait(Thread &thread, unsigned pending, bool read_only);
   Instruction unread(const Thread &thread) const;  // none: all have been read
@@ -51,16 +57,14 @@ class BulkStores {
   struct Store {
     TensorMap map{};
     int coordinates[kMaxTensorRank] = {};
-    float *sums = nullptr;  // what is added to; null: the box at the coordinates is written
-    uint32_t offset = 0;    // in shared memory
-    uint32_t size = 0;      // in bytes
+    Instruction instruction = Instruction::tma_store;
+    void *row = nullptr;  // what is written or added to, where that is not a box
+    uint64_t copy = 0;    // its number among those of the thread in global memory
+    uint32_t offset = 0;  // in shared memory
+    uint32_t size = 0;    // in bytes
     uint64_t group = 0;
     Clocks::Published ordered{};   // what the store is ordered after
     std::vector<uint8_t> bytes{};  // once read
-
-    Instruction instruction() const {
-      return sums ? Instruction::bulk_add : Instruction::tma_store;
-    }
   };
   struct Stores {
     uint64_t groups = 0;  // committed so far

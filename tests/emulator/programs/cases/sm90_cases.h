@@ -17,7 +17,7 @@ namespace cases {
 struct Sm90Case {
   const char *name;
   void (*kernel)();
-  unsigned threads = 128, cluster = 1;
+  unsigned threads = 128, cluster = 1, blocks = cluster;
 };
 using Sm90Cases = std::vector<Sm90Case>;
 
@@ -25,6 +25,7 @@ using Sm90Cases = std::vector<Sm90Case>;
 Sm90Cases copy_cases();
 Sm90Cases load_cases();
 Sm90Cases sum_cases();
+Sm90Cases order_cases();
 Sm90Cases wgmma_cases();
 Sm90Cases cluster_cases();
 

@@ -9,7 +9,7 @@ void sm90_faults(uint64_t seed) {
   std::vector<Launch> launches;
   const auto add = [&](const Sm90Case &test) {
     launches.push_back({.kernel = test.name,
-                        .grid = {test.cluster, 1, 1},
+                        .grid = {test.blocks, 1, 1},
                         .threads = test.threads,
                         .shared_memory_bytes = sm90::kSharedBytes,
                         .memory = {{tensors.input, sizeof tensors.input, "input", false},
@@ -20,6 +20,7 @@ void sm90_faults(uint64_t seed) {
   for (const Sm90Case &test : copy_cases()) add(test);
   for (const Sm90Case &test : load_cases()) add(test);
   for (const Sm90Case &test : sum_cases()) add(test);
+  for (const Sm90Case &test : order_cases()) add(test);
   for (const Sm90Case &test : wgmma_cases()) add(test);
   for (const Sm90Case &test : cluster_cases()) add(test);
   print_faults(launches, seed);

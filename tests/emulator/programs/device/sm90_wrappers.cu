@@ -106,10 +106,14 @@ __global__ void __launch_bounds__(384, 1)
       tma_store(map, tile, 0, 1, 2);
       tma_store(map, tile, 0, 1, 2, 3);
       tma_store(map, tile, 0, 1, 2, 3, 4);
+      wait_global(counter, 1);
+      fence_proxy_async_global();
+      bulk_store(sums, tile, 1024);
       bulk_add(sums, tile, 1024);
       tma_store_commit_group();
       tma_store_wait_group_read<0>();
       tma_store_wait_group<0>();
+      release_global(counter, 2);
     }
   }
 }

@@ -49,6 +49,58 @@ struct AddRows {
   }
 };
 
+// Blocks store and add their terms one after the other.
+struct AddInTurn {
+  static constexpr int kThreads = 32, kBlocks = 6, kTile = 1040;
+
+  const float *terms;  // (block, count)
+  float *sums;
+  uint32_t *turn;
+  int count;
+
+  FLASHSMITH_DEVICE void operator()() const {
+    if (thread_index() != 0) return;
+    const shared_address barrier = shared_memory(), row = shared_memory() + kTile;
+    const int block = block_index_x();
+    mbarrier_init(barrier, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(barrier, count * 4);
+    bulk_load(row, terms + block * count, count * 4, barrier);
+    mbarrier_wait_parity(barrier, 0);
+    if (block == 0) {
+      bulk_store(sums, row, count * 4);
+    } else {
+      wait_global(turn, block);
+      fence_proxy_async_global();
+      bulk_add(sums, row, count * 4);
+    }
+    tma_store_commit_group();
+    tma_store_wait_group<0>();
+    release_global(turn, block + 1);
+  }
+};
+
+// Each term is lost in the one before, unless that comes later.
+inline void check_order(Results &results, int count) {
+  const auto size = static_cast<size_t>(count);
+  Buffer<float> terms(size * AddInTurn::kBlocks), sums(size, NAN);
+  Buffer<uint32_t> turn(4, 0);
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const float large = i / size % 2 == 0 ? 1.f : -1.f;
+    terms[i] = large * 0x1p30f + static_cast<float>(i % 7 + i / size);
+  }
+  run(AddInTurn{terms.data(), sums.data(), turn.data(), count},
+      {.shared_bytes = AddInTurn::kTile + count * 4, .blocks = AddInTurn::kBlocks}, terms, sums,
+      turn);
+  int wrong = 0;
+  for (size_t i = 0; i < size; ++i) {
+    float expected = terms[i];
+    for (size_t block = 1; block < AddInTurn::kBlocks; ++block) expected += terms[block * size + i];
+    wrong += sums[i] != expected;
+  }
+  results.check(wrong == 0, "%d of %d sums in turn are wrong", wrong, count);
+}
+
 // Whole numbers, so that their order makes no difference.
 inline void check_count(Results &results, int count) {
   Random random(7);
@@ -70,6 +122,7 @@ inline void check_count(Results &results, int count) {
 
 inline void check(Results &results) {
   for (int count : {4, 12, 128, 4096}) check_count(results, count);
+  for (int count : {4, 4096}) check_order(results, count);
 }
 
 }  // namespace wrappers::sums

@@ -21,10 +21,16 @@ class Sm90Backward final : public BackwardKernel {
   // Behind what every backward has in the workspace. The launch of the statistics, which is there
   // where there are queries, clears it.
   bool has_queue(const ForwardProblem &problem) const {
-    return config_.persistent && !problem.is_empty();
+    return n_tile_entries(config_) > 0 && !problem.is_empty();
   }
   int64_t gradient_bytes(const BackwardTensors &tensors) const {
     return gradient_workspace_bytes(tensors.forward(), config_.d_head);
+  }
+  // And behind the queue, how far sums have come.
+  int64_t n_turns(const BackwardTensors &tensors) const {
+    if (!config_.dQ_in_order) return 0;
+    const ForwardTensors forward = tensors.forward();
+    return all_statistics_blocks(forward) * forward.q().size(kHead) * dQ_parts(config_);
   }
   uint32_t *queue(const BackwardTensors &tensors) const {
     char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
@@ -37,6 +43,14 @@ class Sm90Backward final : public BackwardKernel {
   }
   int blocks_per_head(const ForwardProblem &problem) const {
     return (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
+  }
+
+  // Of k. Blocks of a head that have turns wait for each other the less the more heads there are.
+  int heads_per_group(const ForwardProblem &problem, int multiprocessors) const {
+    constexpr int kLeastWithTurns = 8;
+    if (!variant.causal && !config_.dQ_in_order) return 1;
+    return heads_that_fill(multiprocessors, blocks_per_head(problem), heads_of_k(problem),
+                           config_.dQ_in_order ? kLeastWithTurns : 1);
   }
 
   // Of blocks of keys.
@@ -78,12 +92,12 @@ class Sm90Backward final : public BackwardKernel {
             int multiprocessors) const override {
     check_gradient_grid(problem);
     Plan plan{.launches = {}, .workspace_bytes = gradient_bytes(tensors)};
-    if (has_queue(problem)) plan.workspace_bytes += sizeof(uint32_t);
+    if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
     add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
       plan.launches.push_back(main(problem, multiprocessors));
     }
-    if (!problem.is_empty()) plan.launches.push_back(conversion(problem));
+    if (kernels_.conversion && !problem.is_empty()) plan.launches.push_back(conversion(problem));
     return plan;
   }
 
@@ -91,10 +105,12 @@ class Sm90Backward final : public BackwardKernel {
                             const Numbers &numbers) const override {
     Sm90BackwardKernelArgs args = sm90_gradient_arguments(config_, variant, tensors, problem,
                                                           numbers, config_.B_c, config_.d_head);
-    if (has_queue(problem)) args.gradient.queue = queue(tensors);
-    const int multiprocessors = multiprocessors_of(tensors.forward().q().device());
+    if (has_queue(problem)) {
+      args.gradient.queue = queue(tensors);
+      args.gradient.summed = queue(tensors) + 1;
+    }
     args.heads_per_group =
-        heads_per_group(variant, blocks_per_head(problem), heads_of_k(problem), multiprocessors);
+        heads_per_group(problem, multiprocessors_of(tensors.forward().q().device()));
     return KernelArguments(args);
   }
 };

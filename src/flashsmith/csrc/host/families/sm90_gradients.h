@@ -2,6 +2,8 @@
 // their kernels are told.
 #pragma once
 
+#include <algorithm>
+
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/backward_kernel.h"
 #include "host/tensor_map.h"
@@ -17,17 +19,16 @@ inline void check_gradient_layout(const BackwardTensors &tensors, bool ragged) {
   });
 }
 
-// Where tiles of a head take differently long, so many heads that their tiles fill the GPU, and
-// groups are alike. With fewer, the longest tiles of the last group start too late to end with the
-// others; with more, less of what they read and add up is in L2.
-inline int heads_per_group(const Variant &variant, int tiles_per_head, int n_heads,
-                           int multiprocessors) {
+// The heads that start together, at least so many, where tiles of a head take differently long:
+// such that their tiles fill the GPU, and groups are alike. With fewer, the longest tiles of the
+// last group start too late to end with the others; with more, less of what they read and add up is
+// in L2.
+inline int heads_that_fill(int multiprocessors, int tiles_per_head, int n_heads, int least = 1) {
   constexpr double kFull = 0.95;
-  if (!variant.causal) return 1;
   const double enough = kFull * multiprocessors;
-  int group = 1;
-  while (group < n_heads && (group * tiles_per_head < enough || n_heads % group)) group++;
-  return group;
+  int heads = std::min(least, n_heads);
+  while (heads < n_heads && (heads * tiles_per_head < enough || n_heads % heads)) heads++;
+  return heads;
 }
 
 // key_rows: of a box of K or V. d_sums: see gradient_args.

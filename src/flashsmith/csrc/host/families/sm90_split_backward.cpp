@@ -70,7 +70,8 @@ class Sm90SplitBackward final : public BackwardKernel {
         sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0);
     const int multiprocessors = multiprocessors_of(tensors.forward().q().device());
     const auto group = [&](int tiles, int heads) {
-      return heads_per_group(variant, tiles, heads * problem.batch, multiprocessors);
+      if (!variant.causal) return 1;
+      return heads_that_fill(multiprocessors, tiles, heads * problem.batch);
     };
     args.heads_per_group = group(key_tiles(problem), problem.n_heads_kv);
     args.query_heads_per_group = group(query_tiles(problem), problem.n_heads);

@@ -19,11 +19,13 @@ struct GradientArgs {
   void *__restrict__ dbias;    // (batch, n_heads, seq_len_q, seq_len_k), contiguous, or null
 
   // The workspace (attention/row_statistics.cuh). `sums`: dQ in fp32 where blocks of keys add to
-  // it, in blocks of kStatisticsRows * d_head; else null.
+  // it, in blocks of kStatisticsRows * d_head; else null. `summed`: where they add in order, how
+  // many blocks of keys, from the first on, have had their turn at each part of a block's sums.
   float *statistics;
   float *sums;
-  // How many tiles blocks have drawn from the queue, beside one each: 0 after the statistics. Null:
-  // they draw none.
+  uint32_t *summed;
+  // How many tiles blocks have drawn from the queue (key_tile_queue.cuh): 0 after the statistics.
+  // Null: they draw none.
   uint32_t *queue;
   // Blocks of rows of a head: all, and those of one entry of the tensors' batch; and whether
   // sequences share one entry.

@@ -23,6 +23,9 @@ constexpr int kStatisticsFloats = 2 * kStatisticsRows;  // of a block
 constexpr int kStatisticsBytes = kStatisticsFloats * static_cast<int>(sizeof(float));
 constexpr int kStatisticsThreads = 128;
 
+// How dQ is added up in memory: it is not, or by blocks of keys in any order, or in theirs.
+enum class Sums { none, in_any_order, in_order };
+
 // Where a row's value lies among its block's.
 FLASHSMITH_HOST_DEVICE constexpr int statistics_place(int row) {
   return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
@@ -48,6 +51,13 @@ template <int kDHead>
 FLASHSMITH_DEVICE float *sums_of(const GradientArgs &args, int block, int head) {
   const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
   return args.sums + place * kStatisticsRows * kDHead;
+}
+
+// And how far they are summed up, part by part.
+template <int kParts>
+FLASHSMITH_DEVICE uint32_t *summed_of(const GradientArgs &args, int block, int head) {
+  const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
+  return args.summed + place * kParts;
 }
 
 // The sum of the products of two chunks of eight elements.
@@ -91,7 +101,7 @@ class StatisticsBlock {
   FLASHSMITH_DEVICE void run() const {
     if (row_ >= sequence_.seq_len_q()) return;
     const int block = first_statistics_block(args_, sequence_, batch_) + ptx::block_index_x();
-    if constexpr (Traits::has_sums) clear(sums_of<Traits::d_head>(args_, block, head_));
+    start_sums(block);
     constexpr int kTogether = kChunks <= 2 ? kPasses : kPasses / 2;  // as registers allow
     float *out = statistics_of(args_, block, head_);
 #pragma unroll
@@ -154,6 +164,42 @@ class StatisticsBlock {
     }
     ptx::thread_store_global_4(place, ptx::float_bits(lse));
     ptx::thread_store_global_4(place + kStatisticsRows, ptx::float_bits(delta));
+  }
+
+  // Where blocks of keys have turns the first one stores, and nothing is to be cleared.
+  FLASHSMITH_DEVICE void start_sums(int block) const {
+    if constexpr (Traits::sums == Sums::in_any_order) {
+      clear(sums_of<Traits::d_head>(args_, block, head_));
+    } else if constexpr (Traits::sums == Sums::in_order) {
+      uint32_t *summed = summed_of<Traits::dQ_parts>(args_, block, head_);
+      const int part = ptx::thread_index();
+      if (part < Traits::dQ_parts) ptx::thread_store_global_4(summed + part, 0);
+      if (!sees_keys()) clear_dQ();
+    }
+  }
+
+  // Whether any block of keys has a part in dQ of these queries.
+  FLASHSMITH_DEVICE bool sees_keys() const {
+    using Mask = typename Traits::Mask;
+    const int last_row = row_ + kStatisticsRows - 1;
+    return Mask::first(problem_, sequence_, row_) <=
+           Mask::last(problem_, sequence_, last_row, sequence_.seq_len_k() - 1);
+  }
+
+  FLASHSMITH_DEVICE void clear_dQ() const {
+    const Place place = sequence_.queries();
+    const TensorStrides &strides = args_.dQ_strides;
+    const int n_rows = sequence_.seq_len_q() - row_;
+    auto *first = static_cast<value_t *>(args_.dQ) + place.batch * strides.batch +
+                  head_ * strides.head + (place.row + row_) * strides.seq;
+    const int lane = ptx::thread_index() % kLanes;
+    for (int row = ptx::thread_index() / kLanes; row < kStatisticsRows && row < n_rows;
+         row += kRowsAtOnce) {
+      for (int element = lane * kChunkElements; element < problem_.d_qk;
+           element += kLanes * kChunkElements) {
+        ptx::thread_store_global_16(first + row * strides.seq + element, ptx::Chunk{});
+      }
+    }
   }
 
   static FLASHSMITH_DEVICE void clear(float *sums) {

@@ -27,4 +27,14 @@ FLASHSMITH_DEVICE void fence_proxy_async(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
+// fence.proxy.async of global memory: bulk copies that come after find there what the thread knows
+// others to have written.
+FLASHSMITH_DEVICE void fence_proxy_async_global(FLASHSMITH_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::fence_proxy_async_global(where);
+#else
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 }  // namespace flashsmith::ptx

@@ -164,4 +164,29 @@ FLASHSMITH_DEVICE uint32_t thread_atomic_add(uint32_t *destination, uint32_t val
 #endif
 }
 
+// ---- between blocks: words by which one hands on to another ----
+
+// st.release.gpu: who finds this value finds all that the thread has written, by bulk copies that
+// it has waited for, too.
+FLASHSMITH_DEVICE void release_global(uint32_t *word, uint32_t value FLASHSMITH_LAST_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::release_global(word, value, where);
+#else
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+#endif
+}
+
+// ld.acquire.gpu until the word has this value. Nobody may write it but a thread that goes on
+// whether this one does or not.
+FLASHSMITH_DEVICE void wait_global(const uint32_t *word, uint32_t value FLASHSMITH_LAST_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wait_global(word, value, where);
+#else
+  uint32_t found;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(word) : "memory");
+  } while (found != value);
+#endif
+}
+
 }  // namespace flashsmith::ptx

@@ -22,8 +22,20 @@ FLASHSMITH_DEVICE void bulk_load(shared_address destination, const void *source,
 #endif
 }
 
+// cp.async.bulk: the bytes at `source` go to `destination`. Belongs to a group of the thread's, as
+// a tma_store does (tma.cuh).
+FLASHSMITH_DEVICE void bulk_store(void *destination, shared_address source, int bytes) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::bulk_store(destination, pointer(source), bytes);
+#else
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination),
+               "r"(source), "r"(bytes)
+               : "memory");
+#endif
+}
+
 // cp.reduce.async.bulk, add: each FP32 number at `source` is added to one at `destination`, by
-// itself. Belongs to a group of the thread's, as a tma_store does (tma.cuh).
+// itself. As bulk_store.
 FLASHSMITH_DEVICE void bulk_add(float *destination, shared_address source, int bytes) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::bulk_add(destination, pointer(source), bytes);

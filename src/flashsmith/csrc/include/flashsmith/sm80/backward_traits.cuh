@@ -64,7 +64,8 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, has_bias = VARIANT.bias;
   static constexpr bool padded = VARIANT.padded;
-  static constexpr bool has_sums = false, split_dK_dV = CFG.split_dK_dV;
+  static constexpr bool split_dK_dV = CFG.split_dK_dV;
+  static constexpr Sums sums = Sums::none;
   static constexpr int n_threads = threads_per_block(CFG);
 
   static constexpr int kFewestColumns = 32;

@@ -24,6 +24,7 @@ struct Sm90BackwardKernelConfig {
   int V_steps_in_registers;
   int turns;
   bool persistent;
+  bool dQ_in_order;
 
   constexpr auto operator<=>(const Sm90BackwardKernelConfig &) const = default;
 };
@@ -44,7 +45,8 @@ struct Sm90BackwardKernelArgs {
 
 typedef void (*sm90_backward_kernel_fn)(const Sm90BackwardKernelArgs);
 
-// The launches of one call, in their order. `sinks`: null where no variant has them.
+// The launches of one call, in their order. `sinks`: null where no variant has them; `conversion`:
+// where the last block of keys converts.
 struct Sm90BackwardKernels {
   sm90_backward_kernel_fn statistics, sinks, main, conversion;
 };
@@ -69,20 +71,28 @@ constexpr int dQ_columns(const Sm90BackwardKernelConfig &cfg) {
   return cfg.d_head % cfg.n_warpgroups == 0 && share % map_columns(cfg) == 0 ? share : cfg.d_head;
 }
 
+// Of a block's dQ, which are added up each by itself.
+constexpr int dQ_parts(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head / dQ_columns(cfg); }
+
 constexpr int kDSBuffers = 2;
 
-// Entries that tell the warps of a persistent block its next tiles.
+// Entries that tell the warps of a block the tiles that it draws.
 constexpr int kTileEntries = 2, kEntryBytes = 4;
 
 constexpr int n_tile_entries(const Sm90BackwardKernelConfig &cfg) {
-  return cfg.persistent ? kTileEntries : 0;
+  return cfg.persistent || cfg.dQ_in_order ? kTileEntries : 0;
 }
 
-// Pairs of barriers, full and empty: of each stage of Q and dO, of the buffers of dS and of dQ, of
-// K with V, and of entries.
+// Buffers into which sums of dQ come back: those from which they are added.
+constexpr int n_sum_buffers(const Sm90BackwardKernelConfig &cfg) {
+  return cfg.dQ_in_order ? cfg.n_warpgroups : 0;
+}
+
+// Pairs of barriers, full and empty: of each stage of Q and dO, of the buffers of dS and of dQ, on
+// its way out and back, of K with V, and of entries.
 constexpr int n_barriers(const Sm90BackwardKernelConfig &cfg) {
-  return 2 *
-         (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + 1 + n_tile_entries(cfg));
+  return 2 * (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + n_sum_buffers(cfg) +
+              1 + n_tile_entries(cfg));
 }
 
 // Tiles of K, V, Q and dO, dS of a block, FP32 dQ of each warpgroup, statistics, barriers and

@@ -6,36 +6,25 @@
 // softmax of one runs under the products of the other.
 #pragma once
 
-#include "flashsmith/sm90/backward_gemm.cuh"
-#include "flashsmith/sm90/backward_pipeline.cuh"
-#include "flashsmith/sm90/backward_staging.cuh"
-#include "flashsmith/sm90/key_tile.cuh"
+#include "flashsmith/sm90/backward_dQ.cuh"
 
 namespace flashsmith::sm90 {
-
-// Where a warpgroup is in its rings, from tile to tile.
-template <typename Traits>
-struct ConsumerPosition {
-  RingPosition<Traits::Q_stages> Q;
-  RingPosition<Traits::dO_stages> dO;
-  RingPosition<1> keys;
-  unsigned step = 0;  // the block of queries, of those of all heads and tiles
-  int dQ_parity = 0;
-};
 
 template <typename Traits>
 class BackwardConsumer {
   using value_t = typename Traits::value_t;
   using factor_t = typename Traits::factor_t;
   using Barriers = BackwardBarriers<Traits>;
+  using Position = ConsumerPosition<Traits>;
   using TurnsTaken = WarpgroupTurns<Traits>;
   static constexpr Turns kTurns = static_cast<Turns>(Traits::config.turns);
+  static constexpr bool kFinishes = Traits::sums == Sums::in_order;
   static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
 
   const Sm90BackwardKernelArgs &args_;
   const KeyTile<Traits> &tile_;
   const int warpgroup_;
-  ConsumerPosition<Traits> &position_;
+  Position &position_;
 
   KeyOperand<Traits, 0> K_;
   KeyOperand<Traits, Traits::V_register_steps> V_;
@@ -52,15 +41,14 @@ class BackwardConsumer {
 
  public:
   FLASHSMITH_DEVICE BackwardConsumer(const Sm90BackwardKernelArgs &args,
-                                     const KeyTile<Traits> &tile, int warpgroup,
-                                     ConsumerPosition<Traits> &position)
+                                     const KeyTile<Traits> &tile, int warpgroup, Position &position)
       : args_(args),
         tile_(tile),
         warpgroup_(warpgroup),
         position_(position),
         K_(Traits::K_offset + warpgroup * kWgmmaM * Traits::row_bytes),
         V_(Traits::V_offset + warpgroup * kWgmmaM * Traits::row_bytes),
-        row_(tile.begin * Traits::B_r),
+        row_(tile.visited(0) * Traits::B_r),
         head_(tile.first_head),
         dropout_(args.problem, {head_, tile.batch}) {}
 
@@ -69,7 +57,7 @@ class BackwardConsumer {
 #pragma unroll
     for (int i = 0; i < Traits::d_head / 2; i++) dK_[i] = dV_[i] = 0.f;
     if (tile_.n_steps == 0) return;
-    ptx::mbarrier_wait_parity(Barriers::keys().full, position_.keys.parity);
+    ptx::mbarrier_wait_parity(Barriers::keys().full, position_.parity(Position::ring_of_keys));
     V_.load();
     if constexpr (kTurns == Turns::gradients_and_scores) TurnsTaken::wait(warpgroup_);
     walk();
@@ -85,26 +73,30 @@ class BackwardConsumer {
   // ---- blocks of queries ----
 
   // ptxas serialises products where a branch comes while accumulators are in flight that others
-  // than products read: a block with dQ of the one before and a block without are each a text of
-  // their own, with all products waited for at its end.
+  // than products read: blocks with each share of the one before's dQ are each a text of their own,
+  // with all products waited for at its end.
   FLASHSMITH_DEVICE void walk() {
     const unsigned end = position_.step + tile_.n_steps;
     int until_dQ = Traits::shares_dQ ? 1 : warpgroup_ + 1;
 #pragma unroll 1
     for (; position_.step != end; until_dQ--) {
-      if (until_dQ == 0) {
-        visit<true>();
-        until_dQ = Traits::dQ_period;
-      } else {
-        visit<false>();
+      if (until_dQ != 0) {
+        visit<dQShare::none>();
+        continue;
       }
+      if (finishes_dQ()) {
+        visit<dQShare::rest>();
+      } else {
+        visit<dQShare::part>();
+      }
+      until_dQ = Traits::dQ_period;
     }
     if (until_dQ == 0) last_dQ();
     if constexpr (Traits::config.persistent) release(Barriers::keys().empty);
-    position_.keys.advance();
+    position_.begin_round(Position::ring_of_keys);
   }
 
-  template <bool kWithdQ>
+  template <dQShare kShare>
   FLASHSMITH_DEVICE void visit() {
     issue_S();
     issue_dP();
@@ -116,24 +108,24 @@ class BackwardConsumer {
     store_dS();
     if constexpr (kTurns != Turns::none) TurnsTaken::wait(warpgroup_);
     issue_key_gradient<Traits>(dV_, P_operand_, dO_place());
-    if constexpr (kWithdQ) issue_dQ_before();
+    if constexpr (kShare != dQShare::none) issue_dQ_before();
     issue_key_gradient<Traits>(dK_, dS_operand_, Q_place());
     if constexpr (kTurns == Turns::gradients) TurnsTaken::pass(warpgroup_);
     ptx::wgmma_wait_group<1>();
-    release(Barriers::dO(position_.dO.buffer).empty);
-    if constexpr (kWithdQ) store_dQ();
+    release(Barriers::dO(position_.dO).empty);
+    if constexpr (kShare != dQShare::none) free_dS_before();
+    if constexpr (kShare == dQShare::part) dQ_output().store(dQ_);
     ptx::wgmma_wait_group<0>();
-    release(Barriers::Q(position_.Q.buffer).empty);
+    release(Barriers::Q(position_.Q).empty);
+    if constexpr (kShare == dQShare::rest) finish_dQ();
     advance();
   }
 
   FLASHSMITH_DEVICE void advance() {
-    position_.Q.advance();
-    position_.dO.advance();
-    position_.step++;
-    row_ += Traits::B_r;
-    if (row_ < tile_.end * Traits::B_r) return;
-    row_ = tile_.begin * Traits::B_r;
+    position_.advance();
+    row_ -= Traits::B_r;
+    if (row_ >= tile_.begin * Traits::B_r) return;
+    row_ = tile_.visited(0) * Traits::B_r;
     head_++;
     dropout_ = typename Traits::Dropout(args_.problem, {head_, tile_.batch});
   }
@@ -141,7 +133,12 @@ class BackwardConsumer {
   FLASHSMITH_DEVICE void last_dQ() {
     issue_dQ_before();
     ptx::wgmma_wait_group<0>();
-    store_dQ();
+    free_dS_before();
+    if (finishes_dQ()) {
+      finish_dQ();
+    } else {
+      dQ_output().store(dQ_);
+    }
   }
 
   // ---- products ----
@@ -150,18 +147,19 @@ class BackwardConsumer {
   static FLASHSMITH_DEVICE int dS_parity(unsigned step) { return step / kDSBuffers % 2; }
 
   FLASHSMITH_DEVICE int Q_place() const {
-    return Traits::Q_offset + position_.Q.buffer * Traits::query_tile_bytes;
+    return Traits::Q_offset + position_.Q * Traits::query_tile_bytes;
   }
   FLASHSMITH_DEVICE int dO_place() const {
-    return Traits::dO_offset + position_.dO.buffer * Traits::query_tile_bytes;
+    return Traits::dO_offset + position_.dO * Traits::query_tile_bytes;
   }
 
   FLASHSMITH_DEVICE void issue_S() {
-    ptx::mbarrier_wait_parity(Barriers::Q(position_.Q.buffer).full, position_.Q.parity);
+    ptx::mbarrier_wait_parity(Barriers::Q(position_.Q).full, position_.parity(Position::ring_of_Q));
     K_.issue_scores(S_, Q_place());
   }
   FLASHSMITH_DEVICE void issue_dP() {
-    ptx::mbarrier_wait_parity(Barriers::dO(position_.dO.buffer).full, position_.dO.parity);
+    ptx::mbarrier_wait_parity(Barriers::dO(position_.dO).full,
+                              position_.parity(Position::ring_of_dO));
     V_.issue_scores(dP_, dO_place());
   }
 
@@ -179,7 +177,7 @@ class BackwardConsumer {
   // elements.
   FLASHSMITH_DEVICE void load_statistics(ptx::Chunk &chunk, int first, int group) const {
     ptx::load_shared_16(chunk, ptx::shared_memory() + Traits::statistics_offset +
-                                   position_.Q.buffer * kStatisticsBytes + first * 4 + group * 64 +
+                                   position_.Q * kStatisticsBytes + first * 4 + group * 64 +
                                    warpgroup_lane() % kLanesPerRow * 16);
   }
 
@@ -274,24 +272,29 @@ class BackwardConsumer {
     publish(barriers.full);
   }
 
-  FLASHSMITH_DEVICE void store_dQ() {
-    const BufferBarriers barriers = Barriers::dQ(warpgroup_);
+  FLASHSMITH_DEVICE void free_dS_before() const {
     release(Barriers::dS(dS_buffer(position_.step - 1)).empty);
-    ptx::pin_registers(dQ_);
-    ptx::mbarrier_wait_parity(barriers.empty, position_.dQ_parity ^ 1);
-    position_.dQ_parity ^= 1;
-    stage_dQ<Traits>(ptx::shared_memory() + Traits::dQ_offset + warpgroup_ * Traits::dQ_bytes, dQ_);
-    publish(barriers.full);
   }
 
-  // ---- synchronisation ----
-
-  // What the warp has stored is there for units that work on their own.
-  FLASHSMITH_DEVICE void publish(ptx::shared_address barrier) const {
-    ptx::fence_proxy_async();
-    ptx::warp_sync();
-    release(barrier);
+  // The block before is the one after, or the last of the head before.
+  FLASHSMITH_DEVICE bool head_begins() const { return row_ == tile_.visited(0) * Traits::B_r; }
+  FLASHSMITH_DEVICE int block_before() const {
+    return head_begins() ? tile_.begin : row_ / Traits::B_r + 1;
   }
+  // The rest of it, which no keys after these have.
+  FLASHSMITH_DEVICE bool finishes_dQ() const {
+    return kFinishes && block_before() < tile_.first_shared(args_.problem);
+  }
+
+  FLASHSMITH_DEVICE void finish_dQ() {
+    const int block = ptx::recomputed(block_before());
+    const int head = ptx::recomputed(head_ - (head_begins() ? 1 : 0));
+    dQ_output().finish(dQ_, head, block);
+  }
+  FLASHSMITH_DEVICE dQOutput<Traits> dQ_output() const {
+    return {args_, tile_, warpgroup_, position_};
+  }
+
   FLASHSMITH_DEVICE void release(ptx::shared_address barrier) const {
     if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
   }

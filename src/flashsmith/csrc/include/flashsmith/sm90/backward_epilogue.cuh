@@ -41,17 +41,31 @@ FLASHSMITH_DEVICE void store_columns(const GradientRows<typename Traits::value_t
   }
 }
 
-// All columns of a warp's 16 rows.
-template <typename Traits>
+// A warp's 16 rows, from a column on.
+template <typename Traits, int kElements>
 FLASHSMITH_DEVICE void store_fragment(const GradientRows<typename Traits::value_t> &rows,
-                                      const KeyAccumulator<Traits> &sums, float factor) {
+                                      const float (&sums)[kElements], float factor,
+                                      int first_column = 0) {
 #pragma unroll
-  for (int column = 0; column < Traits::d_head; column += 32) {
+  for (int first = 0; first < kElements; first += 16) {
     float elements[16];
 #pragma unroll
-    for (int i = 0; i < 16; i++) elements[i] = sums[column / 2 + i];
-    store_columns<Traits>(rows, elements, column, factor);
+    for (int i = 0; i < 16; i++) elements[i] = sums[first + i];
+    store_columns<Traits>(rows, elements, first_column + first * 2, factor);
   }
+}
+
+// Those of dQ, of a head and from a row of the sequence on.
+template <typename Traits>
+FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
+    const Sm90BackwardKernelArgs &args, const typename Traits::Sequence &sequence, int head,
+    int row) {
+  using value_t = typename Traits::value_t;
+  const TensorStrides &strides = args.gradient.dQ_strides;
+  const Place place = sequence.queries();
+  return {static_cast<value_t *>(args.gradient.dQ) + place.batch * strides.batch +
+              head * strides.head + (place.row + row) * strides.seq,
+          strides.seq, sequence.seq_len_q() - row, args.problem.d_qk};
 }
 
 // dK or dV of the warp's 16 keys.
@@ -70,24 +84,17 @@ FLASHSMITH_DEVICE void store_key_gradient(void *out, const TensorStrides &stride
   store_fragment<Traits>(rows, sums, factor);
 }
 
-// dQ of a block of queries from its sums, which lie as the consumers' accumulators did. Grid:
-// (blocks of kStatisticsRows of the longest sequence, n_heads, batch). Block: kWarpgroupSize.
+// dQ of a block of queries from sums in any order, which lie as the consumers' accumulators did.
+// Grid: (blocks of kStatisticsRows of the longest sequence, n_heads, batch). Block: kWarpgroupSize.
 template <typename Traits>
 __global__ void __launch_bounds__(kWarpgroupSize)
     dQ_conversion_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
-  using value_t = typename Traits::value_t;
   const GradientArgs &gradient = args.gradient;
   const int block = ptx::block_index_x(), head = ptx::block_index_y();
   const int thread = ptx::thread_index(), warp = thread / kWarpSize;
   const typename Traits::Sequence sequence(args.problem, ptx::block_index_z());
   const int row = block * Traits::B_r + warp * kWarpRows;
   if (row >= sequence.seq_len_q()) return;
-  const Place place = sequence.queries();
-  const TensorStrides &strides = gradient.dQ_strides;
-  const GradientRows<value_t> rows{static_cast<value_t *>(gradient.dQ) +
-                                       place.batch * strides.batch + head * strides.head +
-                                       (place.row + row) * strides.seq,
-                                   strides.seq, sequence.seq_len_q() - row, args.problem.d_qk};
   const float *sums = sums_of<Traits::d_head>(
       gradient, first_statistics_block(gradient, sequence, ptx::block_index_z()) + block, head);
   Fragment<Traits::d_head> elements;
@@ -97,7 +104,8 @@ __global__ void __launch_bounds__(kWarpgroupSize)
 #pragma unroll
     for (int word = 0; word < 4; word++) elements[4 * i + word] = ptx::bits_float(chunk.word[word]);
   }
-  store_fragment<Traits>(rows, elements, gradient.softmax_scale);
+  store_fragment<Traits>(dQ_rows<Traits>(args, sequence, head, row), elements,
+                         gradient.softmax_scale);
 }
 
 }  // namespace flashsmith::sm90

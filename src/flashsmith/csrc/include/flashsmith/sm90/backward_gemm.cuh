@@ -47,8 +47,10 @@ class KeyOperand {
 
   FLASHSMITH_DEVICE void load() {
     constexpr int kChunksPerRow = Traits::row_bytes / 16;
-    const int lane = ptx::thread_index() % kWarpSize;
-    const int row = ptx::thread_index() % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
+    // From tile to tile no address stays in a register.
+    const int thread = ptx::recomputed(ptx::thread_index());
+    const int lane = thread % kWarpSize;
+    const int row = thread % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
     // The swizzle permutes a row's chunks by the bits of the address above a line of 128 bytes.
     const int permutation = row * Traits::row_bytes / 128 % kChunksPerRow;
     const ptx::shared_address own_row = ptx::shared_memory() + rows_ + row * Traits::row_bytes;

@@ -50,12 +50,13 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 // kStatisticsThreads and kWarpgroupSize threads; sinks: see sink_gradient_kernel.
 template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
-  sm90_backward_kernel_fn sinks = nullptr;
+  sm90_backward_kernel_fn sinks = nullptr, conversion = nullptr;
   if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
+  if constexpr (Traits::sums == Sums::in_any_order) conversion = dQ_conversion_kernel<Traits>;
   return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,
           .sinks = sinks,
           .main = backward_kernel<Traits>,
-          .conversion = dQ_conversion_kernel<Traits>};
+          .conversion = conversion};
 }
 
 }  // namespace flashsmith::sm90

@@ -17,6 +17,9 @@ struct BackwardBarriers {
   static FLASHSMITH_DEVICE BufferBarriers dS(int buffer) { return pair(kDS + buffer); }
   // A warpgroup's dQ: it has been written, and read by the bulk copy that adds it.
   static FLASHSMITH_DEVICE BufferBarriers dQ(int warpgroup) { return pair(kDQ + warpgroup); }
+  // Sums of dQ that a warpgroup is to finish: they are there, and have been read. They lie in the
+  // buffer of its dQ.
+  static FLASHSMITH_DEVICE BufferBarriers sums(int warpgroup) { return pair(kSums + warpgroup); }
   // K and V of a tile: they are there, and all products that read them are done.
   static FLASHSMITH_DEVICE BufferBarriers keys() { return pair(kKeys); }
   // The index of a tile: it has been written, and read by all that work on it.
@@ -26,7 +29,8 @@ struct BackwardBarriers {
   static FLASHSMITH_DEVICE void init() {
     for (int i = kQ; i < kDS; i++) init_pair(i, 1, Traits::n_consumer_warps);
     for (int i = kDS; i < kDQ; i++) init_pair(i, Traits::n_consumer_warps, Traits::dQ_warps);
-    for (int i = kDQ; i < kKeys; i++) init_pair(i, Traits::n_warpgroup_warps, 1);
+    for (int i = kDQ; i < kSums; i++) init_pair(i, Traits::n_warpgroup_warps, 1);
+    for (int i = kSums; i < kKeys; i++) init_pair(i, 1, Traits::n_warpgroup_warps);
     init_pair(kKeys, 1, Traits::n_consumer_warps);
     for (int i = kEntries; i < kPairs; i++) {
       init_pair(i, 1, Traits::n_consumer_warps + Traits::n_warpgroups);
@@ -36,7 +40,8 @@ struct BackwardBarriers {
 
  private:
   static constexpr int kQ = 0, kDO = kQ + Traits::Q_stages, kDS = kDO + Traits::dO_stages;
-  static constexpr int kDQ = kDS + kDSBuffers, kKeys = kDQ + Traits::n_warpgroups;
+  static constexpr int kDQ = kDS + kDSBuffers, kSums = kDQ + Traits::n_warpgroups;
+  static constexpr int kKeys = kSums + n_sum_buffers(Traits::config);
   static constexpr int kEntries = kKeys + 1, kPairs = kEntries + n_tile_entries(Traits::config);
   static_assert(n_barriers(Traits::config) == 2 * kPairs,
                 "the host counts as many barriers as there are here");

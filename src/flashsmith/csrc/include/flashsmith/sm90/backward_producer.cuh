@@ -50,10 +50,10 @@ class KeyTileProducer {
 #pragma unroll 1
     for (int head = tile_.first_head; head < tile_.first_head + tile_.n_heads; head++) {
 #pragma unroll 1
-      for (int block = tile_.begin; block < tile_.end; block++) {
+      for (int step = 0; step < tile_.n_blocks; step++) {
         if (until_keys-- == 0) load_keys();
-        load_Q(head, block);
-        load_dO(head, block);
+        load_Q(head, tile_.visited(step));
+        load_dO(head, tile_.visited(step));
       }
     }
     if (until_keys >= 0) load_keys();
@@ -109,28 +109,116 @@ class KeyTileProducer {
   }
 };
 
-// Adds what a warpgroup leaves of dQ, block by block, to the sums.
+// Where a thread that adds is in its buffers, from tile to tile.
+struct AdderPosition {
+  RingPosition<1> dQ, sums;
+};
+
+// Adds what a warpgroup leaves of dQ, block by block, to the sums; or fetches these where it is to
+// do the rest.
 template <typename Traits>
-FLASHSMITH_DEVICE void add_dQ(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile,
-                              int warpgroup, int &parity) {
-  const BufferBarriers barriers = BackwardBarriers<Traits>::dQ(warpgroup);
-  const ptx::shared_address dQ =
-      ptx::shared_memory() + Traits::dQ_offset + warpgroup * Traits::dQ_bytes;
-  const int first_block = tile.first_block(args.gradient) + tile.begin;
+class dQAdder {
+  using Barriers = BackwardBarriers<Traits>;
+
+  const GradientArgs &args_;
+  const KeyTile<Traits> &tile_;
+  AdderPosition &position_;
+  const int warpgroup_, part_;
+  // Blocks of queries from these on: of which the keys are the first, and of which they are not the
+  // last.
+  const int first_alone_, first_shared_;
+
+ public:
+  FLASHSMITH_DEVICE dQAdder(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile,
+                            int warpgroup, AdderPosition &position)
+      : args_(args.gradient),
+        tile_(tile),
+        position_(position),
+        warpgroup_(warpgroup),
+        part_(Traits::shares_dQ ? warpgroup : 0),
+        first_alone_(tile.first_alone(args.problem)),
+        first_shared_(tile.first_shared(args.problem)) {}
+
+  FLASHSMITH_DEVICE void run() const {
 #pragma unroll 1
-  for (int step = Traits::shares_dQ ? 0 : warpgroup; step < tile.n_steps;
-       step += Traits::dQ_period, parity ^= 1) {
-    const int head = step / tile.n_blocks, block = step - head * tile.n_blocks;
-    float *sums =
-        sums_of<Traits::d_head>(args.gradient, first_block + block, tile.first_head + head);
-    if constexpr (Traits::shares_dQ) sums += warpgroup * Traits::dQ_floats;
-    ptx::mbarrier_wait_parity(barriers.full, parity);
-    ptx::bulk_add(sums, dQ, Traits::dQ_bytes);
+    for (int step = Traits::shares_dQ ? 0 : warpgroup_; step < tile_.n_steps;
+         step += Traits::dQ_period) {
+      const int head = step / tile_.n_blocks;
+      const int block = tile_.visited(step - head * tile_.n_blocks);
+      if constexpr (Traits::sums == Sums::in_order) {
+        take_turn(block, tile_.first_head + head);
+      } else {
+        wait_for_dQ();
+        ptx::bulk_add(sums(block, tile_.first_head + head), place(), Traits::dQ_bytes);
+        commit_and_free();
+      }
+    }
+  }
+
+ private:
+  FLASHSMITH_DEVICE ptx::shared_address place() const {
+    return ptx::shared_memory() + Traits::dQ_offset + warpgroup_ * Traits::dQ_bytes;
+  }
+  FLASHSMITH_DEVICE int in_workspace(int block) const { return tile_.first_block(args_) + block; }
+  FLASHSMITH_DEVICE float *sums(int block, int head) const {
+    return sums_of<Traits::d_head>(args_, in_workspace(block), head) + part_ * Traits::dQ_floats;
+  }
+
+  FLASHSMITH_DEVICE uint32_t *summed(int block, int head) const {
+    return summed_of<Traits::dQ_parts>(args_, in_workspace(block), head) + part_;
+  }
+  FLASHSMITH_DEVICE int n_before() const { return tile_.key / Traits::B_c; }  // blocks of keys
+
+  FLASHSMITH_DEVICE void take_turn(int block, int head) const {
+    const bool first = block >= first_alone_, last = block < first_shared_;
+    if (!last) {
+      add_in_turn(block, head, first);
+    } else if (!first) {
+      fetch(block, head);
+    }
+  }
+
+  // The first one stores. What the next one finds is in memory: that the copy has read is not
+  // enough.
+  FLASHSMITH_DEVICE void add_in_turn(int block, int head, bool first) const {
+    wait_for_dQ();
+    if (first) {
+      ptx::bulk_store(sums(block, head), place(), Traits::dQ_bytes);
+    } else {
+      wait_for_turn(block, head);
+      ptx::bulk_add(sums(block, head), place(), Traits::dQ_bytes);
+    }
+    commit_and_free();
+    ptx::tma_store_wait_group<0>();
+    ptx::release_global(summed(block, head), n_before() + 1);
+  }
+
+  // Of the block of keys before, which leaves its number.
+  FLASHSMITH_DEVICE void wait_for_turn(int block, int head) const {
+    ptx::wait_global(summed(block, head), n_before());
+    ptx::fence_proxy_async_global();
+  }
+
+  FLASHSMITH_DEVICE void fetch(int block, int head) const {
+    const BufferBarriers barriers = Barriers::sums(warpgroup_);
+    wait_for_turn(block, head);
+    ptx::mbarrier_wait_parity(barriers.empty, position_.sums.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::dQ_bytes);
+    ptx::bulk_load(place(), sums(block, head), Traits::dQ_bytes, barriers.full);
+    position_.sums.advance();
+  }
+
+  FLASHSMITH_DEVICE void wait_for_dQ() const {
+    ptx::mbarrier_wait_parity(Barriers::dQ(warpgroup_).full, position_.dQ.parity);
+    position_.dQ.advance();
+  }
+  // The buffer, once the copy has read it.
+  FLASHSMITH_DEVICE void commit_and_free() const {
     ptx::tma_store_commit_group();
     ptx::tma_store_wait_group_read<0>();
-    ptx::mbarrier_arrive(barriers.empty);
+    ptx::mbarrier_arrive(Barriers::dQ(warpgroup_).empty);
   }
-}
+};
 
 // Warp 0 loads, warp 1 + i adds what warpgroup i leaves.
 template <typename Traits>
@@ -143,10 +231,12 @@ FLASHSMITH_DEVICE void produce(const Sm90BackwardKernelArgs &args) {
       if (tile.n_steps > 0) KeyTileProducer<Traits>(args, tile, position).run();
     });
   } else if (warp <= Traits::n_warpgroups) {
-    int parity = 0;
-    for_each_tile<Traits>(
-        args, AnnouncedTiles<Traits, false>(args),
-        [&](const KeyTile<Traits> &tile) { add_dQ<Traits>(args, tile, warp - 1, parity); });
+    AdderPosition position;
+    for_each_tile<Traits>(args, AnnouncedTiles<Traits, false>(args),
+                          [&](const KeyTile<Traits> &tile) {
+                            if (tile.n_steps > 0)
+                              dQAdder<Traits>(args, tile, warp - 1, position).run();
+                          });
   }
 }
 

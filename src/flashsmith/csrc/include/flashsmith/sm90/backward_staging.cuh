@@ -2,6 +2,9 @@
 // the products of dQ, and dQ for the copy that adds it.
 #pragma once
 
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/fence.cuh"
+#include "flashsmith/ptx/mbarrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/stmatrix_transposed.cuh"
@@ -17,6 +20,14 @@ FLASHSMITH_DEVICE int warpgroup_thread() {
 FLASHSMITH_DEVICE int warpgroup_lane() { return warpgroup_thread() % kWarpSize; }
 FLASHSMITH_DEVICE int warpgroup_warp() { return warpgroup_thread() / kWarpSize; }
 
+// What the warp has stored is there for units that work on their own, and these may overwrite what
+// it has loaded.
+FLASHSMITH_DEVICE void publish(ptx::shared_address barrier) {
+  ptx::fence_proxy_async();
+  ptx::warp_sync();
+  if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
+}
+
 // dS^T as rows of queries. `box`: that of the warpgroup's keys.
 template <typename Traits>
 FLASHSMITH_DEVICE void stage_dS(ptx::shared_address box, const ScoreOperand<Traits> &dS) {
@@ -30,18 +41,32 @@ FLASHSMITH_DEVICE void stage_dS(ptx::shared_address box, const ScoreOperand<Trai
   }
 }
 
-// dQ in the order of the fragments: chunk i of thread t lies at i * kWarpgroupSize + t, as
-// dQ_conversion_kernel finds it.
+// Where chunk i of the thread's dQ lies: in the order of the fragments.
+FLASHSMITH_DEVICE ptx::shared_address dQ_chunk(ptx::shared_address dQ, int i) {
+  constexpr int kChunkBytes = 16;
+  return dQ + (i * kWarpgroupSize + warpgroup_thread()) * kChunkBytes;
+}
+
 template <typename Traits>
 FLASHSMITH_DEVICE void stage_dQ(ptx::shared_address out, const dQAccumulator<Traits> &dQ) {
-  constexpr int kChunkBytes = 16;
-  const ptx::shared_address own = out + warpgroup_thread() * kChunkBytes;
 #pragma unroll
   for (int i = 0; i < Traits::dQ_columns / 8; i++) {
     ptx::Chunk chunk;
 #pragma unroll
     for (int word = 0; word < 4; word++) chunk.word[word] = ptx::float_bits(dQ[4 * i + word]);
-    ptx::store_shared_16(own + i * kWarpgroupSize * kChunkBytes, chunk);
+    ptx::store_shared_16(dQ_chunk(out, i), chunk);
+  }
+}
+
+// Adds what others have staged.
+template <typename Traits>
+FLASHSMITH_DEVICE void add_staged(dQAccumulator<Traits> &dQ, ptx::shared_address sums) {
+#pragma unroll
+  for (int i = 0; i < Traits::dQ_columns / 8; i++) {
+    ptx::Chunk chunk;
+    ptx::load_shared_16(chunk, dQ_chunk(sums, i));
+#pragma unroll
+    for (int word = 0; word < 4; word++) dQ[4 * i + word] += ptx::bits_float(chunk.word[word]);
   }
 }
 

@@ -24,7 +24,7 @@ struct BackwardTraits {
   using Sequence = SequenceOf<VARIANT.ragged>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
-  static constexpr bool has_sums = true;
+  static constexpr Sums sums = CFG.dQ_in_order ? Sums::in_order : Sums::in_any_order;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
   // What derivatives of scores are kept in until dP is there: softcap's are from 0 to 1.
   using factor_t = std::conditional_t<UserScoreGradient<VARIANT.score>::kIsOne, half_t, value_t>;
@@ -79,6 +79,7 @@ struct BackwardTraits {
   static constexpr int dQ_period = shares_dQ ? 1 : n_warpgroups;
   static constexpr int dQ_floats = B_r * dQ_columns;
   static constexpr int dQ_bytes = dQ_floats * 4;
+  static constexpr int dQ_parts = flashsmith::dQ_parts(CFG);
   static constexpr int dQ_warps = shares_dQ ? n_consumer_warps : n_warpgroup_warps;
 
   // Shared memory. Swizzles repeat every 1024 bytes, and each tile begins at a multiple.

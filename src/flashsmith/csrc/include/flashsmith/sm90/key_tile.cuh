@@ -75,6 +75,24 @@ struct KeyTile {
     return key / Traits::cluster_keys * Traits::cluster_keys;
   }
 
+  // Blocks of queries are visited from the last to the first: where blocks of keys have turns at
+  // them, each follows those before it, which began earlier.
+  FLASHSMITH_DEVICE int visited(int step) const { return end - 1 - step; }
+
+  // From this block of queries on, no keys before these are seen.
+  FLASHSMITH_DEVICE int first_alone(const ProblemArgs &problem) const {
+    if (key == 0) return begin;
+    const QueryRange before = queries_of_keys<Traits>(problem, sequence, key - Traits::B_c, key);
+    return (before.end + Traits::B_r - 1) / Traits::B_r;
+  }
+
+  // Before this one, no keys after these are.
+  FLASHSMITH_DEVICE int first_shared(const ProblemArgs &problem) const {
+    const int next = key + Traits::B_c;
+    if (next >= sequence.seq_len_k()) return end;
+    return queries_of_keys<Traits>(problem, sequence, next, next + Traits::B_c).begin / Traits::B_r;
+  }
+
   // Of the first block of queries among the workspace's.
   FLASHSMITH_DEVICE int first_block(const GradientArgs &gradient) const {
     return first_statistics_block(gradient, sequence, batch);

@@ -17,6 +17,10 @@ FLASHSMITH_DEVICE ptx::shared_address tile_entry(int entry) {
 
 // The indices of tiles as the thread that loads draws them. Through entries in shared memory it
 // tells them to the warps that work with it.
+//
+// A block's first tile is that of its index, but not where tiles have turns: a block that waits for
+// another must be sure that this one runs. There all tiles are drawn, so that those before a tile
+// are done or being worked on; the first of these waits for nobody.
 template <typename Traits>
 class DrawnTiles {
   const GradientArgs &args_;
@@ -26,22 +30,30 @@ class DrawnTiles {
   FLASHSMITH_DEVICE explicit DrawnTiles(const Sm90BackwardKernelArgs &args)
       : args_(args.gradient) {}
 
-  // The index after this; one beyond the last is the end.
+  // The first index, and the one after another; one beyond the last is the end.
+  FLASHSMITH_DEVICE int first() {
+    if constexpr (!kDrawsAll) return ptx::block_index_x();
+    return tell(args_.queue == nullptr ? ptx::block_index_x() : draw());
+  }
   FLASHSMITH_DEVICE int after(int index) {
-    const int drawn = draw(index);
-    const BufferBarriers barriers = BackwardBarriers<Traits>::entry(entry_.buffer);
-    ptx::mbarrier_wait_parity(barriers.empty, entry_.parity ^ 1);
-    ptx::thread_store_shared_4(tile_entry<Traits>(entry_.buffer), drawn);
-    ptx::mbarrier_arrive(barriers.full);
-    entry_.advance();
-    return drawn;
+    return tell(args_.queue == nullptr ? index + ptx::grid_size_x() : draw());
   }
 
  private:
-  FLASHSMITH_DEVICE int draw(int index) const {
-    const int n_blocks = ptx::grid_size_x();
-    if (args_.queue == nullptr) return index + n_blocks;
-    return n_blocks + static_cast<int>(ptx::thread_atomic_add(args_.queue, 1));
+  static constexpr bool kDrawsAll = Traits::sums == Sums::in_order;
+
+  FLASHSMITH_DEVICE int draw() const {
+    const int before = kDrawsAll ? 0 : ptx::grid_size_x();
+    return before + static_cast<int>(ptx::thread_atomic_add(args_.queue, 1));
+  }
+
+  FLASHSMITH_DEVICE int tell(int index) {
+    const BufferBarriers barriers = BackwardBarriers<Traits>::entry(entry_.buffer);
+    ptx::mbarrier_wait_parity(barriers.empty, entry_.parity ^ 1);
+    ptx::thread_store_shared_4(tile_entry<Traits>(entry_.buffer), index);
+    ptx::mbarrier_arrive(barriers.full);
+    entry_.advance();
+    return index;
   }
 };
 
@@ -55,6 +67,10 @@ class AnnouncedTiles {
   FLASHSMITH_DEVICE explicit AnnouncedTiles(const Sm90BackwardKernelArgs &args)
       : problem_(args.problem) {}
 
+  FLASHSMITH_DEVICE int first() {
+    if constexpr (Traits::sums != Sums::in_order) return ptx::block_index_x();
+    return after(0);
+  }
   FLASHSMITH_DEVICE int after(int) {
     const int entry = n_announced_ % kTileEntries, parity = n_announced_ / kTileEntries % 2;
     const BufferBarriers barriers = BackwardBarriers<Traits>::entry(entry);
@@ -78,12 +94,12 @@ template <typename Traits, typename Tiles, typename Work>
 FLASHSMITH_DEVICE void for_each_tile(const Sm90BackwardKernelArgs &args, Tiles tiles,
                                      const Work &work) {
   const ProblemArgs &problem = args.problem;
-  int index = ptx::block_index_x();
-  do {
+  for (int index = tiles.first(); index < KeyBlock::all<Traits>(problem);
+       index = tiles.after(index)) {
     const KeyTile<Traits> tile(problem, KeyBlock::at<Traits>(args, index));
     if (tile.key < tile.sequence.seq_len_k()) work(tile);
-    if constexpr (Traits::config.persistent) index = tiles.after(index);
-  } while (Traits::config.persistent && index < KeyBlock::all<Traits>(problem));
+    if constexpr (!Traits::config.persistent) return;
+  }
 }
 
 }  // namespace flashsmith::sm90

@@ -1,0 +1,33 @@
+// The instructions by which blocks hand on to others through words in global memory.
+#include "emulator/async_instructions.h"
+
+namespace flashsmith::emulator {
+
+namespace {
+
+constexpr unsigned kWordBytes = 4;
+
+}  // namespace
+
+void release_global(uint32_t *word, uint32_t value, Where where) {
+  site_alone({Instruction::release_global, 0, where}, [&](Block &block, Thread &thread) {
+    block.global.check(word, kWordBytes, GlobalMemory::Use::store, thread.lane);
+    block.cluster.order.release(thread.in_grid(), word, value);
+  });
+}
+
+void wait_global(const uint32_t *word, uint32_t value, Where where) {
+  const Step step{Instruction::wait_global, 0, where};
+  site_alone(step, [&](Block &block, Thread &thread) {
+    block.global.check(word, kWordBytes, GlobalMemory::Use::load, thread.lane);
+    thread.waits_at = step;
+    block.cluster.wait_for_word(thread, word, value);
+  });
+}
+
+void fence_proxy_async_global(Where where) {
+  site_alone({Instruction::fence_proxy_async_global, 0, where},
+             [](Block &block, Thread &thread) { block.cluster.order.fence(thread.in_grid()); });
+}
+
+}  // namespace flashsmith::emulator
