@@ -6,10 +6,10 @@ One row a shape and candidate: milliseconds in turn with a flushed L2 and back t
 (five products of the scores that the mask leaves), the ratio of the best peer's time to ours,
 and the most memory that a call has beside its arguments.
 Ours are what is chosen by rule, what is chosen where results have to be the same at every run, and
-the sm80 family, whose peer is FlashAttention-2. Gradients are checked against the first peer's
-before they are timed. FlashAttention-3 is upstream's C++ build
-where it is installed or named by FLASHSMITH_FA3_LIBRARY; cuDNN and FlashAttention-2 are torch's,
-through autograd.
+the two schemes of the sm80 family, whose peer is FlashAttention-2. Gradients are checked against
+the first peer's before they are timed. FlashAttention-3 is upstream's C++ build where it is
+installed or named by FLASHSMITH_FA3_LIBRARY; cuDNN and FlashAttention-2 are torch's, through
+autograd.
 Writes backward.csv and backward_environment.json.
 """
 
@@ -40,6 +40,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
 from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
@@ -50,8 +51,9 @@ COLUMNS = (
     *("back_to_back_ms", "back_to_back_tflops", "back_to_back_of_best_peer"),
     *("peak_mib", "error"),
 )
-OURS, PLAINEST, SAME = "flashsmith", "flashsmith sm80", "flashsmith deterministic"
-PEER_OF = {PLAINEST: "fa2", SAME: "fa3_deterministic"}  # of the others the best one
+OURS, SAME = "flashsmith", "flashsmith deterministic"
+PLAINEST, SUMS = "flashsmith sm80", "flashsmith sm80 sums"
+PEER_OF = {PLAINEST: "fa2", SUMS: "fa2", SAME: "fa3_deterministic"}  # of the others the best one
 _TOKENS, _HIDDEN = 16384, 2048  # of the grid's shapes: batch x length, heads x d_head
 _PAUSE = 0.01  # seconds: candidates draw unlike power, and none is to pay for the one before
 _HEAD_START = 1e-3  # seconds: autograd costs the host more than the flush takes
@@ -72,26 +74,31 @@ def forward_config(problem: Problem) -> ForwardKernelConfig:
     return SM80_FORWARD.rule(problem.dtype, problem.d_head, problem.seq_len_k)
 
 
-def backward_configs(workload: Workload) -> dict[str, BackwardKernelConfig]:
-    """What is chosen, and what else there is."""
+def backward_configs(workload: Workload, wanted: set[str]) -> dict[str, BackwardKernelConfig]:
+    """What is chosen, and what else there is. wanted: Candidates; none: all of them."""
     problem, capability = workload.problem, torch.cuda.get_device_capability()
     configs = {
         OURS: choose_backward(workload, capability),
         SAME: choose_backward(workload, capability, deterministic=True),
         PLAINEST: BACKWARD_FAMILIES[0].rule(problem.dtype, problem.d_head),
+        SUMS: sums_rule(problem.dtype, problem.d_head),
     }
     unique = {config: name for name, config in reversed(configs.items())}
-    return {name: config for name, config in configs.items() if unique[config] == name}
+    return {
+        name: config
+        for name, config in configs.items()
+        if unique[config] == name and (not wanted or name in wanted)
+    }
 
 
-def build(workloads: Sequence[Workload]) -> None:
+def build(workloads: Sequence[Workload], wanted: set[str]) -> None:
     """All kernels at once."""
     ids = [
         KernelId(config, workload.variant)
         for workload in workloads
         for config in (
             forward_config(workload.problem),
-            *backward_configs(workload).values(),
+            *backward_configs(workload, wanted).values(),
         )
     ]
     load_kernels(list(dict.fromkeys(ids)), target_of(torch.device("cuda")))
@@ -124,10 +131,10 @@ def autograd_run(name: str, given: Gradients, causal: bool) -> Run:
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
-def candidates_of(workload: Workload, given: Gradients) -> dict[str, Run]:
+def candidates_of(workload: Workload, given: Gradients, wanted: set[str]) -> dict[str, Run]:
     """Ours, then the peers that take the problem."""
     problem, causal = workload.problem, workload.variant.causal
-    configs = backward_configs(workload)
+    configs = backward_configs(workload, wanted)
     runs = {name: ours(config, given, workload) for name, config in configs.items()}
     if not fa3.why_missing():
         runs["fa3"] = fa3_run(given, causal, deterministic=False)
@@ -137,7 +144,7 @@ def candidates_of(workload: Workload, given: Gradients) -> dict[str, Run]:
         for name in ("cudnn", "fa2"):
             if PEERS[name].is_available:
                 runs[name] = autograd_run(name, given, causal)
-    return runs
+    return {name: run for name, run in runs.items() if not wanted or name in wanted}
 
 
 def is_ours(name: str) -> bool:
@@ -164,11 +171,13 @@ def peak_mib(run: Run) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def rows_of(workload: Workload, repeats: int, milliseconds: float) -> Iterator[dict[str, Any]]:
-    """Checks, times and reports one shape."""
+def rows_of(
+    workload: Workload, wanted: set[str], repeats: int, milliseconds: float
+) -> Iterator[dict[str, Any]]:
+    """Checks, times and reports one shape. wanted: Candidates; none: all of them."""
     problem = workload.problem
     given = tensors_of(problem)
-    runs = candidates_of(workload, given)
+    runs = candidates_of(workload, given, wanted)
     errors = errors_of(runs)
     if wrong := {name: e for name, e in errors.items() if not e < _TOLERANCE}:
         print(f"WRONG {workload}: {wrong}", flush=True)
@@ -216,6 +225,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--d-heads", default="64,128,256", help="comma-separated")
     parser.add_argument("--lengths", default="512,1024,2048,4096,8192,16384")
+    parser.add_argument("--candidates", default="", help="comma-separated, a peer among them; all")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--milliseconds", type=float, default=200.0, help="back to back, each")
     arguments = parser.parse_args()
@@ -226,13 +236,14 @@ def main() -> None:
     d_heads, lengths = (
         [int(word) for word in text.split(",")] for text in (arguments.d_heads, arguments.lengths)
     )
+    wanted = set(filter(None, arguments.candidates.split(",")))
     workloads = list(grid(d_heads, lengths))
-    build(workloads)
+    build(workloads, wanted)
     with (arguments.out / "backward.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for workload in workloads:
-            for row in rows_of(workload, arguments.repeats, arguments.milliseconds):
+            for row in rows_of(workload, wanted, arguments.repeats, arguments.milliseconds):
                 writer.writerow(row)
                 if is_ours(row["candidate"]):
                     shown = ("candidate", "in_turn_tflops", "in_turn_of_best_peer", "error")

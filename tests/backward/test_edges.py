@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.configs import CAUSAL, FULL, BackwardKernelConfig, KernelId, Variant
+from flashsmith.configs import CAUSAL, FULL, BackwardKernelConfig, DType, KernelId, Variant
+from flashsmith.configs.sm80.sums_backward_space import small_rule
 from flashsmith.jit import Target
 from flashsmith.reference import Gradients, Packing
 from flashsmith.runtime import load_kernels
@@ -18,7 +19,9 @@ from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, differing, launch
 from support.semantics import packing_of, places
 
-BY_FAMILY = pytest.mark.parametrize("cfg", PLAIN.values(), ids=PLAIN.keys())
+# One of each family, and one whose warps share keys.
+CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
+BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BF16 = torch.bfloat16
 RAGGED = Variant(causal=True, ragged=True)
 LENGTHS = (1, 63, 64, 65, 130)
@@ -28,7 +31,8 @@ FAR = 10**6
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     variants = (FULL, CAUSAL, BAND, RAGGED)
-    load_kernels([KernelId(cfg, v) for cfg in PLAIN.values() for v in variants], Target.emulator())
+    kernels = [KernelId(cfg, v) for cfg in CONFIGS.values() for v in variants]
+    load_kernels(kernels, Target.emulator())
 
 
 def small(

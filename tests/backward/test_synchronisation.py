@@ -18,6 +18,7 @@ from support.gradients import assert_near_truth, differing, launch_loaded
 SEEDS = 6  # some sites need a lane that falls far behind
 KINDS = {
     "sm80": {"barrier_sync", "cp_async_wait_group"},
+    "sm80 sums": {"barrier_sync", "cp_async_wait_group", "named_barrier_sync"},
     "sm90": {"mbarrier_wait_parity"},
     "sm90 split": {"mbarrier_wait_parity"},
     "sm90 in order": {"wait_global", "release_global", "fence_proxy_async_global"},

@@ -11,6 +11,7 @@ from flashsmith.configs import (
     DType,
     FlashBackwardKernelConfig,
     KernelId,
+    Sm80SumsBackwardKernelConfig,
     Variant,
     Workload,
     parse_kernel_name_into_config,
@@ -61,8 +62,9 @@ def test_one_changed_field_changes_the_name(cfg: BackwardKernelConfig) -> None:
 
 @EACH
 def test_declared_configurations_can_be_built(cfg: BackwardKernelConfig) -> None:
-    assert not cfg.problems(cfg.minimum_gpu)
-    assert bool(cfg.problems("sm_80")) == cfg.exact_arch, "the instructions of sm90 are its own"
+    assert not cfg.problems(cfg.plainest_gpu)
+    is_for_newer = cfg.exact_arch or cfg.plainest_gpu != cfg.minimum_gpu
+    assert bool(cfg.problems("sm_80")) == is_for_newer, "sm90 has instructions and room of its own"
 
 
 BASE = FlashBackwardKernelConfig(DType.FP16, 64, 64, 64, 4, 1, False)
@@ -104,6 +106,51 @@ def test_what_a_family_does_not_compute_another_does() -> None:
     for variant in (Variant(bias=True), Variant(score=7)):
         assert choose_backward(workload(variant=variant), H100).serves_variant(variant)
     assert choose_backward(biased, H100).family == "sm80"
+
+
+def test_the_sm80_family_adds_dQ_up_in_memory_where_that_is_known_to_be_faster() -> None:
+    traced = Variant(score=7)
+
+    def chosen(d_head: int, capability: tuple[int, int], **more: bool) -> tuple[str, int]:
+        config = choose_backward(workload(d_head, traced), capability, **more)
+        return config.scheme, getattr(config, "n_stages", 0)
+
+    assert chosen(128, H100) == chosen(256, H100) == ("sums", 2)
+    assert chosen(128, A100) == chosen(256, A100) == ("sums", 1), "of two stages is no room"
+    assert chosen(64, A100)[0] == chosen(128, (8, 6))[0] == "", "of two blocks, or of one, is none"
+    assert chosen(128, H100, deterministic=True)[0] == ""
+    for variant in (Variant(bias=True), Variant(bias=True, causal=True)):
+        assert choose_backward(workload(128, variant), H100).scheme == ""
+
+
+SUMS = Sm80SumsBackwardKernelConfig(DType.FP16, 128, 64, 128, 8, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"d_head": 80}, "d_head is 80; supported are 64, 96, 128, 192, 256."),
+        ({"B_r": 128}, "B_r is 128; supported are 64."),
+        ({"B_c": 256}, "B_c is 256; supported are 64, 128."),
+        ({"n_stages": 3}, "n_stages is 3; supported are 1, 2."),
+        ({"column_groups": 3}, "column_groups is 3; supported are 1, 2, 4."),
+        ({"B_c": 64, "column_groups": 1}, "B_c is 64; each of the 8 warps, 1 of which share"),
+        ({"d_head": 96, "column_groups": 4}, "the 6 pairs of n tiles of d_head 96"),
+        ({"d_head": 256}, "registers per thread"),
+        ({"n_stages": 2}, "bytes of shared memory"),
+    ],
+)
+def test_problems_of_sums_say_why(change: dict[str, int], reason: str) -> None:
+    assert not SUMS.problems("sm_80")
+    problems = replace(SUMS, **change).problems("sm_80")
+    assert any(reason in problem for problem in problems), problems
+
+
+def test_tiles_that_sm_80_has_no_room_for_are_built_for_newer_gpus() -> None:
+    assert SUMS.plainest_gpu == "sm_80"
+    larger = replace(SUMS, n_stages=2)
+    assert larger.plainest_gpu == "sm_90a"
+    assert larger.is_buildable() and not larger.is_buildable("sm_80")
 
 
 def test_deterministic_gradients_have_a_kernel_for_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import support.tiny_build as tiny
 from flashsmith import codegen
 from flashsmith.configs import (
     CONFIG_CLASSES,
+    DType,
     KernelId,
     get_sm90_kernel_progression_configs,
 )
+from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
 from flashsmith.errors import BuildError
 from flashsmith.jit import (
     SourceTree,
@@ -27,12 +30,16 @@ from flashsmith.jit.units import Toolchain, TranslationUnit, plan_units
 from support.tiny_build import EMULATOR, INSTANCES
 
 SM90 = KernelId(get_sm90_kernel_progression_configs()[0])
+SUMS = KernelId(sums_rule(DType.BF16, 64))
 
 
 def planned(
-    target: Target, csrc: Path = PACKAGE_SOURCES.csrc, cuda: bool = True
+    target: Target,
+    instances: Sequence[KernelId] = (INSTANCES[0], SM90),
+    csrc: Path = PACKAGE_SOURCES.csrc,
+    cuda: bool = True,
 ) -> dict[str, TranslationUnit]:
-    """The units of an sm80 and an sm90 kernel by name, as compilers that nobody calls have them."""
+    """The units of kernels by name, as compilers that nobody calls have them."""
     nvcc = Compiler(Path("nvcc"), "13.0", "PATH", "nvcc 13.0")
     toolkit = CudaToolkit(nvcc, Path(), Path("cuda/include"), Path("libcudart_static.a"))
     compilers = Toolchain(
@@ -40,7 +47,6 @@ def planned(
         TvmFfi(Path("include"), Path("lib"), "0.1"),
         toolkit if cuda else None,
     )
-    instances = [INSTANCES[0], SM90]
     units = plan_units(instances, codegen.generate(instances), target, compilers, csrc)
     return {unit.name: unit for unit in units}
 
@@ -55,6 +61,17 @@ def test_each_family_is_compiled_for_its_architectures() -> None:
         "-gencode=arch=compute_80,code=[sm_80,sm_86,sm_90a]"
     ]
     assert gencode(units[SM90.slug]) == ["-gencode=arch=compute_90a,code=sm_90a"]
+
+
+def test_what_newer_gpus_have_is_used_there_and_nowhere_else() -> None:
+    older = "-gencode=arch=compute_80,code=[sm_80,sm_86]"
+    newer = "-gencode=arch=compute_90,code=[sm_90a,sm_100]"
+    for archs, expected in (
+        (("sm_80", "sm_86"), [older]),
+        (("sm_90a", "sm_100"), [newer]),
+        (("sm_80", "sm_86", "sm_90a", "sm_100"), [older, newer]),
+    ):
+        assert gencode(planned(Target.cuda(*archs), [SUMS])[SUMS.slug]) == expected
 
 
 def test_sm90_kernel_without_its_architecture_is_refused() -> None:

@@ -27,7 +27,7 @@ VARIANTS = (
     *map(Variant.from_name, ("softcap", "bias", "causal+ragged", "causal+dropout")),
     *MIXED_VARIANTS,
 )
-# What no rule chooses: other stages, eight warps, two warpgroups that take no turns, blocks that
+# What no rule chooses: other stages, other warps, two warpgroups that take no turns, blocks that
 # take tile after tile, with turns at dQ and without, no clusters.
 VARIED = [
     parse_kernel_name_into_config(name)
@@ -35,6 +35,9 @@ VARIED = [
         "(FP16, 64, 64, 64, 4): backward+stages_2",
         "(BF16, 96, 64, 32, 4): backward+stages_2+split",
         "(FP16, 64, 128, 64, 8): backward+stages_1",
+        "(FP16, 64, 64, 128, 8): backward+sums+stages_1",
+        "(BF16, 64, 64, 64, 4): backward+sums+stages_1+groups_2",
+        "(FP16, 96, 64, 64, 8): backward+sums+stages_2+groups_2",
         "(FP16, 64, 64, 128, 2): backward+wgmma+q_stages_2+do_stages_1",
         "(FP16, 64, 64, 192, 3): backward+wgmma+q_stages_3+do_stages_3+turns_1+persistent",
         "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent",

@@ -135,6 +135,10 @@ KINDS: dict[str, Callable[[Path], str]] = {
         "flashsmith deterministic", "in_turn", "FlashAttention-3, deterministic"
     ),
     "gradients_sm80": _of_gradients("flashsmith sm80", "in_turn", "FlashAttention-2"),
+    "gradients_sm80_sums": _of_gradients("flashsmith sm80 sums", "in_turn", "FlashAttention-2"),
+    "gradients_sm80_sums_back_to_back": _of_gradients(
+        "flashsmith sm80 sums", "back_to_back", "FlashAttention-2"
+    ),
 }
 
 

@@ -29,6 +29,7 @@ from flashsmith.configs.sm80.forward_space import (
     get_kernel_progression_configs,
     should_autotune_config,
 )
+from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
 from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.forward_space import (
@@ -54,6 +55,7 @@ __all__ = [
     "ForwardKernelConfig",
     "KernelConfig",
     "KernelId",
+    "Sm80SumsBackwardKernelConfig",
     "Sm90BackwardKernelConfig",
     "Sm90ForwardKernelConfig",
     "Sm90SplitBackwardKernelConfig",

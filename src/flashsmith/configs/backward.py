@@ -15,6 +15,9 @@ from flashsmith.configs.family import too_old
 from flashsmith.configs.kernel_id import sort_key
 from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
 from flashsmith.configs.sm80.backward_space import rule as sm80_rule
+from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
+from flashsmith.configs.sm80.sums_backward_space import rule as sm80_sums_rule
+from flashsmith.configs.sm80.sums_backward_space import small_rule as sm80_small_sums_rule
 from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.backward_space import rule as sm90_rule
 from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
@@ -34,15 +37,19 @@ class BackwardFamily:
         config: The class of its configurations.
         rule: (dtype, d_head) -> what serves. Raises ValueError that names what the family does not
             take.
+        least: The compute capability from which on the rule is asked.
     """
 
     config: type[BackwardKernelConfig]
     rule: Callable[[DType, int], BackwardKernelConfig]
+    least: Capability = (8, 0)
 
 
 _LENGTHS = (256, 8192)  # that stand for all others where a rule goes by them
 BACKWARD_FAMILIES = (  # from the plainest
     BackwardFamily(FlashBackwardKernelConfig, sm80_rule),
+    BackwardFamily(Sm80SumsBackwardKernelConfig, sm80_small_sums_rule),
+    BackwardFamily(Sm80SumsBackwardKernelConfig, sm80_sums_rule, least=(9, 0)),
     BackwardFamily(Sm90SplitBackwardKernelConfig, sm90_split_rule),
     BackwardFamily(Sm90BackwardKernelConfig, sm90_rule),
 )
@@ -96,6 +103,11 @@ def choose_backward(
 def _families_on(capability: Capability | None) -> tuple[BackwardFamily, ...]:
     if capability is None:
         return BACKWARD_FAMILIES
-    if families := tuple(f for f in reversed(BACKWARD_FAMILIES) if f.config.runs_on(capability)):
+    families = tuple(
+        family
+        for family in reversed(BACKWARD_FAMILIES)
+        if family.config.runs_on(capability) and capability >= family.least
+    )
+    if families:
         return families
     raise too_old("the GPU", capability)

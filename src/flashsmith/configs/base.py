@@ -40,8 +40,9 @@ class KernelConfig(ABC):
     operation: ClassVar[str]  # "forward" or "backward"
     family: ClassVar[str]  # "sm80": its name, and that of the folder and namespace of its kernels
     scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
-    minimum_gpu: ClassVar[str]  # the plainest architecture that it runs on
+    minimum_gpu: ClassVar[str]  # the plainest architecture that some of it run on
     exact_arch: ClassVar[bool]  # whether that is the only one
+    newer_gpu: ClassVar[str] = ""  # from which on its kernels have instructions of that
     # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
     # struct of them.
     is_set_of_kernels: ClassVar[bool] = False
@@ -81,7 +82,12 @@ class KernelConfig(ABC):
 
     def is_buildable(self, gpu: str | None = None) -> bool:
         """Whether it can be built for `gpu`; None: for the plainest that it runs on."""
-        return not self.problems(gpu or self.minimum_gpu)
+        return not self.problems(gpu or self.plainest_gpu)
+
+    @property
+    def plainest_gpu(self) -> str:
+        """The plainest architecture that this configuration runs on."""
+        return self.minimum_gpu
 
     @property
     @abstractmethod

@@ -65,9 +65,9 @@ def sort_key(config: KernelConfig) -> tuple[int, KernelConfig]:
 def require_buildable(config: KernelConfig, gpu: str | None = None) -> None:
     """Raises ValueError that lists the problems of `config` on `gpu`, if it has any.
 
-    gpu: None: the plainest that the family runs on.
+    gpu: None: the plainest that it runs on.
     """
-    gpu = gpu or config.minimum_gpu
+    gpu = gpu or config.plainest_gpu
     if problems := config.problems(gpu):
         listed = "\n".join(f"  - {problem}" for problem in problems)
         raise ValueError(f"config {config} cannot be built for {gpu}:\n{listed}")

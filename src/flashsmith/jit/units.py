@@ -133,7 +133,7 @@ def _kernel_command(
         flags = [*_HOST_FLAGS, *_EMULATOR_FLAGS, "-x", "c++"]
         paths = [*includes, f"-ffile-prefix-map={csrc}/="]
         return flags, [str(toolchain.cxx.path), *flags, *paths]
-    flags = [*NVCC_FLAGS, _gencode(config, target)]
+    flags = [*NVCC_FLAGS, *_gencode(config, target)]
     compilers = [str(toolchain.cuda.nvcc.path), f"-ccbin={toolchain.cxx.path}"]
     return flags, [*compilers, *flags, *includes]
 
@@ -151,12 +151,25 @@ def archs_of(config: KernelConfig, target: Target) -> tuple[str, ...]:
     return (needed,)
 
 
-def _gencode(config: KernelConfig, target: Target) -> str:
+def _gencode(config: KernelConfig, target: Target) -> list[str]:
     archs = archs_of(config, target)
-    if not config.exact_arch:
-        # One front-end run and one PTX for all architectures: the family uses nothing newer.
-        return f"-gencode=arch=compute_{config.minimum_gpu[3:]},code=[{','.join(archs)}]"
-    return f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"
+    if config.exact_arch:
+        return [f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"]
+    # One front-end run and one PTX for all architectures: the family uses nothing newer. Where it
+    # does, one more for those that have it.
+    newer = [arch for arch in archs if config.newer_gpu and _is_as_new(arch, config.newer_gpu)]
+    older = [arch for arch in archs if arch not in newer]
+    groups = {config.minimum_gpu: older, config.newer_gpu: newer}
+    return [
+        f"-gencode=arch=compute_{least[3:]},code=[{','.join(group)}]"
+        for least, group in groups.items()
+        if group
+    ]
+
+
+def _is_as_new(arch: str, least: str) -> bool:
+    number, needed = (int(name[3:].rstrip("af")) for name in (arch, least))
+    return number >= needed
 
 
 def _host_command(toolchain: Toolchain, csrc: Path) -> tuple[Sequence[str], Sequence[str]]:

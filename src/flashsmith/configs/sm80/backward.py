@@ -88,7 +88,7 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
         return [
             *_value_problems(self),
             *_register_problems(self),
-            *_gpu_problems(self, architecture),
+            *gpu_problems(self, architecture),
         ]
 
     @property
@@ -133,7 +133,8 @@ def _register_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
         )
 
 
-def _gpu_problems(config: FlashBackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+def gpu_problems(config: BackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    """What a GPU lacks for a backward of the sm80 family."""
     if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
         yield (
             f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "

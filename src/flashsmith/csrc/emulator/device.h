@@ -59,6 +59,10 @@ void store_shared(void *shared, const void *registers, int bytes);
 void load_global(void *registers, const void *global, int bytes, bool active = true);
 void store_global(void *global, const void *registers, int bytes, bool active = true);
 
+// red.global.add[.v4].f32: 1 or 4 numbers a thread, each added by itself to what other threads and
+// blocks add, too.
+void add_global(float *global, const float *values, int count);
+
 // ---- warp-level matrix instructions and shuffles; warp ----
 
 // ldmatrix.sync.aligned.m8n8.x4[.trans].shared.b16; `row` is this lane's row address.

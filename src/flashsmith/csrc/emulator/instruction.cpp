@@ -18,6 +18,7 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(store_shared)
     FLASHSMITH_NAME(load_global)
     FLASHSMITH_NAME(store_global)
+    FLASHSMITH_NAME(add_global)
     FLASHSMITH_NAME(ldmatrix_x4)
     FLASHSMITH_NAME(stmatrix_x4)
     FLASHSMITH_NAME(mma_m16n8k16)

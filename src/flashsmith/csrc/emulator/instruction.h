@@ -19,6 +19,7 @@ enum class Instruction : uint8_t {
   store_shared,
   load_global,
   store_global,
+  add_global,
   ldmatrix_x4,
   stmatrix_x4,
   mma_m16n8k16,

@@ -1,5 +1,6 @@
 // Each instruction: what the last lane to arrive does for the whole warp.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 
@@ -216,6 +217,26 @@ void store_global(void *global, const void *registers, int bytes, bool active) {
                  block.global.check(lanes[i]->to, size, GlobalMemory::Use::store, i);
                  std::memcpy(lanes[i]->to, lanes[i]->from, size);
                  addresses.add(lanes[i]->to);
+               }
+               count_store(block, addresses, size);
+             });
+}
+
+void add_global(float *global, const float *values, int count) {
+  if (count != 1 && count != 4) refuse(Instruction::add_global, count, " numbers: must be 1 or 4");
+  MemoryArguments arguments{global, values};
+  collective({Instruction::add_global, static_cast<uint32_t>(count)}, arguments,
+             [](Block &block, Warp &warp, MemoryArguments **lanes) {
+               const unsigned count = warp.step.modifier(), size = count * sizeof(float);
+               GlobalAddresses addresses;
+               for (unsigned i = 0; i < kLanes; ++i) {
+                 block.global.check(lanes[i]->to, size, GlobalMemory::Use::store, i);
+                 auto *sums = static_cast<float *>(lanes[i]->to);
+                 const auto *values = static_cast<const float *>(lanes[i]->from);
+                 for (unsigned word = 0; word < count; ++word) {
+                   std::atomic_ref(sums[word]).fetch_add(values[word], std::memory_order_relaxed);
+                 }
+                 addresses.add(sums);
                }
                count_store(block, addresses, size);
              });

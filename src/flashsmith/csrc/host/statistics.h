@@ -1,5 +1,5 @@
-// The launches before a backward's own (attention/row_statistics.cuh), and what grids have room
-// for.
+// The launches before a backward's own (attention/row_statistics.cuh) and after it
+// (attention/dQ_sums.cuh), and what grids have room for.
 #pragma once
 
 #include <tvm/ffi/error.h>
@@ -46,6 +46,23 @@ void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &t
                            .cluster = 1,
                            .threads = kWarp,
                            .shared_memory_bytes = 0});
+}
+
+// That of dQ from its sums, after those that add to them.
+template <typename Args, typename Kernel>
+void add_conversion(Plan &plan, Kernel kernel, const ForwardProblem &problem) {
+  if (problem.is_empty()) return;
+  constexpr unsigned kThreads = 128;
+  const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
+  plan.launches.push_back(
+      {.kernel = "dQ_conversion_kernel",
+       .function = reinterpret_cast<const void *>(kernel),
+       .call = call<Args>,
+       .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
+                static_cast<unsigned>(problem.batch)},
+       .cluster = 1,
+       .threads = kThreads,
+       .shared_memory_bytes = 0});
 }
 
 }  // namespace flashsmith

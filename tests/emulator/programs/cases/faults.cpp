@@ -20,6 +20,7 @@ unsigned warp() { return thread_index() / kLanes; }
 unsigned lane() { return thread_index() % kLanes; }
 char *slot(unsigned index) { return shared_bytes() + index * 16; }
 const uint32_t zeros[4] = {};
+const float nothing[4] = {};
 
 void store(unsigned index) { store_shared(slot(index), zeros, 16); }
 void load(unsigned index) {
@@ -66,6 +67,11 @@ const Case kFaults[] = {
        load_global(words, tensors.input + 4 + 16 * lane(), 16);
      }},
     {"global_read_only", [] { store_global(tensors.input + 16 * lane(), zeros, 16); }},
+    {"sum_read_only",
+     [] { add_global(reinterpret_cast<float *>(tensors.input) + lane(), nothing, 1); }},
+    {"sum_misaligned",
+     [] { add_global(reinterpret_cast<float *>(tensors.output) + 1 + 4 * lane(), nothing, 4); }},
+    {"numbers_of_a_sum", [] { add_global(reinterpret_cast<float *>(tensors.output), nothing, 2); }},
     {"global_null",
      [] {
        uint32_t word;

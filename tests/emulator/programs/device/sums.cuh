@@ -1,7 +1,9 @@
-// Bulk copies of bytes in a row, and sums in global memory, against plain loops.
+// Bulk copies of bytes in a row, and sums in global memory by bulk copies and by warps, against
+// plain loops.
 #pragma once
 
 #include "device/harness.cuh"
+#include "flashsmith/attention/dQ_sums.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/mbarrier.cuh"
@@ -120,9 +122,73 @@ inline void check_count(Results &results, int count) {
   results.check(wrong == 0, "%d of %d sums are wrong", wrong, count);
 }
 
+// Where a thread's words of kChunks chunks lie in plain order.
+constexpr int kChunks = 3;
+FLASHSMITH_HOST_DEVICE int word_of(int thread, int chunk, int word) {
+  return (thread * kChunks + chunk) * 4 + word;
+}
+
+// Each block adds its own terms to the sums that all blocks share.
+template <bool kWordsTogether>
+struct AddFragments {
+  static constexpr int kThreads = kSumsThreads, kBlocks = 5;
+
+  const float *terms;  // (block, thread, chunk, word)
+  float *sums;
+
+  FLASHSMITH_DEVICE void operator()() const {
+    const float *own = terms + block_index_x() * kThreads * kChunks * 4;
+    for (int chunk = 0; chunk < kChunks; chunk++) {
+      float words[4];
+      for (int i = 0; i < 4; i++) {
+        words[i] = thread_load_global(own + word_of(thread_index(), chunk, i));
+      }
+      add_to_sums<kWordsTogether>(sums, chunk, thread_index(), words);
+    }
+  }
+};
+
+template <bool kWordsTogether>
+struct LoadFragments {
+  static constexpr int kThreads = kSumsThreads;
+
+  const float *sums;
+  float *found;  // (thread, chunk, word)
+
+  FLASHSMITH_DEVICE void operator()() const {
+    for (int chunk = 0; chunk < kChunks; chunk++) {
+      float words[4];
+      load_sums<kWordsTogether>(words, sums, chunk, thread_index());
+      for (int i = 0; i < 4; i++) {
+        thread_store_global_4(found + word_of(thread_index(), chunk, i), float_bits(words[i]));
+      }
+    }
+  }
+};
+
+template <bool kWordsTogether>
+void check_fragments(Results &results) {
+  using Add = AddFragments<kWordsTogether>;
+  Random random(11);
+  constexpr size_t kSize = size_t{kSumsThreads} * kChunks * 4;
+  Buffer<float> terms(kSize * Add::kBlocks), sums(kSize, 0.f), found(kSize, -1.f);
+  for (float &term : terms) term = static_cast<float>(random.bits() % 1000);
+  run(Add{terms.data(), sums.data()}, {.blocks = Add::kBlocks}, terms, sums);
+  run(LoadFragments<kWordsTogether>{sums.data(), found.data()}, {}, sums, found);
+  int wrong = 0;
+  for (size_t i = 0; i < kSize; ++i) {
+    float expected = 0;
+    for (size_t block = 0; block < Add::kBlocks; ++block) expected += terms[block * kSize + i];
+    wrong += found[i] != expected;
+  }
+  results.check(wrong == 0, "%d sums of fragments are wrong", wrong);
+}
+
 inline void check(Results &results) {
   for (int count : {4, 12, 128, 4096}) check_count(results, count);
   for (int count : {4, 4096}) check_order(results, count);
+  check_fragments<true>(results);
+  check_fragments<false>(results);
 }
 
 }  // namespace wrappers::sums

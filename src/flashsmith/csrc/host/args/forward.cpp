@@ -93,8 +93,7 @@ KeyRanges key_ranges_of(const ForwardTensors &tensors, const Numbers &numbers) {
 DropoutArgs dropout_of(const ForwardTensors &tensors, const Numbers &numbers) {
   constexpr int kNumbers = 1 << 15, kMost = 0x7f80;
   if (!tensors.rng_state()) return {};
-  const int bound =
-      std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMost);
+  const int bound = std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMost);
   return {.rng_state = data_of<const int64_t>(tensors.rng_state()),
           .bounds = static_cast<uint32_t>(bound << 16 | bound),
           .scale = static_cast<float>(kNumbers) / static_cast<float>(kNumbers - bound)};

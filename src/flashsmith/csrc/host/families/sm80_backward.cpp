@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "flashsmith/sm80/backward_arguments.cuh"
-#include "host/backward_kernel.h"
+#include "host/families/sm80_gradients.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -50,17 +49,7 @@ class Sm80Backward final : public BackwardKernel {
 
   KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers) const override {
-    const ForwardTensors forward = tensors.forward();
-    BackwardKernelArgs args{};
-    args.Q = forward.q().data_ptr();
-    args.K = forward.k().data_ptr();
-    args.V = forward.v().data_ptr();
-    args.Q_strides = strides_of(forward.q());
-    args.K_strides = strides_of(forward.k());
-    args.V_strides = strides_of(forward.v());
-    args.problem = problem_args(variant, forward, problem, numbers);
-    args.gradient = gradient_args(tensors, numbers, 0);
-    return KernelArguments(args);
+    return KernelArguments(sm80_gradient_arguments(variant, tensors, problem, numbers, 0));
   }
 };
 

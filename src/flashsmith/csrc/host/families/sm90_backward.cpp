@@ -67,19 +67,6 @@ class Sm90Backward final : public BackwardKernel {
             .shared_memory_bytes = shared_memory_bytes(config_)};
   }
 
-  // Of blocks of queries, as that of the statistics.
-  Launch conversion(const ForwardProblem &problem) const {
-    const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
-    return {.kernel = "dQ_conversion_kernel",
-            .function = reinterpret_cast<const void *>(kernels_.conversion),
-            .call = call<Sm90BackwardKernelArgs>,
-            .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
-                     static_cast<unsigned>(problem.batch)},
-            .cluster = 1,
-            .threads = kWarpgroupSize,
-            .shared_memory_bytes = 0};
-  }
-
  public:
   Sm90Backward(const Named &kernel, const FamilyGpus &gpus)
       : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
@@ -97,7 +84,9 @@ class Sm90Backward final : public BackwardKernel {
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
       plan.launches.push_back(main(problem, multiprocessors));
     }
-    if (kernels_.conversion && !problem.is_empty()) plan.launches.push_back(conversion(problem));
+    if (kernels_.conversion) {
+      add_conversion<Sm90BackwardKernelArgs>(plan, kernels_.conversion, problem);
+    }
     return plan;
   }
 

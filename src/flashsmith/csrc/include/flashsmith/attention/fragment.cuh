@@ -12,6 +12,8 @@
 // Fragments for mma.m16n8k16 and wgmma.
 #pragma once
 
+#include <type_traits>
+
 #include "flashsmith/ptx/math.cuh"
 #include "flashsmith/ptx/platform.cuh"
 
@@ -40,6 +42,22 @@ template <typename Operation>
 FLASHSMITH_DEVICE float reduce_row(float value, Operation operation) {
   value = operation(value, ptx::shuffle_xor<1>(value));
   return operation(value, ptx::shuffle_xor<2>(value));
+}
+
+// Lane q of a quad gives word i to lane i, as its word q.
+FLASHSMITH_DEVICE void transpose_quad(uint32_t (&words)[4]) {
+  const auto exchange = [](auto mask, uint32_t &low, uint32_t &high) {
+    const bool upper = ptx::thread_index() & mask.value;
+    const uint32_t given = upper ? low : high;
+    const uint32_t taken = ptx::float_bits(ptx::shuffle_xor<mask.value>(ptx::bits_float(given)));
+    (upper ? low : high) = taken;
+  };
+  constexpr std::integral_constant<int, 1> kNeighbour;
+  constexpr std::integral_constant<int, 2> kPair;
+  exchange(kNeighbour, words[0], words[1]);
+  exchange(kNeighbour, words[2], words[3]);
+  exchange(kPair, words[0], words[2]);
+  exchange(kPair, words[1], words[3]);
 }
 
 // Two rows' elements become words of two, in the order of an operand of the next product: words 4 k

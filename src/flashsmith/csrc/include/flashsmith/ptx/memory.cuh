@@ -98,6 +98,35 @@ FLASHSMITH_DEVICE uint32_t load_shared_4(shared_address source) {
   return word;
 }
 
+// Whether the target adds four numbers at a time.
+#if defined(FLASHSMITH_EMULATOR) || __CUDA_ARCH__ >= 900
+constexpr bool kHasWideAdds = true;
+#else
+constexpr bool kHasWideAdds = false;
+#endif
+
+// red.relaxed.gpu.global.add.f32. PTX ISA, Parallel Synchronization and Communication Instructions:
+// red.
+FLASHSMITH_DEVICE void add_global_4(float *destination, float value) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::add_global(destination, &value, 1);
+#else
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(destination), "f"(value)
+               : "memory");
+#endif
+}
+
+// red.relaxed.gpu.global.add.v4.f32 (sm_90): four numbers in 16 bytes, each by itself.
+FLASHSMITH_DEVICE void add_global_16(float *destination, const float (&values)[4]) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::add_global(destination, values, 4);
+#else
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(destination),
+               "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3])
+               : "memory");
+#endif
+}
+
 // ---- by one thread, where the lanes of a warp go different ways ----
 
 // ld.shared.b32

@@ -8,6 +8,7 @@
 #include "flashsmith/ptx/cp_async.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/sm80/backward_gemm.cuh"
+#include "flashsmith/sm80/backward_scores.cuh"
 #include "flashsmith/sm80/kept_keys.cuh"
 #include "flashsmith/sm80/kept_queries.cuh"
 
@@ -105,10 +106,12 @@ class BackwardBlock {
     rows_.change(P, factor, visit, warp_row());
     rows_.become_exponents(P, statistics, visit);
     rows_.mask(P, visit, warp_row());
-    exponentiate(P);
+    exponentiate<Traits>(P);
     rows_.mark_dropped(P, dropout_, visit, warp_row());
     if constexpr (kSecond) {
-      gemm_with_columns<Traits, kColumns, true>(second_, P, shared_, B1 + kOther + columns_offset_);
+      PackedScores<Traits, kColumns> weights;
+      pack_weights<Traits, kColumns>(weights, P);
+      gemm_with_columns<Traits, kColumns>(second_, weights, shared_, B1 + kOther + columns_offset_);
     }
     if constexpr (kFirst) {
       gemm_with_rows<Traits, kColumns>(dS, shared_, A1_ + Traits::A2_offset - Traits::A1_offset,
@@ -117,16 +120,8 @@ class BackwardBlock {
       rows_.subtract_delta(dS, statistics, visit);
       multiply_by_weights(dS, P);
       rows_.store_dbias(dS, visit, warp_row());
-      if constexpr (Traits::Score::kHasFactor) multiply_seen(dS, factor);
-      gemm_with_columns<Traits, kColumns, false>(first_, dS, shared_, B1 + columns_offset_);
-    }
-  }
-
-  static FLASHSMITH_DEVICE void exponentiate(Scores &S) {
-#pragma unroll
-    for (auto &fragment : S) {
-#pragma unroll
-      for (float &element : fragment) element = ptx::exp2_approx(element);
+      if constexpr (Traits::Score::kHasFactor) multiply_seen<Traits>(dS, factor);
+      gemm_with_columns<Traits, kColumns>(first_, dS, shared_, B1 + columns_offset_);
     }
   }
 
@@ -145,17 +140,6 @@ class BackwardBlock {
     for (int m = 0; m < Traits::m_tiles; m++) {
 #pragma unroll
       for (int i = 0; i < kColumns / 2; i++) S[m][i] *= weight_of<Traits>(P[m][i]);
-    }
-  }
-
-  // Where a score is hidden its factor may be infinite.
-  static FLASHSMITH_DEVICE void multiply_seen(Scores &S, const Scores &factor) {
-#pragma unroll
-    for (int m = 0; m < Traits::m_tiles; m++) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; i++) {
-        S[m][i] = S[m][i] == 0.f ? 0.f : S[m][i] * factor[m][i];
-      }
     }
   }
 };

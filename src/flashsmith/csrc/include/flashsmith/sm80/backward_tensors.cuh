@@ -6,6 +6,7 @@
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/sm80/backward_gemm.cuh"
 #include "flashsmith/sm80/backward_traits.cuh"
+#include "flashsmith/sm80/column_groups.cuh"
 #include "flashsmith/sm80/epilogue.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
 
@@ -79,7 +80,8 @@ class BackwardTensors {
                 problem().d_v, sequence.seq_len_k() - row);
   }
 
-  // ---- gradients of this warp's rows, from `row` of the sequence on, by way of a tile's rows ----
+  // ---- gradients of this warp's rows, from `row` of the sequence on, by way of a tile's rows; of
+  // ---- warps that share rows, each has its columns
 
   FLASHSMITH_DEVICE void store_dQ(const RowGradients<Traits> &dQ, ptx::shared_address rows,
                                   int head, int row) const {
@@ -106,6 +108,15 @@ class BackwardTensors {
     return statistics_of(gradient(), block, head);
   }
 
+  // Where the sums of dQ of that block are among those of all heads, and these sums.
+  FLASHSMITH_DEVICE int sums_place(int head, int row) const {
+    const int block = first_statistics_block(gradient(), sequence, batch_) + row / kStatisticsRows;
+    return head * gradient().all_statistics_blocks + block;
+  }
+  FLASHSMITH_DEVICE float *sums(int place) const {
+    return sums_of<Traits::d_head>(gradient(), place, 0);
+  }
+
  private:
   template <typename T>
   FLASHSMITH_DEVICE auto *first_query(T *tensor, const TensorStrides &strides, int head,
@@ -130,20 +141,24 @@ class BackwardTensors {
   template <int kRows>
   static FLASHSMITH_DEVICE void load(ptx::shared_address tile, const value_t *rows,
                                      int64_t row_stride, int row_elements, int n_rows) {
-    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements).load_ragged(n_rows);
+    const int thread = ptx::recomputed(ptx::thread_index());
+    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements, thread).load_ragged(n_rows);
   }
 
   static FLASHSMITH_DEVICE void store(value_t *out, int64_t row_stride,
                                       const RowGradients<Traits> &gradients, float factor,
                                       ptx::shared_address rows, int n_rows, int row_elements) {
-    const float factors[kHalves] = {factor, factor};
-    ptx::warp_sync();
+    constexpr int kRows = Traits::rows_per_warp / Traits::column_groups;
+    const int first = column_group<Traits>() * kRows;  // of those that this warp writes
+    sync_column_groups<Traits>();
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {
-      store_O_to_tile<Traits>(gradients[m], factors, rows, m * kMmaM);
+      store_gradients_to_tile<Traits>(gradients[m], factor, rows, m * kMmaM);
     }
-    ptx::warp_sync();
-    store_tile_to_O<Traits>(out, row_stride, rows, n_rows, row_elements / kChunkElements);
+    sync_column_groups<Traits>();
+    store_tile_to_O<Traits, kRows>(out + first * row_stride, row_stride,
+                                   rows + first * SmemTile<Traits>::kRowBytes, n_rows - first,
+                                   row_elements / kChunkElements);
   }
 };
 

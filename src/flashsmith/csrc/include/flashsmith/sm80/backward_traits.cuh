@@ -40,6 +40,8 @@ struct BackwardKernelTileShapes {
   static_assert(B_r % (n_warps * kMmaM) == 0, "each warp works on at least 16 kept rows");
   static_assert(CFG.n_stages == 1 || CFG.n_stages == 2, "n_stages is 1 or 2");
 
+  static constexpr int kept_rows = B_r, visited_rows = B_c;
+  static constexpr int column_groups = 1;  // each warp has all columns of its rows' gradients
   static constexpr int rows_per_warp = B_r / n_warps;
   static constexpr int m_tiles = rows_per_warp / kMmaM;  // mma tiles of a warp, along its rows
   static constexpr int n_stages = CFG.n_stages;
@@ -56,6 +58,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   static constexpr struct {
     bool swizzled = true, async_copy = true;
   } config{};
+  static constexpr int row_padding = 0;
 
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,

@@ -26,16 +26,16 @@ FLASHSMITH_DEVICE void store_O_to_tile(const Fragment<Traits::d_head> &O,
   }
 }
 
-// Copies this warp's rows of the tile to O, neighbouring lanes at neighbouring chunks; of them the
-// sequence has the first n_rows, or all, and O the first n_chunks chunks.
-template <typename Traits>
+// Copies kRows rows of the tile to O, neighbouring lanes of a warp at neighbouring chunks; of them
+// the sequence has the first n_rows, or all, and O the first n_chunks chunks.
+template <typename Traits, int kRows = Traits::rows_per_warp>
 FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_stride,
                                        ptx::shared_address tile, int n_rows, int n_chunks) {
   using T = SmemTile<Traits>;
   using Walk = ChunkWalk<Traits, kWarpSize>;
   const Walk walk(ptx::thread_index() % kWarpSize);
 #pragma unroll
-  for (int first = 0; first < Traits::rows_per_warp; first += Walk::kRows) {
+  for (int first = 0; first < kRows; first += Walk::kRows) {
 #pragma unroll
     for (int panel = 0; panel < Walk::kPanels; panel++) {
       const int row = first + walk.row, chunk = walk.chunk + panel * Walk::kPanelChunks;

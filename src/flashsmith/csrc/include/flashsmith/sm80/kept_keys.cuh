@@ -10,7 +10,7 @@ namespace flashsmith::sm80 {
 
 template <typename Traits, int kColumns, bool kWithV>
 class KeptKeys {
-  static constexpr int B_r = Traits::B_r, B_c = Traits::B_c;
+  static constexpr int kKept = Traits::kept_rows, kVisited = Traits::visited_rows;
   using Scores = sm80::Scores<Traits, kColumns>;
 
   const BackwardTensors<Traits> tensors_;
@@ -24,7 +24,7 @@ class KeptKeys {
         head_kv_(ptx::block_index_y()),
         first_head_(head_kv_ * tensors_.group_size()),
         end_head_(first_head_ + tensors_.group_size()),
-        row_(ptx::block_index_x() * B_r),
+        row_(ptx::block_index_x() * kKept),
         visited_(visited()) {}
 
   FLASHSMITH_DEVICE bool is_there() const { return row_ < tensors_.sequence.seq_len_k(); }
@@ -37,7 +37,7 @@ class KeptKeys {
   }
   FLASHSMITH_DEVICE bool is_over(const Visit &visit) const { return visit.head == end_head_; }
   FLASHSMITH_DEVICE Visit after(const Visit &visit) const {
-    const int row = visit.row + B_c;
+    const int row = visit.row + kVisited;
     if (row < visited_.end) return {row, visit.head};
     return {visited_.begin, visit.head + 1};
   }
@@ -45,21 +45,21 @@ class KeptKeys {
   // ---- loads ----
 
   FLASHSMITH_DEVICE void load_kept(ptx::shared_address A1, ptx::shared_address A2) const {
-    tensors_.template load_K<B_r>(A1, head_kv_, row_);
-    if constexpr (kWithV) tensors_.template load_V<B_r>(A2, head_kv_, row_);
+    tensors_.template load_K<kKept>(A1, head_kv_, row_);
+    if constexpr (kWithV) tensors_.template load_V<kKept>(A2, head_kv_, row_);
   }
 
   FLASHSMITH_DEVICE void load_visited(ptx::shared_address stage, const Visit &visit) const {
     load_statistics(stage + Traits::statistics_offset, visit);
-    tensors_.template load_Q<B_c>(stage + Traits::B1_offset, visit.head, visit.row);
-    tensors_.template load_dO<B_c>(stage + Traits::B2_offset, visit.head, visit.row);
+    tensors_.template load_Q<kVisited>(stage + Traits::B1_offset, visit.head, visit.row);
+    tensors_.template load_dO<kVisited>(stage + Traits::B2_offset, visit.head, visit.row);
   }
 
   // ---- scores: `row` of the warp's first kept row in the block ----
 
-  // Whether the mask leaves this warp any.
-  FLASHSMITH_DEVICE bool has_scores(const Visit &visit, int row) const {
-    return may_see<Traits>(tensors_.problem(), tensors_.sequence, visit.row, visit.row + kColumns,
+  // Whether the mask leaves this warp any, with so many queries.
+  FLASHSMITH_DEVICE bool has_scores(const Visit &visit, int row, int n_queries = kColumns) const {
+    return may_see<Traits>(tensors_.problem(), tensors_.sequence, visit.row, visit.row + n_queries,
                            row_ + row, row_ + row + Traits::rows_per_warp);
   }
 
@@ -113,6 +113,12 @@ class KeptKeys {
                     [](float gradient, float delta) { return gradient - delta; });
   }
 
+  // Where dQ of the visited queries is added up.
+  FLASHSMITH_DEVICE int sums_place(const Visit &visit) const {
+    return tensors_.sums_place(visit.head, visit.row);
+  }
+  FLASHSMITH_DEVICE float *sums(int place) const { return tensors_.sums(place); }
+
   // The kernel that keeps queries stores it.
   FLASHSMITH_DEVICE void store_dbias(const Scores &, const Visit &, int) const {}
 
@@ -130,8 +136,9 @@ class KeptKeys {
  private:
   FLASHSMITH_DEVICE VisitedRows visited() const {
     const QueryRange queries =
-        queries_of_keys<Traits>(tensors_.problem(), tensors_.sequence, row_, row_ + B_r);
-    return {queries.begin / B_c * B_c, queries.end, queries.unmasked_begin, queries.unmasked_end};
+        queries_of_keys<Traits>(tensors_.problem(), tensors_.sequence, row_, row_ + kKept);
+    return {queries.begin / kVisited * kVisited, queries.end, queries.unmasked_begin,
+            queries.unmasked_end};
   }
 
   // Of the whole block of statistics that the visited rows lie in, a chunk a lane.
@@ -148,7 +155,8 @@ class KeptKeys {
   template <typename Operation>
   FLASHSMITH_DEVICE void with_statistics(Scores &S, ptx::shared_address statistics, int row,
                                          int offset, Operation operation) const {
-    const int first = row % kStatisticsRows + offset + ptx::thread_index() % kLanesPerRow * 4;
+    const int first =
+        row % kStatisticsRows + offset + ptx::recomputed(ptx::thread_index()) % kLanesPerRow * 4;
     const ptx::shared_address values = statistics + first * 4;
 #pragma unroll
     for (int group = 0; group < kColumns / 16; group++) {

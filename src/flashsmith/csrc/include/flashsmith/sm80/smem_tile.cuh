@@ -9,11 +9,12 @@ namespace flashsmith::sm80 {
 
 // A row-major tile of 16-byte chunks. Swizzled, chunks are permuted inside lines of 128 bytes, or
 // of 64 where rows are not whole lines of 128: the eight rows that one phase of ldmatrix reads at
-// equal chunks then cover all 32 banks, instead of the same four.
+// equal chunks then cover all 32 banks, instead of the same four. So do rows that are an odd number
+// of chunks apart.
 template <typename Traits>
 struct SmemTile {
-  static constexpr int kRowBytes = Traits::d_head * kElementBytes;
-  static constexpr int kRowChunks = kRowBytes / kChunkBytes;
+  static constexpr int kRowBytes = (Traits::d_head + Traits::row_padding) * kElementBytes;
+  static constexpr int kRowChunks = Traits::d_head / kChunkElements;
   static constexpr int kSwizzleRows = 8;
   static constexpr int kPermutedChunks = kRowChunks % 8 == 0 ? 8 : 4;
   static_assert(kRowChunks % kPermutedChunks == 0, "the swizzle permutes inside whole lines");
@@ -85,9 +86,9 @@ class TileLoader {
  public:
   // `rows`: the first row of the tile, `row_stride` elements before the second.
   FLASHSMITH_DEVICE TileLoader(ptx::shared_address tile, const value_t *rows, int64_t row_stride,
-                               int row_elements)
+                               int row_elements, int thread = ptx::thread_index())
       : row_stride_(row_stride) {
-    const Walk walk(ptx::thread_index());
+    const Walk walk(thread);
     source_ = rows + walk.row * row_stride + walk.chunk * kChunkElements;
     destination_ = tile + T::offset(walk.row, walk.chunk);
     row_ = walk.row;

@@ -3,6 +3,7 @@
 // what the others have summed up, and writes the result.
 #pragma once
 
+#include "flashsmith/attention/dQ_sums.cuh"
 #include "flashsmith/sm90/backward_epilogue.cuh"
 #include "flashsmith/sm90/backward_pipeline.cuh"
 #include "flashsmith/sm90/backward_staging.cuh"

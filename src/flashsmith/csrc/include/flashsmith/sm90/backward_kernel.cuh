@@ -3,6 +3,7 @@
 // products, and what it was chosen from.
 #pragma once
 
+#include "flashsmith/attention/dQ_sums.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/backward_consumer.cuh"
@@ -47,12 +48,14 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 }
 
 // The launches of one call. statistics and conversion have a grid of blocks of kStatisticsRows, and
-// kStatisticsThreads and kWarpgroupSize threads; sinks: see sink_gradient_kernel.
+// kStatisticsThreads and kSumsThreads threads; sinks: see sink_gradient_kernel.
 template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
   sm90_backward_kernel_fn sinks = nullptr, conversion = nullptr;
   if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
-  if constexpr (Traits::sums == Sums::in_any_order) conversion = dQ_conversion_kernel<Traits>;
+  if constexpr (Traits::sums == Sums::in_any_order) {
+    conversion = dQ_conversion_kernel<Traits, Sm90BackwardKernelArgs>;
+  }
   return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,
           .sinks = sinks,
           .main = backward_kernel<Traits>,

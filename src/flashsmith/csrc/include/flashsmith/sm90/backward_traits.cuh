@@ -25,6 +25,7 @@ struct BackwardTraits {
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr Sums sums = CFG.dQ_in_order ? Sums::in_order : Sums::in_any_order;
+  static constexpr bool sums_by_chunks = true;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
   // What derivatives of scores are kept in until dP is there: softcap's are from 0 to 1.
   using factor_t = std::conditional_t<UserScoreGradient<VARIANT.score>::kIsOne, half_t, value_t>;

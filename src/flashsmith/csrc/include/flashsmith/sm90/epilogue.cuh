@@ -71,22 +71,6 @@ FLASHSMITH_DEVICE void store_by_copy(const Sm90ForwardKernelArgs &args,
   }
 }
 
-// Lane q of a quad gives word i to lane i, as its word q.
-FLASHSMITH_DEVICE void transpose_quad(uint32_t (&words)[4]) {
-  const auto exchange = [](auto mask, uint32_t &low, uint32_t &high) {
-    const bool upper = ptx::thread_index() & mask.value;
-    const uint32_t given = upper ? low : high;
-    const uint32_t taken = ptx::float_bits(ptx::shuffle_xor<mask.value>(ptx::bits_float(given)));
-    (upper ? low : high) = taken;
-  };
-  constexpr std::integral_constant<int, 1> kNeighbour;
-  constexpr std::integral_constant<int, 2> kPair;
-  exchange(kNeighbour, words[0], words[1]);
-  exchange(kNeighbour, words[2], words[3]);
-  exchange(kPair, words[0], words[2]);
-  exchange(kPair, words[1], words[3]);
-}
-
 // 16 bytes a lane: the four lanes of a row exchange words until each has a chunk of its own.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,

@@ -1,0 +1,161 @@
+"""The sums backward of the sm80 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flashsmith.configs.base import BackwardKernelConfig
+from flashsmith.configs.features import Feature, number
+from flashsmith.configs.sm80.backward import (
+    BACKWARD,
+    MAX_ACCUMULATOR_REGISTERS,
+    STATISTICS_BYTES,
+    STATISTICS_ROWS,
+    gpu_problems,
+)
+from flashsmith.configs.sm80.forward import MMA_M
+from flashsmith.configs.variant import Variant
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.dtype import ELEMENT_BYTES, DType
+from flashsmith.gpus import WARP_SIZE, get_gpu_architecture
+
+SUMS = "sums"
+LARGEST_GPU = "sm_90a"  # by the shared memory of a block
+SUPPORTED_VALUES = {
+    "d_head": D_HEADS,
+    "B_r": (STATISTICS_ROWS,),
+    "B_c": (64, 128),
+    "n_warps": (4, 8),
+    "n_stages": (1, 2),
+    "column_groups": (1, 2, 4),
+}
+PAIR_COLUMNS = 16  # of two n tiles, which one load of fragments brings
+MIN_COLUMNS = 16  # queries whose scores are in registers at a time, or more
+_BUFFERS_OF_DS = 2
+_ROW_PADDING = 8  # elements that keep neighbouring rows in different banks
+
+
+@dataclass(frozen=True, order=True)
+class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
+    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+
+    A block keeps some keys and visits the queries, once: its warps add up dK and dV in registers,
+    and dQ in FP32 in global memory, in an order that differs from run to run. It is converted at
+    the end.
+
+    dtype: element type of all tensors; sums and statistics are FP32.
+    d_head: head dimension, 64, 96, 128, 192 or 256.
+    B_r: queries that are visited at a time: 64.
+    B_c: keys of a thread block.
+    n_warps: warps of a thread block, which share its keys.
+    n_stages: tiles of Q and dO that are in shared memory at a time; with 2 the next ones load while
+        these are worked on.
+    column_groups: warps that share keys: each has some queries of their scores and some columns of
+        their dK and dV, and gets the scores of the others by way of shared memory. With 1 all of
+        these are in the registers of one warp.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative or zero. What is well formed may still be a point that no
+            kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+    n_stages: int
+    column_groups: int
+
+    family: ClassVar[str] = "sm80"
+    scheme: ClassVar[str] = SUMS
+    minimum_gpu: ClassVar[str] = "sm_80"
+    exact_arch: ClassVar[bool] = False
+    newer_gpu: ClassVar[str] = "sm_90"
+    kernel_function: ClassVar[str] = "sm80::sums_backward_kernels"
+    static_configuration: ClassVar[str] = "sm80::SumsBackwardTraits"
+    kernel_arguments: ClassVar[str] = "BackwardKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm80/sums_backward_arguments.cuh"
+    kernel_pointer: ClassVar[str] = "Sm80SumsBackwardKernels"
+    markers: ClassVar[frozenset[str]] = frozenset({BACKWARD, SUMS})
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(BACKWARD),
+        Feature(SUMS),
+        number("stages", "n_stages"),
+        number("groups", "column_groups", absent=1),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self, gpu: str = "sm_80") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_value_problems(self),
+            *_register_problems(self),
+            *gpu_problems(self, architecture),
+        ]
+
+    @property
+    def plainest_gpu(self) -> str:
+        """Some tiles need more shared memory than sm_80 has."""
+        needs_more = any(gpu_problems(self, get_gpu_architecture(self.minimum_gpu)))
+        return LARGEST_GPU if needs_more else self.minimum_gpu
+
+    @property
+    def is_deterministic(self) -> bool:
+        return False
+
+    def serves_variant(self, variant: Variant) -> bool:
+        """Nothing writes the gradient of a bias, and registers have no room for dropout."""
+        return not (variant.bias or variant.dropout)
+
+    @property
+    def threads_per_block(self) -> int:
+        return self.n_warps * WARP_SIZE
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Tiles of K, V, Q and dO, dS of two tiles, weights where warps exchange them, and
+        statistics."""
+        rows = 2 * (self.B_c + self.n_stages * self.B_r)
+        buffers = _BUFFERS_OF_DS + (1 if self.column_groups > 1 else 0)
+        elements = rows * (self.d_head + _ROW_PADDING)
+        elements += buffers * self.B_c * (self.B_r + _ROW_PADDING)
+        return elements * ELEMENT_BYTES + self.n_stages * self.B_r * STATISTICS_BYTES
+
+
+def _value_problems(config: Sm80SumsBackwardKernelConfig) -> Iterator[str]:
+    for name, supported in SUPPORTED_VALUES.items():
+        value = getattr(config, name)
+        if value not in supported:
+            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+    rows = config.B_c * config.column_groups
+    if rows % (MMA_M * config.n_warps) != 0:
+        yield (
+            f"B_c is {config.B_c}; each of the {config.n_warps} warps, {config.column_groups} of "
+            f"which share theirs, keeps {MMA_M} keys, as an mma has them, or a multiple."
+        )
+    pairs = config.d_head // PAIR_COLUMNS
+    if pairs % config.column_groups != 0:
+        yield (
+            f"column_groups is {config.column_groups}; the {pairs} pairs of n tiles of d_head "
+            f"{config.d_head} are not a multiple."
+        )
+
+
+def _register_problems(config: Sm80SumsBackwardKernelConfig) -> Iterator[str]:
+    """Scores and their gradients of as many queries as MIN_COLUMNS has, and dK and dV."""
+    m_tiles = config.B_c * config.column_groups // (MMA_M * config.n_warps)
+    results = m_tiles * config.d_head // config.column_groups
+    scores = m_tiles * MIN_COLUMNS
+    if results + scores > MAX_ACCUMULATOR_REGISTERS:
+        yield (
+            f"The accumulators take {scores} (S, dP) + {results} (dK, dV) registers per thread; at "
+            f"most {MAX_ACCUMULATOR_REGISTERS} leave room for addresses and fragments."
+        )

@@ -1,0 +1,52 @@
+"""The declared configurations of the sm80 sums backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flashsmith.configs.sm80.backward import STATISTICS_ROWS
+from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
+from flashsmith.dtype import DType
+
+
+class SumsBackwardTiles(NamedTuple):
+    """What a configuration has beside dtype, d_head and B_r."""
+
+    B_c: int
+    n_warps: int
+    n_stages: int
+    column_groups: int
+
+
+# Measured on the H200, docs/kernels/sm80-backward.md.
+_RULE = {
+    64: SumsBackwardTiles(128, 4, n_stages=2, column_groups=1),
+    96: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),
+    128: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),
+    192: SumsBackwardTiles(64, 8, n_stages=2, column_groups=4),
+    256: SumsBackwardTiles(64, 8, n_stages=2, column_groups=4),
+}
+
+
+# For GPUs of less shared memory: of d_head 64 two blocks have to fit, and none of them has room.
+_SMALL = {d_head: tiles._replace(n_stages=1) for d_head, tiles in _RULE.items() if d_head > 64}
+
+
+def rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
+    """One configuration for each d_head. Raises ValueError for others."""
+    return _of_table(_RULE, dtype, d_head)
+
+
+def small_rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
+    """The same for GPUs of less shared memory."""
+    return _of_table(_SMALL, dtype, d_head)
+
+
+def _of_table(
+    table: Mapping[int, SumsBackwardTiles], dtype: DType, d_head: int
+) -> Sm80SumsBackwardKernelConfig:
+    if d_head not in table:
+        supported = ", ".join(map(str, table))
+        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *table[d_head])

@@ -1,0 +1,84 @@
+// dQ where blocks of keys add to it in FP32 in global memory, and on its way from there to its
+// tensor. A block of kStatisticsRows queries lies as fragments of four warps do, each of 16 rows:
+// chunk i has columns 8 i to 8 i + 7, four elements a thread.
+#pragma once
+
+#include "flashsmith/attention/gradient_rows.cuh"
+#include "flashsmith/attention/row_statistics.cuh"
+
+namespace flashsmith {
+
+constexpr int kSumsThreads = kStatisticsRows / kFragmentRows * kWarpSize;
+
+// Where a thread's word of a chunk lies. Bulk copies of whole fragments, and threads that add four
+// words at a time, want a thread's words side by side; where a warp adds words by themselves, it
+// wants its 32 in a line.
+template <bool kWordsTogether>
+FLASHSMITH_DEVICE int sums_place(int chunk, int thread, int word) {
+  constexpr int kWords = 4;
+  if constexpr (kWordsTogether) return (chunk * kSumsThreads + thread) * kWords + word;
+  return (chunk * kWords + word) * kSumsThreads + thread;
+}
+
+// Adds a thread's words of a chunk, by themselves. All lanes of a warp do.
+template <bool kWordsTogether>
+FLASHSMITH_DEVICE void add_to_sums(float *sums, int chunk, int thread, const float (&words)[4]) {
+  if constexpr (kWordsTogether) {
+    ptx::add_global_16(sums + sums_place<true>(chunk, thread, 0), words);
+  } else {
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+      ptx::add_global_4(sums + sums_place<false>(chunk, thread, word), words[word]);
+    }
+  }
+}
+
+template <bool kWordsTogether>
+FLASHSMITH_DEVICE void load_sums(float *words, const float *sums, int chunk, int thread) {
+  if constexpr (kWordsTogether) {
+    const ptx::Chunk found = ptx::load_global_16(sums + sums_place<true>(chunk, thread, 0));
+#pragma unroll
+    for (int word = 0; word < 4; word++) words[word] = ptx::bits_float(found.word[word]);
+  } else {
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+      words[word] = ptx::thread_load_global(sums + sums_place<false>(chunk, thread, word));
+    }
+  }
+}
+
+// Rows of dQ, of a head and from a row of the sequence on.
+template <typename Traits, typename Args>
+FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
+    const Args &args, const typename Traits::Sequence &sequence, int head, int row) {
+  using value_t = typename Traits::value_t;
+  const TensorStrides &strides = args.gradient.dQ_strides;
+  const Place place = sequence.queries();
+  return {static_cast<value_t *>(args.gradient.dQ) + place.batch * strides.batch +
+              head * strides.head + (place.row + row) * strides.seq,
+          strides.seq, sequence.seq_len_q() - row, args.problem.d_qk};
+}
+
+// dQ of a block of queries from sums in any order. Grid: (blocks of kStatisticsRows of the longest
+// sequence, n_heads, batch). Block: kSumsThreads.
+template <typename Traits, typename Args>
+__global__ void __launch_bounds__(kSumsThreads)
+    dQ_conversion_kernel(const __grid_constant__ Args args) {
+  const GradientArgs &gradient = args.gradient;
+  const int block = ptx::block_index_x(), head = ptx::block_index_y();
+  const int thread = ptx::thread_index(), warp = thread / kWarpSize;
+  const typename Traits::Sequence sequence(args.problem, ptx::block_index_z());
+  const int row = block * kStatisticsRows + warp * kFragmentRows;
+  if (row >= sequence.seq_len_q()) return;
+  const float *sums = sums_of<Traits::d_head>(
+      gradient, first_statistics_block(gradient, sequence, ptx::block_index_z()) + block, head);
+  Fragment<Traits::d_head> elements;
+#pragma unroll
+  for (int i = 0; i < Traits::d_head / 8; i++) {
+    load_sums<Traits::sums_by_chunks>(elements + 4 * i, sums, i, thread);
+  }
+  store_fragment<Traits>(dQ_rows<Traits>(args, sequence, head, row), elements,
+                         gradient.softmax_scale);
+}
+
+}  // namespace flashsmith
