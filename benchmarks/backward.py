@@ -75,7 +75,8 @@ def forward_config(problem: Problem) -> ForwardKernelConfig:
 
 
 def backward_configs(workload: Workload, wanted: set[str]) -> dict[str, BackwardKernelConfig]:
-    """What is chosen, and what else there is. wanted: Candidates; none: all of them."""
+    """What is chosen, and what else there is. What is the same at every run has a peer of its own,
+    whether it is what is chosen or not. wanted: Candidates; none: all of them."""
     problem, capability = workload.problem, torch.cuda.get_device_capability()
     configs = {
         OURS: choose_backward(workload, capability),
@@ -87,7 +88,7 @@ def backward_configs(workload: Workload, wanted: set[str]) -> dict[str, Backward
     return {
         name: config
         for name, config in configs.items()
-        if unique[config] == name and (not wanted or name in wanted)
+        if name in (SAME, unique[config]) and (not wanted or name in wanted)
     }
 
 

@@ -43,7 +43,7 @@ VARIED = [
         "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent",
         "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
         "+persistent",
-        "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
+        "(BF16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
         "+persistent+in_order",
         "(FP16, 192, 64, 64, 2): backward+wgmma+split+k_stages_2+v_stages_1+q_stages_2+do_stages_1",
     )
