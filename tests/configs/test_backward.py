@@ -161,7 +161,7 @@ def test_deterministic_gradients_have_a_kernel_for_them() -> None:
 
 
 def test_sums_are_in_order_where_that_is_faster_or_asked_for() -> None:
-    for d_head, seq_len, in_order in ((64, 2048, True), (96, 256, True), (128, 4096, False)):
+    for d_head, seq_len, in_order in ((64, 2048, True), (96, 1024, True), (128, 2048, False)):
         problem = Problem.square(DType.BF16, d_head, batch=1, heads=2, seq_len=seq_len)
         chosen = choose_backward(Workload(problem, PLAIN), H100)
         same = choose_backward(Workload(problem, PLAIN), H100, deterministic=True)

@@ -26,7 +26,7 @@ _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 _BUFFERS_OF_DS = 2
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
-_LONG_ROWS, _KEYS_IN_ORDER = 128, 2048  # see suited_to
+_LONG_ROWS, _FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 128, 1024, 2048  # see suited_to
 _ROOMY = 2  # warpgroups that have registers for more than a plain backward
 _MOST_BESIDE_FUNCTIONS = 96  # elements of a row
 
@@ -113,7 +113,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         """Sums in order save what clears and converts them, and lose a few percent where sequences
         are long. Persistent blocks save the time between tiles; without turns at d_head 128 they
         are slower by 2 to 3% where tiles are long and alike."""
-        in_order = self.dQ_in_order or workload.keys_per_query <= _KEYS_IN_ORDER
+        few_keys = _FEW_KEYS_OF_SHORT_ROWS if self.d_head == SUPPORTED_D_HEADS[0] else _FEW_KEYS
+        in_order = self.dQ_in_order or workload.keys_per_query <= few_keys
         persistent = in_order or self.d_head < _LONG_ROWS or workload.variant.causal
         return replace(self, persistent=persistent, dQ_in_order=in_order)
 
