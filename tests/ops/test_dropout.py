@@ -9,8 +9,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import flashsmith
-from flashsmith.configs import KernelId, Variant
-from flashsmith.configs.backward import BACKWARD_FAMILIES
+from flashsmith.configs import KernelId, Sm80SumsBackwardKernelConfig, Variant, Workload
+from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
+from flashsmith.problem import Problem
 from flashsmith.reference import dropout_mask, reference_attention, reference_gradients
 from flashsmith.selection import select_config
 from support.dropout import STATE
@@ -134,12 +135,18 @@ def test_a_compiled_function_has_one_mask_for_forward_and_backward() -> None:
 
 
 def test_the_rules_have_kernels_for_dropout() -> None:
-    """Every family's configuration for it is the one without, and can be built."""
+    """Every family's configuration for it is the one without, and can be built; one family has no
+    registers for it, and leaves it to the others."""
     variant = Variant(dropout=True)
     for family in BACKWARD_FAMILIES:
-        config = family.rule(flashsmith.DType.BF16, 128 if "Split" in str(family.config) else 64)
-        assert config.with_room_for(variant) == config and config.serves_variant(variant)
+        config = family.rule(flashsmith.DType.BF16, 128)
+        assert config.with_room_for(variant) == config
+        assert config.serves_variant(variant) == (family.config is not Sm80SumsBackwardKernelConfig)
         assert KernelId(config, variant).name.endswith(" dropout")
+    for capability in ((8, 0), (9, 0)):
+        problem = Problem.square(flashsmith.DType.BF16, 128, 1, 1, 4096)
+        chosen = choose_backward(Workload(problem, variant), capability)
+        assert chosen.serves_variant(variant)
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
