@@ -3,6 +3,7 @@
     import flashsmith
     o = flashsmith.attention(q, k, v, causal=True)    # a configuration is picked for you
     o = flashsmith.forward(cfg, q, k, v)              # this one: see flashsmith.configs
+    o = flashsmith.decode(None, q, k_cache, v_cache, cache_seqlens=lengths)
 
 flash_attn and integrations have the functions of other libraries, with their arguments.
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from flashsmith.mods.block_mask import BlockMask, create_block_mask
     from flashsmith.ops.attention import attention
     from flashsmith.ops.backward import backward
+    from flashsmith.ops.decode import decode
     from flashsmith.ops.forward import forward
     from flashsmith.reference.dropout import dropout_mask, dropout_scale
 
@@ -50,6 +52,7 @@ __all__ = [
     "codegen",
     "configs",
     "create_block_mask",
+    "decode",
     "dropout_mask",
     "dropout_scale",
     "errors",
@@ -76,6 +79,7 @@ _HOMES = {
     "dropout_mask": "flashsmith.reference.dropout",
     "dropout_scale": "flashsmith.reference.dropout",
     "backward": "flashsmith.ops.backward",
+    "decode": "flashsmith.ops.decode",
     "flex_attention": "flashsmith.integrations.flex",
     "forward": "flashsmith.ops.forward",
     "install_as_flash_attn": "flashsmith.flash_attn.install",

@@ -29,7 +29,7 @@ class FamilySets(NamedTuple):
 
 SM80_SETS = FamilySets("prog", "tune", "all")
 SM90_SETS = FamilySets("sm90-prog", "sm90-tune", "sm90")
-BACKWARD_SET = "backward"  # of every family, what its rule chooses
+BACKWARD_SET, DECODE_SET = "backward", "decode"  # of every family, what its rule chooses
 DEFAULT_SET = SM80_SETS.both
 ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each of them
 # The keys that get_kernel_configs() takes; every other place that lists them reads this.
@@ -37,6 +37,7 @@ KERNEL_SETS = (
     *(SM80_SETS.progression, ALL_BLOCK_SIZES, SM80_SETS.both, SM80_SETS.tuning, "B_r,B_c"),
     *SM90_SETS,
     BACKWARD_SET,
+    DECODE_SET,
 )
 
 

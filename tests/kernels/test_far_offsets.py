@@ -5,8 +5,6 @@ The memory is reserved but never touched, apart from the pages that hold element
 
 from __future__ import annotations
 
-import mmap
-
 import pytest
 import torch
 
@@ -17,11 +15,10 @@ from flashsmith.configs import (
 from flashsmith.runtime import Kernel
 from support import sm80_kernels, sm90_kernels
 from support.emulator_program import CXX, Run
+from support.far import untouched
 from support.problems import TORCH_DTYPES, Emulated, Tensors
 from support.problems import run as run_kernel
 
-ELEMENT_BYTES = 2
-MAP_NORESERVE = 0x4000  # of Linux: no memory is set aside
 INT = 1 << 31
 KERNELS = {
     "sm80": sm80_kernels.BASE,
@@ -32,11 +29,6 @@ KERNELS = {
     "sm90, cluster": sm90_kernels.VARIED[9],
     "sm90, narrow": sm90_kernels.VARIED[3],
 }
-
-
-def untouched(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    return torch.frombuffer(mmap.mmap(-1, elements * ELEMENT_BYTES, flags=flags), dtype=dtype)
 
 
 def far_tensors(cfg: ForwardKernelConfig, shape: list[int], dim: int, far: int) -> Tensors:

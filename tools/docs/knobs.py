@@ -72,10 +72,10 @@ def _family(kind: type[KernelConfig]) -> Iterator[str]:
     yield f"## {title(kind)}\n"
     features = [each.name for each in kind.feature_table if each.name in kind.markers]
     form = f"({', '.join(kind.tuple_fields)}): {'+'.join(features)}"
-    page = f"kernels/{kind.family}-forward.md" if kind.operation == "forward" else "backward.md"
+    page = f"kernels/{kind.family}-forward" if kind.operation == "forward" else kind.operation
     yield _wrapped(
         f"`{kind.__name__}`. A short form begins with `{form.strip()}`; the features below follow, "
-        f"joined by `+`. What each field is worth is told on [the page of its kernels]({page})."
+        f"joined by `+`. What each field is worth is told on [the page of its kernels]({page}.md)."
     )
     for names, meaning in descriptions(kind).items():
         yield f"### {', '.join(names)}\n"

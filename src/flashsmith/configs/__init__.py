@@ -6,6 +6,7 @@ Standard library only.
 from flashsmith.configs.base import (
     CONFIG_CLASSES,
     BackwardKernelConfig,
+    DecodeKernelConfig,
     ForwardKernelConfig,
     KernelConfig,
 )
@@ -23,6 +24,7 @@ from flashsmith.configs.sets import (
     select_kernel_configs,
 )
 from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
+from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
 from flashsmith.configs.sm80.forward_space import (
     get_autotuning_kernel_configs,
@@ -50,7 +52,9 @@ __all__ = [
     "VARIANTS",
     "BackwardKernelConfig",
     "DType",
+    "DecodeKernelConfig",
     "FlashBackwardKernelConfig",
+    "FlashDecodeKernelConfig",
     "FlashForwardKernelConfig",
     "ForwardKernelConfig",
     "KernelConfig",

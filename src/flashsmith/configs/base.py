@@ -37,7 +37,7 @@ class KernelConfig(ABC):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    operation: ClassVar[str]  # "forward" or "backward"
+    operation: ClassVar[str]  # "forward", "backward" or "decode"
     family: ClassVar[str]  # "sm80": its name, and that of the folder and namespace of its kernels
     scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
     minimum_gpu: ClassVar[str]  # the plainest architecture that some of it run on
@@ -129,6 +129,10 @@ class KernelConfig(ABC):
     def serves_variant(self, variant: Variant) -> bool:
         """Whether there are kernels for what a variant computes."""
         return True
+
+    def served_of(self, variant: Variant) -> Variant:
+        """What of a variant kernels may be for, whatever the others say."""
+        return variant
 
     def for_dtype(self, dtype: DType) -> Self:
         """The same tiles for another element type."""
@@ -253,3 +257,17 @@ class BackwardKernelConfig(KernelConfig):
         """The same tiles with results that have the same bits at every run, where there is such a
         configuration."""
         return self
+
+
+class DecodeKernelConfig(KernelConfig):
+    """That of decode: few queries a request, over the keys of a cache."""
+
+    operation: ClassVar[str] = "decode"
+
+    def serves_variant(self, variant: Variant) -> bool:
+        """Lengths are arguments of every call; nothing is added to scores or dropped, and no
+        functions are called."""
+        return variant == self.served_of(variant)
+
+    def served_of(self, variant: Variant) -> Variant:
+        return replace(variant, ragged=False, bias=False, score=0, dropout=False)

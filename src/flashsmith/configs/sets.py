@@ -10,6 +10,7 @@ from typing import TypeVar
 from flashsmith import settings
 from flashsmith.configs.backward import get_backward_kernel_configs
 from flashsmith.configs.base import ForwardKernelConfig, KernelConfig
+from flashsmith.configs.decode import get_decode_kernel_configs
 from flashsmith.configs.families import FAMILIES
 from flashsmith.configs.family import Family
 from flashsmith.configs.kernel_id import sort_key
@@ -55,7 +56,10 @@ _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
         (family.sets.tuning, family.tuning_space),
         (family.sets.both, partial(_both, family)),
     )
-} | {settings.BACKWARD_SET: get_backward_kernel_configs}
+} | {
+    settings.BACKWARD_SET: get_backward_kernel_configs,
+    settings.DECODE_SET: get_decode_kernel_configs,
+}
 
 
 def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
@@ -63,10 +67,10 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
 
     Every key that begins with prog: the progression, in its order, with "all" in it (progall,
     prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
-    as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90:
-    progression, tuning space and both of the sm90 family; backward: what the rules of all families
-    of the backward choose. None or empty: what the environment variable KERNELS says, and "all"
-    where it is unset.
+    as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90: progression,
+    tuning space and both of the sm90 family; backward: what the rules of all families of the
+    backward choose; decode: likewise of decode. None or empty: what the environment variable
+    KERNELS says, and "all" where it is unset.
 
     Raises:
         ValueError: there is no such set; the message lists the keys.

@@ -7,7 +7,7 @@ Signatures, layouts, results and gradients are FlashAttention's. A program that 
 
     python -m flashsmith.flash_attn program.py arguments
 
-What is not there yet raises NotImplementedError: the KV cache.
+What is not there yet raises NotImplementedError: pages of packed sequences.
 """
 
 from flashsmith.flash_attn.flash_attn_interface import (

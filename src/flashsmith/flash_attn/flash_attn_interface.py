@@ -10,12 +10,11 @@ exponential is part of the softmax's denominator), ``return_lse`` (return (out, 
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import torch
 
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.flash_attn.calls import Result, Window, call, packing, unpacked
+from flashsmith.flash_attn.kvcache import flash_attn_with_kvcache
 from flashsmith.flash_attn.low_level import (
     _flash_attn_backward,
     _flash_attn_forward,
@@ -242,31 +241,3 @@ def flash_attn_varlen_kvpacked_func(
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
         alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
     )  # fmt: skip
-
-
-def flash_attn_with_kvcache(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k: torch.Tensor | None = None,
-    v: torch.Tensor | None = None,
-    rotary_cos: torch.Tensor | None = None,
-    rotary_sin: torch.Tensor | None = None,
-    cache_seqlens: int | torch.Tensor | None = None,
-    cache_batch_idx: torch.Tensor | None = None,
-    cache_leftpad: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = (-1, -1),
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    alibi_slopes: torch.Tensor | None = None,
-    num_splits: int = 0,
-    return_softmax_lse: bool = False,
-) -> NoReturn:
-    """Not there yet."""
-    raise NotImplementedError(
-        "flash_attn_with_kvcache is not supported yet; flashsmith.attention(q, k_cache, v_cache, "
-        "seqused_k=cache_seqlens) attends to the first entries of a cache"
-    )

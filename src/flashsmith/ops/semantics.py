@@ -81,12 +81,12 @@ class Semantics:
         extras = Extras(
             alibi_slopes=self.alibi_slopes,
             bias=_repeated_along_keys(self.bias, k.shape[1]),
-            sinks=_in_float32(self.sinks),
+            sinks=in_float32(self.sinks),
             cu_seqlens_q=self.cu_seqlens_q,
             cu_seqlens_k=self.cu_seqlens_k,
             seqused_q=self.seqused_q,
             seqused_k=self.seqused_k,
-            softcap=_checked_cap(self.softcap),
+            softcap=checked_cap(self.softcap),
             window_left=left,
             window_right=right,
             top_left=self.top_left,
@@ -104,7 +104,7 @@ class Semantics:
 
     def _window(self, n_q: int, n_k: int) -> tuple[int, int]:
         """Its sides, without bounds that cut nothing off."""
-        left, right = _checked_window(self.window_size)
+        left, right = checked_window(self.window_size)
         if self.causal:
             right = 0
         # The last query has the most keys behind its diagonal, the first the most ahead.
@@ -148,7 +148,7 @@ def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 
 
-def _in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
+def in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
     """Weights of a model come in its own dtype."""
     return t.float() if t is not None and t.dtype in (torch.float16, torch.bfloat16) else t
 
@@ -160,7 +160,8 @@ def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | 
     return t.expand(*t.shape[:-1], n_keys).contiguous()
 
 
-def _checked_window(window_size: Any) -> tuple[int, int]:
+def checked_window(window_size: Any) -> tuple[int, int]:
+    """The sides of a window. Raises TypeError, ValueError: they are none."""
     sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
     if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
         raise TypeError(
@@ -173,7 +174,8 @@ def _checked_window(window_size: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _checked_cap(softcap: Any) -> float:
+def checked_cap(softcap: Any) -> float:
+    """A softcap. Raises TypeError, ValueError: it is none."""
     if isinstance(softcap, bool) or not isinstance(softcap, float | int):
         raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
     if softcap != 0 and not SMALLEST <= softcap <= LARGEST:
@@ -208,16 +210,20 @@ def _check_longest(side: str, most: int | None, lengths: list[int] | None) -> No
         raise ValueError(f"max_seqlen_{side} is {most}, but a sequence has {longest} rows")
 
 
-def _may_look_at(t: torch.Tensor) -> bool:
-    if t.dtype != torch.int32 or t.ndim != 1:
-        return False  # the library says what is wrong
+def may_look_at(t: torch.Tensor) -> bool:
+    """Whether what lengths and places say may be looked at."""
     if t.device.type == "cpu":
         return True
     return bool(settings.CHECK_LENGTHS.get()) and not torch.cuda.is_current_stream_capturing()
 
 
+def _is_vector(t: torch.Tensor) -> bool:
+    """If it is none, the library says what is wrong."""
+    return t.dtype == torch.int32 and t.ndim == 1
+
+
 def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> list[int] | None:
-    if not _may_look_at(places):
+    if not _is_vector(places) or not may_look_at(places):
         return None
     values = places.tolist()
     if not values or values[0] < 0 or values[-1] > rows:
@@ -231,7 +237,7 @@ def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> l
 def _lengths_used(
     name: str, used: torch.Tensor, side: str, lengths: list[int] | None
 ) -> list[int] | None:
-    if lengths is None or not _may_look_at(used):
+    if lengths is None or not _is_vector(used) or not may_look_at(used):
         return None
     values = used.tolist()
     for value, most in zip(values, lengths, strict=False):

@@ -1,9 +1,11 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
+from flashsmith.runtime.decoding import DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.emulation import Emulation, Site, emulation
 from flashsmith.runtime.extras import Extras
 from flashsmith.runtime.kernels import (
     find_backward,
+    find_decode,
     find_kernel,
     find_kernels,
     load_kernels,
@@ -14,13 +16,17 @@ from flashsmith.runtime.loaded import BackwardKernel, GradientTensors, Kernel
 
 __all__ = [
     "BackwardKernel",
+    "DecodeKernel",
+    "DecodeTensors",
     "Emulation",
     "Extras",
     "GradientTensors",
     "Kernel",
     "Site",
+    "Splitting",
     "emulation",
     "find_backward",
+    "find_decode",
     "find_kernel",
     "find_kernels",
     "load_kernels",

@@ -24,11 +24,18 @@ from flashsmith.jit import (
     built_instances,
     find_library,
 )
+from flashsmith.runtime.decoding import DecodeKernel
 from flashsmith.runtime.loaded import BackwardKernel, Kernel, LoadedKernel
 
 # The kinds that the libraries throw, beside Python's own.
 tvm_ffi.register_error("EmulatorFault", EmulatorFault)
 tvm_ffi.register_error("DeviceError", DeviceError)
+
+_KINDS: dict[str, type[LoadedKernel]] = {
+    "forward": Kernel,
+    "backward": BackwardKernel,
+    "decode": DecodeKernel,
+}  # by operation
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,7 @@ class _Loaded:
             return None
         operations = self.module.operations(handle)
         by_name = {str(name): operations[name] for name in operations}
-        kind = Kernel if instance.config.operation == "forward" else BackwardKernel
-        return kind(instance, self.module, by_name)
+        return _KINDS[instance.config.operation](instance, self.module, by_name)
 
 
 _lock = threading.Lock()
@@ -114,6 +120,13 @@ def find_backward(
 ) -> BackwardKernel:
     """Likewise the backward of ``instance``."""
     return cast("BackwardKernel", _find(instance, target, progress))
+
+
+def find_decode(
+    instance: KernelId, target: Target, progress: Progress | None = None
+) -> DecodeKernel:
+    """Likewise the decode kernel of ``instance``."""
+    return cast("DecodeKernel", _find(instance, target, progress))
 
 
 def _find(instance: KernelId, target: Target, progress: Progress | None) -> LoadedKernel:

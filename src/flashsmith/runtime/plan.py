@@ -23,17 +23,20 @@ class Plan:
 
     workspace_bytes: Global memory that the call needs beside its tensors.
     zeroed_bytes: How many of them, from the first, have to be zero; the launches leave them so.
+    counter_bytes: Zeros in memory of their own, which the launches leave so.
     """
 
     launches: tuple[Launch, ...]
     workspace_bytes: int
     zeroed_bytes: int
+    counter_bytes: int = 0
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Plan:
         """What a library tells (`plan` in csrc/host/exports.cpp)."""
         launches = tuple(_launch(each) for each in told["launches"])
-        return cls(launches, int(told["workspace_bytes"]), int(told["zeroed_bytes"]))
+        sizes = ("workspace_bytes", "zeroed_bytes", "counter_bytes")
+        return cls(launches, *(int(told[name]) for name in sizes))
 
 
 def _launch(told: Mapping[str, int]) -> Launch:

@@ -8,6 +8,8 @@ import torch
 
 from flashsmith.runtime.plan import Plan
 
+_FEWEST_COUNTER_BYTES = 4096
+
 
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """What one call with this plan needs on the current stream of ``device``; None for nothing.
@@ -25,6 +27,20 @@ def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     if plan.zeroed_bytes > 0:
         workspace[: plan.zeroed_bytes].zero_()
     return workspace
+
+
+def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
+    """The zeros that one call with this plan counts in, on the current stream; None for none.
+
+    A call leaves them zero: they are kept, as ``workspace_for`` keeps such.
+    """
+    n_bytes = plan.counter_bytes
+    if n_bytes == 0:
+        return None
+    if device.type == "cuda" and not _is_capturing(device):
+        n_bytes = max(_FEWEST_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())  # few sizes are kept
+        return _of_stream(n_bytes, device, torch._C._cuda_getCurrentRawStream(device.index))
+    return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
 
 
 def is_kept(plan: Plan, device: torch.device) -> bool:

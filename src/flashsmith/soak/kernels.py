@@ -75,7 +75,8 @@ def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
 def _mixed_variant(config: KernelConfig, first: int) -> Variant:
     """The first from one of them on that there are kernels for."""
     in_turn = (*MIXED_VARIANTS, *MIXED_VARIANTS)[first % len(MIXED_VARIANTS) :]
-    return next(v for v in in_turn if config.with_room_for(v).serves_variant(v))
+    served = (config.served_of(variant) for variant in in_turn)
+    return next(v for v in served if config.with_room_for(v).serves_variant(v))
 
 
 def that_run_on(configs: Iterable[C], device: str) -> list[C]:

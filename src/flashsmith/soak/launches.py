@@ -12,17 +12,22 @@ from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Comparison
 from flashsmith.runtime import (
     BackwardKernel,
+    DecodeKernel,
+    DecodeTensors,
     Extras,
     GradientTensors,
     Kernel,
+    Splitting,
     emulation,
     find_backward,
+    find_decode,
 )
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import workspace_for
+from flashsmith.runtime.workspace import counters_for, workspace_for
 from flashsmith.soak.case import SoakCase
+from flashsmith.soak.decoding import draw_cache
 from flashsmith.soak.gradients import PreparedGradients, prepare_gradients
 from flashsmith.soak.layout import Results
 from flashsmith.soak.prepared import PreparedCase, Truth, prepare
@@ -91,9 +96,11 @@ def prepare_for(config: KernelConfig, case: SoakCase, device: str) -> Prepared:
 
 def make_launch(instance: KernelId, prepared: Prepared) -> Launch:
     """Finds the kernel, or builds it. Raises as that."""
-    if isinstance(prepared, PreparedCase):
-        return _Forward(instance, prepared)
-    return _Backward(instance, prepared)
+    if isinstance(prepared, PreparedGradients):
+        return _Backward(instance, prepared)
+    if instance.config.operation == "decode":
+        return _Decode(instance, prepared)
+    return _Forward(instance, prepared)
 
 
 def compare_result(
@@ -141,6 +148,50 @@ class _Forward(Launch):
         placed = self._prepared.placed
         lse = placed.lse if placed.q.ndim == _DENSE else placed.lse.unsqueeze(0)
         return (*map(_batched, (placed.q, placed.k, placed.v, placed.o)), lse)
+
+
+class _Decode(Launch):
+    """As drawn by the case's seed: of a cache of entries, or of pages."""
+
+    kernel: DecodeKernel
+
+    def __init__(self, instance: KernelId, prepared: PreparedCase) -> None:
+        placed, truth = prepared.placed, prepared.truth
+        device = placed.q.device
+        super().__init__(find_decode(instance, target_of(device)), device)
+        self.case, self.results = prepared.case, placed.results
+        self.used = {} if truth is None else {"o": truth.used, "lse": truth.lse_used}
+        cache = draw_cache(prepared)
+        self._how = Splitting(cache.splits)
+        self._extras = prepared.extras._replace(seqused_k=cache.seqlens)
+        self._tensors = DecodeTensors(
+            placed.q, cache.k, cache.v, placed.o, placed.lse, cache.block_table
+        )
+        self.read = _inputs(prepared)
+        if cache.block_table is not None:
+            in_pages = {"k_cache": cache.k, "v_cache": cache.v}
+            self.read |= {name: (t, t.clone()) for name, t in in_pages.items()}
+        self._truth = truth
+
+    def compare(self) -> dict[str, Comparison]:
+        if self._truth is None:
+            return {}
+        found = self._truth.compare(self._tensors.o, self._tensors.lse)
+        return dict(zip(("o", "lse"), found, strict=True))
+
+    def plan(self) -> Plan:
+        return self.kernel.plan(self._tensors, how=self._how, extras=self._extras)
+
+    def call(self, workspace: torch.Tensor | None) -> None:
+        self._counters = counters_for(self.plan(), self.device)
+        self.kernel(
+            self._tensors, self.case.scale, how=self._how, counters=self._counters,
+            workspace=workspace, extras=self._extras,
+        )  # fmt: skip
+
+    def run(self, seed: int = 0) -> torch.Tensor | None:
+        super().run(seed)
+        return self._counters
 
 
 class _Backward(Launch):

@@ -71,6 +71,7 @@ FAULTS = {
     "arrival_after_return": r"warp_sync at faults.*: lane 0 of the warp has returned",
     "stack_overflow": r"warp_sync at faults.cpp:\d+:\d+: stack overflow",
     "shuffle_mask": r"shuffle_xor: 32 as lane mask: must be 0 to 31",
+    "shuffle_lane": r"shuffle_from: 32 as lane: must be 0 to 31",
     "wait_negative": r"cp_async_wait_group: -1 groups left pending",
 }  # fmt: skip
 

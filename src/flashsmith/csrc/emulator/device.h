@@ -90,6 +90,7 @@ float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
 // ---- exchange; warp ----
 
 float shuffle_xor(float value, int lane_mask);  // shfl.sync.bfly.b32 over the whole warp
+int shuffle_from(int value, int lane);          // shfl.sync.idx.b32 likewise
 bool vote_any(bool predicate);                  // vote.sync.any.pred over the whole warp
 
 bool elect_one();  // elect.sync: true in one lane of the warp

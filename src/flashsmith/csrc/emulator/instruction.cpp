@@ -23,6 +23,7 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(stmatrix_x4)
     FLASHSMITH_NAME(mma_m16n8k16)
     FLASHSMITH_NAME(shuffle_xor)
+    FLASHSMITH_NAME(shuffle_from)
     FLASHSMITH_NAME(vote_any)
     FLASHSMITH_NAME(elect_one)
     FLASHSMITH_NAME(thread_load_shared)

@@ -24,6 +24,7 @@ enum class Instruction : uint8_t {
   stmatrix_x4,
   mma_m16n8k16,
   shuffle_xor,
+  shuffle_from,
   vote_any,
   elect_one,
   thread_load_shared,

@@ -345,6 +345,20 @@ float shuffle_xor(float value, int lane_mask) {
   return arguments.result;
 }
 
+int shuffle_from(int value, int lane) {
+  struct Arguments {
+    int value, lane, result;
+  } arguments{value, lane, 0};
+  if (lane < 0 || lane >= static_cast<int>(kLanes)) {
+    refuse(Instruction::shuffle_from, lane, " as lane: must be 0 to 31");
+  }
+  collective({Instruction::shuffle_from}, arguments, [](Block &block, Warp &, Arguments **lanes) {
+    for (unsigned i = 0; i < kLanes; ++i) lanes[i]->result = lanes[lanes[i]->lane]->value;
+    ++block.counters.shuffles;
+  });
+  return arguments.result;
+}
+
 bool vote_any(bool predicate) {
   struct Arguments {
     bool predicate, result;

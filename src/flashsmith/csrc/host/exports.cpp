@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "host/args/append.h"
 #include "host/args/backward.h"
 #include "host/args/forward.h"
 #include "host/registry.h"
@@ -37,7 +38,10 @@ String shape_of(const Argument &argument) {
 std::span<const Argument> table_of(const String &operation) {
   if (operation == "forward") return kForwardArguments;
   if (operation == "backward") return kBackwardArguments;
-  TVM_FFI_THROW(ValueError) << "operation is " << operation << "; known are forward and backward";
+  if (operation == "decode") return kDecodeArguments;
+  if (operation == "append") return kAppendArguments;
+  TVM_FFI_THROW(ValueError) << "operation is " << operation
+                            << "; known are forward, backward, decode and append";
   __builtin_unreachable();
 }
 

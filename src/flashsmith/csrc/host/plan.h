@@ -49,7 +49,8 @@ struct Launch {
 struct Plan {
   std::vector<Launch> launches;
   int64_t workspace_bytes = 0;
-  int64_t zeroed_bytes = 0;  // of the workspace, from its start: zeros that the launches leave so
+  int64_t zeroed_bytes = 0;   // of the workspace, from its start: zeros that the launches leave so
+  int64_t counter_bytes = 0;  // likewise, in memory of their own
 };
 
 }  // namespace flashsmith

@@ -271,6 +271,7 @@ const Case kFaults[] = {
      }},
     {"stack_overflow", [] { recurse(1000); }},
     {"shuffle_mask", [] { shuffle_xor(1, 32); }},
+    {"shuffle_lane", [] { shuffle_from(1, 32); }},
     {"wait_negative", [] { cp_async_wait_group(-1, HERE); }},
 };
 

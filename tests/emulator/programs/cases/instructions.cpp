@@ -173,6 +173,16 @@ void check_shuffle() {
         fail("shuffle_xor %d: thread %d got %g", mask, i, got[i]);
     }
   }
+  const auto source = [](int thread) { return (7 * thread + 3) % kLanes; };
+  int got[2 * kLanes];
+  run(2 * kLanes, 0, [&] {
+    const int thread = static_cast<int>(thread_index());
+    got[thread] = shuffle_from(thread, source(thread));
+  });
+  for (int i = 0; i < 2 * kLanes; ++i) {
+    const int expected = i / kLanes * kLanes + source(i);
+    if (got[i] != expected) fail("shuffle_from: thread %d got %d", i, got[i]);
+  }
 }
 
 void check_vote() {

@@ -12,9 +12,22 @@
 namespace flashsmith {
 
 // The sizes of a problem. `any` ends the dimensions of a tensor.
-enum class Dim : uint8_t { any, batch, seq_len_q, seq_len_k, n_heads, n_heads_kv, d_head, d_v };
+// A cache has entries of rows, which are pages if a table lists them.
+enum class Dim : uint8_t {
+  any,
+  batch,
+  seq_len_q,
+  seq_len_k,
+  n_heads,
+  n_heads_kv,
+  d_head,
+  d_v,
+  entries,
+  rows
+};
 inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q", "seq_len_k",
-                                            "n_heads", "n_heads_kv", "d_head",    "d_v"};
+                                            "n_heads", "n_heads_kv", "d_head",    "d_v",
+                                            "entries", "rows"};
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
 // of_config: the configuration's dtype; any: bytes.

@@ -36,6 +36,15 @@ void check_rank(const Argument &argument, const tvm::ffi::TensorView &t);
 // The device is that of the first tensor.
 void check_device(const Tensors &tensors, const Argument &argument, const tvm::ffi::TensorView &t);
 
+// A kernel computes one variant: what is given must be what it is for; but for lengths.
+void check_semantics(const Kernel &kernel, const ForwardTensors &forward);
+
+// The kernel has room for the rows.
+void check_d_head(const Kernel &kernel, const tvm::ffi::TensorView &q,
+                  const tvm::ffi::TensorView &v);
+
+void check_heads(const tvm::ffi::TensorView &q, const tvm::ffi::TensorView &k);
+
 // An argument of rows has the sizes of those before it in the dimensions that they share; the one
 // that shares most is named. `ragged`: keys may be packed where queries are not, so that their
 // batch sizes say nothing of each other.

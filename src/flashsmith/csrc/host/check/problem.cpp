@@ -14,38 +14,11 @@ using tvm::ffi::TensorView;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-// Rows shorter than the kernel's d_head are for kernels that make up for it.
-void check_d_head(const Kernel &kernel, const TensorView &q, const TensorView &v) {
-  const int64_t d_head = kernel.tiles.d_head, d_qk = q.size(kDim), d_v = v.size(kDim);
-  const bool fits =
-      kernel.variant.padded ? d_qk <= d_head && d_v <= d_head : d_qk == d_head && d_v == d_head;
-  if (!fits) {
-    const bool by_q = kernel.variant.padded ? d_qk > d_head : d_qk != d_head;
-    TVM_FFI_THROW(ValueError) << (by_q ? "q has d_head " : "v has d_v ") << (by_q ? d_qk : d_v)
-                              << ", but the configuration is for "
-                              << (kernel.variant.padded ? "at most " : "") << d_head
-                              << "; pass a configuration of that d_head (64, 96, 128, 192 or 256)";
-  }
-  for (const auto &[name, size] : {std::pair{"q has d_head ", d_qk}, {"v has d_v ", d_v}}) {
-    if (size % 8 != 0 || size == 0) {
-      TVM_FFI_THROW(ValueError) << name << size << "; supported are multiples of 8 up to 256";
-    }
-  }
-}
-
 // Kernels count positions as int, to the end of the last block.
 void check_length(const char *name, const TensorView &t, int block) {
   if (t.size(kSequence) > kMaxInt / block * block) {
     TVM_FFI_THROW(ValueError) << name << " has sequence length " << t.size(kSequence)
                               << "; at most 2^31 - 1 in whole blocks of " << block;
-  }
-}
-
-void check_heads(const TensorView &q, const TensorView &k) {
-  const int64_t n_heads = q.size(kHead), n_heads_kv = k.size(kHead);
-  if (n_heads_kv == 0 ? n_heads != 0 : n_heads % n_heads_kv != 0) {
-    TVM_FFI_THROW(ValueError) << "q has " << n_heads << " heads and k has " << n_heads_kv
-                              << "; the heads of q must be a multiple of those of k";
   }
 }
 
@@ -73,26 +46,56 @@ void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors, const Nu
   check_n_tiles(tensors, numbers, tiles.B_r);
 }
 
-// A kernel computes one variant: what is given must be what it is for.
-void check_variant(const Kernel &kernel, const ForwardTensors &tensors) {
+// What is given must be what the kernel's variant has.
+void check_part(const Kernel &kernel, const char *name, bool wanted, bool given) {
+  if (wanted == given) return;
+  TVM_FFI_THROW(ValueError) << name << (given ? " was passed, but " : " is None, but ")
+                            << kernel.name << (given ? " does not take it" : " needs it");
+}
+
+}  // namespace
+
+// Rows shorter than the kernel's d_head are for kernels that make up for it.
+void check_d_head(const Kernel &kernel, const TensorView &q, const TensorView &v) {
+  const int64_t d_head = kernel.tiles.d_head, d_qk = q.size(kDim), d_v = v.size(kDim);
+  const bool fits =
+      kernel.variant.padded ? d_qk <= d_head && d_v <= d_head : d_qk == d_head && d_v == d_head;
+  if (!fits) {
+    const bool by_q = kernel.variant.padded ? d_qk > d_head : d_qk != d_head;
+    TVM_FFI_THROW(ValueError) << (by_q ? "q has d_head " : "v has d_v ") << (by_q ? d_qk : d_v)
+                              << ", but the configuration is for "
+                              << (kernel.variant.padded ? "at most " : "") << d_head
+                              << "; pass a configuration of that d_head (64, 96, 128, 192 or 256)";
+  }
+  for (const auto &[name, size] : {std::pair{"q has d_head ", d_qk}, {"v has d_v ", d_v}}) {
+    if (size % 8 != 0 || size == 0) {
+      TVM_FFI_THROW(ValueError) << name << size << "; supported are multiples of 8 up to 256";
+    }
+  }
+}
+
+void check_heads(const TensorView &q, const TensorView &k) {
+  const int64_t n_heads = q.size(kHead), n_heads_kv = k.size(kHead);
+  if (n_heads_kv == 0 ? n_heads != 0 : n_heads % n_heads_kv != 0) {
+    TVM_FFI_THROW(ValueError) << "q has " << n_heads << " heads and k has " << n_heads_kv
+                              << "; the heads of q must be a multiple of those of k";
+  }
+}
+
+void check_semantics(const Kernel &kernel, const ForwardTensors &tensors) {
   const Variant &variant = kernel.variant;
   const auto check = [&](const char *name, bool wanted, bool given) {
-    if (wanted == given) return;
-    TVM_FFI_THROW(ValueError) << name << (given ? " was passed, but " : " is None, but ")
-                              << kernel.name << (given ? " does not take it" : " needs it");
+    check_part(kernel, name, wanted, given);
   };
   check("alibi_slopes", variant.alibi, tensors.alibi_slopes() != nullptr);
   check("bias", variant.bias, tensors.bias() != nullptr);
   check("sinks", variant.sinks, tensors.sinks() != nullptr);
-  check("cu_seqlens or seqused", variant.ragged, tensors.is_ragged());
   check("rng_state", variant.dropout, tensors.rng_state() != nullptr);
   if (variant.score == 0) {
     check("mod_tensors", false, tensors.mod_tensor(0) != nullptr);
     check("key_ranges", false, tensors.key_ranges() != nullptr);
   }
 }
-
-}  // namespace
 
 ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
                              const ForwardTensors &forward, const Numbers &numbers) {
@@ -102,7 +105,8 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
     check_rank(argument, t);
     check_device(tensors, argument, t);
   });
-  check_variant(kernel, forward);
+  check_semantics(kernel, forward);
+  check_part(kernel, "cu_seqlens or seqused", kernel.variant.ragged, forward.is_ragged());
   for (size_t i = 1; i < tensors.size(); i++) {
     if (has_rows(tensors.table[i])) check_shape(tensors, i, forward.is_ragged());
   }

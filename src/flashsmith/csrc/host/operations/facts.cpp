@@ -22,7 +22,8 @@ Facts facts_of(const Plan &plan) {
   for (const Launch &launch : plan.launches) launches.push_back(facts_of(launch));
   return {{"launches", launches},
           {"workspace_bytes", plan.workspace_bytes},
-          {"zeroed_bytes", plan.zeroed_bytes}};
+          {"zeroed_bytes", plan.zeroed_bytes},
+          {"counter_bytes", plan.counter_bytes}};
 }
 
 }  // namespace flashsmith

@@ -1,0 +1,136 @@
+"""Decode of the sm80 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flashsmith.configs.base import DecodeKernelConfig
+from flashsmith.configs.features import Feature, number
+from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.dtype import ELEMENT_BYTES, DType
+from flashsmith.gpus import (
+    WARP_SIZE,
+    GpuArchitecture,
+    get_gpu_architecture,
+)
+
+DECODE = "decode"  # the feature of every short form
+SUPPORTED_VALUES = {
+    "d_head": D_HEADS,
+    "B_r": (MMA_M,),
+    "B_c": (16, 32),
+    "n_warps": (2, 4, 8),
+    "n_stages": tuple(range(2, 9)),
+    "blocks_per_SM": (1, 2, 3, 4),
+}
+REGISTERS_PER_SM = 65536
+ALIGNMENT_BYTES = 128  # of what is in shared memory
+LONGEST_Q_IN_REGISTERS = 128  # d_head; longer rows of Q are in shared memory
+FRAGMENT_REGISTERS = 24  # of a thread: K's and V's fragments and addresses, at least
+
+
+@dataclass(frozen=True, order=True)
+class FlashDecodeKernelConfig(DecodeKernelConfig):
+    """How decode works: one point of the configuration space, the C++ struct of the same name.
+
+    A block takes 16 rows of Q, of the heads that share one of the cache, over a part of the keys.
+    Each of its warps visits keys of its own and waits for no other warp.
+
+    dtype: element type of all tensors; sums are FP32.
+    d_head: head dimension, 64, 96, 128, 192 or 256.
+    B_r: rows of Q that a thread block works on, packed from queries and heads: 16.
+    B_c: keys and values of a stage: a warp visits so many at a time.
+    n_warps: warps of a thread block, which take turns in visiting keys.
+    n_stages: stages of each warp; all but one load while one is worked on.
+    blocks_per_SM: thread blocks that a multiprocessor has at a time, and that the grid has for it.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative, or zero where that means nothing. What is well formed may
+            still be a point that no kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+    n_stages: int
+    blocks_per_SM: int
+
+    family: ClassVar[str] = "sm80"
+    minimum_gpu: ClassVar[str] = "sm_80"
+    exact_arch: ClassVar[bool] = False
+    is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
+    kernel_function: ClassVar[str] = "sm80::decode_kernels"
+    static_configuration: ClassVar[str] = "sm80::StaticDecodeKernelConfig"
+    kernel_arguments: ClassVar[str] = "DecodeKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm80/decode_arguments.cuh"
+    kernel_pointer: ClassVar[str] = "FlashDecodeKernels"
+    markers: ClassVar[frozenset[str]] = frozenset({DECODE})
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(DECODE),
+        number("stages", "n_stages"),
+        number("blocks", "blocks_per_SM"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self, gpu: str = "sm_80") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
+        return [
+            *_value_problems(self),
+            *_register_problems(self),
+            *_gpu_problems(self, architecture),
+        ]
+
+    @property
+    def threads_per_block(self) -> int:
+        return self.n_warps * WARP_SIZE
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """A ring for each warp, of stages of K and V; Q, and a word."""
+        stage = 2 * self.B_c * self.d_head * ELEMENT_BYTES
+        q = ALIGNMENT_BYTES
+        if self.d_head > LONGEST_Q_IN_REGISTERS:
+            q = self.B_r * self.d_head * ELEMENT_BYTES
+        return self.n_warps * self.n_stages * stage + q + ALIGNMENT_BYTES
+
+
+def _value_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
+    for name, supported in SUPPORTED_VALUES.items():
+        value = getattr(config, name)
+        if value not in supported:
+            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+
+
+def _register_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
+    """O's sums, Q as an operand, and scores."""
+    q = config.d_head // 4 if config.d_head <= LONGEST_Q_IN_REGISTERS else 0
+    needed = config.d_head // 2 + q + config.B_c // 2 + FRAGMENT_REGISTERS
+    threads = config.blocks_per_SM * config.threads_per_block
+    if needed * threads > REGISTERS_PER_SM:
+        yield (
+            f"{config.blocks_per_SM} blocks of {config.threads_per_block} threads leave "
+            f"{REGISTERS_PER_SM // threads} registers a thread; at least {needed} are needed."
+        )
+
+
+def _gpu_problems(config: FlashDecodeKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
+    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
+        yield (
+            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "
+            f"{'.'.join(map(str, MIN_COMPUTE_CAPABILITY))} or newer is needed."
+        )
+    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
+        yield (
+            f"The stages take {config.shared_memory_bytes} bytes of shared memory; a block on "
+            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
+        )

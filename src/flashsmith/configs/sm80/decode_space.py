@@ -1,0 +1,37 @@
+"""The declared configurations of the sm80 family's decode."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
+from flashsmith.configs.sm80.forward import MMA_M
+from flashsmith.dtype import DType
+
+
+class DecodeTiles(NamedTuple):
+    """All of a configuration but the element type, d_head and B_r."""
+
+    B_c: int
+    n_warps: int
+    n_stages: int
+    blocks_per_SM: int
+
+
+# About 96 KB of stages a block: two on a multiprocessor of Hopper, one on older ones. Less for rows
+# of Q that are in shared memory, too.
+_RULE = {
+    64: DecodeTiles(16, 4, n_stages=5, blocks_per_SM=2),
+    96: DecodeTiles(16, 4, n_stages=4, blocks_per_SM=2),
+    128: DecodeTiles(16, 4, n_stages=3, blocks_per_SM=2),
+    192: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=2),
+    256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
+}
+
+
+def rule(dtype: DType, d_head: int) -> FlashDecodeKernelConfig:
+    """One configuration for each d_head. Raises ValueError for others."""
+    if d_head not in _RULE:
+        supported = ", ".join(map(str, _RULE))
+        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    return FlashDecodeKernelConfig(dtype, d_head, MMA_M, *_RULE[d_head])

@@ -1,0 +1,76 @@
+// The arguments of the operation `append`: new keys and values go into a cache, and queries are
+// turned as the keys are.
+#pragma once
+
+#include "host/args/decode.h"
+
+namespace flashsmith {
+
+// clang-format off
+inline constexpr std::array kAppendOwn = {
+    Argument{.name = "k_new", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "v_new", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "k_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+    Argument{.name = "v_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+    Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read,
+             .optional = true},
+    Argument{.name = "q_turned", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written,
+             .optional = true},
+    Argument{.name = "rotary_cos", .dims = {},
+             .element = Element::of_config, .use = Use::read, .optional = true},
+    Argument{.name = "rotary_sin", .dims = {},
+             .element = Element::of_config, .use = Use::read, .optional = true},
+    Argument{.name = "cache_seqlens", .dims = {Dim::batch},
+             .element = Element::int32, .use = Use::read},
+    Argument{.name = "block_table", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "cache_batch_idx", .dims = {Dim::batch},
+             .element = Element::int32, .use = Use::read, .optional = true},
+};
+// clang-format on
+inline constexpr std::array kAppendArguments = with_semantics(kAppendOwn);
+
+// The tensors of one call, in the order of the table; null: not given.
+class AppendTensors {
+ public:
+  using View = tvm::ffi::TensorView;
+  using Given = std::array<const View *, kAppendArguments.size()>;
+
+  explicit AppendTensors(const Given &given) : given_(given) {}
+
+  const View &k() const { return *given_[0]; }
+  const View &v() const { return *given_[1]; }
+  const View &k_cache() const { return *given_[2]; }
+  const View &v_cache() const { return *given_[3]; }
+  const View *q() const { return given_[4]; }
+  const View *q_turned() const { return given_[5]; }
+  const View *rotary_cos() const { return given_[6]; }
+  const View *rotary_sin() const { return given_[7]; }
+  const View &cache_seqlens() const { return *given_[8]; }
+  const View *block_table() const { return given_[9]; }
+  const View *cache_batch_idx() const { return given_[10]; }
+
+  Tensors all() const { return {kAppendArguments, given_}; }
+
+ private:
+  Given given_;
+};
+
+// interleaved: pairs of elements are neighbours. queries_in_a_row: query i is at the place of new
+// key i; else all are at that of the first.
+struct AppendNumbers {
+  bool interleaved = true, queries_in_a_row = false;
+};
+
+AppendKernelArgs append_args(const AppendTensors &tensors, const AppendNumbers &numbers);
+
+// Chunks of rows that are moved: a thread each.
+int64_t append_chunks(const AppendTensors &tensors);
+
+}  // namespace flashsmith

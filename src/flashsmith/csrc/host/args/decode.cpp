@@ -1,0 +1,69 @@
+#include "host/args/decode.h"
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::TensorView;
+
+constexpr int64_t kFloatBytes = sizeof(float), kTotals = 2;  // of a row
+
+const int32_t *data_of(const TensorView *t) {
+  return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
+}
+
+}  // namespace
+
+CacheArgs cache_args(const TensorView &k, const TensorView *table, const TensorView *batch_idx) {
+  const int64_t pages = table ? table->size(1) : 1;
+  return {.block_table = data_of(table),
+          .block_table_stride = table ? table->stride(0) : 0,
+          .batch_idx = data_of(batch_idx),
+          .leftpad = nullptr,
+          .n_entries = static_cast<int>(k.size(kBatch)),
+          .rows_per_entry = static_cast<int>(k.size(kSequence)),
+          .rows = static_cast<int>(k.size(kSequence) * pages),
+          .n_new = 0};
+}
+
+ForwardProblem problem_of(const DecodeTensors &tensors) {
+  const TensorView &q = tensors.q(), &k = tensors.k_cache(), *table = tensors.block_table();
+  const int64_t rows = k.size(kSequence) * (table ? table->size(1) : 1);
+  return {.batch = static_cast<int>(q.size(kBatch)),
+          .n_heads = static_cast<int>(q.size(kHead)),
+          .n_heads_kv = static_cast<int>(k.size(kHead)),
+          .seq_len_q = static_cast<int>(q.size(kSequence)),
+          .seq_len_k = static_cast<int>(rows),
+          .total_q = 0};
+}
+
+int64_t decode_Q_blocks(const ForwardProblem &problem) {
+  const int64_t rows = int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
+  return (rows + kDecodeRows - 1) / kDecodeRows;
+}
+
+int64_t decode_tiles(const ForwardProblem &problem) {
+  return decode_Q_blocks(problem) * problem.n_heads_kv * problem.batch;
+}
+
+int64_t slot_bytes(int d_head) { return kDecodeRows * (d_head + kTotals) * kFloatBytes; }
+
+DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
+                             const ForwardProblem &problem, const Numbers &numbers,
+                             const DecodeNumbers &own, int64_t slots, int d_head) {
+  DecodeProblem args{
+      problem_args(variant, tensors.forward(), problem, numbers),
+      cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx()),
+      {}};
+  args.cache.leftpad = data_of(tensors.cache_leftpad());
+  args.cache.n_new = static_cast<int>(own.n_new);
+  args.queue = args.tiles = nullptr;  // the workspace is for sums
+  args.split.splits = static_cast<int>(own.splits);
+  if (slots > 0) {
+    args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
+    args.split.partial_totals = args.split.partial_O + slots * kDecodeRows * d_head;
+    args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
+  }
+  return args;
+}
+
+}  // namespace flashsmith

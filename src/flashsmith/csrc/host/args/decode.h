@@ -1,0 +1,90 @@
+// The arguments of the operation `decode`: few queries a request, over the keys of a cache.
+#pragma once
+
+#include "flashsmith/decode_params.h"
+#include "host/args/forward.h"
+
+namespace flashsmith {
+
+// clang-format off
+inline constexpr std::array kDecodeOwn = {
+    Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "k_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_head},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "v_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+    Argument{.name = "o", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_v},
+             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+    Argument{.name = "lse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
+             .element = Element::float32, .use = Use::written, .optional = true},
+    Argument{.name = "block_table", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "cache_batch_idx", .dims = {Dim::batch},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "cache_leftpad", .dims = {Dim::batch},
+             .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "counters", .dims = {},
+             .element = Element::any, .use = Use::scratch, .optional = true},
+};
+// clang-format on
+inline constexpr std::array kDecodeArguments = with_semantics(kDecodeOwn);
+
+// The tensors of one call, in the order of the table; null: not given.
+class DecodeTensors {
+ public:
+  using View = tvm::ffi::TensorView;
+  using Given = std::array<const View *, kDecodeArguments.size()>;
+
+  explicit DecodeTensors(const Given &given) : given_(given) {}
+
+  const View &q() const { return *given_[0]; }
+  const View &k_cache() const { return *given_[1]; }
+  const View &v_cache() const { return *given_[2]; }
+  const View *block_table() const { return given_[5]; }
+  const View *cache_batch_idx() const { return given_[6]; }
+  const View *cache_leftpad() const { return given_[7]; }
+  const View *counters() const { return given_[8]; }
+  const View *workspace() const { return given_.back(); }
+
+  // As those of a forward, whose keys and values are the whole cache.
+  ForwardTensors forward() const {
+    ForwardTensors::Given forward{};
+    std::copy_n(given_.begin(), kForwardOwn.size(), forward.begin());
+    std::copy(given_.begin() + kDecodeOwn.size(), given_.end(),
+              forward.begin() + kForwardOwn.size());
+    return ForwardTensors(forward);
+  }
+
+  Tensors all() const { return {kDecodeArguments, given_}; }
+
+ private:
+  Given given_;
+};
+
+// Numbers of a call beside those that every operation has. splits: of each work tile; 0: all blocks
+// have as much to do. n_new: keys of each request behind those that lengths tell of.
+struct DecodeNumbers {
+  int64_t splits = 0, n_new = 0;
+};
+
+// seq_len_k: the rows that a request may have.
+ForwardProblem problem_of(const DecodeTensors &tensors);
+
+// Blocks of packed rows of one head of the cache, and those of all heads and requests.
+int64_t decode_Q_blocks(const ForwardProblem &problem);
+int64_t decode_tiles(const ForwardProblem &problem);
+
+// What kernels of every family are told alike. `slots`: as many as the plan has.
+DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
+                             const ForwardProblem &problem, const Numbers &numbers,
+                             const DecodeNumbers &own, int64_t slots, int d_head);
+
+// A cache, the pages of requests or null, and their entries or null.
+CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
+                     const tvm::ffi::TensorView *batch_idx);
+
+// Of the sums that splits hand on.
+int64_t slot_bytes(int d_head);
+
+}  // namespace flashsmith

@@ -1,0 +1,122 @@
+#include "host/check/decode.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace flashsmith {
+namespace {
+
+using tvm::ffi::TensorView;
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostSplits = 1024;
+
+void check_lengths_of(const DecodeTensors &tensors) {
+  const ForwardTensors forward = tensors.forward();
+  if (forward.cu_seqlens_q() || forward.cu_seqlens_k() || forward.seqused_q()) {
+    TVM_FFI_THROW(ValueError)
+        << "cu_seqlens or seqused_q were passed; decode takes as many queries "
+           "of every request";
+  }
+  const TensorView *used = forward.seqused_k();
+  const int64_t batch = tensors.q().size(kBatch);
+  if (used && !(used->ndim() == 1 && used->size(0) == batch && is_contiguous(*used))) {
+    TVM_FFI_THROW(ValueError) << "cache_seqlens has shape " << shape_of(*used)
+                              << "; it must be contiguous and of shape (batch) = (" << batch << ")";
+  }
+}
+
+// Rounds of keys, work tiles and slots are counted as int.
+void check_counts(const DecodeTensors &tensors, const DecodeNumbers &own) {
+  const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
+  const int64_t pages = table ? table->size(1) : 1, rows = k.size(kSequence);
+  if (k.size(kBatch) > kMaxInt || rows > kMaxInt / 2 / std::max<int64_t>(pages, 1)) {
+    TVM_FFI_THROW(ValueError) << "k_cache has shape " << shape_of(k)
+                              << "; a request may have at most 2^30 rows";
+  }
+  if (own.splits < 0 || own.splits > kMostSplits) {
+    TVM_FFI_THROW(ValueError) << "splits is " << own.splits << "; expected 0 to " << kMostSplits;
+  }
+  if (own.n_new < 0 || own.n_new > kMaxInt / 2) {
+    TVM_FFI_THROW(ValueError) << "n_new is " << own.n_new << "; expected 0 to 2^30";
+  }
+  const ForwardProblem problem = problem_of(tensors);
+  if (problem.is_empty()) return;
+  constexpr int kFewestKeysOfARound = 32;
+  const int64_t parts = std::max<int64_t>(problem.seq_len_k / kFewestKeysOfARound + 2, kMostSplits);
+  if (decode_tiles(problem) > kMaxInt / parts) {
+    TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(tensors.q())
+                              << ", which is too many rows for a cache of " << problem.seq_len_k
+                              << " rows a request: split the call";
+  }
+}
+
+}  // namespace
+
+void check_entries(const TensorView &k_cache, const TensorView *table, const TensorView *idx,
+                   int64_t batch) {
+  const int64_t entries = k_cache.size(kBatch);
+  if (table && idx) {
+    TVM_FFI_THROW(ValueError) << "cache_batch_idx was passed with block_table, which says where a "
+                                 "request's rows are; pass one of them";
+  }
+  if (table && (table->ndim() != 2 || table->size(0) != batch ||
+                (table->size(1) > 1 && table->stride(1) != 1))) {
+    TVM_FFI_THROW(ValueError) << "block_table has shape " << shape_of(*table)
+                              << "; it must have contiguous rows and be of shape (batch, pages) = ("
+                              << batch << ", any)";
+  }
+  if (!table && !idx && entries != batch) {
+    TVM_FFI_THROW(ValueError) << "k_cache has " << entries << " entries, but q has batch size "
+                              << batch << "; they need the same, or block_table or "
+                              << "cache_batch_idx";
+  }
+}
+
+ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
+                            const Numbers &numbers, const DecodeNumbers &own) {
+  if (numbers.top_left) {
+    TVM_FFI_THROW(ValueError) << "top_left is true; decode counts keys from the end of a request";
+  }
+  const Tensors all = tensors.all();
+  const ForwardTensors forward = tensors.forward();
+  all.for_each([&](const Argument &argument, const TensorView &t) {
+    if (!has_rows(argument)) return;
+    check_dtype(all, argument, t, kernel.tiles.dtype);
+    check_rank(argument, t);
+    check_device(all, argument, t);
+  });
+  check_semantics(kernel, forward);
+  for (size_t i = 1; i < all.size(); i++) {
+    if (has_rows(all.table[i])) check_shape(all, i, false);
+  }
+  check_d_head(kernel, tensors.q(), tensors.v_cache());
+  check_heads(tensors.q(), tensors.k_cache());
+  all.for_each([&](const Argument &argument, const TensorView &t) {
+    if (has_rows(argument) || argument.use == Use::scratch) return;
+    check_dtype(all, argument, t, kernel.tiles.dtype);
+    check_device(all, argument, t);
+    if (argument.rank() > 0) check_contiguous_argument(all, argument, t);
+  });
+  check_slopes(forward);
+  check_lengths_of(tensors);
+  check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
+                tensors.q().size(kBatch));
+  check_counts(tensors, own);
+  return problem_of(tensors);
+}
+
+void check_counters(const DecodeTensors &tensors, const Plan &plan) {
+  if (plan.counter_bytes == 0) return;
+  const TensorView *t = tensors.counters();
+  const int64_t bytes = t ? t->numel() * t->dtype().bits / 8 : 0;
+  if (bytes < plan.counter_bytes || !is_contiguous(*t) || !is_aligned(*t, sizeof(uint32_t))) {
+    TVM_FFI_THROW(ValueError) << "counters has " << bytes << " bytes; it must be at least "
+                              << plan.counter_bytes << " of zeros, contiguous and 4-byte aligned";
+  }
+  check_device(tensors.all(), kDecodeOwn.back(), *t);
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,23 @@
+// Whether decode and append kernels take the caller's tensors.
+#pragma once
+
+#include "host/args/append.h"
+#include "host/check/check.h"
+
+namespace flashsmith {
+
+// What is asked of dtypes, shapes and devices. Returns the sizes.
+ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
+                            const Numbers &numbers, const DecodeNumbers &own);
+
+// Which entries of the cache requests have: pages, or one each.
+void check_entries(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
+                   const tvm::ffi::TensorView *batch_idx, int64_t batch);
+
+// All that is asked of an append.
+void check_append(const Kernel &kernel, const AppendTensors &tensors);
+
+// Counters are there if the plan needs them.
+void check_counters(const DecodeTensors &tensors, const Plan &plan);
+
+}  // namespace flashsmith

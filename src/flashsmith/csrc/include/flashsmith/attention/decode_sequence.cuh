@@ -1,0 +1,71 @@
+// How many keys a request has in a cache, and where each of them lies.
+#pragma once
+
+#include "flashsmith/attention/sequence.cuh"
+#include "flashsmith/decode_params.h"
+
+namespace flashsmith {
+
+// A key's row of an entry, or page, of the cache; an entry below 0: there is none to be read.
+struct CachePlace {
+  int entry, row;
+};
+
+// What the numbers on the device say beyond the tensors is cut off, so that nothing else is
+// touched.
+class DecodeSequence {
+  const DecodeProblem *problem_;
+  int batch_, first_row_ = 0, length_;
+
+ public:
+  static constexpr bool kRagged = true;
+
+  // The problem is one of a decode.
+  FLASHSMITH_DEVICE DecodeSequence(const ProblemArgs &problem, int batch)
+      : problem_(&static_cast<const DecodeProblem &>(problem)), batch_(batch) {
+    const int32_t *seqused = problem_->ragged.seqused_k, *leftpad = problem_->cache.leftpad;
+    const int rows = problem_->cache.rows;
+    int end = rows;
+    if (seqused != nullptr) {
+      end = clamp(ptx::thread_load_global(seqused + batch), rows);
+      end = clamp(end + problem_->cache.n_new, rows);
+    }
+    if (leftpad != nullptr) first_row_ = clamp(ptx::thread_load_global(leftpad + batch), end);
+    length_ = end - first_row_;
+  }
+
+  FLASHSMITH_DEVICE int seq_len_q() const { return problem_->seq_len_q; }
+  FLASHSMITH_DEVICE int seq_len_k() const { return length_; }
+  FLASHSMITH_DEVICE int diagonal() const { return length_ - problem_->seq_len_q; }
+  FLASHSMITH_DEVICE Place queries() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE Place keys() const { return {batch_, first_row_}; }
+  FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
+
+  // Of a key of the request, which the caller knows to have one. Loads from the table.
+  FLASHSMITH_DEVICE CachePlace place(int key) const { return place_of_row(first_row_ + key); }
+
+  // Of a row, padding counted.
+  FLASHSMITH_DEVICE CachePlace place_of_row(int row) const {
+    const CacheArgs &cache = problem_->cache;
+    if (cache.block_table != nullptr) {
+      const int page = row / cache.rows_per_entry;
+      const int32_t *table = cache.block_table + batch_ * cache.block_table_stride;
+      return {checked(ptx::thread_load_global(table + page)), row - page * cache.rows_per_entry};
+    }
+    const int entry =
+        cache.batch_idx == nullptr ? batch_ : ptx::thread_load_global(cache.batch_idx + batch_);
+    return {checked(entry), row};
+  }
+
+ private:
+  static FLASHSMITH_DEVICE int clamp(int value, int most) {
+    return value < 0 ? 0 : value < most ? value : most;
+  }
+
+  FLASHSMITH_DEVICE int checked(int entry) const {
+    return entry < problem_->cache.n_entries ? entry : -1;
+  }
+};
+static_assert(SequencePolicy<DecodeSequence>);
+
+}  // namespace flashsmith

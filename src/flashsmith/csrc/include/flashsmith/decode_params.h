@@ -1,0 +1,64 @@
+// What the kernels of the operation `decode` are told of a call, beside what those of `forward`
+// are.
+//
+// K and V are a cache: entries of rows, of which a request uses the first of one entry, or pages
+// that a table lists.
+#pragma once
+
+#include "flashsmith/params.h"
+
+namespace flashsmith {
+
+// Rows of Q that are worked on together: of one head of the cache, those of all heads that share it
+// and of all queries, a query's heads side by side.
+constexpr int kDecodeRows = 16;
+
+struct CacheArgs {
+  // A request's pages, and how far those of two requests are apart; null: its rows are in one
+  // entry.
+  const int32_t *__restrict__ block_table;
+  int64_t block_table_stride;
+  const int32_t *__restrict__ batch_idx;  // which entry that is, or null: the request's own number
+  const int32_t *__restrict__ leftpad;    // rows of each request before its first key, or null
+  int n_entries, rows_per_entry;          // of the tensors; with a table these are pages
+  int rows;                               // that a request may have
+  int n_new;                              // keys behind those that lengths tell of
+};
+
+// How the keys of a work tile are split among thread blocks.
+struct SplitArgs {
+  int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
+  // What splits hand on: sums of rows in fp32, in slots of kDecodeRows * d_head, their references
+  // and sums of exponentials; and how many splits of each work tile have done so, which stays zero.
+  float *partial_O, *partial_totals;
+  uint32_t *arrivals;
+};
+
+// The part of a call that masks and scores are told of, with the cache.
+struct DecodeProblem : ProblemArgs {
+  CacheArgs cache;
+  SplitArgs split;
+};
+
+// What is put into a cache: the rows that follow those of each request. `rotary_dim`: elements of a
+// row of K and Q that are turned by an angle of their position; 0: none.
+struct AppendArgs {
+  const void *__restrict__ K, *__restrict__ V;  // (batch, n_new, n_heads_kv, d_head and d_v)
+  void *K_cache, *V_cache;                      // (entries, rows, n_heads_kv, d_head and d_v)
+  TensorStrides K_strides, V_strides, K_cache_strides, V_cache_strides;
+  int n_new;
+  const void *__restrict__ cos, *__restrict__ sin;  // (rotary_rows, rotary_dim / 2)
+  int rotary_rows, rotary_dim;
+  bool interleaved;       // pairs are neighbours; else one half of rotary_dim apart
+  bool queries_in_a_row;  // query i is at the place of new key i; else all at that of the first
+  const void *__restrict__ Q;  // (batch, seq_len_q, n_heads, d_head), or null
+  void *Q_turned;              // likewise
+  TensorStrides Q_strides, Q_turned_strides;
+};
+
+struct AppendKernelArgs {
+  AppendArgs append;
+  DecodeProblem problem;  // the cache, the sizes and the lengths alone
+};
+
+}  // namespace flashsmith

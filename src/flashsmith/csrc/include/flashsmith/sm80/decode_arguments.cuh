@@ -1,0 +1,55 @@
+// The decode kernels of the sm80 family as host and device see them: configuration (how), arguments
+// and sizes of a launch.
+#pragma once
+
+#include "flashsmith/decode_params.h"
+
+namespace flashsmith {
+
+// One point of the configuration space. Same fields, in the same order, as the Python class of this
+// name. The fields are described in docs/knobs.md.
+struct FlashDecodeKernelConfig {
+  ScalarType dtype;
+  int d_head;
+  int B_r;
+  int B_c;
+  int n_warps;
+  int n_stages;
+  int blocks_per_SM;
+
+  constexpr auto operator<=>(const FlashDecodeKernelConfig &) const = default;
+};
+
+struct DecodeKernelArgs {
+  const void *__restrict__ Q;  // (batch, seq_len_q, n_heads, d_head)
+  const void *__restrict__ K;  // (entries, rows, n_heads_kv, d_head)
+  const void *__restrict__ V;  // (entries, rows, n_heads_kv, d_v)
+  TensorStrides Q_strides, K_strides, V_strides;
+  DecodeProblem problem;
+};
+
+typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
+typedef void (*append_kernel_fn)(const AppendKernelArgs);
+
+struct FlashDecodeKernels {
+  decode_kernel_fn decode;
+  append_kernel_fn append;
+};
+
+constexpr int threads_per_block(const FlashDecodeKernelConfig &cfg) {
+  return cfg.n_warps * kWarpSize;
+}
+
+// Rows of Q that are longer are read from shared memory: there are no registers for them.
+constexpr int kLongestDecodeQInRegisters = 128;
+
+// Each warp has a ring of its own, of stages of B_c rows of K and of V. The block has Q, and one
+// word; each is aligned, and there even if it is not used.
+constexpr int shared_memory_bytes(const FlashDecodeKernelConfig &cfg) {
+  constexpr int kElementBytes = 2, kAlignment = 128;
+  const int Q =
+      cfg.d_head > kLongestDecodeQInRegisters ? cfg.B_r * cfg.d_head * kElementBytes : kAlignment;
+  return cfg.n_warps * cfg.n_stages * 2 * cfg.B_c * cfg.d_head * kElementBytes + Q + kAlignment;
+}
+
+}  // namespace flashsmith

@@ -1,0 +1,33 @@
+// The decode kernels of the sm80 family: few queries a request, over the keys of a cache.
+//
+// All warps of all blocks read K and V at once and wait for memory, not for one another. What they
+// have summed up meets at the end of a split in shared memory, and where a work tile is split, in
+// global memory: the last to arrive adds up all, in the order of the keys.
+#pragma once
+
+#include "flashsmith/attention/cache_append.cuh"
+#include "flashsmith/sm80/decode_merge.cuh"
+#include "flashsmith/sm80/decode_traits.cuh"
+#include "flashsmith/sm80/decode_warp.cuh"
+
+namespace flashsmith::sm80 {
+
+// Grid: any number of blocks. Block: threads_per_block(CFG). Dynamic shared memory:
+// shared_memory_bytes(CFG).
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
+    flash_decode_kernel(const __grid_constant__ DecodeKernelArgs args) {
+  KeySplits<Traits> splits(args.problem);
+  KeySplit split;
+  while (splits.next(split)) {
+    DecodeWarp<Traits>(args, split).run();
+    DecodeMerge<Traits>(args, split).run();
+  }
+}
+
+template <typename Traits>
+constexpr FlashDecodeKernels decode_kernels() {
+  return {.decode = flash_decode_kernel<Traits>, .append = cache_append_kernel<Traits>};
+}
+
+}  // namespace flashsmith::sm80

@@ -1,0 +1,243 @@
+// How the sums of a block's warps, and of a work tile's splits, become rows of O.
+#pragma once
+
+#include "flashsmith/attention/output.cuh"
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/global_exchange.cuh"
+#include "flashsmith/sm80/decode_rows.cuh"
+#include "flashsmith/sm80/decode_traits.cuh"
+
+namespace flashsmith::sm80 {
+
+// A chunk of a row: sums over keys, and what they are relative to.
+struct RowSums {
+  float O[kChunkElements];
+  RowTotal total;
+};
+
+// A weight relative to another reference. What has seen nothing weighs nothing: -inf - -inf must
+// not become NaN.
+FLASHSMITH_DEVICE float rescaled(const RowTotal &total, float reference) {
+  return total.sum == 0.f ? 0.f : ptx::exp2_approx(total.reference - reference);
+}
+
+// Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
+// order. load(part) gives a part's; those of some parts are on their way at a time.
+template <typename Load>
+FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
+  constexpr int kAtOnce = 2;
+  RowSums all{.O = {}, .total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
+#pragma unroll 1
+  for (; first < end; first += kAtOnce * step) {
+    RowSums parts[kAtOnce];
+    float reference = all.total.reference;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      parts[i].total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f};
+      if (first + i * step < end) parts[i] = load(first + i * step);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) reference = fmaxf(reference, parts[i].total.reference);
+    const float kept = rescaled(all.total, reference);
+    all.total.sum *= kept;
+#pragma unroll
+    for (int k = 0; k < kChunkElements; k++) all.O[k] *= kept;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      if (first + i * step >= end) break;
+      const float weight = rescaled(parts[i].total, reference);
+      all.total.sum += parts[i].total.sum * weight;
+#pragma unroll
+      for (int k = 0; k < kChunkElements; k++) all.O[k] = fmaf(parts[i].O[k], weight, all.O[k]);
+    }
+    all.total.reference = reference;
+  }
+  return all;
+}
+
+// All threads of the block take part, a chunk of a row each at a time.
+template <typename Traits>
+class DecodeMerge {
+  static constexpr int kRowChunks = Traits::d_head / kChunkElements;
+  static constexpr int kTotalWords = 2;
+
+  const DecodeKernelArgs &args_;
+  const KeySplit &split_;
+  const DecodeRows<Traits> rows_;
+  const ptx::shared_address shared_ = ptx::shared_memory();
+
+ public:
+  FLASHSMITH_DEVICE DecodeMerge(const DecodeKernelArgs &args, const KeySplit &split)
+      : args_(args), split_(split), rows_(args.problem, split) {}
+
+  // The sums lie in the rings, which are free afterwards.
+  FLASHSMITH_DEVICE void run() const {
+    ptx::barrier_sync();
+    if (split_.count == 1) {
+      for_each_chunk([&](int row, int chunk) { store(of_warps(row, chunk), row, chunk); });
+      ptx::barrier_sync();
+      return;
+    }
+    for_each_chunk([&](int row, int chunk) { hand_on(of_warps(row, chunk), row, chunk); });
+    if (is_last()) merge_splits();
+  }
+
+ private:
+  // Chunks of the rows that are there. Warps are whole: some of their lanes may be behind them.
+  FLASHSMITH_DEVICE int n_chunks() const {
+    return (rows_.count() * kRowChunks + kWarpSize - 1) / kWarpSize * kWarpSize;
+  }
+  template <typename Do>
+  FLASHSMITH_DEVICE void for_each_chunk(Do do_it) const {
+    for (int i = ptx::thread_index(); i < n_chunks(); i += Traits::n_threads) {
+      do_it(i / kRowChunks, i % kRowChunks);
+    }
+  }
+
+  // As many threads as there are share the splits of a chunk.
+  FLASHSMITH_DEVICE void merge_splits() const {
+    const int n = n_chunks(), groups = n < Traits::n_threads ? Traits::n_threads / n : 1;
+    if (groups == 1) {
+      for_each_chunk([&](int row, int chunk) { store(of_splits(row, chunk, 0, 1), row, chunk); });
+      return;
+    }
+    const int group = ptx::thread_index() / n, i = ptx::thread_index() % n;
+    const int row = i / kRowChunks, chunk = i % kRowChunks;
+    if (group < groups) put(group * n + i, of_splits(row, chunk, group, groups));
+    ptx::barrier_sync();
+    if (group == 0) {
+      const auto load = [&](int part) { return get(part * n + i); };
+      store(merge_parts(0, groups, 1, load), row, chunk);
+    }
+    ptx::barrier_sync();
+  }
+
+  FLASHSMITH_DEVICE RowSums of_warps(int row, int chunk) const {
+    const auto load = [&](int warp) {
+      const ptx::shared_address ring = shared_ + warp * Traits::ring_bytes;
+      return load_sums(ring + row * Traits::sum_row_bytes + chunk * kChunkElements * sizeof(float),
+                       ring + Traits::totals_offset + row * kTotalWords * sizeof(float));
+    };
+    return merge_parts(0, Traits::n_warps, 1, load);
+  }
+
+  // Of every `step`th split.
+  FLASHSMITH_DEVICE RowSums of_splits(int row, int chunk, int first, int step) const {
+    const auto load = [&](int i) {
+      const int slot = split_.slot(i);
+      const float *place = sums(slot, row, chunk), *total = totals(slot, row);
+      const ptx::Chunk half[2] = {ptx::load_handed_16(place),
+                                  ptx::load_handed_16(place + kChunkElements / 2)};
+      return row_sums(half, ptx::thread_load_handed_4(total), ptx::thread_load_handed_4(total + 1));
+    };
+    return merge_parts(first, split_.count, step, load);
+  }
+
+  // ---- in shared memory ----
+
+  // A thread's sums, side by side with those of others.
+  static constexpr int kThreadSumBytes = (kChunkElements + kTotalWords + 2) * sizeof(float);
+  static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_warps * Traits::ring_bytes,
+                "the rings have room for the sums of all threads");
+  FLASHSMITH_DEVICE void put(int place, const RowSums &own) const {
+    const ptx::shared_address to = shared_ + place * kThreadSumBytes;
+#pragma unroll
+    for (int i = 0; i < kChunkElements; i++) {
+      ptx::store_shared_4(to + i * sizeof(float), ptx::float_bits(own.O[i]));
+    }
+    const ptx::shared_address total = to + kChunkElements * sizeof(float);
+    ptx::store_shared_4(total, ptx::float_bits(own.total.reference));
+    ptx::store_shared_4(total + sizeof(float), ptx::float_bits(own.total.sum));
+  }
+  FLASHSMITH_DEVICE RowSums get(int place) const {
+    const ptx::shared_address from = shared_ + place * kThreadSumBytes;
+    return load_sums(from, from + kChunkElements * sizeof(float));
+  }
+
+  static FLASHSMITH_DEVICE RowSums load_sums(ptx::shared_address elements,
+                                             ptx::shared_address total) {
+    constexpr int kHalfBytes = kChunkElements / 2 * sizeof(float);
+    ptx::Chunk half[2];
+    ptx::load_shared_16(half[0], elements);
+    ptx::load_shared_16(half[1], elements + kHalfBytes);
+    return row_sums(half, ptx::load_shared_4(total), ptx::load_shared_4(total + sizeof(float)));
+  }
+
+  static FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], uint32_t reference,
+                                            uint32_t sum) {
+    RowSums own{};
+#pragma unroll
+    for (int i = 0; i < kChunkElements; i++) own.O[i] = ptx::bits_float(half[i / 4].word[i % 4]);
+    own.total = {ptx::bits_float(reference), ptx::bits_float(sum), 1.f};
+    return own;
+  }
+
+  // ---- in global memory ----
+
+  FLASHSMITH_DEVICE float *sums(int slot, int row, int chunk) const {
+    const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
+    return args_.problem.split.partial_O + rows * Traits::d_head + chunk * kChunkElements;
+  }
+  FLASHSMITH_DEVICE float *totals(int slot, int row) const {
+    const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
+    return args_.problem.split.partial_totals + rows * kTotalWords;
+  }
+
+  FLASHSMITH_DEVICE void hand_on(const RowSums &row_sums, int row, int chunk) const {
+    if (row >= rows_.count()) return;
+    const int slot = split_.slot(split_.index);
+    float *place = sums(slot, row, chunk);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      ptx::Chunk words;
+#pragma unroll
+      for (int i = 0; i < 4; i++) words.word[i] = ptx::float_bits(row_sums.O[half * 4 + i]);
+      ptx::thread_store_global_16(place + half * 4, words);
+    }
+    if (chunk > 0) return;
+    ptx::thread_store_global_4(totals(slot, row), ptx::float_bits(row_sums.total.reference));
+    ptx::thread_store_global_4(totals(slot, row) + 1, ptx::float_bits(row_sums.total.sum));
+  }
+
+  // Whether all other splits of the work tile have handed on their sums, too. Whoever is the last
+  // leaves the number of arrivals as it was found.
+  FLASHSMITH_DEVICE bool is_last() const {
+    const ptx::shared_address arrived = shared_ + Traits::arrived_offset;
+    ptx::barrier_sync();  // order in global memory: what all threads handed on, then the arrival
+    if (ptx::thread_index() == 0) {
+      uint32_t *arrivals = args_.problem.split.arrivals + split_.tile;
+      const bool last =
+          ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(split_.count) - 1;
+      if (last) ptx::thread_store_global_4(arrivals, 0);
+      ptx::thread_store_shared_4(arrived, last);
+    }
+    ptx::barrier_sync();
+    return ptx::load_shared_4(arrived) != 0;
+  }
+
+  FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk) const {
+    using value_t = typename Traits::value_t;
+    const DecodeProblem &problem = args_.problem;
+    if (row >= rows_.count()) return;
+    const int head = rows_.head(row);
+    const RowTotal total = with_sink<Traits>(sums.total, problem, head);
+    const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum;
+    if (!Traits::padded || chunk * kChunkElements < problem.d_v) {
+      ptx::Chunk elements;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        elements.word[i] = ptx::pack<value_t>(sums.O[2 * i] * factor, sums.O[2 * i + 1] * factor);
+      }
+      ptx::thread_store_global_16(static_cast<value_t *>(problem.O) +
+                                      rows_.offset(problem.O_strides, split_.batch, row) +
+                                      chunk * kChunkElements,
+                                  elements);
+    }
+    if (chunk > 0 || problem.lse == nullptr) return;
+    const int64_t place = static_cast<int64_t>(split_.batch) * problem.n_heads + head;
+    ptx::thread_store_global_4(problem.lse + place * problem.seq_len_q + rows_.query(row),
+                               ptx::float_bits(total.log_sum_exp()));
+  }
+};
+
+}  // namespace flashsmith::sm80

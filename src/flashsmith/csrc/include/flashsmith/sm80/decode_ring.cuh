@@ -1,0 +1,82 @@
+// How a warp's keys and values come from the cache into its ring of stages.
+#pragma once
+
+#include "flashsmith/attention/key_splits.cuh"
+#include "flashsmith/ptx/cp_async.cuh"
+#include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/sm80/smem_tile.cuh"
+
+namespace flashsmith::sm80 {
+
+// Copies slices, B_c keys and values one behind the other. Keys that no query of the request sees
+// become zeros: what lies there may be anything.
+template <typename Traits>
+class KVRing {
+  using value_t = typename Traits::value_t;
+  using T = SmemTile<Traits>;
+  using Walk = ChunkWalk<Traits, kWarpSize>;
+  static constexpr int B_c = Traits::B_c, kPasses = B_c / Walk::kRows;
+  static_assert(B_c % Walk::kRows == 0, "every pass of the warp copies whole rows");
+
+  const DecodeKernelArgs &args_;
+  const typename Traits::Sequence &sequence_;
+  const value_t *K_, *V_;  // of the head
+  const int first_, end_;  // the keys that are there
+  CachePlace next_;        // of this lane's key of the slice that is copied next
+
+ public:
+  // `key`: the first of the first slice.
+  FLASHSMITH_DEVICE KVRing(const DecodeKernelArgs &args, const typename Traits::Sequence &sequence,
+                           int head, int end, int key)
+      : args_(args),
+        sequence_(sequence),
+        K_(static_cast<const value_t *>(args.K) + head * args.K_strides.head),
+        V_(static_cast<const value_t *>(args.V) + head * args.V_strides.head),
+        first_(Traits::Mask::first(args.problem, sequence, 0)),
+        end_(end) {
+    look_up(key);
+  }
+
+  // Copies the slice that was looked up to a stage, and looks up the one that begins with `key`.
+  FLASHSMITH_DEVICE void copy(ptx::shared_address stage, int key) {
+    const CachePlace place = next_;
+    look_up(key);
+    const Walk walk(ptx::thread_index() % kWarpSize);
+#pragma unroll
+    for (int pass = 0; pass < kPasses; pass++) {
+      const int row = walk.row + pass * Walk::kRows;
+      copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)}, row,
+               walk.chunk);
+    }
+    ptx::cp_async_commit_group();
+  }
+
+ private:
+  FLASHSMITH_DEVICE void look_up(int slice_key) {
+    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + lane;
+    next_ = {-1, 0};
+    if (lane < B_c && key >= first_ && key < end_) next_ = sequence_.place(key);
+  }
+
+  FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, const CachePlace &place, int row,
+                                  int first_chunk) const {
+    const value_t *key = K_ + place.entry * args_.K_strides.batch + place.row * args_.K_strides.seq;
+    const value_t *value =
+        V_ + place.entry * args_.V_strides.batch + place.row * args_.V_strides.seq;
+    const bool there = place.entry >= 0;
+#pragma unroll
+    for (int panel = 0; panel < Walk::kPanels; panel++) {
+      const int chunk = first_chunk + panel * Walk::kPanelChunks, element = chunk * kChunkElements;
+      const ptx::shared_address to = stage + T::offset(row, chunk);
+      ptx::cp_async_16_or_zero(to, key + element, there && has(chunk, args_.problem.d_qk));
+      ptx::cp_async_16_or_zero(to + Traits::V_offset, value + element,
+                               there && has(chunk, args_.problem.d_v));
+    }
+  }
+
+  static FLASHSMITH_DEVICE bool has(int chunk, int row_elements) {
+    return !Traits::padded || chunk * kChunkElements < row_elements;
+  }
+};
+
+}  // namespace flashsmith::sm80

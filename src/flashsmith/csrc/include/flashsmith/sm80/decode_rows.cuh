@@ -1,0 +1,35 @@
+// The rows of Q of a work tile: the heads that share a head of the cache side by side, query by
+// query.
+#pragma once
+
+#include "flashsmith/attention/key_splits.cuh"
+#include "flashsmith/sm80/decode_arguments.cuh"
+
+namespace flashsmith::sm80 {
+
+template <typename Traits>
+class DecodeRows {
+  const DecodeProblem &problem_;
+  const int group_, head_, first_;  // heads of Q to one of the cache; its first; first packed row
+
+ public:
+  FLASHSMITH_DEVICE DecodeRows(const DecodeProblem &problem, const KeySplit &split)
+      : problem_(problem),
+        group_(problem.n_heads / problem.n_heads_kv),
+        head_(split.head * group_),
+        first_(split.Q_block * Traits::B_r) {}
+
+  FLASHSMITH_DEVICE int count() const {
+    const int left = problem_.seq_len_q * group_ - first_;
+    return left < Traits::B_r ? left : Traits::B_r;
+  }
+  FLASHSMITH_DEVICE int query(int row) const { return (first_ + row) / group_; }
+  FLASHSMITH_DEVICE int head(int row) const { return head_ + (first_ + row) % group_; }
+
+  // Where a row's elements lie in a tensor of such strides.
+  FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, int batch, int row) const {
+    return batch * strides.batch + query(row) * strides.seq + head(row) * strides.head;
+  }
+};
+
+}  // namespace flashsmith::sm80

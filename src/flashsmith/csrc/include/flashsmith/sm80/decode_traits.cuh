@@ -1,0 +1,81 @@
+// A configuration of decode lifted to compile time: every number its kernels derive from it, each
+// beside the assertion that keeps it sound. flashsmith.configs states the same rules in Python
+// (problems()).
+#pragma once
+
+#include <cstddef>
+
+#include "flashsmith/attention/decode_sequence.cuh"
+#include "flashsmith/attention/mask.cuh"
+#include "flashsmith/attention/score.cuh"
+#include "flashsmith/attention/softmax.cuh"
+#include "flashsmith/sm80/decode_arguments.cuh"
+#include "flashsmith/sm80/traits.cuh"
+#include "flashsmith/types.cuh"
+
+namespace flashsmith::sm80 {
+
+template <FlashDecodeKernelConfig CFG, Variant VARIANT = Variant{}>
+struct StaticDecodeKernelConfig {
+  using value_t = value_type<CFG.dtype>;
+  static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
+  static constexpr int n_warps = CFG.n_warps, n_stages = CFG.n_stages;
+  static constexpr int blocks_per_SM = CFG.blocks_per_SM, n_threads = threads_per_block(CFG);
+  static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
+                "dtype is FP16 or BF16");
+  static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192 || d_head == 256,
+                "d_head is 64, 96, 128, 192 or 256");
+  static_assert(B_r == kDecodeRows, "B_r is 16: the rows of one mma");
+  static_assert(B_c == 16 || B_c == 32, "B_c is 16 or 32: a lane looks up the page of one key");
+  static_assert(n_warps == 2 || n_warps == 4 || n_warps == 8, "n_warps is 2, 4 or 8");
+  static_assert(n_stages >= 2 && n_stages <= 8, "n_stages is 2 to 8");
+  static_assert(blocks_per_SM >= 1 && blocks_per_SM <= 4, "blocks_per_SM is 1 to 4");
+
+  // How tiles lie in shared memory.
+  static constexpr struct {
+    bool swizzled = true;
+  } config{};
+  static constexpr int row_padding = 0;
+
+  using Mask = BandMask<VARIANT.causal, VARIANT.window>;
+  using Score = ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, false, UserScore<0>>;
+  using Sequence = DecodeSequence;
+  static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
+  static_assert(!VARIANT.bias && VARIANT.score == 0, "decode adds no bias and calls no functions");
+  static_assert(!VARIANT.dropout, "decode drops no weights");
+  static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
+  static constexpr SoftmaxPolicy softmax = {
+      .fold_scale = true, .lazy_rescale_log2 = 8, .stale_maximum = false, .fma_exponentials = 0};
+
+  // The products, as sm80/gemm.cuh has them: of 16 rows by one warp.
+  static constexpr int m_tiles = 1, S_n_tiles = B_c / kMmaN, O_n_tiles = d_head / kMmaN;
+  static constexpr int QK_fragments = d_head / kMmaK, PV_fragments = B_c / kMmaK;
+  static constexpr bool Q_in_registers = d_head <= kLongestDecodeQInRegisters;
+  using QSchedule = FragmentSchedule<QK_fragments, Q_in_registers ? 0 : 2, !Q_in_registers>;
+  using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
+
+  struct Stage {
+    alignas(128) value_t K[B_c * d_head];
+    alignas(128) value_t V[B_c * d_head];
+  };
+  struct SharedMemory {
+    Stage rings[n_warps][n_stages];
+    alignas(128) value_t Q[Q_in_registers ? 1 : B_r * d_head];
+    alignas(128) uint32_t arrived;
+  };
+  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(Stage, V);
+  static constexpr int ring_bytes = n_stages * stage_bytes;
+  static constexpr int Q_offset = offsetof(SharedMemory, Q);
+  static constexpr int arrived_offset = offsetof(SharedMemory, arrived);
+  static_assert(sizeof(SharedMemory) == shared_memory_bytes(CFG),
+                "the host asks for as much shared memory as the kernel uses");
+
+  // A warp's sums leave through its ring: rows of O in fp32, so far apart that the lanes of a quad
+  // pass reach all banks, and behind them two words a row.
+  static constexpr int sum_row_bytes = (d_head + 8) * static_cast<int>(sizeof(float));
+  static constexpr int totals_offset = B_r * sum_row_bytes;
+  static_assert(totals_offset + B_r * 2 * static_cast<int>(sizeof(float)) <= ring_bytes,
+                "a warp's ring has room for its sums");
+};
+
+}  // namespace flashsmith::sm80

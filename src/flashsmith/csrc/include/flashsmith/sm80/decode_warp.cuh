@@ -1,0 +1,203 @@
+// What one warp does of a split: it visits keys of its own, and waits for no other warp.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/sm80/decode_ring.cuh"
+#include "flashsmith/sm80/decode_rows.cuh"
+#include "flashsmith/sm80/gemm.cuh"
+
+namespace flashsmith::sm80 {
+
+// Slices of B_c keys go to the warps of a block in turn.
+template <typename Traits>
+class DecodeWarp {
+  using value_t = typename Traits::value_t;
+  using Sequence = typename Traits::Sequence;
+  using Mask = typename Traits::Mask;
+  static constexpr int B_c = Traits::B_c, kStages = Traits::n_stages, kWarps = Traits::n_warps;
+
+  const DecodeKernelArgs &args_;
+  const KeySplit &split_;
+  const Sequence sequence_;
+  const DecodeRows<Traits> rows_;
+  const ptx::shared_address ring_;
+  QFragments<Traits> q_;
+  OAccumulators<Traits> O_ = {};
+  Softmax<Traits> softmax_[Traits::m_tiles];
+
+ public:
+  FLASHSMITH_DEVICE DecodeWarp(const DecodeKernelArgs &args, const KeySplit &split)
+      : args_(args),
+        split_(split),
+        sequence_(args.problem, split.batch),
+        rows_(args.problem, split),
+        ring_(ptx::shared_memory() + ptx::thread_index() / kWarpSize * Traits::ring_bytes) {}
+
+  // Leaves the sums in the warp's ring.
+  FLASHSMITH_DEVICE void run() {
+    softmax_[0].start(args_.problem.softmax_scale_log2);
+    const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
+    const int warp = ptx::thread_index() / kWarpSize;
+    const int split_end = keys.begin + split_.end * kWarps * B_c;
+    const int end = split_end < keys.end ? split_end : keys.end;
+    int key = keys.begin + (split_.begin * kWarps + warp) * B_c, stage = 0;
+    KVRing<Traits> ring(args_, sequence_, split_.head, keys.end, key);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kWarps * B_c, end);
+    if constexpr (Traits::Q_in_registers) {
+      load_Q();
+    } else {
+      load_Q_tile();
+      ptx::barrier_sync();
+    }
+    for (; key < end; key += kWarps * B_c) {
+      ptx::cp_async_wait_group<kStages - 2>();
+      ptx::warp_sync();  // this stage is here, the one before has been read
+      copy(ring, stage == 0 ? kStages - 1 : stage - 1, key + (kStages - 1) * kWarps * B_c, end);
+      visit(ring_ + stage * Traits::stage_bytes, key);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    ptx::warp_sync();
+    put_sums();
+  }
+
+ private:
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+
+  // Where there is nothing more to copy there is still a group to wait for.
+  FLASHSMITH_DEVICE void copy(KVRing<Traits> &ring, int stage, int key, int end) const {
+    if (key < end) {
+      ring.copy(ring_ + stage * Traits::stage_bytes, key + kWarps * B_c);
+    } else {
+      ptx::cp_async_commit_group();
+    }
+  }
+
+  // Q's rows as an operand, from global memory; zeros where there are none.
+  FLASHSMITH_DEVICE void load_Q() {
+    const int n_rows = rows_.count(), d_qk = args_.problem.d_qk;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int row = first_row(lane()) + half * kRowsPerHalf;
+      const auto *elements =
+          static_cast<const value_t *>(args_.Q) + rows_.offset(args_.Q_strides, split_.batch, row);
+#pragma unroll
+      for (int i = 0; i < 2 * Traits::QK_fragments; i++) {
+        const int column = i * kMmaN + first_column(lane());
+        const bool there = row < n_rows && (!Traits::padded || column < d_qk);
+        q_[i / 2][0][i % 2 * 2 + half] =
+            there ? ptx::thread_load_global(reinterpret_cast<const uint32_t *>(elements + column))
+                  : 0;
+      }
+    }
+  }
+
+  // This thread's part of them, as a tile in shared memory.
+  FLASHSMITH_DEVICE void load_Q_tile() const {
+    constexpr int kRowChunks = SmemTile<Traits>::kRowChunks;
+    const int n_rows = rows_.count(), d_qk = args_.problem.d_qk;
+    for (int i = ptx::thread_index(); i < Traits::B_r * kRowChunks; i += Traits::n_threads) {
+      const int row = i / kRowChunks, chunk = i % kRowChunks;
+      const auto *elements =
+          static_cast<const value_t *>(args_.Q) + rows_.offset(args_.Q_strides, split_.batch, row);
+      const bool there = row < n_rows && (!Traits::padded || chunk * kChunkElements < d_qk);
+      ptx::store_shared_16(Q_tile() + SmemTile<Traits>::offset(row, chunk),
+                           ptx::load_global_16_or_zero(elements + chunk * kChunkElements, there));
+    }
+  }
+  static FLASHSMITH_DEVICE ptx::shared_address Q_tile() {
+    return ptx::shared_memory() + Traits::Q_offset;
+  }
+
+  FLASHSMITH_DEVICE void visit(ptx::shared_address stage, int key) {
+    // d_qk is never zero.
+    const int never_zero = args_.problem.d_qk;
+    SAccumulators<Traits> S;
+    gemm_QK<Traits>(S, q_, Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
+                    SmemTile<Traits>::K_lane_offset(lane()), never_zero);
+    change_scores(S[0], key);
+    if (!all_visible(key)) mask_scores(S[0], key);
+    Softmax<Traits>::template step<true>(softmax_, S, O_);
+    PFragments<Traits> P;
+    pack_operand<value_t>(P[0], S[0]);
+    add_values(P[0], stage + Traits::V_offset);
+  }
+
+  // O += P V, a fragment of V at a time: where d_head is long there are no registers for all.
+  FLASHSMITH_DEVICE void add_values(const uint32_t (&P)[Traits::PV_fragments][4],
+                                    ptx::shared_address V) {
+    const int lane_offset = SmemTile<Traits>::lane_offset(lane());
+#pragma unroll
+    for (int k = 0; k < Traits::PV_fragments; k++) {
+#pragma unroll
+      for (int n = 0; n < Traits::O_n_tiles; n += 2) {
+        uint32_t v[4];
+        ptx::ldmatrix_x4<true>(v, V + SmemTile<Traits>::fragment_offset(lane_offset, k, n / 2));
+        ptx::mma_m16n8k16<value_t>(n_tile(O_[0], n), P[k], v[0], v[1]);
+        ptx::mma_m16n8k16<value_t>(n_tile(O_[0], n + 1), P[k], v[2], v[3]);
+      }
+    }
+  }
+
+  FLASHSMITH_DEVICE void change_scores(Fragment<B_c> &S, int key) const {
+    using Score = typename Traits::Score;
+    if constexpr (!Score::kChanges) return;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int row = first_row(lane()) + half * kRowsPerHalf;
+      const Score change(args_.problem, sequence_, {rows_.head(row), split_.batch},
+                         rows_.query(row), key + first_column(lane()));
+#pragma unroll
+      for (int i = 0; i < B_c / 4; i++) {
+        const int element = i / 2 * 4 + half * 2 + i % 2;
+        S[element] = change(S[element], column_of(element));
+      }
+    }
+  }
+
+  // Whether every row of the tile sees all keys of the slice.
+  FLASHSMITH_DEVICE bool all_visible(int key) const {
+    const int last_key = sequence_.seq_len_k() - 1;
+    const int first_query = rows_.query(0), last_query = rows_.query(rows_.count() - 1);
+    return key + B_c - 1 <= Mask::last(args_.problem, sequence_, first_query, last_key) &&
+           key >= Mask::first(args_.problem, sequence_, last_query);
+  }
+
+  FLASHSMITH_DEVICE void mask_scores(Fragment<B_c> &S, int key) const {
+    const int lane_key = key + first_column(lane());
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int query = rows_.query(first_row(lane()) + half * kRowsPerHalf);
+      const int last_key = sequence_.seq_len_k() - 1;
+      const int last = Mask::last(args_.problem, sequence_, query, last_key) - lane_key;
+      const int first = Mask::first(args_.problem, sequence_, query) - lane_key;
+#pragma unroll
+      for (int i = 0; i < B_c / 4; i++) {
+        const int element = i / 2 * 4 + half * 2 + i % 2;
+        const bool seen = column_of(element) <= last && column_of(element) >= first;
+        if (!seen) S[element] = -INFINITY;
+      }
+    }
+  }
+
+  FLASHSMITH_DEVICE void put_sums() const {
+#pragma unroll
+    for (int i = 0; i < Traits::d_head / 2; i++) {
+      const int row = first_row(lane()) + half_of(i) * kRowsPerHalf;
+      const int column = column_of(i) + first_column(lane());
+      ptx::store_shared_4(ring_ + row * Traits::sum_row_bytes + column * sizeof(float),
+                          ptx::float_bits(O_[0][i]));
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const RowTotal total = softmax_[0].total(half);
+      const int row = first_row(lane()) + half * kRowsPerHalf;
+      if (lane() % kLanesPerRow != 0) continue;
+      const ptx::shared_address place = ring_ + Traits::totals_offset + row * 2 * sizeof(float);
+      ptx::thread_store_shared_4(place, ptx::float_bits(total.reference));
+      ptx::thread_store_shared_4(place + sizeof(float), ptx::float_bits(total.sum));
+    }
+  }
+};
+
+}  // namespace flashsmith::sm80

@@ -1,0 +1,189 @@
+"""The keys and values of requests in memory that outlives a call, as a caller gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith.ops.checks import check_rank, check_tensors
+from flashsmith.ops.semantics import may_look_at
+from flashsmith.runtime import DecodeKernel
+
+
+class Cache(NamedTuple):
+    """A cache and what says where requests lie in it, as ``decode`` takes them.
+
+    seqlens: How many rows each request has: a tensor, a number for all, or None for all rows.
+    """
+
+    k: torch.Tensor
+    v: torch.Tensor
+    seqlens: Any = None
+    block_table: torch.Tensor | None = None
+    batch_idx: torch.Tensor | None = None
+    leftpad: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """That a request may have."""
+        pages = 1 if self.block_table is None else self.block_table.shape[1]
+        return self.k.shape[1] * pages
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing has to be checked that the library does not see at every call."""
+        lengths_are = self.seqlens is None or isinstance(self.seqlens, torch.Tensor)
+        return lengths_are and not may_look_at(self.k)
+
+    @property
+    def key(self) -> Hashable:
+        """What calls of one kernel and plan have in common."""
+        table = None if self.block_table is None else self.block_table.shape
+        return self.k.shape, self.v.shape, table
+
+    def checked(self, q: torch.Tensor, new: New | None) -> Cache:
+        """With lengths in a tensor. What they say is looked at where that costs nothing, or if it
+        is asked for.
+
+        Raises:
+            TypeError, ValueError: They are none; names the argument.
+        """
+        given = {
+            "cache_seqlens": self.seqlens if isinstance(self.seqlens, torch.Tensor) else None,
+            "block_table": self.block_table,
+            "cache_batch_idx": self.batch_idx,
+            "cache_leftpad": self.leftpad,
+        }
+        for name, t in given.items():
+            if t is not None:
+                _check_numbers(name, t, q, 2 if name == "block_table" else 1)
+        seqlens = self.seqlens
+        if new is not None:
+            new.check(q)
+            if seqlens is None:
+                raise ValueError("cache_seqlens is None, but k_new goes behind so many rows")
+        if seqlens is not None and not isinstance(seqlens, torch.Tensor):
+            seqlens = _for_all(seqlens, q)
+        cache = Cache(self.k, self.v, seqlens, self.block_table, self.batch_idx, self.leftpad)
+        if may_look_at(self.k):
+            cache._look(q, 0 if new is None else new.k.shape[1])
+        return cache
+
+    def _look(self, q: torch.Tensor, n_new: int) -> None:
+        """Raises ValueError for numbers that kernels cut off, or take for none."""
+        room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
+        lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
+        lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
+        _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
+        pads = _numbers("cache_leftpad", self.leftpad, self.rows, "the rows of a request")
+        for pad, length in zip(pads, lengths, strict=False):
+            if pad > length:
+                raise ValueError(f"cache_leftpad has {pad}, but the request has {length} rows")
+        if self.block_table is None:
+            return
+        n_pages, page_size = self.k.shape[:2]
+        for request, length in enumerate(lengths):
+            n_used = -(-length // page_size) if page_size else 0
+            for page in self.block_table[request, :n_used].tolist():
+                if not 0 <= page < n_pages:
+                    raise ValueError(
+                        f"block_table has page {page} for request {request}; expected 0 to "
+                        f"{n_pages - 1}, the pages of k_cache"
+                    )
+
+
+class New(NamedTuple):
+    """Keys and values that go into a cache."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    rotary_cos: torch.Tensor | None
+    rotary_sin: torch.Tensor | None
+    interleaved: bool
+
+    @classmethod
+    def of(
+        cls,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        rotary_cos: torch.Tensor | None,
+        rotary_sin: torch.Tensor | None,
+        interleaved: bool,
+    ) -> New | None:
+        """None if there are none. Raises ValueError: some of them are missing."""
+        if k is not None and v is not None:
+            return cls(k, v, rotary_cos, rotary_sin, interleaved)
+        if k is not None or v is not None:
+            raise ValueError("k_new and v_new go together; one of them is None")
+        if rotary_cos is not None or rotary_sin is not None:
+            raise ValueError(
+                "rotary_cos or rotary_sin was passed without k_new; turn q before the call"
+            )
+        return None
+
+    def check(self, q: torch.Tensor) -> None:
+        """What the library does not see. Raises TypeError, ValueError that names the argument."""
+        rotary = {"rotary_cos": self.rotary_cos, "rotary_sin": self.rotary_sin}
+        given = {name: t for name, t in rotary.items() if t is not None}
+        check_tensors(k_new=self.k, v_new=self.v, **given)
+        check_rank("k_new", self.k, None)
+        check_rank("v_new", self.v, None)
+        if self.k.shape[0] != q.shape[0]:
+            raise ValueError(
+                f"k_new has batch size {self.k.shape[0]}, but q has {q.shape[0]}; they need the "
+                "same"
+            )
+
+    def append(
+        self, kernel: DecodeKernel, q: torch.Tensor, cache: Cache, in_a_row: bool
+    ) -> torch.Tensor:
+        """Writes into the cache.
+
+        in_a_row: Query i is at the place of new key i; else all are at that of the first.
+
+        Returns:
+            q, turned as new keys are.
+        """
+        turned = None
+        if self.rotary_cos is not None:
+            turned = torch.empty_like(q, memory_format=torch.contiguous_format)
+        kernel.append(
+            self.k, self.v, cache.k, cache.v, None if turned is None else q, turned,
+            self.rotary_cos, self.rotary_sin, cache.seqlens, cache.block_table, cache.batch_idx,
+            interleaved=self.interleaved, queries_in_a_row=in_a_row,
+        )  # fmt: skip
+        return q if turned is None else turned
+
+
+def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> None:
+    check_tensors(**{name: t})
+    check_rank("q", q, None)
+    if t.dtype != torch.int32:
+        raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.int32")
+    if t.ndim != n_dims or t.shape[0] != q.shape[0]:
+        expected = ("batch", "pages")[:n_dims]
+        raise ValueError(
+            f"{name} has shape {tuple(t.shape)}; expected ({', '.join(expected)}), and q has batch "
+            f"size {q.shape[0]}"
+        )
+
+
+def _for_all(length: Any, q: torch.Tensor) -> torch.Tensor:
+    if type(length) is not int:
+        raise TypeError(
+            f"cache_seqlens is a {type(length).__name__}; expected an int32 tensor, an int or None"
+        )
+    return torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
+
+
+def _numbers(name: str, t: torch.Tensor | None, most: int, what: str) -> list[int]:
+    """What a tensor says; nothing of None."""
+    if t is None:
+        return []
+    values: list[int] = t.tolist()
+    for value in values:
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} has {value}; expected 0 to {most}, {what}")
+    return values

@@ -1,0 +1,120 @@
+"""``decode``: few queries a request over the keys of a cache, which may lie in pages."""
+
+from __future__ import annotations
+
+import torch
+
+from flashsmith.configs import DecodeKernelConfig
+from flashsmith.ops.cache import Cache, New
+from flashsmith.ops.checks import (
+    check_flags,
+    check_rank,
+    check_scale,
+    check_tensors,
+    refuse_gradients,
+)
+from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.semantics import in_float32
+
+
+def decode(
+    cfg: DecodeKernelConfig | None,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    cache_seqlens: torch.Tensor | int | None = None,
+    block_table: torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    k_new: torch.Tensor | None = None,
+    v_new: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    rotary_interleaved: bool = True,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    benchmark: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor | float, ...]:
+    """softmax(q k^T * softmax_scale) v over the keys that a cache holds of each request.
+
+    Lengths, pages and entries are read on the device: a CUDA graph of the call may be replayed with
+    other numbers in these tensors. The same tensors give the same bits at every call on a GPU; with
+    ``splits`` a request's result depends on nothing but that request. CPU tensors run on the
+    emulator. A kernel that no library holds is built first.
+
+    Args:
+        cfg: The kernel's configuration; None: the rule's.
+        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; any number of queries, but the
+            keys are read once for every 16 rows of queries and heads that share them.
+        k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (entries, rows, ...),
+            with ``block_table`` (n_pages, page_size, ...), of any page_size. The last dimension is
+            contiguous, the other strides are multiples of 8 elements.
+        v_cache: (..., n_heads_kv, d_v), likewise, by strides of its own.
+        cache_seqlens: (batch,), int32: how many rows of each request there are; or as many for all;
+            None: all rows. Rows beyond are never read.
+        block_table: (batch, pages), int32: the pages of each request. Those beyond its rows may be
+            anything.
+        cache_batch_idx: (batch,), int32: each request's entry of the cache; None: its own number.
+        cache_leftpad: (batch,), int32: how many of each request's rows come before its first key.
+        k_new, v_new: (batch, n_new, n_heads_kv, d_head) and (..., d_v): are written to the cache
+            behind each request's ``cache_seqlens`` rows, and are keys and values of this call.
+        rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
+            may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
+            k_new are turned before they are written, by the angle of their row of the cache; and
+            those of q, query i by that of new key i if the mask is causal or a window, else all by
+            that of the first. None: nothing is turned.
+        rotary_interleaved: Elements 2 i and 2 i + 1 are a pair; else i and i + rotary_dim / 2.
+        causal: Query i sees keys up to i + n_keys - seq_len_q.
+        window_size, softcap, alibi_slopes, sinks, softmax_scale: As of ``attention``.
+        splits: In how many parts the keys of each request are visited, 1 to 1024; 0: as keeps all
+            multiprocessors busy.
+        out: Where to write the result; None: a new contiguous tensor.
+        return_lse: Also return the natural logarithm of the sum of each row's exponentials,
+            (batch, n_heads, seq_len_q), float32.
+        benchmark: Also return the milliseconds between two events around the launch.
+
+    Returns:
+        o, (batch, seq_len_q, n_heads, d_v); or the tuple of o, with ``return_lse`` lse, and with
+        ``benchmark`` milliseconds. A query that sees no key gets zeros, and -inf as log-sum-exp.
+
+    Raises:
+        NotImplementedError: A tensor requires a gradient.
+        TypeError: An argument of a wrong type, a tensor of a wrong dtype.
+        ValueError: A shape, stride, alignment, device or length that the kernel does not take;
+            page numbers and lengths are looked at on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
+        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
+        DeviceError: The GPU is not one for the kernel, or refused the launch.
+    """
+    if not type(causal) is type(return_lse) is type(benchmark) is type(rotary_interleaved) is bool:
+        check_flags(
+            causal=causal, return_lse=return_lse, benchmark=benchmark,
+            rotary_interleaved=rotary_interleaved,
+        )  # fmt: skip
+    if torch.is_grad_enabled():
+        refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, sinks=sinks
+        )
+    new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
+    given = Cache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad)
+    asked = Asked(cfg, causal, window_size, softcap, splits)
+    try:
+        cache = given if given.is_ready else given.checked(q, new)
+        call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
+        o, lse, milliseconds = run(asked, call, scale, benchmark)
+    except Exception:
+        check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
+        for name, t in {"q": q, "k_cache": k_cache, "v_cache": v_cache}.items():
+            check_rank(name, t, None)
+        raise
+    if lse is None and not benchmark:
+        return o
+    return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))

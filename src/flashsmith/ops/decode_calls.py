@@ -1,0 +1,209 @@
+"""How ``decode`` finds its kernel, once for all calls that look alike, and launches it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
+from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
+from flashsmith.configs.workload import D_HEADS, check_row_sizes
+from flashsmith.ops.cache import Cache, New
+from flashsmith.ops.checks import check_config, check_rank, check_tensors
+from flashsmith.ops.first_use import check_before_building, log_kernel
+from flashsmith.ops.semantics import checked_cap, checked_window
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime.device import target_of
+from flashsmith.runtime.plan import Plan
+from flashsmith.runtime.progress import announce_build
+from flashsmith.runtime.workspace import counters_for, workspace_for
+from flashsmith.selection.choose import dtype_of, gpu_of
+
+_CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
+_ALL = -1  # of a window's sides: every key
+_MOST_SPLITS = 1024
+
+
+class Asked(NamedTuple):
+    """What a call asks for beside its tensors."""
+
+    config: DecodeKernelConfig | None
+    causal: bool
+    window_size: Any
+    softcap: Any
+    splits: Any
+
+    @property
+    def key(self) -> Hashable:
+        sides = self.window_size
+        return id(self.config), self.causal, tuple(sides), self.softcap, self.splits
+
+
+class Call(NamedTuple):
+    """A call's tensors."""
+
+    q: torch.Tensor
+    cache: Cache
+    new: New | None
+    out: torch.Tensor | None
+    with_lse: bool
+    alibi_slopes: torch.Tensor | None
+    sinks: torch.Tensor | None
+
+    @property
+    def key(self) -> Hashable:
+        """What calls of one kernel and plan have in common; the library sees the rest."""
+        q, optional = self.q, (self.alibi_slopes is None, self.sinks is None)
+        return q.shape, self.cache.key, q.dtype, q.device, self.with_lse, optional, self.n_new
+
+    @property
+    def n_new(self) -> int:
+        return 0 if self.new is None else self.new.k.shape[1]
+
+    def extras(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``Extras``, whose numbers come last."""
+        lengths = self.cache.seqlens
+        return (self.alibi_slopes, None, self.sinks, *_NO_LENGTHS, lengths, *_NONE_ELSE, *numbers)
+
+    def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
+        cache = self.cache
+        where = cache.block_table, cache.batch_idx, cache.leftpad
+        return DecodeTensors(self.q, cache.k, cache.v, o, lse, *where)
+
+
+_NO_LENGTHS = (None, None, None)  # of Extras: places of queries and keys, lengths of queries
+_FIRST_NUMBER = Extras._fields.index("softcap")
+_NONE_ELSE = (None,) * (_FIRST_NUMBER - Extras._fields.index("seqused_k") - 1)
+
+_Result = tuple[torch.Tensor, torch.Tensor | None, float]
+
+
+class _Repeatable(NamedTuple):
+    """The last call of its kind, and how to make it again."""
+
+    kernel: DecodeKernel
+    again: Callable[..., bool]  # the kernel's
+    config: DecodeKernelConfig | None  # the caller's is kept alive: its id is in the key
+    plan: Plan
+    numbers: tuple[Any, ...]
+
+
+_last: dict[Hashable, _Repeatable] = {}
+_CALLS_REMEMBERED = 4096
+
+
+def run(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
+    """o, lse and milliseconds, if they are asked for. Most calls look like one before: the library
+    sees whether this one does, and makes it again."""
+    last = None if timed else _last.get((asked.key, call.key))
+    found = None if last is None else _repeat(last, call, scale)
+    return found or _run_anew(asked, call, scale, timed)
+
+
+def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
+    """None: the call looks unlike the last."""
+    q = call.q
+    o, lse = _results(call)
+    if call.new is not None:
+        call = _appended(last.kernel, call, last.numbers)
+    workspace, counters = workspace_for(last.plan, q.device), counters_for(last.plan, q.device)
+    tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
+    done = last.again(*tensors, counters, workspace, scale, *extras)
+    return (o, lse, 0.0) if done else None
+
+
+def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
+    """With all checks; remembers how to do it again."""
+    if asked.config is not None:
+        check_config("cfg", asked.config, _CONFIGS)
+    splits = _checked_splits(asked.splits)
+    call = call._replace(cache=call.cache.checked(call.q, call.new))
+    q, softcap = call.q, checked_cap(asked.softcap)
+    left, right = _window(asked.window_size, asked.causal, q.shape[1], call.cache.rows)
+    numbers = Extras(softcap=softcap, window_left=left, window_right=right)[_FIRST_NUMBER:]
+    extras = Extras(*call.extras(numbers))
+    tensors = call.tensors(*_results(call))
+    kernel = _find(asked.config, tensors, extras)
+    how = Splitting(splits, call.n_new)
+    plan = kernel.plan(tensors, how=how, extras=extras)
+    if call.new is not None:
+        tensors = tensors._replace(q=_appended(kernel, call, numbers).q)
+    workspace, counters = workspace_for(plan, q.device), counters_for(plan, q.device)
+    if timed:
+        milliseconds = kernel(
+            tensors, scale, timed=True, how=how, counters=counters, workspace=workspace,
+            extras=extras,
+        )  # fmt: skip
+        return tensors.o, tensors.lse, milliseconds
+    again = kernel.repeatable(tensors, counters, workspace, scale, how, extras)
+    if len(_last) >= _CALLS_REMEMBERED:
+        _last.clear()
+    _last[asked.key, call.key] = _Repeatable(kernel, again, asked.config, plan, numbers)
+    return tensors.o, tensors.lse, 0.0
+
+
+def _appended(kernel: DecodeKernel, call: Call, numbers: tuple[Any, ...]) -> Call:
+    """With new keys in the cache, and queries that are turned as these are."""
+    bounds = Extras._fields.index("window_left") - _FIRST_NUMBER
+    is_bounded = max(numbers[bounds : bounds + 2]) >= 0
+    assert call.new is not None
+    return call._replace(q=call.new.append(kernel, call.q, call.cache, is_bounded))
+
+
+def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Where o and lse go."""
+    q = call.q
+    batch, n_q, n_heads, _ = q.shape
+    o, lse = call.out, None
+    if o is None:
+        o = q.new_empty((batch, n_q, n_heads, call.cache.v.shape[-1]))
+    if call.with_lse:
+        lse = q.new_empty((batch, n_heads, n_q), dtype=torch.float32)
+    return o, lse
+
+
+def _find(
+    config: DecodeKernelConfig | None, tensors: DecodeTensors, extras: Extras
+) -> DecodeKernel:
+    """The kernel for a call."""
+    q, k, v = tensors.q, tensors.k_cache, tensors.v_cache
+    check_tensors(q=q, k_cache=k, v_cache=v, o=tensors.o)
+    for name, t in {"q": q, "k_cache": k, "v_cache": v, "out": tensors.o}.items():
+        check_rank(name, t, None)
+    d_head, d_v = q.shape[-1], v.shape[-1]
+    check_row_sizes(d_head, d_v)
+    if config is None:
+        padded = next(each for each in D_HEADS if each >= max(d_head, d_v))
+        config = choose_decode(dtype_of(q.dtype), padded, gpu_of(q.device)[1])
+    check_before_building(config, q=q, k=k, v=v, o=tensors.o)
+    # Whether there are lengths is seen at every call.
+    is_padded = {d_head, d_v} != {config.d_head}
+    variant = replace(extras.variant, ragged=False, padded=is_padded)
+    return _kernel_for(config, variant, q.device)
+
+
+@functools.lru_cache(_CALLS_REMEMBERED)
+def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.device) -> DecodeKernel:
+    """Found or built when it is first asked for."""
+    instance, target = KernelId(config, variant), target_of(device)
+    with announce_build(instance) as progress:
+        kernel = find_decode(instance, target, progress)
+    log_kernel(instance, target, "the rule of its family")
+    return kernel
+
+
+def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, int]:
+    """Its sides, without bounds that cut nothing off."""
+    left, right = checked_window(window_size)
+    right = 0 if causal else right
+    return _ALL if left >= rows - 1 else left, _ALL if right >= n_q - 1 else right
+
+
+def _checked_splits(splits: Any) -> int:
+    if type(splits) is not int or not 0 <= splits <= _MOST_SPLITS:
+        raise ValueError(f"splits is {splits!r}; expected an int from 0 to {_MOST_SPLITS}")
+    return splits

@@ -1,0 +1,150 @@
+"""The decode kernels of a loaded library, as what calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flashsmith.runtime.extras import FULL_EXTRAS, Extras
+from flashsmith.runtime.loaded import LoadedKernel
+from flashsmith.runtime.plan import Plan
+
+
+class DecodeTensors(NamedTuple):
+    """What decode reads and writes; how many rows a request has is among the extras.
+
+    q: (batch, seq_len_q, n_heads, d_head).
+    k_cache: (entries, rows, n_heads_kv, d_head).
+    v_cache: (entries, rows, n_heads_kv, d_v).
+    o: (batch, seq_len_q, n_heads, d_v): overwritten.
+    lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten; None: not wanted.
+    block_table: (batch, pages), int32: the entries that are a request's pages; None: it has one.
+    cache_batch_idx: (batch,), int32: which that is; None: that of its own number.
+    cache_leftpad: (batch,), int32: rows before its first key; None: none.
+    """
+
+    q: Any
+    k_cache: Any
+    v_cache: Any
+    o: Any
+    lse: Any = None
+    block_table: Any = None
+    cache_batch_idx: Any = None
+    cache_leftpad: Any = None
+
+
+class Splitting(NamedTuple):
+    """What a plan goes by beside shapes.
+
+    splits: In how many parts the keys of each request are visited, whatever the others are; 0: all
+        thread blocks have as much to do.
+    n_new: Keys of each request behind those that lengths tell of.
+    """
+
+    splits: int = 0
+    n_new: int = 0
+
+
+_AS_EVEN_AS_CAN_BE = Splitting()
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeKernel(LoadedKernel):
+    """A decode kernel."""
+
+    def plan(
+        self,
+        tensors: DecodeTensors,
+        *,
+        how: Splitting = _AS_EVEN_AS_CAN_BE,
+        extras: Extras = FULL_EXTRAS,
+    ) -> Plan:
+        """What a call on such tensors does; their memory is not looked at. Raises as
+        ``Kernel.plan``."""
+        return Plan.of(self.operations["plan"](*how, *tensors, None, None, 1.0, *extras))
+
+    def repeatable(
+        self,
+        tensors: DecodeTensors,
+        counters: Any,
+        workspace: Any,
+        softmax_scale: float,
+        how: Splitting,
+        extras: Extras,
+    ) -> Callable[..., bool]:
+        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+
+        It takes the tensors one by one, counters, workspace, the scale and the extras one by one.
+        It returns whether it did: it does nothing for tensors that do not look like these.
+        """
+        operation = self.operations["repeatable"]
+        return operation(*how, *tensors, counters, workspace, softmax_scale, *extras)  # type: ignore[no-any-return]
+
+    def __call__(
+        self,
+        tensors: DecodeTensors,
+        softmax_scale: float,
+        timed: bool = False,
+        *,
+        how: Splitting = _AS_EVEN_AS_CAN_BE,
+        counters: Any = None,
+        workspace: Any = None,
+        extras: Extras | None = None,
+    ) -> float:
+        """o = softmax(q k^T * softmax_scale) v over the keys of a cache, on the current stream of
+        the tensors' device.
+
+        Args:
+            tensors: Speak DLPack; on one device.
+            softmax_scale, timed, extras: As of ``Kernel.__call__``; seqused_k says how many rows of
+                the cache each request has, None: all.
+            how: What the plan was made for.
+            counters: Zeros, as many bytes as the call's plan says.
+            workspace: What ``workspace_for`` gives for the call's plan.
+
+        Returns, raises: As there.
+        """
+        told = self.extras_or(extras)
+        operation = self.operations["decode"]
+        return float(operation(timed, *how, *tensors, counters, workspace, softmax_scale, *told))
+
+    def append(
+        self,
+        k: Any,
+        v: Any,
+        k_cache: Any,
+        v_cache: Any,
+        q: Any,
+        q_turned: Any,
+        rotary_cos: Any,
+        rotary_sin: Any,
+        cache_seqlens: Any,
+        block_table: Any,
+        cache_batch_idx: Any,
+        *,
+        interleaved: bool = True,
+        queries_in_a_row: bool = False,
+    ) -> None:
+        """Writes new keys and values into a cache, behind the rows in use of each request; those
+        for which there is no room are left out.
+
+        Args:
+            k, v: (batch, n_new, n_heads_kv, d_head) and (..., d_v).
+            k_cache, v_cache: As of ``DecodeTensors``: written.
+            q, q_turned: (batch, seq_len_q, n_heads, d_head): read, and overwritten; None where
+                there is no rotary_cos.
+            rotary_cos, rotary_sin: (rows, rotary_dim / 2), contiguous; None: nothing is turned.
+            cache_seqlens: (batch,), int32: how many rows are in use.
+            block_table, cache_batch_idx: As of ``DecodeTensors``.
+            interleaved: Elements 2 i and 2 i + 1 of a row are turned together; else i and
+                i + rotary_dim / 2.
+            queries_in_a_row: Query i is turned as new key i; else all as the first.
+
+        Raises:
+            ValueError, TypeError, DeviceError, EmulatorFault: As ``Kernel.__call__``.
+        """
+        tensors = k, v, k_cache, v_cache, q, q_turned, rotary_cos, rotary_sin
+        where = cache_seqlens, block_table, cache_batch_idx
+        operation = self.operations["append"]
+        operation(interleaved, queries_in_a_row, *tensors, *where, None, 1.0)

@@ -1,0 +1,161 @@
+"""``flashsmith.decode``: what users pass and what they get."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.reference import Semantics
+from flashsmith.runtime import DecodeKernel
+from support.bad_input import MARK
+from support.decoding import (
+    PLAIN,
+    WILD,
+    Requests,
+    assert_near_truth,
+    in_pages,
+    requests,
+)
+
+
+def call(asked: Requests, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    given = {"cache_seqlens": asked.seqlens} | keywords
+    return flashsmith.decode(None, asked.q, asked.k, asked.v, **given, return_lse=True)
+
+
+def ints(*values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def test_a_call_made_again_reads_lengths_and_pages_anew() -> None:
+    asked = requests(PLAIN, (70, 33, 5), n_q=2)
+    placed = in_pages(asked, 16)
+    assert placed.block_table is not None
+    seqlens, table = asked.seqlens, placed.block_table
+    for lengths in ((70, 33, 5), (10, 0, 5), (33, 33, 1)):
+        seqlens.copy_(torch.tensor(lengths))
+        found = flashsmith.decode(
+            None, asked.q, placed.k, placed.v, cache_seqlens=seqlens, block_table=table,
+            return_lse=True,
+        )  # fmt: skip
+        now = Requests(asked.q, asked.k, asked.v, lengths)
+        assert_near_truth(found, now)
+        # The other way round: pages and the table move, the bits do not.
+        other = in_pages(asked, 16, seed=lengths[0])
+        again = flashsmith.decode(
+            None, asked.q, other.k, other.v, cache_seqlens=seqlens, block_table=other.block_table
+        )
+        assert torch.equal(found[0], again)
+
+
+def test_a_call_made_again_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = requests(PLAIN, (20, 20))
+    found = call(asked)
+    monkeypatch.setattr(DecodeKernel, "plan", None)
+    again = call(asked)
+    assert torch.equal(found[0], again[0])
+    with pytest.raises(TypeError, match="not callable"):  # of other strides: everything anew
+        call(Requests(asked.q, asked.k, torch.cat([asked.v] * 2, -1)[..., :64], asked.lengths))
+
+
+def test_numbers_that_are_not_looked_at_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU: of lengths for all a tensor is made, and wild ones are cut."""
+    monkeypatch.setattr("flashsmith.ops.cache.may_look_at", lambda _: False)
+    asked = requests(PLAIN, (20, 20), behind=0)
+    for _ in range(3):
+        assert_near_truth(call(asked, cache_seqlens=20), asked)
+        assert_near_truth(call(asked, cache_seqlens=None), asked)
+        assert_near_truth(call(asked, cache_seqlens=ints(20, 77)), asked)
+    with pytest.raises(TypeError, match="cache_seqlens has dtype"):
+        call(asked, cache_seqlens=torch.tensor([20, 20]))
+    with pytest.raises(ValueError, match="cache_seqlens has shape"):
+        call(asked, cache_seqlens=ints(20))
+
+
+def test_calls_that_differ_in_one_thing_are_told_apart() -> None:
+    """One after the other and back: none takes what another one remembered."""
+    asked = requests(PLAIN, (70, 33, 5), n_q=2)
+    slopes, sinks = torch.rand(4), torch.randn(4)
+    ways: list[dict[str, Any]] = [
+        {},
+        {"causal": True},
+        {"window_size": (9, 0)},
+        {"softcap": 3.0},
+        {"alibi_slopes": slopes},
+        {"sinks": sinks},
+        {"softmax_scale": 0.3},
+        {"window_size": (11, 0)},
+        {"softcap": 2.0},
+    ]
+    for way in [*ways, *reversed(ways)]:
+        for splits in (0, 2):
+            assert_near_truth(call(asked, splits=splits, **way), asked, Semantics(**way))
+
+
+def test_sinks_may_come_in_the_dtype_of_a_model() -> None:
+    asked = requests(PLAIN, (20, 1))
+    sinks = torch.randn(4).to(torch.bfloat16)
+    assert_near_truth(call(asked, sinks=sinks), asked, Semantics(sinks=sinks.float()))
+
+
+def test_a_length_for_all_is_a_number() -> None:
+    asked = requests(PLAIN, (20, 20))
+    assert_near_truth(call(asked, cache_seqlens=20), asked)
+
+
+def test_out_takes_the_result_by_its_strides() -> None:
+    asked = requests(PLAIN, (20, 3), n_q=2)
+    wide = torch.full((2, 2, 4, 2 * PLAIN.d_head), MARK, dtype=asked.q.dtype)
+    out = wide[..., : PLAIN.d_head]
+    o = flashsmith.decode(None, asked.q, asked.k, asked.v, cache_seqlens=asked.seqlens, out=out)
+    assert o is out
+    assert torch.equal(out, call(asked)[0])
+    assert (wide[..., PLAIN.d_head :] == MARK).all()
+
+
+def test_a_configuration_may_be_named_and_measured() -> None:
+    asked = requests(PLAIN, (20, 3))
+    o, milliseconds = flashsmith.decode(
+        PLAIN, asked.q, asked.k, asked.v, cache_seqlens=asked.seqlens, benchmark=True
+    )
+    assert torch.equal(o, call(asked)[0])
+    assert milliseconds > 0
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 4), (2, 0, 4), (2, 1, 0)], ids=str)
+def test_nothing_asked_for_is_nothing_computed(shape: tuple[int, int, int]) -> None:
+    batch, n_q, n_heads = shape
+    q = torch.randn(batch, n_q, n_heads, 64).to(torch.bfloat16)
+    k = torch.randn(batch, 7, n_heads // 2, 64).to(torch.bfloat16)
+    o, lse = flashsmith.decode(None, q, k, k, return_lse=True)
+    assert o.shape == q.shape
+    assert lse.shape == (batch, n_heads, n_q)
+
+
+def test_a_cache_without_rows_gives_zeros_and_the_sinks() -> None:
+    q = torch.randn(2, 3, 4, 64).to(torch.bfloat16)
+    k = q.new_empty(2, 0, 2, 64)
+    sinks = torch.randn(4)
+    for paging in ({}, {"block_table": torch.empty(2, 0, dtype=torch.int32)}):
+        keys = k if not paging else q.new_empty(5, 16, 2, 64)
+        o, lse = flashsmith.decode(None, q, keys, keys, return_lse=True, **paging)
+        assert (o == 0).all()
+        assert (lse == -math.inf).all()
+        o, lse = flashsmith.decode(None, q, keys, keys, sinks=sinks, return_lse=True, **paging)
+        torch.testing.assert_close(lse, sinks[None, :, None].expand(2, 4, 3))
+
+
+def test_pages_that_are_not_used_may_be_anything() -> None:
+    asked = requests(PLAIN, (20, 3))
+    placed = in_pages(asked, 8)
+    assert placed.block_table is not None
+    assert (placed.block_table == WILD).any()
+    keywords = {"cache_seqlens": placed.seqlens, "block_table": placed.block_table}
+    o = flashsmith.decode(None, asked.q, placed.k, placed.v, **keywords)
+    assert torch.equal(o, call(asked)[0])

@@ -1,0 +1,233 @@
+"""New keys and values go behind those of each request, turned by their positions, and nowhere
+else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.jit import Target
+from flashsmith.reference import Semantics
+from flashsmith.runtime import Extras, find_decode
+from support.decoding import (
+    PLAIN,
+    WILD,
+    Placed,
+    Requests,
+    assert_near_truth,
+    in_entries,
+    in_pages,
+    kernel_of,
+    requests,
+)
+
+NEW = 3
+
+
+def turned(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, pairs: bool
+) -> torch.Tensor:
+    """The rotary embedding of x, (batch, n, heads, d), at (batch, n) positions, by its formula."""
+    half = cos.shape[1]
+    rotary = x[..., : 2 * half].double()
+    low, high = (
+        (rotary[..., ::2], rotary[..., 1::2]) if pairs else (rotary[..., :half], rotary[..., half:])
+    )
+    c, s = cos.double()[positions][:, :, None], sin.double()[positions][:, :, None]
+    both = low * c - high * s, low * s + high * c
+    joined = torch.stack(both, -1).flatten(-2) if pairs else torch.cat(both, -1)
+    return torch.cat([joined.to(x.dtype), x[..., 2 * half :]], -1)
+
+
+def angles(rows: int, half: int) -> tuple[torch.Tensor, torch.Tensor]:
+    angle = torch.arange(rows)[:, None] * torch.rand(half)
+    return angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
+
+
+def before(asked: Requests, n_new: int = NEW) -> tuple[Requests, torch.Tensor, torch.Tensor]:
+    """Without the last keys of each request, which are the new ones."""
+    lengths = tuple(n - n_new for n in asked.lengths)
+    places = torch.tensor(lengths)[:, None] + torch.arange(n_new)
+    rows = torch.arange(len(lengths))[:, None]
+    k_new, v_new = asked.k[rows, places], asked.v[rows, places]
+    k, v = asked.k.clone(), asked.v.clone()
+    k[rows, places] = v[rows, places] = torch.nan
+    return Requests(asked.q, k, v, lengths), k_new, v_new
+
+
+def decode(q: torch.Tensor, placed: Placed, **keywords: Any) -> Any:
+    return flashsmith.decode(
+        None, q, placed.k, placed.v, cache_seqlens=placed.seqlens, block_table=placed.block_table,
+        cache_batch_idx=placed.batch_idx, cache_leftpad=placed.leftpad, **keywords,
+    )  # fmt: skip
+
+
+def with_room(asked: Requests, page_size: int) -> Placed:
+    """Pages of all of a request's rows, the new ones too, that hold those before."""
+    whole = in_pages(replace(asked, lengths=tuple(n + NEW for n in asked.lengths)), page_size)
+    return replace(whole, seqlens=asked.seqlens)
+
+
+@pytest.mark.parametrize("page_size", [None, 1, 5, 16])
+def test_new_keys_are_seen_and_stay_and_nothing_else_changes(page_size: int | None) -> None:
+    asked = requests(PLAIN, (3, 4, 16, 17, 66), n_q=2)
+    old, k_new, v_new = before(asked)
+    placed = in_entries(old) if page_size is None else with_room(old, page_size)
+    whole = in_entries(asked) if page_size is None else in_pages(asked, page_size)
+    for _ in range(2):  # the second time over what the first has written
+        found = decode(asked.q, placed, k_new=k_new, v_new=v_new, causal=True, return_lse=True)
+        assert_near_truth(found, asked, Semantics(causal=True))
+        for cache, expected in ((placed.k, whole.k), (placed.v, whole.v)):
+            assert torch.equal(cache.isnan(), expected.isnan())
+            assert torch.equal(cache.nan_to_num(), expected.nan_to_num())
+
+
+def test_new_keys_go_into_any_entry_behind_the_padding() -> None:
+    asked = requests(PLAIN, (5, 20, 40), n_q=2)
+    old, k_new, v_new = before(asked)
+    pads, idx = torch.tensor([4, 0, 7]).int(), torch.tensor([2, 3, 0]).int()
+    shape = (4, 60, *asked.k.shape[2:])
+    k, v = asked.k.new_full(shape, torch.nan), asked.v.new_full(shape, torch.nan)
+    for i, (pad, n) in enumerate(zip(pads, old.lengths, strict=True)):
+        k[idx[i], pad : pad + n], v[idx[i], pad : pad + n] = old.k[i, :n], old.v[i, :n]
+    placed = Placed(k, v, old.seqlens + pads, batch_idx=idx, leftpad=pads)
+    found = decode(asked.q, placed, k_new=k_new, v_new=v_new, causal=True, return_lse=True)
+    assert_near_truth(found, asked, Semantics(causal=True))
+    assert k[1].isnan().all()
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("half", [8, 24, 32])
+@pytest.mark.parametrize("bounds", [{}, {"causal": True}, {"window_size": (30, -1)}], ids=str)
+def test_keys_and_queries_are_turned_by_their_positions(
+    bounds: dict[str, Any], half: int, pairs: bool
+) -> None:
+    asked = requests(PLAIN, (3, 17, 66), n_q=2)
+    old, k_new, v_new = before(asked)
+    cos, sin = angles(120, half)
+    placed = with_room(old, 16)
+    found = decode(
+        asked.q, placed, k_new=k_new, v_new=v_new, rotary_cos=cos, rotary_sin=sin,
+        rotary_interleaved=pairs, return_lse=True, **bounds,
+    )  # fmt: skip
+    first = old.seqlens.long()[:, None]
+    along = torch.arange(2)[None] if bounds else torch.zeros(1, 2, dtype=torch.long)
+    q = turned(asked.q, cos, sin, first + along, pairs)
+    k = asked.k.clone()
+    rows, places = torch.arange(3)[:, None], first + torch.arange(NEW)
+    k[rows, places] = turned(k_new, cos, sin, places, pairs)
+    meant = Semantics(**bounds)
+    assert_near_truth(found, replace(asked, q=q, k=k), meant)
+    table = placed.block_table
+    assert table is not None
+    for i, n in enumerate(old.lengths):  # an fp32 sum may round otherwise
+        written = torch.cat([placed.k[table[i, r // 16], r % 16][None] for r in range(n, n + NEW)])
+        torch.testing.assert_close(written, k[i, n : n + NEW], rtol=2**-7, atol=2**-8)
+
+
+def append(placed: Placed, k_new: torch.Tensor, v_new: torch.Tensor) -> None:
+    """By the kernel, whatever the numbers are."""
+    kernel = find_decode(kernel_of(PLAIN, k_new, v_new, Extras()), Target.emulator())
+    kernel.append(
+        k_new, v_new, placed.k, placed.v, None, None, None, None, placed.seqlens,
+        placed.block_table, placed.batch_idx,
+    )  # fmt: skip
+
+
+def test_what_has_no_room_is_left_out() -> None:
+    asked = requests(PLAIN, (8, 6), behind=0)
+    k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
+    k, v = asked.k.clone(), asked.v.clone()
+    placed = Placed(k, v, torch.tensor([7, 1 << 30], dtype=torch.int32))
+    append(placed, k_new, v_new)
+    assert torch.equal(k[0, 7], k_new[0, 0])
+    assert torch.equal(v[0, 7], v_new[0, 0])
+    same = torch.ones(2, 8, dtype=torch.bool)
+    same[0, 7] = False
+    assert torch.equal(k[same].nan_to_num(), asked.k[same].nan_to_num())
+
+
+@pytest.mark.parametrize("page", [WILD, -1, 8, 1 << 30])
+def test_a_page_or_entry_that_is_nowhere_is_never_written(page: int) -> None:
+    asked = requests(PLAIN, (20, 18))
+    k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
+    placed = in_pages(asked, 8)
+    assert placed.block_table is not None
+    assert placed.k.shape[0] <= 9
+    placed.block_table[:, 2:] = max(page, placed.k.shape[0]) if page == 8 else page
+    k = placed.k.clone()
+    append(placed, k_new, v_new)
+    assert torch.equal(placed.k.nan_to_num(), k.nan_to_num())
+    k, v = asked.k.clone(), asked.v.clone()
+    append(Placed(k, v, asked.seqlens, batch_idx=torch.tensor([page, page]).int()), k_new, v_new)
+    assert torch.equal(k.nan_to_num(), asked.k.nan_to_num())
+
+
+def test_no_new_keys_are_none() -> None:
+    asked = requests(PLAIN, (20, 18))
+    none = asked.k[:, :0]
+    found = decode(asked.q, in_entries(asked), k_new=none, v_new=none, return_lse=True)
+    assert_near_truth(found, asked)
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no v": ({"v_new": None}, ValueError, "k_new and v_new go together"),
+    "no lengths": ({"cache_seqlens": None}, ValueError, "cache_seqlens is None"),
+    "no room": ({"cache_seqlens": 18}, ValueError, "cache_seqlens has 18; expected 0 to 17"),
+    "no sines": (
+        {"rotary_cos": torch.ones(30, 8).bfloat16()},
+        ValueError,
+        "rotary_cos was passed without rotary_sin",
+    ),
+    "too few angles": (
+        {name: torch.ones(19, 8).bfloat16() for name in ("rotary_cos", "rotary_sin")},
+        ValueError,
+        "rotary_cos has shape (19, 8)",
+    ),
+    "odd angles": (
+        {name: torch.ones(20, 9).bfloat16() for name in ("rotary_cos", "rotary_sin")},
+        ValueError,
+        "rotary_cos has shape (20, 9)",
+    ),
+    "angles of another dtype": (
+        {name: torch.ones(20, 8) for name in ("rotary_cos", "rotary_sin")},
+        TypeError,
+        "rotary_cos has dtype float32",
+    ),
+    "angles of an int": ({"rotary_cos": 3, "rotary_sin": 3}, TypeError, "rotary_cos is a int"),
+    "k of other heads": (
+        {"k_new": torch.ones(2, 3, 1, 64).bfloat16()},
+        ValueError,
+        "v_new has shape",
+    ),
+    "k of other requests": (
+        {name: torch.ones(1, 3, 2, 64).bfloat16() for name in ("k_new", "v_new")},
+        ValueError,
+        "k_new has batch size 1",
+    ),
+    "a flag of an int": ({"rotary_interleaved": 1}, TypeError, "rotary_interleaved is 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_in_words(name: str) -> None:
+    changed, error, words = BAD[name]
+    asked = requests(PLAIN, (17, 16), behind=3)
+    k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
+    given: dict[str, Any] = {"cache_seqlens": asked.seqlens, "k_new": k_new, "v_new": v_new}
+    k = asked.k.clone()
+    with pytest.raises(error) as caught:
+        flashsmith.decode(None, asked.q, k, asked.v, **given | changed)
+    assert words in str(caught.value)
+    assert torch.equal(k.nan_to_num(), asked.k.nan_to_num())
+
+
+def test_angles_without_new_keys_are_refused() -> None:
+    asked = requests(PLAIN, (17, 16))
+    cos = torch.ones(30, 8).bfloat16()
+    with pytest.raises(ValueError, match="rotary_cos or rotary_sin was passed without k_new"):
+        flashsmith.decode(None, asked.q, asked.k, asked.v, rotary_cos=cos, rotary_sin=cos)

@@ -1,0 +1,84 @@
+"""Decode kernels are synchronised: nothing that synchronises can be left out unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flashsmith.configs import DecodeKernelConfig, KernelId
+from flashsmith.errors import EmulatorFault
+from flashsmith.jit import Target
+from flashsmith.jit.sources import PACKAGE_SOURCES
+from flashsmith.reference import Semantics
+from flashsmith.runtime import Site, emulation, find_decode, load_kernels
+from support.decoding import (
+    RULES,
+    VARIED,
+    Requests,
+    assert_near_truth,
+    assert_same_bits,
+    in_pages,
+    launch,
+    requests,
+)
+
+# Sites whose lines say so: the emulator does not see what they order.
+UNSEEN = "order in global memory"
+SEEDS = 6  # some sites need a lane that falls far behind
+KERNELS: list[DecodeKernelConfig] = [RULES[0], RULES[4], *VARIED[:3]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    load_kernels([KernelId(cfg) for cfg in KERNELS], Target.emulator())
+
+
+def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
+    """With many work tiles a block, with one that all blocks share, and with as many splits."""
+    short, long = requests(cfg, (70, 3, 190, 64, 130, 20)), requests(cfg, (900,), heads=(2, 1))
+    return [(short, 1), (short, 0), (long, 0), (long, 3)]
+
+
+def noticed(cfg: DecodeKernelConfig, call: tuple[Requests, int], site: Site, seed: int) -> bool:
+    """Whether a run without this site faults, or gives another result."""
+    asked, splits = call
+    kernel = find_decode(KernelId(cfg), Target.emulator())
+    placed = in_pages(asked, 16)
+    good = launch(kernel, asked.q, placed, Semantics(), splits, seed=seed)
+    try:
+        found = launch(kernel, asked.q, placed, Semantics(), splits, seed=seed, dropped=site)
+        assert_same_bits(good, found)
+        assert_near_truth(found, asked)
+    except (EmulatorFault, AssertionError):
+        return True
+    return False
+
+
+def sites_of(cfg: DecodeKernelConfig, call: tuple[Requests, int]) -> set[Site]:
+    asked, splits = call
+    kernel = find_decode(KernelId(cfg), Target.emulator())
+    launch(kernel, asked.q, in_pages(asked, 16), Semantics(), splits)
+    with emulation(kernel) as emulator:
+        return set(emulator.sites())
+
+
+def is_seen(site: Site) -> bool:
+    (source,) = (PACKAGE_SOURCES.csrc / "include").rglob(site.file)
+    return UNSEEN not in source.read_text().splitlines()[site.line - 1]
+
+
+def test_every_dropped_site_is_noticed(record_property: Callable[[str, object], None]) -> None:
+    """In some kernel: where a warp's own ring holds what is merged, it waits for no other warp."""
+    sites: set[Site] = set()
+    unnoticed: set[Site] = set()
+    for cfg in KERNELS:
+        for call in calls_of(cfg):
+            found = sites_of(cfg, call)
+            unnoticed |= {site for site in found - sites if is_seen(site)}
+            sites |= found
+            for seed in range(SEEDS):
+                unnoticed -= {site for site in unnoticed & found if noticed(cfg, call, site, seed)}
+    assert {site.kind for site in sites} == {"barrier_sync", "warp_sync", "cp_async_wait_group"}
+    record_property("sites", len(sites))
+    assert not unnoticed, f"dropping these changed nothing: {sorted(map(str, unnoticed))}"

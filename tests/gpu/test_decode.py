@@ -1,0 +1,143 @@
+"""Decode on the card: its soak, the same bits every time, graphs, streams, new keys."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.bench import environment_stamp
+from flashsmith.configs import get_kernel_configs
+from flashsmith.reference import reference_varlen
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
+from flashsmith.soak import (
+    CardLoad,
+    SoakPlan,
+    reproduce,
+    soak,
+    soaked_kernels,
+    that_run_on,
+    write_csv,
+)
+from support.paths import ROOT
+
+pytestmark = pytest.mark.gpu
+
+SECONDS = 120  # of the soak; building comes on top
+RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
+LOG = ROOT / "build" / "gpu" / "soak_decode.csv"
+RUNS = 1000
+ROWS, HEADS, HEADS_KV, D_HEAD = 2048, 32, 8, 128
+_NEAR = 0.02
+
+
+def test_every_kernel_of_the_set_is_right_everywhere() -> None:
+    kernels = soaked_kernels(that_run_on(get_kernel_configs("decode"), "cuda"))
+    load_kernels(kernels, target_of(torch.device("cuda")))
+    started = time.monotonic()
+    tallies = soak(kernels, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda")
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(LOG, tallies.values(), environment_stamp())
+    least = min(tally.cases for tally in tallies.values())
+    print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
+    wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
+    lines = [
+        f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
+    ]
+    assert not wrong, f"{len(wrong)} failures, the first:\n" + "\n".join(lines)
+    assert least >= 10
+
+
+class Requests:
+    """Of one query each; rows beyond their lengths are NaN."""
+
+    def __init__(self, lengths: list[int], seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        batch = len(lengths)
+        self.q = torch.randn(batch, 1, HEADS, D_HEAD, device="cuda").bfloat16()
+        self.k = torch.randn(batch, ROWS, HEADS_KV, D_HEAD, device="cuda").bfloat16()
+        self.v = torch.randn_like(self.k)
+        self.seqlens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+        for i, length in enumerate(lengths):
+            self.k[i, length:] = self.v[i, length:] = math.nan
+
+    def decode(self, **keywords: object) -> torch.Tensor:
+        found = flashsmith.decode(
+            None, self.q, self.k, self.v, cache_seqlens=self.seqlens, **keywords
+        )
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    def assert_near(self, o: torch.Tensor) -> None:
+        exact, _ = reference_varlen(self.q, self.k, self.v, seqused_k=self.seqlens)
+        assert (o.double() - exact).abs().max() < _NEAR
+
+
+LENGTHS = [0, 1, 15, 17, 64, 65, 129, 1000, ROWS, ROWS]
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [ROWS]], ids=["many", "one"])
+@pytest.mark.parametrize("splits", [0, 3])
+def test_every_run_has_the_same_bits_beside_another_stream(lengths: list[int], splits: int) -> None:
+    asked, load = Requests(lengths), CardLoad()
+    first = asked.decode(splits=splits)
+    asked.assert_near(first)
+    differing = torch.zeros((), dtype=torch.int64, device="cuda")
+    for i in range(RUNS):
+        if i % 10 == 0:
+            load.add()
+        differing += (asked.decode(splits=splits) != first).any()
+    load.wait()
+    assert differing.item() == 0
+
+
+def test_calls_on_two_streams_do_not_meet() -> None:
+    asked = [Requests(LENGTHS, seed) for seed in range(2)]
+    expected = [each.decode() for each in asked]
+    streams = [torch.cuda.Stream() for _ in asked]
+    torch.cuda.synchronize()
+    found: list[list[torch.Tensor]] = [[], []]
+    for _ in range(100):
+        for own, each, stream in zip(found, asked, streams, strict=True):
+            with torch.cuda.stream(stream):
+                own.append(each.decode())
+    torch.cuda.synchronize()
+    for own, right in zip(found, expected, strict=True):
+        assert all(torch.equal(o, right) for o in own)
+
+
+def test_a_graph_is_replayed_with_other_lengths() -> None:
+    asked = Requests([ROWS] * 8)
+    out = torch.empty_like(asked.q)
+    asked.decode(out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        asked.decode(out=out)
+    for seed in range(5):
+        chosen = torch.Generator().manual_seed(seed)
+        asked.seqlens.copy_(torch.randint(0, ROWS + 1, (8,), generator=chosen).int())
+        graph.replay()
+        asked.assert_near(out)
+
+
+def test_a_graph_appends_and_goes_on() -> None:
+    """Each replay writes one key, and the lengths move on in the graph."""
+    asked = Requests([5, 100, 1000])
+    whole = Requests([5, 100, 1000])
+    whole.k.nan_to_num_(0.5)
+    whole.v.nan_to_num_(0.5)
+    k_new, v_new = (torch.full_like(t[:, :1], 0.5) for t in (asked.k, asked.v))
+    out = torch.empty_like(asked.q)
+    asked.decode(k_new=k_new, v_new=v_new, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        asked.decode(k_new=k_new, v_new=v_new, out=out)
+        asked.seqlens += 1
+    for _ in range(4):
+        graph.replay()
+        whole.seqlens.copy_(asked.seqlens)
+        whole.assert_near(out)

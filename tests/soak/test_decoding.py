@@ -1,0 +1,94 @@
+"""The soak of decode: its kernels pass it, and it sees what they can do wrong."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Variant
+from flashsmith.configs.decode import choose_decode, get_decode_kernel_configs
+from flashsmith.problem import Problem
+from flashsmith.runtime import DecodeKernel, DecodeTensors
+from flashsmith.soak import (
+    EMULATOR,
+    SoakCase,
+    Verdict,
+    check,
+    prepare,
+    random_case,
+    seam_cases,
+    soaked_kernels,
+    takes,
+)
+
+CONFIG = choose_decode(DType.FP16, 64, None)
+ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
+CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
+SEEDS = range(8)  # entries and pages, split and whole
+
+
+def verdict_on(case: SoakCase, variant: Variant = FULL, reruns: int = 1) -> Verdict:
+    return check(KernelId(CONFIG, variant), prepare(case, "cpu"), reruns=reruns)
+
+
+@pytest.mark.parametrize("variant", [CAUSAL, ALL], ids=lambda variant: variant.name)
+def test_kernels_pass_cases_at_the_seams_and_at_random(variant: Variant) -> None:
+    rng = Random(1)
+    drawn = [*seam_cases(CONFIG, variant, EMULATOR)[::3]]
+    drawn += [random_case(rng, CONFIG, variant, EMULATOR) for _ in range(5)]
+    wrong = [v.sentence for case in drawn if not (v := verdict_on(case, variant)).ok]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_empty_cache_is_taken() -> None:
+    case = SoakCase(Problem(DType.FP16, 64, 1, 2, 2, 3, 0))
+    assert takes(CONFIG, case)
+    assert verdict_on(case).ok
+
+
+def test_every_rule_is_soaked_with_variants_it_serves() -> None:
+    configs = get_decode_kernel_configs()
+    kernels = soaked_kernels(configs)
+    assert {kernel.config for kernel in kernels} == set(configs)
+    assert all(kernel.config.serves_variant(kernel.variant) for kernel in kernels)
+    features = {name for kernel in kernels for name in kernel.variant.name.split("+")}
+    assert {"causal", "window", "softcap", "alibi", "sinks", "padded"} <= features
+
+
+def written_by(act: Any) -> Any:
+    """A call that does something wrong when it is done."""
+    call = DecodeKernel.__call__
+
+    def wrong(self: DecodeKernel, tensors: DecodeTensors, *args: Any, **kwargs: Any) -> float:
+        taken = call(self, tensors, *args, **kwargs)
+        act(tensors, kwargs)
+        return taken
+
+    return wrong
+
+
+def scribble(t: torch.Tensor | None) -> None:
+    if t is not None and t.numel():
+        t.view(-1)[:1] = 1
+
+
+@pytest.mark.parametrize(
+    "act, words",
+    [
+        (lambda tensors, _: tensors.o.mul_(2), "is wrong on"),
+        (lambda tensors, _: tensors.lse.add_(1), "is wrong on"),
+        (lambda _, given: scribble(given["counters"]), "workspace was left dirty"),
+        (lambda tensors, _: tensors.k_cache[0, 0].fill_(1), "was written"),
+    ],
+    ids=["o", "lse", "counters", "the cache"],
+)
+def test_what_goes_wrong_is_seen(act: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DecodeKernel, "__call__", written_by(act))
+    cases = [SoakCase(CASE.problem, seed=seed) for seed in SEEDS]
+    verdicts = [verdict_on(case, reruns=0) for case in cases]
+    assert any(words in verdict.sentence for verdict in verdicts)
+    if words == "is wrong on":
+        assert not any(verdict.ok for verdict in verdicts)

@@ -1,0 +1,209 @@
+"""Requests for decode kernels, caches that hold their keys, and the check of a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from flashsmith.configs import DecodeKernelConfig, KernelId, parse_kernel_name_into_config
+from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.dtype import DType
+from flashsmith.jit import Target
+from flashsmith.reference import Packing, Semantics
+from flashsmith.runtime import (
+    DecodeKernel,
+    DecodeTensors,
+    Extras,
+    Splitting,
+    emulation,
+    find_decode,
+)
+from flashsmith.soak import truth_of
+from flashsmith.soak.prepared import extras_of
+
+# Around a slice of keys, and around a round of all warps.
+LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 300)
+WILD = -(1 << 30)  # a page, or an entry, that is nowhere
+
+RULES = [
+    family.rule(dtype, d_head)
+    for family in DECODE_FAMILIES
+    for d_head, dtype in zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False)
+]
+# What no rule chooses: longer slices, other numbers of warps, stages and blocks.
+VARIED = [
+    parse_kernel_name_into_config(name)
+    for name in (
+        "(BF16, 64, 16, 32, 4): decode+stages_2+blocks_1",
+        "(FP16, 64, 16, 32, 2): decode+stages_3+blocks_4",
+        "(FP16, 96, 16, 16, 8): decode+stages_2+blocks_1",
+        "(BF16, 128, 16, 16, 2): decode+stages_8+blocks_1",
+    )
+]
+CONFIGS: list[DecodeKernelConfig] = [*RULES, *VARIED]
+PLAIN = RULES[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """Queries, and each request's keys and values in an entry of its own; behind them NaN."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def seqlens(self) -> torch.Tensor:
+        return torch.tensor(self.lengths, dtype=torch.int32)
+
+    def part(self, requests: Sequence[int]) -> Requests:
+        """Some of them."""
+        index = torch.tensor(requests)
+        lengths = tuple(self.lengths[i] for i in requests)
+        return Requests(self.q[index], self.k[index], self.v[index], lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A cache, and what says where requests lie in it."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    seqlens: torch.Tensor | None
+    block_table: torch.Tensor | None = None
+    batch_idx: torch.Tensor | None = None
+    leftpad: torch.Tensor | None = None
+
+
+def requests(
+    cfg: DecodeKernelConfig,
+    lengths: Sequence[int] = LENGTHS,
+    n_q: int = 1,
+    heads: tuple[int, int] = (4, 2),
+    *,
+    d_head: int | None = None,
+    d_v: int | None = None,
+    behind: int = 5,
+) -> Requests:
+    """Of normal tensors; heads of q, and of k."""
+    dtype, batch, d_head = cfg.dtype.to_torch_dtype(), len(lengths), d_head or cfg.d_head
+    rows = max(lengths, default=0) + behind
+    q = torch.randn(batch, n_q, heads[0], d_head).to(dtype)
+    k = torch.randn(batch, rows, heads[1], d_head).to(dtype)
+    v = torch.randn(batch, rows, heads[1], d_v or d_head).to(dtype)
+    for request, length in enumerate(lengths):
+        k[request, length:] = v[request, length:] = math.nan
+    return Requests(q, k, v, tuple(lengths))
+
+
+def in_entries(asked: Requests) -> Placed:
+    return Placed(asked.k, asked.v, asked.seqlens)
+
+
+def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
+    """In pages of any order; pages that no request uses are NaN, and the table wild there."""
+    needed = [-(-length // page_size) for length in asked.lengths]
+    n_pages, spare = sum(needed), 3
+    order = torch.randperm(n_pages + spare, generator=torch.Generator().manual_seed(seed)).tolist()
+    table = torch.full((len(needed), max(needed, default=0) + 1), WILD, dtype=torch.int32)
+    shape = (n_pages + spare, page_size, asked.k.shape[2])
+    k = asked.k.new_full((*shape, asked.k.shape[3]), math.nan)
+    v = asked.v.new_full((*shape, asked.v.shape[3]), math.nan)
+    for request, pages in enumerate(needed):
+        for place in range(pages):
+            page = table[request, place] = order.pop()
+            first = place * page_size
+            rows = min(page_size, asked.k.shape[1] - first)
+            k[page, :rows] = asked.k[request, first : first + rows]
+            v[page, :rows] = asked.v[request, first : first + rows]
+    return Placed(k, v, asked.seqlens, table)
+
+
+def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: Extras) -> Any:
+    """The kernel of a configuration that computes such a call."""
+    padded = {q.shape[-1], v.shape[-1]} != {cfg.d_head}
+    return KernelId(cfg, replace(extras.variant, ragged=False, padded=padded))
+
+
+def launch(
+    kernel: DecodeKernel,
+    q: torch.Tensor,
+    placed: Placed,
+    semantics: Semantics,
+    splits: int = 0,
+    **emulated: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """o and lse of one call, into memory that was NaN, with a workspace that was.
+
+    emulated: How ``emulation`` runs it.
+    """
+    batch, n_q, n_heads, _ = q.shape
+    o = q.new_full((batch, n_q, n_heads, placed.v.shape[-1]), math.nan)
+    lse = torch.full((batch, n_heads, n_q), math.nan)
+    where = placed.block_table, placed.batch_idx, placed.leftpad
+    tensors = DecodeTensors(q, placed.k, placed.v, o, lse, *where)
+    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), n_q)
+    scale = semantics.softmax_scale or q.shape[-1] ** -0.5
+    how = Splitting(splits)
+    plan = kernel.plan(tensors, how=how, extras=extras)
+    workspace = counters = None
+    if plan.workspace_bytes:
+        workspace = torch.full((plan.workspace_bytes,), 255, dtype=torch.uint8)
+        counters = torch.zeros(plan.counter_bytes, dtype=torch.uint8)
+    with emulation(kernel, count=False, **emulated):
+        kernel(tensors, scale, how=how, counters=counters, workspace=workspace, extras=extras)
+    assert counters is None or not counters.any(), "the launch left its counters dirty"
+    return o, lse
+
+
+def run(
+    cfg: DecodeKernelConfig,
+    asked: Requests,
+    semantics: Semantics | None = None,
+    placed: Placed | None = None,
+    splits: int = 0,
+    **emulated: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """o and lse; the kernel is found or built."""
+    semantics, placed = semantics or Semantics(), placed or in_entries(asked)
+    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), asked.q.shape[1])
+    instance = kernel_of(cfg, asked.q, asked.v, extras)
+    kernel = find_decode(instance, Target.emulator())
+    return launch(kernel, asked.q, placed, semantics, splits, **emulated)
+
+
+def assert_near_truth(
+    found: tuple[torch.Tensor, torch.Tensor], asked: Requests, semantics: Semantics | None = None
+) -> None:
+    truth = truth_of(
+        asked.q, asked.k, asked.v, semantics or Semantics(), Packing(seqused_k=asked.seqlens)
+    )
+    of_o, of_lse = truth.compare(*found)
+    assert of_o.ok, f"o {of_o}"
+    assert of_lse.ok, f"lse {of_lse}"
+
+
+def assert_right(
+    cfg: DecodeKernelConfig,
+    asked: Requests,
+    semantics: Semantics | None = None,
+    placed: Placed | None = None,
+    splits: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs, and compares with the truth."""
+    found = run(cfg, asked, semantics, placed, splits)
+    assert_near_truth(found, asked, semantics)
+    return found
+
+
+def assert_same_bits(
+    found: tuple[torch.Tensor, torch.Tensor], others: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    for one, other in zip(found, others, strict=True):
+        assert torch.equal(one, other)
