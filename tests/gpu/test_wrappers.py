@@ -42,7 +42,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("products", 240),
         ("copies", 61),
         ("ragged", 48),
-        ("sums", 6),
+        ("sums", 8),
         ("scores", 9),
         ("barriers", 20),
         ("clusters", 80),

@@ -155,7 +155,7 @@ FAULTS = {
         ("products", 94),
         ("copies", 61),
         ("ragged", 48),
-        ("sums", 6),
+        ("sums", 8),
         ("scores", 9),
         ("barriers", 20),
         ("clusters", 80),
