@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -107,10 +108,7 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
 
 
 def _value_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
-    for name, supported in SUPPORTED_VALUES.items():
-        value = getattr(config, name)
-        if value not in supported:
-            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+    yield from unsupported_values(config, SUPPORTED_VALUES)
     if config.n_warps <= 0 or config.B_r % (MMA_M * config.n_warps) != 0:
         yield (
             f"B_r is {config.B_r}; each of the {config.n_warps} warps keeps {MMA_M} rows, as an "
@@ -135,13 +133,5 @@ def _register_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
 
 def gpu_problems(config: BackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
     """What a GPU lacks for a backward of the sm80 family."""
-    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
-        yield (
-            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "
-            f"{'.'.join(map(str, MIN_COMPUTE_CAPABILITY))} or newer is needed."
-        )
-    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
-        yield (
-            f"The tiles take {config.shared_memory_bytes} bytes of shared memory; a block on "
-            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
-        )
+    yield from too_old_a_gpu(gpu, MIN_COMPUTE_CAPABILITY)
+    yield from too_little_shared_memory(gpu, config.shared_memory_bytes)

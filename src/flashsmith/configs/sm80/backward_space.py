@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
 from flashsmith.dtype import DType
 
@@ -31,7 +32,4 @@ _RULE = {
 
 def rule(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
     """One configuration for each d_head. Raises ValueError for others."""
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
-        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
-    return FlashBackwardKernelConfig(dtype, d_head, *_RULE[d_head])
+    return FlashBackwardKernelConfig(dtype, d_head, *tiles_of(_RULE, d_head))

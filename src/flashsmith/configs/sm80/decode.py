@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import DecodeKernelConfig
 from flashsmith.configs.features import Feature, number
+from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -85,7 +86,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     def problems(self, gpu: str = "sm_80") -> list[str]:
         architecture = get_gpu_architecture(gpu)
         return [
-            *_value_problems(self),
+            *unsupported_values(self, SUPPORTED_VALUES),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
         ]
@@ -104,13 +105,6 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         return self.n_warps * self.n_stages * stage + q + ALIGNMENT_BYTES
 
 
-def _value_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    for name, supported in SUPPORTED_VALUES.items():
-        value = getattr(config, name)
-        if value not in supported:
-            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
-
-
 def _register_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
     """O's sums, Q as an operand, and scores."""
     q = config.d_head // 4 if config.d_head <= LONGEST_Q_IN_REGISTERS else 0
@@ -124,13 +118,5 @@ def _register_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 
 
 def _gpu_problems(config: FlashDecodeKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
-    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
-        yield (
-            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "
-            f"{'.'.join(map(str, MIN_COMPUTE_CAPABILITY))} or newer is needed."
-        )
-    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
-        yield (
-            f"The stages take {config.shared_memory_bytes} bytes of shared memory; a block on "
-            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
-        )
+    yield from too_old_a_gpu(gpu, MIN_COMPUTE_CAPABILITY)
+    yield from too_little_shared_memory(gpu, config.shared_memory_bytes, "The stages")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
 from flashsmith.configs.sm80.forward import MMA_M
 from flashsmith.dtype import DType
@@ -31,7 +32,4 @@ _RULE = {
 
 def rule(dtype: DType, d_head: int) -> FlashDecodeKernelConfig:
     """One configuration for each d_head. Raises ValueError for others."""
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
-        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
-    return FlashDecodeKernelConfig(dtype, d_head, MMA_M, *_RULE[d_head])
+    return FlashDecodeKernelConfig(dtype, d_head, MMA_M, *tiles_of(_RULE, d_head))

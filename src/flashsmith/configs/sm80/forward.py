@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag
+from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
 from flashsmith.configs.variant import Variant
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
@@ -114,7 +115,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
     def problems(self, gpu: str = "sm_80") -> list[str]:
         architecture = get_gpu_architecture(gpu)
         return [
-            *_value_problems(self),
+            *unsupported_values(self, SUPPORTED_VALUES),
             *_row_problems(self),
             *_copy_problems(self),
             *_load_tile_problems(self),
@@ -151,13 +152,6 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
     def cost_of_a_row(self) -> float:
         """A warp with the rows of one mma alone uses a fragment of K and V once, not twice."""
         return _COST_OF_SINGLE_ROWS if self.B_r == MMA_M * self.n_warps else 1.0
-
-
-def _value_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
-    for name, supported in SUPPORTED_VALUES.items():
-        value = getattr(config, name)
-        if value not in supported:
-            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
 
 
 def _row_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
@@ -215,18 +209,10 @@ def _register_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
 
 
 def _gpu_problems(config: FlashForwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
-    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
-        yield (
-            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; "
-            f"{'.'.join(map(str, MIN_COMPUTE_CAPABILITY))} or newer is needed."
-        )
+    yield from too_old_a_gpu(gpu, MIN_COMPUTE_CAPABILITY)
     if config.threads_per_block > MAX_THREADS_PER_BLOCK:
         yield (
             f"n_warps is {config.n_warps}, which makes {config.threads_per_block} threads per "
             f"block; at most {MAX_THREADS_PER_BLOCK} are possible."
         )
-    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
-        yield (
-            f"The tiles of Q, K and V take {config.shared_memory_bytes} bytes of shared memory; a "
-            f"block on {gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
-        )
+    yield from too_little_shared_memory(gpu, config.shared_memory_bytes, "The tiles of Q, K and V")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any, cast
 
+from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.names import parse_kernel_name_into_config
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
 from flashsmith.dtype import DType
@@ -114,11 +115,9 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
     256 eight warps share a block. Measured on the H200, docs/kernels/sm80-forward.md.
     """
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
-        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    tiles = tiles_of(_RULE, d_head)
     is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)
-    return _make_config(dtype, d_head, *(_SMALL if is_short else _RULE[d_head]))
+    return _make_config(dtype, d_head, *(_SMALL if is_short else tiles))
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, number
+from flashsmith.configs.legality import unsupported_values
 from flashsmith.configs.sm80.backward import (
     BACKWARD,
     MAX_ACCUMULATOR_REGISTERS,
@@ -131,10 +132,7 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
 
 
 def _value_problems(config: Sm80SumsBackwardKernelConfig) -> Iterator[str]:
-    for name, supported in SUPPORTED_VALUES.items():
-        value = getattr(config, name)
-        if value not in supported:
-            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+    yield from unsupported_values(config, SUPPORTED_VALUES)
     rows = config.B_c * config.column_groups
     if rows % (MMA_M * config.n_warps) != 0:
         yield (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm80.backward import STATISTICS_ROWS
 from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
 from flashsmith.dtype import DType
@@ -35,18 +35,9 @@ _SMALL = {d_head: tiles._replace(n_stages=1) for d_head, tiles in _RULE.items() 
 
 def rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
     """One configuration for each d_head. Raises ValueError for others."""
-    return _of_table(_RULE, dtype, d_head)
+    return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_RULE, d_head))
 
 
 def small_rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
     """The same for GPUs of less shared memory."""
-    return _of_table(_SMALL, dtype, d_head)
-
-
-def _of_table(
-    table: Mapping[int, SumsBackwardTiles], dtype: DType, d_head: int
-) -> Sm80SumsBackwardKernelConfig:
-    if d_head not in table:
-        supported = ", ".join(map(str, table))
-        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
-    return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *table[d_head])
+    return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_SMALL, d_head))

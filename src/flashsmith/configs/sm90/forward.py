@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -296,13 +297,5 @@ def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
 
 
 def _gpu_problems(config: Sm90ForwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
-    if gpu.compute_capability != COMPUTE_CAPABILITY:
-        yield (
-            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; the "
-            "instructions of the sm90 family exist on 9.0 alone (sm_90a)."
-        )
-    if config.shared_memory_bytes > gpu.max_shared_memory_per_block_bytes:
-        yield (
-            f"The tiles take {config.shared_memory_bytes} bytes of shared memory; a block on "
-            f"{gpu.name} has at most {gpu.max_shared_memory_per_block_bytes}."
-        )
+    yield from another_gpu(gpu, COMPUTE_CAPABILITY, config.family)
+    yield from too_little_shared_memory(gpu, config.shared_memory_bytes)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, cast
 
+from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.names import parse_kernel_name_into_config
 from flashsmith.configs.sm90.forward import (
     SUPPORTED_D_HEADS,
@@ -198,12 +199,8 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     Raises:
         ValueError: The family does not take d_head. It takes every ``n_keys``.
     """
-    if d_head not in SUPPORTED_D_HEADS:
-        supported = ", ".join(map(str, SUPPORTED_D_HEADS))
-        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
-    return make_sm90_config(
-        dtype, d_head, _RULE_TILES[d_head], heads_per_group=16, stale_maximum=True
-    )
+    tiles = tiles_of(_RULE_TILES, d_head)
+    return make_sm90_config(dtype, d_head, tiles, heads_per_group=16, stale_maximum=True)
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[Sm90ForwardKernelConfig]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, number
+from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm80.backward import BACKWARD
 from flashsmith.configs.sm90.backward import B_R, STATISTICS_BYTES
 from flashsmith.configs.sm90.forward import COMPUTE_CAPABILITY, WGMMA, WGMMA_M
@@ -160,18 +161,9 @@ def _stage_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
 
 
 def _gpu_problems(config: Sm90SplitBackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
-    if gpu.compute_capability != COMPUTE_CAPABILITY:
-        yield (
-            f"{gpu.name} has compute capability {'.'.join(map(str, gpu.compute_capability))}; the "
-            "instructions of the sm90 family exist on 9.0 alone (sm_90a)."
-        )
-    most = gpu.max_shared_memory_per_block_bytes
+    yield from another_gpu(gpu, COMPUTE_CAPABILITY, config.family)
     for name, size in {
         "dQ": config.dQ_shared_memory_bytes,
         "dK and dV": config.dK_dV_shared_memory_bytes,
     }.items():
-        if size > most:
-            yield (
-                f"The tiles of the kernel of {name} take {size} bytes of shared memory; a block on "
-                f"{gpu.name} has at most {most}."
-            )
+        yield from too_little_shared_memory(gpu, size, f"The tiles of the kernel of {name}")

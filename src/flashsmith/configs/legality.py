@@ -1,0 +1,62 @@
+"""What the rules of legality of all families say alike: of values, of GPUs, of a rule's d_head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from flashsmith.configs.base import Capability, KernelConfig
+from flashsmith.gpus import GpuArchitecture
+
+Tiles = TypeVar("Tiles")
+
+
+def unsupported_values(
+    config: KernelConfig, supported_values: Mapping[str, Sequence[int]]
+) -> Iterator[str]:
+    """Of the fields for which there are only some."""
+    for name, supported in supported_values.items():
+        value = getattr(config, name)
+        if value not in supported:
+            yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
+
+
+def too_old_a_gpu(gpu: GpuArchitecture, least: Capability) -> Iterator[str]:
+    if gpu.compute_capability < least:
+        yield f"{_has_capability(gpu)}{'.'.join(map(str, least))} or newer is needed."
+
+
+def another_gpu(gpu: GpuArchitecture, only: Capability, family: str) -> Iterator[str]:
+    """Of a family whose instructions newer GPUs do not have."""
+    if gpu.compute_capability != only:
+        number = ".".join(map(str, only))
+        arch = f"sm_{number.replace('.', '')}a"
+        yield (
+            f"{_has_capability(gpu)}the instructions of the {family} family exist on {number} "
+            f"alone ({arch})."
+        )
+
+
+def too_little_shared_memory(
+    gpu: GpuArchitecture, n_bytes: int, what: str = "The tiles"
+) -> Iterator[str]:
+    """For what a block keeps there."""
+    most = gpu.max_shared_memory_per_block_bytes
+    if n_bytes > most:
+        yield (
+            f"{what} take {n_bytes} bytes of shared memory; a block on {gpu.name} has at most "
+            f"{most}."
+        )
+
+
+def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
+    """What a rule has for a d_head. Raises ValueError for one that it does not have."""
+    if d_head not in table:
+        supported = ", ".join(map(str, table))
+        raise ValueError(f"q has d_head {d_head}; supported are {supported}")
+    return table[d_head]
+
+
+def _has_capability(gpu: GpuArchitecture) -> str:
+    number = ".".join(map(str, gpu.compute_capability))
+    return f"{gpu.name} has compute capability {number}; "
