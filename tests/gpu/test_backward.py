@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,29 +11,13 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.bench import environment_stamp
-from flashsmith.configs import get_kernel_configs
-from flashsmith.runtime import load_kernels
-from flashsmith.runtime.device import target_of
-from flashsmith.soak import (
-    CardLoad,
-    SoakPlan,
-    gpu_extent,
-    reproduce,
-    soak,
-    soaked_kernels,
-    that_run_on,
-    write_csv,
-)
+from flashsmith.soak import CardLoad, gpu_extent
 from support.autograd import ALL_VARIANTS, plain_cases, runs_that_differ, what_is_wrong
-from support.paths import ROOT
+from support.card_soak import assert_set_is_right
 from support.training import load_training
 
 pytestmark = pytest.mark.gpu
 
-SECONDS = 120  # of the soak; building comes on top
-RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-LOG = ROOT / "build" / "gpu" / "soak_backward.csv"
 ROUNDS = 4  # of autograd over every variant, dtype and d_head
 RUNS = 1000
 STEPS = 100
@@ -43,20 +26,7 @@ Tensors = list[torch.Tensor]
 
 
 def test_every_kernel_of_the_set_is_right_everywhere() -> None:
-    kernels = soaked_kernels(that_run_on(get_kernel_configs("backward"), "cuda"))
-    load_kernels(kernels, target_of(torch.device("cuda")))
-    started = time.monotonic()
-    tallies = soak(kernels, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda")
-    LOG.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(LOG, tallies.values(), environment_stamp())
-    least = min(tally.cases for tally in tallies.values())
-    print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
-    wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
-    lines = [
-        f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
-    ]
-    assert not wrong, f"{len(wrong)} failures, the first:\n" + "\n".join(lines)
-    assert least >= 10
+    assert_set_is_right("backward")
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))

@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 import torch
 
 import flashsmith
-from flashsmith.bench import environment_stamp
-from flashsmith.configs import get_kernel_configs
 from flashsmith.reference import reference_varlen
-from flashsmith.runtime import load_kernels
-from flashsmith.runtime.device import target_of
-from flashsmith.soak import (
-    CardLoad,
-    SoakPlan,
-    reproduce,
-    soak,
-    soaked_kernels,
-    that_run_on,
-    write_csv,
-)
-from support.paths import ROOT
+from flashsmith.soak import CardLoad
+from support.card_soak import assert_set_is_right
 
 pytestmark = pytest.mark.gpu
 
-SECONDS = 120  # of the soak; building comes on top
-RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-LOG = ROOT / "build" / "gpu" / "soak_decode.csv"
 RUNS = 1000
 ROWS, HEADS, HEADS_KV, D_HEAD = 2048, 32, 8, 128
 _NEAR = 0.02
 
 
 def test_every_kernel_of_the_set_is_right_everywhere() -> None:
-    kernels = soaked_kernels(that_run_on(get_kernel_configs("decode"), "cuda"))
-    load_kernels(kernels, target_of(torch.device("cuda")))
-    started = time.monotonic()
-    tallies = soak(kernels, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda")
-    LOG.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(LOG, tallies.values(), environment_stamp())
-    least = min(tally.cases for tally in tallies.values())
-    print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
-    wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
-    lines = [
-        f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
-    ]
-    assert not wrong, f"{len(wrong)} failures, the first:\n" + "\n".join(lines)
-    assert least >= 10
+    assert_set_is_right("decode")
 
 
 class Requests:

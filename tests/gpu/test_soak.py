@@ -27,7 +27,6 @@ from flashsmith.soak import (
     Tally,
     check,
     prepare,
-    reproduce,
     rule_configs,
     soak,
     soaked_kernels,
@@ -35,13 +34,11 @@ from flashsmith.soak import (
     that_run_on,
     write_csv,
 )
-from support.paths import ROOT
+from support.card_soak import LEAST_CASES, LOGS, RANDOM_CASES, SECONDS, assert_none_wrong
 
 pytestmark = pytest.mark.gpu
 
-SECONDS = 120  # for all kernels; building comes on top
-RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-LOG = ROOT / "build" / "gpu" / "soak.csv"
+LOG = LOGS / "soak.csv"
 # Problems on which kernels once gave other rows in each run: one block of keys a tile, many tiles
 # for each thread block; batch 4, 18 heads over 3.
 ONCE_WRONG = [(500, 500, True), (2000, 64, False), (2000, 128, False), (2000, 300, True)]
@@ -68,7 +65,7 @@ def tallies(kernels: list[KernelId]) -> Iterator[dict[KernelId, Tally]]:
     try:
         soak(kernels, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda", tallies=found)
     finally:
-        LOG.parent.mkdir(parents=True, exist_ok=True)
+        LOGS.mkdir(parents=True, exist_ok=True)
         write_csv(LOG, found.values(), environment_stamp())
         cases = [tally.cases for tally in found.values()]
         print(
@@ -83,18 +80,14 @@ def test_every_kernel_is_right_everywhere(
     kernels: list[KernelId], tallies: dict[KernelId, Tally]
 ) -> None:
     assert set(tallies) == set(kernels)
-    wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
-    lines = [
-        f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]
-    ]
-    assert not wrong, f"{len(wrong)} failures, the first:\n" + "\n".join(lines)
+    assert_none_wrong(tallies)
 
 
 def test_no_kernel_was_left_out_for_lack_of_time(
     tallies: dict[KernelId, Tally],
 ) -> None:
     """What a kernel that takes few problems gets; other kernels get more."""
-    assert min(tally.cases for tally in tallies.values()) >= 10
+    assert min(tally.cases for tally in tallies.values()) >= LEAST_CASES
 
 
 @pytest.mark.parametrize(("seq_len_q", "seq_len_k", "causal"), ONCE_WRONG)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/backward_kernel.h"
@@ -25,9 +26,10 @@ inline void check_gradient_layout(const BackwardTensors &tensors, bool ragged) {
 // in L2.
 inline int heads_that_fill(int multiprocessors, int tiles_per_head, int n_heads, int least = 1) {
   constexpr double kFull = 0.95;
-  const double enough = kFull * multiprocessors;
-  int heads = std::min(least, n_heads);
-  while (heads < n_heads && (heads * tiles_per_head < enough || n_heads % heads)) heads++;
+  const int enough =
+      static_cast<int>(std::ceil(kFull * multiprocessors / std::max(tiles_per_head, 1)));
+  int heads = std::min(std::max(enough, least), n_heads);
+  while (heads < n_heads && n_heads % heads) heads++;
   return heads;
 }
 
