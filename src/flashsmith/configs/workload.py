@@ -43,13 +43,18 @@ def check_row_sizes(d_head: int, d_v: int) -> None:
 
 
 def padded_d_head(problem: Problem) -> int:
-    """The kernels' d_head that a problem takes.
+    """The kernels' d_head that a problem takes. Raises as ``d_head_of_rows``."""
+    return d_head_of_rows(problem.d_head, problem.d_v)
+
+
+def d_head_of_rows(d_head: int, d_v: int) -> int:
+    """The kernels' d_head that rows of q and v take.
 
     Raises:
         ValueError: None does; names the row that is too long or no multiple of 8 elements.
     """
-    check_row_sizes(problem.d_head, problem.d_v)
-    return next(d_head for d_head in D_HEADS if d_head >= problem.d_widest)
+    check_row_sizes(d_head, d_v)
+    return next(each for each in D_HEADS if each >= max(d_head, d_v))
 
 
 @dataclass(frozen=True, order=True)

@@ -12,12 +12,10 @@ import torch
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
 from flashsmith.ops.checks import check_config, check_flags, check_rank, check_scale, check_tensors
-from flashsmith.ops.first_use import check_before_building, log_kernel
+from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
-from flashsmith.runtime.device import target_of
-from flashsmith.runtime.progress import announce_build
 from flashsmith.selection.choose import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
@@ -245,12 +243,7 @@ def _find(
 def _kernel_for(
     config: BackwardKernelConfig, variant: Variant, device: torch.device
 ) -> BackwardKernel:
-    """Found or built when it is first asked for."""
-    instance, target = KernelId(config, variant), target_of(device)
-    with announce_build(instance) as progress:
-        kernel = find_backward(instance, target, progress)
-    log_kernel(instance, target, "the rule of its family")
-    return kernel
+    return find_first(find_backward, KernelId(config, variant), device, "the rule of its family")
 
 
 def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> GradientTensors:

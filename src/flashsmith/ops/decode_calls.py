@@ -11,15 +11,13 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
-from flashsmith.configs.workload import D_HEADS, check_row_sizes
+from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import check_config, check_rank, check_tensors
-from flashsmith.ops.first_use import check_before_building, log_kernel
+from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.semantics import checked_cap, checked_window
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
-from flashsmith.runtime.device import target_of
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.progress import announce_build
 from flashsmith.runtime.workspace import counters_for, workspace_for
 from flashsmith.selection.choose import dtype_of, gpu_of
 
@@ -175,10 +173,9 @@ def _find(
     for name, t in {"q": q, "k_cache": k, "v_cache": v, "out": tensors.o}.items():
         check_rank(name, t, None)
     d_head, d_v = q.shape[-1], v.shape[-1]
-    check_row_sizes(d_head, d_v)
+    of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        padded = next(each for each in D_HEADS if each >= max(d_head, d_v))
-        config = choose_decode(dtype_of(q.dtype), padded, gpu_of(q.device)[1])
+        config = choose_decode(dtype_of(q.dtype), of_rows, gpu_of(q.device)[1])
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
@@ -188,12 +185,7 @@ def _find(
 
 @functools.lru_cache(_CALLS_REMEMBERED)
 def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.device) -> DecodeKernel:
-    """Found or built when it is first asked for."""
-    instance, target = KernelId(config, variant), target_of(device)
-    with announce_build(instance) as progress:
-        kernel = find_decode(instance, target, progress)
-    log_kernel(instance, target, "the rule of its family")
-    return kernel
+    return find_first(find_decode, KernelId(config, variant), device, "the rule of its family")
 
 
 def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, int]:

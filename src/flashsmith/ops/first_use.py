@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 
 from flashsmith import settings
 from flashsmith.configs import DType, KernelConfig, KernelId
-from flashsmith.jit import Target
+from flashsmith.jit import Progress, Target
+from flashsmith.runtime.device import target_of
+from flashsmith.runtime.progress import announce_build
 
 logger = logging.getLogger("flashsmith")
+Found = TypeVar("Found")
 
 
 def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
@@ -64,7 +68,21 @@ def refuse_transforms(**tensors: torch.Tensor) -> None:
             )
 
 
-def log_kernel(instance: KernelId, target: Target, reason: str) -> None:
+def find_first(
+    find: Callable[[KernelId, Target, Progress | None], Found],
+    instance: KernelId,
+    device: torch.device,
+    reason: str,
+) -> Found:
+    """The kernel, found by ``find`` or built; the build is announced, and the reason is logged."""
+    target = target_of(device)
+    with announce_build(instance) as progress:
+        kernel = find(instance, target, progress)
+    _log_kernel(instance, target, reason)
+    return kernel
+
+
+def _log_kernel(instance: KernelId, target: Target, reason: str) -> None:
     """Says which kernel serves calls from now on, and why; on stderr if FLASHSMITH_LOG is on."""
     if settings.LOG.get():
         if not logger.hasHandlers():

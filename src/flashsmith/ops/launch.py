@@ -12,13 +12,11 @@ import torch
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.workload import check_row_sizes
 from flashsmith.ops.checks import check_rank, check_scale, check_tensors
-from flashsmith.ops.first_use import check_before_building, log_kernel, refuse_transforms
+from flashsmith.ops.first_use import check_before_building, find_first, refuse_transforms
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
 from flashsmith.runtime import Kernel, find_kernel
-from flashsmith.runtime.device import target_of
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.progress import announce_build
 from flashsmith.runtime.workspace import is_kept, workspace_for
 from flashsmith.selection.choose import dtype_of, forget_with_tables, select_for, why_chosen
 from flashsmith.selection.standby import at_hand
@@ -231,9 +229,7 @@ def kernel_for(cfg: ForwardKernelConfig, variant: Variant, device: torch.device)
     """The kernel that ``forward`` launches, found or built when it is first asked for."""
     kernel = _kernels.get((cfg, variant, device))
     if kernel is None:
-        instance, target = KernelId(cfg, variant), target_of(device)
-        with announce_build(instance) as progress:
-            kernel = find_kernel(instance, target, progress)
-        log_kernel(instance, target, why_chosen(cfg, variant, device) or "named by the caller")
+        reason = why_chosen(cfg, variant, device) or "named by the caller"
+        kernel = find_first(find_kernel, KernelId(cfg, variant), device, reason)
         kernel = _kernels.setdefault((cfg, variant, device), kernel)
     return kernel
