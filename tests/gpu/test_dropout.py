@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +9,8 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DType, KernelId, Variant
-from flashsmith.configs.backward import BACKWARD_FAMILIES
+from flashsmith.configs.backward import get_backward_kernel_configs
 from flashsmith.configs.families import FAMILIES
-from flashsmith.configs.workload import D_HEADS
 from flashsmith.reference import dropout_mask
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
@@ -36,11 +33,8 @@ def test_the_forward_kernels_have_the_masks_of_the_reference() -> None:
 
 
 def test_the_backward_kernels_have_the_masks_of_the_reference() -> None:
-    found = []
-    for family, d_head, dtype in product(BACKWARD_FAMILIES, D_HEADS, DType):
-        with suppress(ValueError):  # none of the family's
-            found.append(family.rule(dtype, d_head))
-    configs = that_run_on(found, "cuda")
+    found = [cfg.with_room_for(DROPOUT) for cfg in get_backward_kernel_configs()]
+    configs = that_run_on((cfg for cfg in found if cfg.serves_variant(DROPOUT)), "cuda")
     load_kernels([KernelId(cfg, DROPOUT) for cfg in configs], target_of(torch.device("cuda")))
     kept = dropout_mask(STATE.cuda(), P, (BATCH, HEADS, 64 * 3 + 37, 64 * 5 + 19))
     wrong = {str(cfg): masks_differ(cfg, kept, "cuda") for cfg in configs}

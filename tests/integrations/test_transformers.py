@@ -184,7 +184,7 @@ def test_padding_is_looked_for_once_for_all_layers(
 def test_other_masks_are_made_whole(name: str, llama: Any) -> None:
     llama.set_attn_implementation(name)
     mask = transformers.masking_utils.create_causal_mask(
-        llama.config, torch.zeros(3, LENGTH, 64), None, None,
+        llama.config, torch.zeros(3, LENGTH, 64), attention_mask=None, past_key_values=None,
         or_mask_function=lambda b, h, q, k: (q < 3) & (k < 3),
     )  # fmt: skip
     expected = torch.ones(LENGTH, LENGTH).tril().bool()

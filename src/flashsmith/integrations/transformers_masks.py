@@ -16,16 +16,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from transformers import masking_utils
 from transformers.masking_utils import (
     and_masks,
     bidirectional_mask_function,
     causal_mask_function,
     packed_sequence_mask_function,
-    remap_positions_for_packed_sequence,
     sdpa_mask,
-    sliding_window_bidirectional_overlay,
     sliding_window_overlay,
 )
+from transformers.utils.versions import require_version
+
+require_version("transformers>=5.4", "Before it, masks are made from other arguments.")
 
 MaskFunction = Callable[..., torch.Tensor]
 
@@ -39,8 +41,14 @@ def _made_by(maker: Callable[..., MaskFunction], *arguments: object) -> object:
     return _code(maker(*arguments))
 
 
+def _remapped() -> object:
+    """Of what newer versions of transformers have around the numbers of packed sequences."""
+    maker = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
+    return _made_by(maker, causal_mask_function, None) if maker else object()
+
+
 _AND = _made_by(and_masks)
-_REMAPPED = _made_by(remap_positions_for_packed_sequence, causal_mask_function, None)
+_REMAPPED = _remapped()
 _PACKED = _made_by(packed_sequence_mask_function, None)
 _CAUSAL = _code(causal_mask_function)
 # What a layer does by itself: it knows whether it is causal, and its window.
@@ -48,7 +56,7 @@ _OF_LAYER = (
     _CAUSAL,
     _code(bidirectional_mask_function),
     _made_by(sliding_window_overlay, 0),
-    _made_by(sliding_window_bidirectional_overlay, 0),
+    _made_by(masking_utils.sliding_window_bidirectional_overlay, 0),
 )
 
 
