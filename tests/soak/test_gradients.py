@@ -88,6 +88,7 @@ def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
     [
         ("contiguous", "normal"),
         ("padded", "huge"),
+        ("padded", "huge dropout=0.9"),
         ("heads_first", "constant"),
         ("packed", "spike:64"),
         ("padded", "fall:64:8.08"),

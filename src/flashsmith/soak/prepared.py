@@ -96,6 +96,7 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
         causal=case.meaning.causal,
         seed=case.seed,
         device=device,
+        largest_weight=dropout_scale(case.meaning.dropout),
     )
     ragged = case.ragged
     q = _cut(q, ragged.lengths_q, ragged.used_q)
