@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.trace import MaskMod, ScoreMod
-from flashsmith.ops.checks import needs_gradient
+from flashsmith.ops.checks import is_traced, needs_gradient
 from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
@@ -155,10 +154,7 @@ def attention(
         )
     except AttributeError:  # no tensors: that is said below
         requires_gradient = False
-    kind = type(q)  # others than these are traced, or stand for something else
-    has_own_memory = kind is torch.Tensor or kind is torch.nn.Parameter
-    is_traced = is_compiling() or not (has_own_memory or not isinstance(q, torch.Tensor))
-    if is_traced and (semantics is None or "score_mod" not in semantics):
+    if is_traced(q) and (semantics is None or "score_mod" not in semantics):
         attend: Any = call_operator  # which takes no functions
     elif requires_gradient and torch.is_grad_enabled():
         attend = call_differentiable

@@ -64,8 +64,7 @@ class Cache(NamedTuple):
             new.check(q)
             if seqlens is None:
                 raise ValueError("cache_seqlens is None, but k_new goes behind so many rows")
-        if seqlens is not None and not isinstance(seqlens, torch.Tensor):
-            seqlens = _for_all(seqlens, q)
+        seqlens = lengths_in_a_tensor(seqlens, q)
         cache = Cache(self.k, self.v, seqlens, self.block_table, self.batch_idx, self.leftpad)
         if may_look_at(self.k):
             cache._look(q, 0 if new is None else new.k.shape[1])
@@ -170,12 +169,15 @@ def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> 
         )
 
 
-def _for_all(length: Any, q: torch.Tensor) -> torch.Tensor:
-    if type(length) is not int:
+def lengths_in_a_tensor(lengths: Any, q: torch.Tensor) -> torch.Tensor | None:
+    """Those of requests, also where one is given for all. Raises TypeError: they are none."""
+    if lengths is None or isinstance(lengths, torch.Tensor):
+        return lengths
+    if type(lengths) not in (int, torch.SymInt):
         raise TypeError(
-            f"cache_seqlens is a {type(length).__name__}; expected an int32 tensor, an int or None"
+            f"cache_seqlens is a {type(lengths).__name__}; expected an int32 tensor, an int or None"
         )
-    return torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
+    return torch.full((q.shape[0],), lengths, dtype=torch.int32, device=q.device)
 
 
 def _numbers(name: str, t: torch.Tensor | None, most: int, what: str) -> list[int]:

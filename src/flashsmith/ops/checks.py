@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Sequence
 
 import torch
+from torch.compiler import is_compiling
 
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.mods.block_mask import BlockMask
@@ -40,6 +41,13 @@ def check_tensors(**tensors: torch.Tensor) -> None:
                 f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
                 "(emulator)"
             )
+
+
+def is_traced(t: torch.Tensor) -> bool:
+    """Whether a call on t goes into a graph, or t stands for something else than memory."""
+    kind = type(t)
+    has_own_memory = kind is torch.Tensor or kind is torch.nn.Parameter
+    return is_compiling() or not (has_own_memory or not isinstance(t, torch.Tensor))
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:

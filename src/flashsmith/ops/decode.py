@@ -6,14 +6,9 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import (
-    check_flags,
-    check_rank,
-    check_scale,
-    check_tensors,
-    refuse_gradients,
-)
+from flashsmith.ops.checks import check_flags, is_traced, refuse_gradients
 from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.decode_operator import call_decode_operator
 from flashsmith.ops.semantics import in_float32
 
 
@@ -103,18 +98,11 @@ def decode(
             q=q, k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, sinks=sinks
         )
     new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
-    given = Cache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad)
+    cache = Cache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad)
     asked = Asked(cfg, causal, window_size, softcap, splits)
-    try:
-        cache = given if given.is_ready else given.checked(q, new)
-        call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
-        scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
-        o, lse, milliseconds = run(asked, call, scale, benchmark)
-    except Exception:
-        check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
-        for name, t in {"q": q, "k_cache": k_cache, "v_cache": v_cache}.items():
-            check_rank(name, t, None)
-        raise
+    call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
+    start = call_decode_operator if is_traced(q) else run
+    o, lse, milliseconds = start(asked, call, softmax_scale, benchmark)
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))

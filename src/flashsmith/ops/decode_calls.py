@@ -13,7 +13,7 @@ from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
 from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import check_config, check_rank, check_tensors
+from flashsmith.ops.checks import check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.semantics import checked_cap, checked_window
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
@@ -94,12 +94,23 @@ _last: dict[Hashable, _Repeatable] = {}
 _CALLS_REMEMBERED = 4096
 
 
-def run(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
+def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
     """o, lse and milliseconds, if they are asked for. Most calls look like one before: the library
     sees whether this one does, and makes it again."""
-    last = None if timed else _last.get((asked.key, call.key))
-    found = None if last is None else _repeat(last, call, scale)
-    return found or _run_anew(asked, call, scale, timed)
+    q, cache = call.q, call.cache
+    try:
+        if not cache.is_ready:
+            call = call._replace(cache=cache.checked(q, call.new))
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
+        last = None if timed else _last.get((asked.key, call.key))
+        found = None if last is None else _repeat(last, call, scale)
+        return found or _run_anew(asked, call, scale, timed)
+    except Exception:
+        given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
+        check_tensors(**given)
+        for name, t in given.items():
+            check_rank(name, t, None)
+        raise
 
 
 def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:

@@ -116,11 +116,11 @@ def _call(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the operators compute; the arguments in the order of their schemas."""
     given = _given(arguments, keywords)
-    config = None if given.config is None else _parsed(given.config)
+    config = None if given.config is None else parsed_config(given.config)
     result = run_attention(
         q, k, v, given.causal, given.scale, out, config, return_lse, given.semantics
     )
-    return result if isinstance(result, tuple) else (result, _no_lse(q))
+    return result if isinstance(result, tuple) else (result, no_lse(q))
 
 
 class _Given(NamedTuple):
@@ -149,7 +149,7 @@ def _given(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> _Given:
 
 
 @functools.cache
-def _parsed(config: str) -> ForwardKernelConfig:
+def parsed_config(config: str) -> Any:
     """One object for each name: calls are told apart by it."""
     return parse_kernel_name_into_config(config)
 
@@ -162,7 +162,7 @@ def _fake_forward(
     *_: Any,
     **__: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), _fake_lse(q, return_lse)
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), fake_lse(q, return_lse)
 
 
 def _fake_forward_out(
@@ -174,15 +174,17 @@ def _fake_forward_out(
     *_: Any,
     **__: Any,
 ) -> torch.Tensor:
-    return _fake_lse(q, return_lse)
+    return fake_lse(q, return_lse)
 
 
-def _fake_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
+def fake_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
+    """What operators return beside o, of the shape that it will have."""
     *batch, seq_len, heads, _ = q.shape
-    return q.new_empty((*batch, heads, seq_len), dtype=torch.float32) if return_lse else _no_lse(q)
+    return q.new_empty((*batch, heads, seq_len), dtype=torch.float32) if return_lse else no_lse(q)
 
 
-def _no_lse(q: torch.Tensor) -> torch.Tensor:
+def no_lse(q: torch.Tensor) -> torch.Tensor:
+    """What operators return in place of a log-sum-exp."""
     return q.new_empty(0, dtype=torch.float32)
 
 

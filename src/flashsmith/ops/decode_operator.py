@@ -1,0 +1,138 @@
+"""``decode`` as operators of torch: what torch.compile and torch.export see of it.
+
+``decode`` calls them only where something traces it, as ``attention`` does with its own.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import torch
+
+from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
+from flashsmith.ops.checks import check_rank
+from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
+from flashsmith.ops.semantics import checked_window
+
+# Where a request's keys are, and what is computed.
+_ARGUMENTS = (
+    "Tensor? cache_seqlens=None, Tensor? block_table=None, "
+    "Tensor? cache_batch_idx=None, Tensor? cache_leftpad=None, "
+    "Tensor? alibi_slopes=None, Tensor? sinks=None, "
+    "bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
+    "float softcap=0.0, float? softmax_scale=None, SymInt splits=0, "
+    "str? config=None, bool return_lse=False"
+)
+_NEW = (
+    "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
+    "bool rotary_interleaved=True"
+)
+
+
+def call_decode_operator(
+    asked: Asked, call: Call, softmax_scale: Any, timed: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    """``run``, as one operator to whatever traces it."""
+    if timed:
+        raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
+    q, cache, new, out = call.q, call.cache, call.new, call.out
+    left, right = checked_window(asked.window_size)
+    keywords = {
+        "cache_seqlens": lengths_in_a_tensor(cache.seqlens, q),
+        "block_table": cache.block_table,
+        "cache_batch_idx": cache.batch_idx,
+        "cache_leftpad": cache.leftpad,
+        "alibi_slopes": call.alibi_slopes,
+        "sinks": call.sinks,
+        "causal": asked.causal,
+        "window_left": left,
+        "window_right": right,
+        "softcap": asked.softcap,
+        "softmax_scale": softmax_scale,
+        "splits": asked.splits,
+        "config": None if asked.config is None else str(asked.config),
+        "return_lse": call.with_lse,
+    }
+    name = "decode"
+    if new is not None:
+        name += "_append"
+        keywords |= {
+            "k_new": new.k,
+            "v_new": new.v,
+            "rotary_cos": new.rotary_cos,
+            "rotary_sin": new.rotary_sin,
+            "rotary_interleaved": new.interleaved,
+        }
+    name, written = (name, ()) if out is None else (f"{name}_out", (out,))
+    # By its place: of a keyword of that name torch.compile takes what is contiguous alone.
+    o, lse = getattr(torch.ops.flashsmith, name)(q, cache.k, cache.v, *written, **keywords)
+    return o if out is None else out, lse if call.with_lse else None, 0.0
+
+
+def _decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    cache_seqlens: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    causal: bool = False,
+    window_left: int = -1,
+    window_right: int = -1,
+    softcap: float = 0.0,
+    softmax_scale: float | None = None,
+    splits: int = 0,
+    config: str | None = None,
+    return_lse: bool = False,
+    k_new: torch.Tensor | None = None,
+    v_new: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    rotary_interleaved: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the operators compute."""
+    new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
+    cache = Cache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad)
+    cfg = None if config is None else parsed_config(config)
+    asked = Asked(cfg, causal, (window_left, window_right), softcap, splits)
+    call = Call(q, cache, new, out, return_lse, alibi_slopes, sinks)
+    o, lse, _ = run(asked, call, softmax_scale, False)
+    return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse
+
+
+def _fake_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    return_lse: bool = False,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    for name, t in {"q": q, "k_cache": k_cache, "v_cache": v_cache}.items():
+        check_rank(name, t, None)
+    o = q.new_empty((*q.shape[:-1], v_cache.shape[-1]) if out is None else 0)
+    return o, fake_lse(q, return_lse)
+
+
+# They return o, which is empty where ``out`` is given, and the log-sum-exp, which is empty where it
+# is not asked for. Those alone that append write to a cache: a graph may copy what is written.
+_CACHES = ("Tensor k_cache, Tensor v_cache", "Tensor(k!) k_cache, Tensor(v!) v_cache")
+_library: Any = torch.library.Library("flashsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
+for _appends, _has_out in product((False, True), repeat=2):
+    _name = "decode" + "_append" * _appends + "_out" * _has_out
+    _written = ", Tensor(o!) out" * _has_out
+    _keywords = f"{_NEW}, {_ARGUMENTS}" if _appends else _ARGUMENTS
+    _library.define(
+        f"{_name}(Tensor q, {_CACHES[_appends]}{_written}, *, {_keywords}) -> (Tensor, Tensor)"
+    )
+    for _key in ("CUDA", "CPU"):
+        _library.impl(_name, _decode, _key)
+    torch.library.register_fake(f"flashsmith::{_name}", _fake_decode, lib=_library)
