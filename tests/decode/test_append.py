@@ -129,11 +129,16 @@ def test_keys_and_queries_are_turned_by_their_positions(
         torch.testing.assert_close(written, k[i, n : n + NEW], rtol=2**-7, atol=2**-8)
 
 
-def append(placed: Placed, k_new: torch.Tensor, v_new: torch.Tensor) -> None:
-    """By the kernel, whatever the numbers are."""
+def append(
+    placed: Placed, k_new: torch.Tensor, v_new: torch.Tensor, *turning: torch.Tensor
+) -> None:
+    """By the kernel, whatever the numbers are.
+
+    turning: q, where it goes when it is turned, cosines and sines.
+    """
     kernel = find_decode(kernel_of(PLAIN, k_new, v_new, Extras()), Target.emulator())
     kernel.append(
-        k_new, v_new, placed.k, placed.v, None, None, None, None, placed.seqlens,
+        k_new, v_new, placed.k, placed.v, *(turning or (None,) * 4), placed.seqlens,
         placed.block_table, placed.batch_idx,
     )  # fmt: skip
 
@@ -149,6 +154,21 @@ def test_what_has_no_room_is_left_out() -> None:
     same = torch.ones(2, 8, dtype=torch.bool)
     same[0, 7] = False
     assert torch.equal(k[same].nan_to_num(), asked.k[same].nan_to_num())
+
+
+def test_angles_of_rows_that_are_not_there_are_not_read() -> None:
+    """The emulator would see a row behind the last."""
+    asked = requests(PLAIN, (8, 8), behind=0)
+    k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
+    cos, sin = angles(8, 16)
+    placed = Placed(asked.k.clone(), asked.v, torch.tensor([1 << 30, 7], dtype=torch.int32))
+    q = torch.empty_like(asked.q)
+    append(placed, k_new, v_new, asked.q, q, cos, sin)
+    last = torch.full((2, 1), 7)
+    torch.testing.assert_close(q, turned(asked.q, cos, sin, last, True).to(q.dtype))
+    expected = turned(k_new[1:, :1], cos, sin, last[:1], True)[0, 0]
+    torch.testing.assert_close(placed.k[1, 7], expected.to(q.dtype))
+    assert torch.equal(placed.k[:, :7], asked.k[:, :7])
 
 
 @pytest.mark.parametrize("page", [WILD, -1, 8, 1 << 30])

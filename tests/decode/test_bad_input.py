@@ -82,6 +82,13 @@ BAD: list[Case] = [
         "cache_seqlens has 21",
         "0 to 20",
     ),
+    case(
+        "lengths beyond a table",
+        given(cache_seqlens=ints(1, 41, 3), block_table=ints([0, 1], [1, 2], [2, 0])),
+        ValueError,
+        "cache_seqlens has 41",
+        "0 to 40",
+    ),
     case("a length below 0", given(cache_seqlens=-1), ValueError, "cache_seqlens has -1"),
     case(
         "an entry that is nowhere",
@@ -130,6 +137,8 @@ BAD: list[Case] = [
     ),
     case("sinks of other heads", given(sinks=torch.rand(3)), ValueError, "sinks has shape (3)"),
     case("causal of an int", given(causal=1), TypeError, "causal is 1"),
+    case("a scale of a text", given(softmax_scale="1"), TypeError, "softmax_scale is a str"),
+    case("a softcap of a text", given(softcap="1"), TypeError, "softcap is a str"),
     case("a scale of 0", given(softmax_scale=0), ValueError, "softmax_scale is 0"),
     case(
         "a configuration of the forward",
@@ -155,6 +164,22 @@ def test_bad_input_is_refused_in_words(bad: Case) -> None:
         flashsmith.decode(cfg, q, k, v, out=o, **keywords)
 
     assert_refused(decode, arguments(), bad)
+
+
+@pytest.mark.parametrize("bad", [bad for bad in BAD if bad.name != "o over q"], ids=str)
+def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
+    """Or is it no harm there: o has memory of its own, and is copied over q."""
+    torch._dynamo.reset()
+    given = arguments()
+    given |= bad.change(given)
+    cfg = given.pop("cfg", None)
+
+    def decode(q: Any, k: Any, v: Any, o: Any, **keywords: Any) -> Any:
+        return flashsmith.decode(cfg, q, k, v, out=o, **keywords)
+
+    with pytest.raises(Exception) as caught:
+        torch.compile(decode, fullgraph=True, backend="aot_eager")(**given)
+    assert all(word in str(caught.value) for word in bad.words), caught.value
 
 
 def test_gradients_are_refused() -> None:

@@ -112,3 +112,46 @@ def test_a_graph_appends_and_goes_on() -> None:
         graph.replay()
         whole.seqlens.copy_(asked.seqlens)
         whole.assert_near(out)
+
+
+def test_calls_are_right_after_a_capture_that_was_given_up() -> None:
+    """All blocks share one work tile: they count."""
+    asked = Requests([ROWS])
+    expected, out = asked.decode(), torch.empty_like(asked.q)
+
+    class GivenUpError(Exception):
+        pass
+
+    with pytest.raises(GivenUpError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        asked.decode(out=out)
+        raise GivenUpError
+    assert torch.equal(asked.decode(), expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        asked.decode(out=out)
+    graph.replay()
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("appends", [False, True], ids=["", "append"])
+def test_inductor_captures_steps(appends: bool) -> None:
+    """It tries each out with the graphs' memory before, of which nothing may be kept."""
+    torch.compiler.reset()
+    asked = Requests([ROWS - 10])
+    k, v = asked.k.nan_to_num(0.5), asked.v.nan_to_num(0.5)
+    new = {"k_new": torch.randn_like(k[:, :1]), "v_new": torch.randn_like(k[:, :1])}
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seqlens: torch.Tensor) -> object:
+        appended = new if appends else {}
+        return flashsmith.decode(None, q + 0, k, v, cache_seqlens=seqlens, **appended)
+
+    own_k, own_v = k.clone(), v.clone()
+    for t in (own_k, own_v):  # else torch captures no graph that writes to them
+        torch._dynamo.mark_static_address(t)
+    compiled = torch.compile(step, mode="reduce-overhead", fullgraph=True)
+    for _ in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        found = compiled(asked.q, own_k, own_v, asked.seqlens)
+        assert torch.equal(found, step(asked.q, k, v, asked.seqlens))
+        assert torch.equal(own_k, k) and torch.equal(own_v, v)
+        asked.seqlens += 1

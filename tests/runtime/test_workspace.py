@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import torch
 
 from flashsmith.runtime import workspace
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import workspace_for
+from flashsmith.runtime.workspace import counters_for, workspace_for
 
 CPU = torch.device("cpu")
 
@@ -21,12 +22,15 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device, self.streams, self.capturing = 0, [7, 8], {7: False, 8: False, 9: False}
+        self.in_use: list[tuple[int, int]] = []  # a stream that is named, and the thread
         for name in ("zeros", "empty"):
             make = getattr(torch, name)
             monkeypatch.setattr(
                 torch, name, lambda n, dtype, device, make=make: make(n, dtype=dtype)
             )
         monkeypatch.setattr(torch.cuda, "device", self.guard)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda d: self.streams[d.index])
+        monkeypatch.setattr(torch.cuda, "stream", self.on_stream)
         for name, answer in {
             "_cuda_getDevice": lambda: self.device,
             "_cuda_isCurrentStreamCapturing": lambda: self.capturing[self.streams[self.device]],
@@ -40,6 +44,11 @@ class FakeCuda:
         yield
         self.device = before
 
+    @contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        self.in_use.append((stream, threading.get_ident()))
+        yield
+
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
@@ -49,6 +58,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 
 QUEUE = Plan((), workspace_bytes=8, zeroed_bytes=8)
+SPLITS = Plan((), workspace_bytes=1024, zeroed_bytes=0, counter_bytes=12)
 
 
 def at(index: int = 0, plan: Plan = QUEUE) -> torch.Tensor:
@@ -78,6 +88,46 @@ def test_a_stream_has_one(cuda: FakeCuda) -> None:
     assert other is not first and at() is other
     cuda.streams[0] = 7
     assert at() is first
+
+
+def test_what_is_kept_is_not_of_memory_that_this_thread_allocates_from(cuda: FakeCuda) -> None:
+    """Which may be that of a graph that is tried out; but it is of this thread's stream."""
+    cuda.streams[1] = 9
+    at(1)
+    ((stream, thread),) = cuda.in_use
+    assert stream == 9
+    assert thread != threading.get_ident()
+
+
+def counters(device: torch.device) -> torch.Tensor:
+    found = counters_for(SPLITS, device)
+    assert found is not None and found.nbytes >= SPLITS.counter_bytes
+    return found
+
+
+def test_counters_of_a_stream_outlive_a_capture_that_has_its_own(cuda: FakeCuda) -> None:
+    """Whatever becomes of a capture, nobody else has counted in its memory."""
+    gpu = torch.device("cuda", 0)
+    eager = counters(gpu)
+    assert counters(gpu) is eager
+    cuda.capturing[7] = True
+    first, second = counters(gpu), counters(gpu)
+    assert len({each.data_ptr() for each in (eager, first, second)}) == 3
+    first.fill_(1)  # it was aborted
+    cuda.capturing[7] = False
+    assert counters(gpu) is eager
+    assert not eager.any()
+
+
+def test_counters_on_a_cpu_are_each_calls_own() -> None:
+    """A launch that the emulator stopped may have left its own dirty."""
+    first, second = counters(CPU), counters(CPU)
+    assert first.data_ptr() != second.data_ptr()
+    assert not first.any()
+
+
+def test_no_counters_are_no_tensor() -> None:
+    assert counters_for(QUEUE, CPU) is None
 
 
 def test_devices_do_not_share(cuda: FakeCuda) -> None:

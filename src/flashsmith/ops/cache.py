@@ -43,9 +43,9 @@ class Cache(NamedTuple):
         table = None if self.block_table is None else self.block_table.shape
         return self.k.shape, self.v.shape, table
 
-    def checked(self, q: torch.Tensor, new: New | None) -> Cache:
+    def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
         """With lengths in a tensor. What they say is looked at where that costs nothing, or if it
-        is asked for.
+        is asked for; of the pages, those that hold keys within the window.
 
         Raises:
             TypeError, ValueError: They are none; names the argument.
@@ -67,30 +67,36 @@ class Cache(NamedTuple):
         seqlens = lengths_in_a_tensor(seqlens, q)
         cache = Cache(self.k, self.v, seqlens, self.block_table, self.batch_idx, self.leftpad)
         if may_look_at(self.k):
-            cache._look(q, 0 if new is None else new.k.shape[1])
+            cache._look(q, 0 if new is None else new.k.shape[1], window_left)
         return cache
 
-    def _look(self, q: torch.Tensor, n_new: int) -> None:
+    def _look(self, q: torch.Tensor, n_new: int, window_left: int) -> None:
         """Raises ValueError for numbers that kernels cut off, or take for none."""
         room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
         lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
         lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
         _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
-        pads = _numbers("cache_leftpad", self.leftpad, self.rows, "the rows of a request")
-        for pad, length in zip(pads, lengths, strict=False):
+        given = _numbers("cache_leftpad", self.leftpad, self.rows, "the rows of a request")
+        pads = given or [0] * len(lengths)
+        for request, (pad, length) in enumerate(zip(pads, lengths, strict=True)):
             if pad > length:
                 raise ValueError(f"cache_leftpad has {pad}, but the request has {length} rows")
-        if self.block_table is None:
+            first = pad if window_left < 0 else max(pad, length - q.shape[1] - window_left)
+            self._look_at_pages(request, min(first, length - n_new), length)
+
+    def _look_at_pages(self, request: int, first: int, length: int) -> None:
+        """Those of rows from the first to before the length."""
+        if self.block_table is None or first == length:
             return
         n_pages, page_size = self.k.shape[:2]
-        for request, length in enumerate(lengths):
-            n_used = -(-length // page_size) if page_size else 0
-            for page in self.block_table[request, :n_used].tolist():
-                if not 0 <= page < n_pages:
-                    raise ValueError(
-                        f"block_table has page {page} for request {request}; expected 0 to "
-                        f"{n_pages - 1}, the pages of k_cache"
-                    )
+        for page in self.block_table[
+            request, first // page_size : -(-length // page_size)
+        ].tolist():
+            if not 0 <= page < n_pages:
+                raise ValueError(
+                    f"block_table has page {page} for request {request}; expected 0 to "
+                    f"{n_pages - 1}, the pages of k_cache"
+                )
 
 
 class New(NamedTuple):

@@ -40,6 +40,10 @@ class Asked(NamedTuple):
         sides = self.window_size
         return id(self.config), self.causal, tuple(sides), self.softcap, self.splits
 
+    @property
+    def window_left(self) -> int:
+        return checked_window(self.window_size)[0]
+
 
 class Call(NamedTuple):
     """A call's tensors."""
@@ -100,17 +104,22 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
     q, cache = call.q, call.cache
     try:
         if not cache.is_ready:
-            call = call._replace(cache=cache.checked(q, call.new))
+            call = call._replace(cache=cache.checked(q, call.new, asked.window_left))
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
         last = None if timed else _last.get((asked.key, call.key))
         found = None if last is None else _repeat(last, call, scale)
         return found or _run_anew(asked, call, scale, timed)
     except Exception:
-        given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
-        check_tensors(**given)
-        for name, t in given.items():
-            check_rank(name, t, None)
+        check_rows(q, cache)
         raise
+
+
+def check_rows(q: torch.Tensor, cache: Cache) -> None:
+    """Raises TypeError, ValueError for what are no tensors of rows."""
+    given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
+    check_tensors(**given)
+    for name, t in given.items():
+        check_rank(name, t, None)
 
 
 def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
@@ -129,8 +138,8 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     """With all checks; remembers how to do it again."""
     if asked.config is not None:
         check_config("cfg", asked.config, _CONFIGS)
-    splits = _checked_splits(asked.splits)
-    call = call._replace(cache=call.cache.checked(call.q, call.new))
+    splits = checked_splits(asked.splits)
+    call = call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
     q, softcap = call.q, checked_cap(asked.softcap)
     left, right = _window(asked.window_size, asked.causal, q.shape[1], call.cache.rows)
     numbers = Extras(softcap=softcap, window_left=left, window_right=right)[_FIRST_NUMBER:]
@@ -206,7 +215,7 @@ def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, i
     return _ALL if left >= rows - 1 else left, _ALL if right >= n_q - 1 else right
 
 
-def _checked_splits(splits: Any) -> int:
+def checked_splits(splits: Any) -> int:
     if type(splits) is not int or not 0 <= splits <= _MOST_SPLITS:
         raise ValueError(f"splits is {splits!r}; expected an int from 0 to {_MOST_SPLITS}")
     return splits

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
-from flashsmith.ops.checks import check_rank
-from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.checks import check_scale
+from flashsmith.ops.decode_calls import Asked, Call, check_rows, checked_splits, run
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
-from flashsmith.ops.semantics import checked_window
+from flashsmith.ops.semantics import checked_cap, checked_window
 
 # Where a request's keys are, and what is computed.
 _ARGUMENTS = (
@@ -38,6 +38,7 @@ def call_decode_operator(
     if timed:
         raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
     q, cache, new, out = call.q, call.cache, call.new, call.out
+    check_rows(q, cache)
     left, right = checked_window(asked.window_size)
     keywords = {
         "cache_seqlens": lengths_in_a_tensor(cache.seqlens, q),
@@ -49,9 +50,9 @@ def call_decode_operator(
         "causal": asked.causal,
         "window_left": left,
         "window_right": right,
-        "softcap": asked.softcap,
-        "softmax_scale": softmax_scale,
-        "splits": asked.splits,
+        "softcap": checked_cap(asked.softcap),
+        "softmax_scale": None if softmax_scale is None else check_scale(softmax_scale),
+        "splits": checked_splits(asked.splits),
         "config": None if asked.config is None else str(asked.config),
         "return_lse": call.with_lse,
     }
@@ -116,8 +117,6 @@ def _fake_decode(
     return_lse: bool = False,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    for name, t in {"q": q, "k_cache": k_cache, "v_cache": v_cache}.items():
-        check_rank(name, t, None)
     o = q.new_empty((*q.shape[:-1], v_cache.shape[-1]) if out is None else 0)
     return o, fake_lse(q, return_lse)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -32,7 +33,9 @@ def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
 def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """The zeros that one call with this plan counts in, on the current stream; None for none.
 
-    A call leaves them zero: they are kept, as ``workspace_for`` keeps such.
+    A call leaves them zero: they are kept, as ``workspace_for`` keeps such. No call stops half way
+    and leaves others behind: a GPU runs a launch to its end, or gives up the whole process; and
+    what a CUDA graph counts in is its own, zeroed at every replay.
     """
     n_bytes = plan.counter_bytes
     if n_bytes == 0:
@@ -65,4 +68,16 @@ def _is_capturing(device: torch.device) -> bool:
 
 @functools.cache
 def _of_stream(n_bytes: int, device: torch.device, stream: int) -> torch.Tensor:
-    return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+    """Zeros that are kept.
+
+    Another thread makes them. What torch.compile tries out before it captures it allocates, as all
+    of its thread then does, from the graphs' memory, of which nothing may be kept.
+    """
+    current = torch.cuda.current_stream(device)
+
+    def make() -> torch.Tensor:
+        with torch.cuda.stream(current):
+            return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+
+    with ThreadPoolExecutor(1) as others:
+        return others.submit(make).result()

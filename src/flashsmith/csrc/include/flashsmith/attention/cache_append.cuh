@@ -77,14 +77,16 @@ class CacheAppend {
   FLASHSMITH_DEVICE void put(const Row &row, const void *from, const TensorStrides &from_strides,
                              void *to, const TensorStrides &to_strides, int rotary_dim) const {
     const int position = row.there ? used(row.batch) + row.row : 0;
-    const bool has_room = row.there && position < problem_.cache.rows;
     CachePlace place{-1, 0};
-    if (has_room) place = DecodeSequence(problem_, row.batch).place_of_row(position);
+    if (row.there && position < problem_.cache.rows) {
+      place = DecodeSequence(problem_, row.batch).place_of_row(position);
+    }
+    const bool has_room = place.entry >= 0;  // else there may be no angle of its position, either
     const ptx::Chunk chunk = turned(static_cast<const value_t *>(from) + offset(from_strides, row),
-                                    row.chunk, position, rotary_dim, row.there);
+                                    row.chunk, position, rotary_dim, has_room);
     value_t *destination = static_cast<value_t *>(to) + place.entry * to_strides.batch +
                            place.row * to_strides.seq + row.head * to_strides.head;
-    ptx::store_global_16_if(place.entry >= 0, destination + row.chunk * kAppendChunk, chunk);
+    ptx::store_global_16_if(has_room, destination + row.chunk * kAppendChunk, chunk);
   }
 
   FLASHSMITH_DEVICE void turn_Q(int64_t thread, int row_chunks) const {
