@@ -89,9 +89,8 @@ class Cache(NamedTuple):
         if self.block_table is None or first == length:
             return
         n_pages, page_size = self.k.shape[:2]
-        for page in self.block_table[
-            request, first // page_size : -(-length // page_size)
-        ].tolist():
+        used = slice(first // page_size, -(-length // page_size))
+        for page in self.block_table[request, used].tolist():
             if not 0 <= page < n_pages:
                 raise ValueError(
                     f"block_table has page {page} for request {request}; expected 0 to "

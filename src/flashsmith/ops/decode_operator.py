@@ -29,6 +29,9 @@ _NEW = (
     "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
     "bool rotary_interleaved=True"
 )
+# In the order of the fields of ``Cache``, behind k and v, and of ``New``.
+_OF_CACHE = ("cache_seqlens", "block_table", "cache_batch_idx", "cache_leftpad")
+_OF_NEW = ("k_new", "v_new", "rotary_cos", "rotary_sin", "rotary_interleaved")
 
 
 def call_decode_operator(
@@ -40,11 +43,9 @@ def call_decode_operator(
     q, cache, new, out = call.q, call.cache, call.new, call.out
     check_rows(q, cache)
     left, right = checked_window(asked.window_size)
-    keywords = {
+    keywords: dict[str, Any] = {
+        **dict(zip(_OF_CACHE, cache[2:], strict=True)),
         "cache_seqlens": lengths_in_a_tensor(cache.seqlens, q),
-        "block_table": cache.block_table,
-        "cache_batch_idx": cache.batch_idx,
-        "cache_leftpad": cache.leftpad,
         "alibi_slopes": call.alibi_slopes,
         "sinks": call.sinks,
         "causal": asked.causal,
@@ -59,13 +60,7 @@ def call_decode_operator(
     name = "decode"
     if new is not None:
         name += "_append"
-        keywords |= {
-            "k_new": new.k,
-            "v_new": new.v,
-            "rotary_cos": new.rotary_cos,
-            "rotary_sin": new.rotary_sin,
-            "rotary_interleaved": new.interleaved,
-        }
+        keywords |= zip(_OF_NEW, new, strict=True)
     name, written = (name, ()) if out is None else (f"{name}_out", (out,))
     # By its place: of a keyword of that name torch.compile takes what is contiguous alone.
     o, lse = getattr(torch.ops.flashsmith, name)(q, cache.k, cache.v, *written, **keywords)
@@ -77,34 +72,18 @@ def _decode(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     out: torch.Tensor | None = None,
-    *,
-    cache_seqlens: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    cache_batch_idx: torch.Tensor | None = None,
-    cache_leftpad: torch.Tensor | None = None,
-    alibi_slopes: torch.Tensor | None = None,
-    sinks: torch.Tensor | None = None,
-    causal: bool = False,
-    window_left: int = -1,
-    window_right: int = -1,
-    softcap: float = 0.0,
-    softmax_scale: float | None = None,
-    splits: int = 0,
-    config: str | None = None,
-    return_lse: bool = False,
-    k_new: torch.Tensor | None = None,
-    v_new: torch.Tensor | None = None,
-    rotary_cos: torch.Tensor | None = None,
-    rotary_sin: torch.Tensor | None = None,
-    rotary_interleaved: bool = True,
+    **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the operators compute."""
-    new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
-    cache = Cache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad)
-    cfg = None if config is None else parsed_config(config)
-    asked = Asked(cfg, causal, (window_left, window_right), softcap, splits)
-    call = Call(q, cache, new, out, return_lse, alibi_slopes, sinks)
-    o, lse, _ = run(asked, call, softmax_scale, False)
+    given: dict[str, Any] = _DEFAULTS | keywords
+    new = New.of(*(given[name] for name in _OF_NEW))
+    cache = Cache(k_cache, v_cache, *(given[name] for name in _OF_CACHE))
+    cfg = None if given["config"] is None else parsed_config(given["config"])
+    window = given["window_left"], given["window_right"]
+    asked = Asked(cfg, given["causal"], window, given["softcap"], given["splits"])
+    weights = given["alibi_slopes"], given["sinks"]
+    call = Call(q, cache, new, out, given["return_lse"], *weights)
+    o, lse, _ = run(asked, call, given["softmax_scale"], False)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse
 
 
@@ -135,3 +114,7 @@ for _appends, _has_out in product((False, True), repeat=2):
     for _key in ("CUDA", "CPU"):
         _library.impl(_name, _decode, _key)
     torch.library.register_fake(f"flashsmith::{_name}", _fake_decode, lib=_library)
+_SCHEMA = torch.ops.flashsmith.decode_append.default._schema
+_DEFAULTS: dict[str, Any] = {
+    each.name: each.default_value for each in _SCHEMA.arguments if each.kwarg_only
+}
