@@ -122,6 +122,8 @@ def test_entries_padding_and_a_configuration_arrive() -> None:
     call = compiled(lambda cfg, q: flashsmith.decode(cfg, q, k, v, **given))
     expected = flashsmith.decode(cfg, asked.q, k, v, **given)
     assert torch.equal(call(cfg, asked.q), expected)
+    by_name, _ = OPERATORS.decode(asked.q, k, v, **given, config=str(cfg))
+    assert torch.equal(by_name, expected)
 
 
 def test_what_appends_nothing_writes_to_no_cache() -> None:
