@@ -15,6 +15,7 @@ from flashsmith.integrations.arguments import (
     with_dense_rows,
 )
 from flashsmith.integrations.heads import attend_any_head
+from flashsmith.integrations.pages import attend_pages
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
 from flashsmith.ops.dropout import dropout_keywords
@@ -85,6 +86,7 @@ def forward(
     softcap: float,
     with_lse: bool,
     sinks: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and the log-sum-exp; of the latter anything where it is not asked for.
@@ -92,14 +94,17 @@ def forward(
     As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
     none, and a window's sides may still be in a tensor.
     """
+    attend: Any = attend_any_head
+    if block_table is not None:
+        attend, keywords["block_table"] = attend_pages, block_table
     try:
-        if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        if block_table is None and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
             q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
         window_size = _sides(window_size)
         sinks = float32("sinks", sinks)
-        result = attend_any_head(
+        result = attend(
             q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
             **keywords,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -81,17 +81,8 @@ class Cache(NamedTuple):
         for pad, length in zip(pads, lengths, strict=False):
             if pad > length:
                 raise ValueError(f"cache_leftpad has {pad}, but the request has {length} rows")
-        if self.block_table is None:
-            return
-        n_pages, page_size = self.k.shape[:2]
-        for request, length in enumerate(lengths):
-            n_used = -(-length // page_size) if page_size else 0
-            for page in self.block_table[request, :n_used].tolist():
-                if not 0 <= page < n_pages:
-                    raise ValueError(
-                        f"block_table has page {page} for request {request}; expected 0 to "
-                        f"{n_pages - 1}, the pages of k_cache"
-                    )
+        if self.block_table is not None:
+            check_pages("k_cache", self.k, self.block_table, lengths)
 
 
 class New(NamedTuple):
@@ -155,6 +146,25 @@ class New(NamedTuple):
             interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
         return q if turned is None else turned
+
+
+def check_pages(
+    name: str, pages: torch.Tensor, block_table: torch.Tensor, lengths: Sequence[int]
+) -> None:
+    """Raises ValueError for pages of so many keys that are nowhere; reads the table.
+
+    Args:
+        name: Of ``pages``, (n_pages, page_size, ...).
+    """
+    n_pages, page_size = pages.shape[:2]
+    for request, length in enumerate(lengths):
+        n_used = -(-length // page_size) if page_size else 0
+        for page in block_table[request, :n_used].tolist():
+            if not 0 <= page < n_pages:
+                raise ValueError(
+                    f"block_table has page {page} for request {request}; expected 0 to "
+                    f"{n_pages - 1}, the pages of {name}"
+                )
 
 
 def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> None:

@@ -1,0 +1,227 @@
+"""Packed queries over keys and values that lie in pages of a cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.compiler import is_compiling
+
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
+from flashsmith.integrations.heads import attend_any_head
+from flashsmith.ops.cache import check_pages
+from flashsmith.ops.checks import check_tensors, refuse_gradients
+from flashsmith.ops.decode import decode
+from flashsmith.ops.semantics import check_lengths, may_look_at
+
+# Of queries and the heads that share keys. ``decode`` reads keys once for every 16 rows, all but the
+# first time from L2; a copy of them passes through memory three times.
+_MOST_ROWS_TO_DECODE = 64
+_ELEMENTS = 8  # strides are multiples of it, where keys are not copied
+
+_Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+
+
+class _Pages(NamedTuple):
+    """k, v: (n_pages, page_size, n_heads_kv, d_head); table: (batch, pages); lengths: (batch,)."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    table: torch.Tensor
+    lengths: torch.Tensor
+
+    def gathered(self, max_seqlen_k: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """k and v of each request in a row, (batch, rows, n_heads_kv, d_head): copies of the pages
+        that the table names, as many of each request as the longest may have."""
+        batch, n_listed = self.table.shape
+        n_pages, page_size = self.k.shape[:2]
+        if max_seqlen_k is not None:
+            n_listed = min(n_listed, -(-max_seqlen_k // page_size))
+        pages = self.table[:, :n_listed].clamp(0, n_pages - 1).flatten()
+        rows = batch, n_listed * page_size
+        k, v = (t.index_select(0, pages).view(*rows, *t.shape[2:]) for t in (self.k, self.v))
+        return k, v
+
+    def are_read_in_place(self, d_head: int) -> bool:
+        """Whether ``decode`` takes them as they lie."""
+        sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
+        offsets = self.k.storage_offset(), self.v.storage_offset()
+        dense = self.k.stride(-1) == self.v.stride(-1) == 1
+        return dense and not any(size % _ELEMENTS for size in (*sizes, *offsets))
+
+
+def attend_pages(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    block_table: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    max_seqlen_k: int | None = None,
+    splits: int = 0,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+    return_lse: bool = False,
+    dropout_p: float = 0.0,
+    rng_state: torch.Tensor | None = None,
+    deterministic: bool = False,
+    **semantics: Any,
+) -> _Result:
+    """``attention`` of packed queries over pages. Not differentiable.
+
+    Where no request has many queries, ``decode`` reads the pages. Otherwise those that the table
+    lists for the longest request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to
+    pages. Lengths and pages are read on the device in both cases, so that a CUDA graph replays with
+    others; pages outside of the cache are never followed.
+
+    Args:
+        q: (total_q, n_heads, d_head).
+        k, v: (n_pages, page_size, n_heads_kv, d_head), with any strides.
+        block_table: int32 (batch, pages): the pages of each request; beyond its keys anything.
+        cu_seqlens_q: int32 (batch + 1,).
+        cu_seqlens_k: int32 (batch + 1,): request b has as many keys as element b is less than the
+            next; they say nothing of where keys lie.
+        seqused_k: int32 (batch,): how many keys each request has, in place of cu_seqlens_k.
+        max_seqlen_q, max_seqlen_k: No request has more.
+        splits: Of ``decode``.
+        semantics: softmax_scale, causal, window_size, softcap, alibi_slopes and sinks of
+            ``attention``.
+
+    Raises:
+        NotImplementedError: A tensor requires a gradient, or dropout is asked for.
+        TypeError, ValueError: As ``attention`` and ``decode``; page numbers and lengths are looked
+            at on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
+    """
+    if dropout_p:
+        raise NotImplementedError(
+            f"dropout_p is {dropout_p} with block_table; pages are for inference: pass 0.0"
+        )
+    if torch.is_grad_enabled():
+        refuse_gradients(q=q, k=k, v=v, sinks=semantics.get("sinks"))
+    pages = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    assert cu_seqlens_q is not None
+    if not is_compiling() and may_look_at(q):
+        check_lengths("q", 1, q.shape[0], cu_seqlens_q, None, max_seqlen_q)
+        name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
+        _look(name, pages, max_seqlen_k)
+    q = with_dense_rows(q)
+    if config is None and _are_few(q, pages, max_seqlen_q):
+        assert max_seqlen_q is not None
+        return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
+    k, v = pages.gathered(max_seqlen_k)
+    return attend_any_head(
+        q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,
+        out=out, config=config, return_lse=return_lse, **semantics,
+    )  # fmt: skip
+
+
+def _checked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    seqused_k: torch.Tensor | None,
+) -> _Pages:
+    check_dimensions(("total_q", "n_heads", "d_head"), q=q)
+    check_dimensions(("n_pages", "page_size", "n_heads_kv", "d_head"), k=k, v=v)
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; pages are alike but for "
+            "the last dimension"
+        )
+    if not k.shape[0] or not k.shape[1]:
+        raise ValueError(f"k has shape {tuple(k.shape)}; expected at least a page of a row")
+    if cu_seqlens_q is None:
+        raise ValueError("cu_seqlens_q is None; block_table needs packed queries")
+    lengths = seqused_k
+    if seqused_k is None:
+        if cu_seqlens_k is None:
+            raise ValueError("seqused_k and cu_seqlens_k are None; one says how many keys there are")
+        _check_numbers("cu_seqlens_k", cu_seqlens_k, q, cu_seqlens_q.shape)
+        lengths = cu_seqlens_k.diff()
+    batch = cu_seqlens_q.numel() - 1
+    _check_numbers("block_table", block_table, q, (batch, block_table.shape[-1]))
+    assert lengths is not None
+    _check_numbers("seqused_k", lengths, q, (batch,))
+    return _Pages(k, v, block_table, lengths)
+
+
+def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, shape: tuple[int, ...]) -> None:
+    check_tensors(**{name: t})
+    if t.dtype != torch.int32:
+        raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.int32")
+    if t.shape != shape:
+        raise ValueError(
+            f"{name} has shape {tuple(t.shape)}; expected {tuple(shape)}, by cu_seqlens_q"
+        )
+    if t.device != q.device:
+        raise ValueError(f"{name} is on {t.device}, but q is on {q.device}; they need the same")
+
+
+def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
+    """Raises ValueError for lengths and pages that would be cut off."""
+    rows = pages.table.shape[1] * pages.k.shape[1]
+    lengths = pages.lengths.tolist()
+    for request, length in enumerate(lengths):
+        if not 0 <= length <= rows:
+            raise ValueError(
+                f"{name} has {length} keys for request {request}; expected 0 to {rows}, the rows "
+                "of its pages in block_table"
+            )
+    check_lengths("k", len(lengths), rows, None, pages.lengths, max_seqlen_k)
+    check_pages("k", pages.k, pages.table, lengths)
+
+
+def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None) -> bool:
+    """Whether ``decode`` is for them; all that decides is known on the host."""
+    if is_compiling() or not max_seqlen_q or not q.numel():
+        return False
+    shared_by = q.shape[1] // max(pages.k.shape[2], 1)
+    few = max_seqlen_q * shared_by <= _MOST_ROWS_TO_DECODE
+    return few and pages.are_read_in_place(q.shape[-1])
+
+
+def _decoded(
+    q: torch.Tensor,
+    pages: _Pages,
+    cu_seqlens_q: torch.Tensor,
+    n: int,
+    splits: int,
+    out: torch.Tensor | None,
+    return_lse: bool,
+    semantics: dict[str, Any],
+) -> _Result:
+    """``decode`` has equal numbers of queries: each request's last ``n`` rows, whose diagonals are
+    right for all that are its own, whatever stands before them."""
+    batch, ends = cu_seqlens_q.numel() - 1, cu_seqlens_q[1:]
+    rows = ends[:, None] + torch.arange(-n, 0, dtype=torch.int32, device=q.device)
+    last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten()).unflatten(0, (batch, n))
+    o, lse = decode(  # type: ignore[misc]
+        None, last, pages.k, pages.v, cache_seqlens=pages.lengths, block_table=pages.table,
+        splits=splits, return_lse=True, **semantics,
+    )  # fmt: skip
+    row = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    request = torch.searchsorted(ends, row, right=True, out_int32=True).clamp_(max=batch - 1)
+    slot = (row - ends.index_select(0, request) + n).clamp_(0, n - 1)
+    place = request * n + slot
+    o = o.flatten(0, 1).index_select(0, place)
+    if out is not None:
+        _check_out(out, o)
+        is_own = (row >= cu_seqlens_q[0]) & (row < cu_seqlens_q[-1])
+        o = out.copy_(torch.where(is_own[:, None, None], o, out))
+    return (o, lse.transpose(0, 1).flatten(1).index_select(1, place)) if return_lse else o
+
+
+def _check_out(out: torch.Tensor, o: torch.Tensor) -> None:
+    check_tensors(out=out)
+    if out.shape != o.shape or out.dtype != o.dtype or out.device != o.device:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)}, {out.dtype}, on {out.device}; expected "
+            f"{tuple(o.shape)}, {o.dtype}, on {o.device}"
+        )
