@@ -57,6 +57,14 @@ def test_a_sequence_longer_than_the_longest_is_refused() -> None:
         given.attend(lengths=(2, 70))
 
 
+@pytest.mark.parametrize("side", ["q", "k"])
+@pytest.mark.parametrize("most", [-1, 2.0])
+def test_longest_lengths_that_are_none_are_refused(side: str, most: float) -> None:
+    lengths = (most, 70) if side == "q" else (4, most)
+    with pytest.raises(ValueError, match=f"max_seqlen_{side} is {most}; expected an int from 0 on"):
+        paged(FEW).attend(lengths=lengths)
+
+
 @pytest.mark.parametrize("shape", [(10, 4, D_HEAD), (9, 4, D_HEAD)])
 def test_out_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
     given = paged(FEW)

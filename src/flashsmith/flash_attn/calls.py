@@ -86,7 +86,6 @@ def forward(
     softcap: float,
     with_lse: bool,
     sinks: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and the log-sum-exp; of the latter anything where it is not asked for.
@@ -94,11 +93,10 @@ def forward(
     As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
     none, and a window's sides may still be in a tensor.
     """
-    attend: Any = attend_any_head
-    if block_table is not None:
-        attend, keywords["block_table"] = attend_pages, block_table
+    is_paged = "block_table" in keywords
+    attend: Any = attend_pages if is_paged else attend_any_head
     try:
-        if block_table is None and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        if not is_paged and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
             q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
@@ -164,6 +162,11 @@ def packing(
         "max_seqlen_q": _number(max_seqlen_q),
         "max_seqlen_k": _number(max_seqlen_k),
     }
+
+
+def paging(block_table: torch.Tensor | None, splits: int = 0) -> dict[str, Any]:
+    """The keywords of keys in pages; none where they are not."""
+    return {} if block_table is None else {"block_table": block_table, "splits": splits}
 
 
 def unpacked(

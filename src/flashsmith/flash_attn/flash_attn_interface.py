@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.flash_attn.calls import Result, Window, call, packing, unpacked
+from flashsmith.flash_attn.calls import Result, Window, call, packing, paging, unpacked
 from flashsmith.flash_attn.kvcache import flash_attn_with_kvcache
 from flashsmith.flash_attn.low_level import (
     _flash_attn_backward,
@@ -178,8 +178,8 @@ def flash_attn_varlen_func(
         q, k, v, dropout_p, deterministic, return_attn_probs,
         **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, block_table=block_table, sinks=sinks,
-        return_lse=return_lse, out=out, config=config,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        **paging(block_table),
     )  # fmt: skip
 
 

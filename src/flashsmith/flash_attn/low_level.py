@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.flash_attn.calls import backward, dropout, forward, packing, probabilities
+from flashsmith.flash_attn.calls import backward, dropout, forward, packing, paging, probabilities
 from flashsmith.flash_attn.probabilities import no_weights
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -80,7 +80,6 @@ def _flash_attn_varlen_forward(
     """
     if leftpad_k is not None:
         raise NotImplementedError("leftpad_k is given; only None is supported yet")
-    paged = {} if block_table is None else {"block_table": block_table, "splits": num_splits}
     if num_splits not in (0, 1):
         raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
     return _forward(
@@ -88,7 +87,7 @@ def _flash_attn_varlen_forward(
         **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes, seqused_k=seqused_k, **paged,
+        alibi_slopes=alibi_slopes, seqused_k=seqused_k, **paging(block_table, num_splits),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.cache import check_pages
 from flashsmith.ops.checks import check_tensors, refuse_gradients
 from flashsmith.ops.decode import decode
-from flashsmith.ops.semantics import check_lengths, may_look_at
+from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
 
 # Of queries and the heads that share keys. ``decode`` reads keys once for every 16 rows, from L2
 # but for the first time; copied keys pass through memory three times.
@@ -57,7 +57,7 @@ def attend_pages(
     v: torch.Tensor,
     *,
     block_table: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
     max_seqlen_q: int | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
@@ -102,7 +102,9 @@ def attend_pages(
         )
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, sinks=semantics.get("sinks"))
+    check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
     pages = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    assert cu_seqlens_q is not None
     if not is_compiling() and may_look_at(q):
         check_lengths("q", 1, q.shape[0], cu_seqlens_q, None, max_seqlen_q)
         name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
@@ -123,7 +125,7 @@ def _checked(
     k: torch.Tensor,
     v: torch.Tensor,
     block_table: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     seqused_k: torch.Tensor | None,
 ) -> _Pages:
@@ -137,6 +139,7 @@ def _checked(
         )
     batch = block_table.shape[0]
     _check_numbers(q, cu_seqlens_q=cu_seqlens_q, block_table=block_table)
+    assert cu_seqlens_q is not None
     _check_size("cu_seqlens_q", cu_seqlens_q, batch + 1)
     if seqused_k is None:
         _check_numbers(q, cu_seqlens_k=cu_seqlens_k)

@@ -187,14 +187,17 @@ def checked_cap(softcap: Any) -> float:
 
 def _check_lengths(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> None:
     """What the device alone knows is looked at where that costs nothing, or if it is asked for."""
-    for name in ("max_seqlen_q", "max_seqlen_k"):
-        value = getattr(given, name)
-        if value is not None and (type(value) is not int or value < 0):
-            raise ValueError(f"{name} is {value!r}; expected an int from 0 on, or None")
+    check_longest(max_seqlen_q=given.max_seqlen_q, max_seqlen_k=given.max_seqlen_k)
     for side, tensor in (("q", q), ("k", k)):
         places, used = getattr(given, f"cu_seqlens_{side}"), getattr(given, f"seqused_{side}")
         batch, rows = tensor.shape[:2]
         check_lengths(side, batch, rows, places, used, getattr(given, f"max_seqlen_{side}"))
+
+
+def check_longest(**lengths: int | None) -> None:
+    for name, value in lengths.items():
+        if value is not None and (type(value) is not int or value < 0):
+            raise ValueError(f"{name} is {value!r}; expected an int from 0 on, or None")
 
 
 def check_lengths(
@@ -217,10 +220,10 @@ def check_lengths(
         lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
     if used is not None:
         lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
-    _check_longest(side, most, lengths)
+    _check_none_longer(side, most, lengths)
 
 
-def _check_longest(side: str, most: int | None, lengths: list[int] | None) -> None:
+def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -> None:
     """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
     if most is None or lengths is None:
         return
