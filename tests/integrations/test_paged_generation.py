@@ -29,7 +29,7 @@ calls = collections.Counter()
 def recorded(name, function):
     def call(*arguments, **keywords):
         calls[name] += 1
-        if name == {name!r} and calls[name] > 9:
+        if name == {name!r} and calls[name] > 4:
             {change}
         return function(*arguments, **keywords)
     call.__signature__ = __import__("inspect").signature(function)
@@ -69,7 +69,7 @@ def test_tokens_are_those_of_eager_attention_in_float32() -> None:
 
 
 def test_requests_that_fork_share_pages_and_go_their_own_ways() -> None:
-    status, printed = run(*SMALL, "--sample", "--copies=3")
+    status, printed = run(*SMALL, "--steps=10", "--sample", "--copies=3")
     assert status == 0 and printed.splitlines()[-2] == "right", printed
 
 
@@ -82,7 +82,7 @@ def test_requests_that_fork_share_pages_and_go_their_own_ways() -> None:
     ids=["a lost key", "keys ahead"],
 )
 def test_what_is_wrong_is_noticed(name: str, change: str) -> None:
-    status, printed = run(*SMALL, name=name, change=change)
+    status, printed = run(*SMALL, "--steps=6", name=name, change=change)
     assert status == 1 and "WRONG" in printed, printed
 
 
