@@ -187,6 +187,35 @@ def test_a_page_or_entry_that_is_nowhere_is_never_written(page: int) -> None:
     assert torch.equal(k.nan_to_num(), asked.k.nan_to_num())
 
 
+def in_one_tensor(placed: Placed) -> Placed:
+    """Pages of K and V in turn, each the view of all from its first on: page 2 i of K is page
+    2 i - 1 of V."""
+    pages = torch.stack([placed.k, placed.v], 1).flatten(0, 1)
+    assert placed.block_table is not None
+    return replace(placed, k=pages[:-1], v=pages[1:], block_table=placed.block_table * 2)
+
+
+def test_pages_of_keys_and_values_may_be_those_of_one_tensor() -> None:
+    asked = requests(PLAIN, (3, 17, 66), n_q=2)
+    old, k_new, v_new = before(asked)
+    placed = in_one_tensor(with_room(old, 8))
+    found = decode(asked.q, placed, k_new=k_new, v_new=v_new, causal=True, return_lse=True)
+    assert_near_truth(found, asked, Semantics(causal=True))
+
+
+def test_what_overlaps_without_pages_is_refused() -> None:
+    asked = requests(PLAIN, (3, 17))
+    old, k_new, v_new = before(asked)
+    placed = in_one_tensor(with_room(old, 8))
+    for cache, name in ((placed.k, "k_cache"), (placed.v, "v_cache")):
+        new = cache.as_strided(k_new.shape, k_new.stride(), cache.storage_offset())
+        with pytest.raises(ValueError, match=f"{name} shares memory with"):
+            decode(asked.q, placed, k_new=new, v_new=v_new)
+    entries = Placed(asked.k, asked.k, old.seqlens)
+    with pytest.raises(ValueError, match="v_cache shares memory with k_cache"):
+        decode(asked.q, entries, k_new=k_new, v_new=v_new)
+
+
 def test_no_new_keys_are_none() -> None:
     asked = requests(PLAIN, (20, 18))
     none = asked.k[:, :0]

@@ -6,8 +6,6 @@ Signatures, layouts, results and gradients are FlashAttention's. A program that 
 ``flash_attn`` itself runs unchanged after ``flashsmith.install_as_flash_attn()``, or as
 
     python -m flashsmith.flash_attn program.py arguments
-
-What is not there yet raises NotImplementedError: pages of packed sequences.
 """
 
 from flashsmith.flash_attn.flash_attn_interface import (

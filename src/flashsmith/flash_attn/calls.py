@@ -15,6 +15,7 @@ from flashsmith.integrations.arguments import (
     with_dense_rows,
 )
 from flashsmith.integrations.heads import attend_any_head
+from flashsmith.integrations.pages import attend_pages
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
 from flashsmith.ops.dropout import dropout_keywords
@@ -92,14 +93,16 @@ def forward(
     As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
     none, and a window's sides may still be in a tensor.
     """
+    is_paged = "block_table" in keywords
+    attend: Any = attend_pages if is_paged else attend_any_head
     try:
-        if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        if not is_paged and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
             q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
         window_size = _sides(window_size)
         sinks = float32("sinks", sinks)
-        result = attend_any_head(
+        result = attend(
             q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
             **keywords,
         )  # fmt: skip
@@ -159,6 +162,11 @@ def packing(
         "max_seqlen_q": _number(max_seqlen_q),
         "max_seqlen_k": _number(max_seqlen_k),
     }
+
+
+def paging(block_table: torch.Tensor | None, splits: int = 0) -> dict[str, Any]:
+    """The keywords of keys in pages; none where they are not."""
+    return {} if block_table is None else {"block_table": block_table, "splits": splits}
 
 
 def unpacked(

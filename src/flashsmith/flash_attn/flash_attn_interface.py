@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.flash_attn.calls import Result, Window, call, packing, unpacked
+from flashsmith.flash_attn.calls import Result, Window, call, packing, paging, unpacked
 from flashsmith.flash_attn.kvcache import flash_attn_with_kvcache
 from flashsmith.flash_attn.low_level import (
     _flash_attn_backward,
@@ -162,25 +162,24 @@ def flash_attn_varlen_func(
 
     Args:
         q: (total_q, nheads, headdim).
-        k, v: (total_k, nheads_k, headdim).
-        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): sequence b lies from element b to the next.
+        k, v: (total_k, nheads_k, headdim); with ``block_table`` (num_blocks, page_block_size,
+            nheads_k, headdim), of any page_block_size, and not differentiable.
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): sequence b lies from element b to the next;
+            with ``block_table`` the latter say alone how many keys each has.
         max_seqlen_q, max_seqlen_k: No sequence is longer.
-        block_table: None.
+        block_table: int32 (batch, max_num_blocks_per_seq): the pages of each sequence. They are
+            read where they lie if max_seqlen_q is small, and copied otherwise (docs/decode.md).
 
     Returns:
         out, (total_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse, S_dmask):
         float32 (nheads, total_q), and an empty tensor.
     """
-    if block_table is not None:
-        raise NotImplementedError(
-            "block_table is given; paged keys and values are not supported yet: pass k and v "
-            "packed, and None"
-        )
     return call(
         q, k, v, dropout_p, deterministic, return_attn_probs,
         **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
         alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        **paging(block_table),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.flash_attn.calls import backward, dropout, forward, packing, probabilities
+from flashsmith.flash_attn.calls import backward, dropout, forward, packing, paging, probabilities
 from flashsmith.flash_attn.probabilities import no_weights
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -73,10 +73,13 @@ def _flash_attn_varlen_forward(
     zero_tensors: bool = False,
     num_splits: int = 0,
 ) -> _Forward:
-    """As ``_flash_attn_forward``. Rows of out that no query has are 0, as ``zero_tensors`` asks."""
-    for name, value in (("block_table", block_table), ("leftpad_k", leftpad_k)):
-        if value is not None:
-            raise NotImplementedError(f"{name} is given; only None is supported yet")
+    """As ``_flash_attn_forward``. Rows of out that no query has are 0, as ``zero_tensors`` asks.
+
+    With ``block_table`` k and v are pages, and ``seqused_k`` or cu_seqlens_k say how many keys
+    there are.
+    """
+    if leftpad_k is not None:
+        raise NotImplementedError("leftpad_k is given; only None is supported yet")
     if num_splits not in (0, 1):
         raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
     return _forward(
@@ -84,7 +87,7 @@ def _flash_attn_varlen_forward(
         **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes, seqused_k=seqused_k,
+        alibi_slopes=alibi_slopes, seqused_k=seqused_k, **paging(block_table, num_splits),
     )  # fmt: skip
 
 

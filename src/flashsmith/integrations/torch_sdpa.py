@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flashsmith.errors import FlashsmithError
+from flashsmith.integrations.pages import attend_pages
 from flashsmith.ops.attention import attention
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import needs_gradient
@@ -221,8 +222,6 @@ def _options(
     block_table: torch.Tensor | None = None,
     num_splits: int | None = None,
 ) -> dict[str, Any]:
-    if block_table is not None:
-        raise NotImplementedError("block_table is given; paged keys are not supported yet")
     if num_splits not in (None, 0, 1):
         raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
     window = (-1 if side is None else side for side in (window_size_left, window_size_right))
@@ -231,6 +230,7 @@ def _options(
         "window_size": tuple(window),
         "seqused_k": seqused_k,
         "alibi_slopes": alibi_slopes,
+        **({} if block_table is None else {"block_table": block_table, "splits": num_splits or 0}),
     }
 
 
@@ -251,7 +251,7 @@ def _refuse(return_debug_mask: bool) -> None:
 
 def _refuse_unknown_to_backward(**options: Any) -> None:
     """Raises for what torch does not tell its operator of gradients."""
-    for name in ("alibi_slopes", "seqused_k"):
+    for name in ("alibi_slopes", "seqused_k", "block_table"):
         if options.get(name) is not None:
             raise NotImplementedError(
                 f"{name} is given and a gradient is needed; torch's operator computes none with "
@@ -262,7 +262,8 @@ def _refuse_unknown_to_backward(**options: Any) -> None:
 @torch.no_grad()
 def _attend(*tensors: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's operators have their gradients from others."""
-    result = attention(*tensors, return_lse=True, **keywords)
+    attend: Any = attend_pages if "block_table" in keywords else attention
+    result = attend(*tensors, return_lse=True, **keywords)
     assert isinstance(result, tuple)
     return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -78,24 +78,14 @@ class Cache(NamedTuple):
         _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
         given = _numbers("cache_leftpad", self.leftpad, self.rows, "the rows of a request")
         pads = given or [0] * len(lengths)
-        for request, (pad, length) in enumerate(zip(pads, lengths, strict=True)):
+        spans = []
+        for pad, length in zip(pads, lengths, strict=True):
             if pad > length:
                 raise ValueError(f"cache_leftpad has {pad}, but the request has {length} rows")
             first = pad if window_left < 0 else max(pad, length - q.shape[1] - window_left)
-            self._look_at_pages(request, min(first, length - n_new), length)
-
-    def _look_at_pages(self, request: int, first: int, length: int) -> None:
-        """Those of rows from the first to before the length."""
-        if self.block_table is None or first == length:
-            return
-        n_pages, page_size = self.k.shape[:2]
-        used = slice(first // page_size, -(-length // page_size))
-        for page in self.block_table[request, used].tolist():
-            if not 0 <= page < n_pages:
-                raise ValueError(
-                    f"block_table has page {page} for request {request}; expected 0 to "
-                    f"{n_pages - 1}, the pages of k_cache"
-                )
+            spans.append((min(first, length - n_new), length))
+        if self.block_table is not None:
+            check_pages("k_cache", self.k, self.block_table, spans)
 
 
 class New(NamedTuple):
@@ -159,6 +149,27 @@ class New(NamedTuple):
             interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
         return q if turned is None else turned
+
+
+def check_pages(
+    name: str, pages: torch.Tensor, block_table: torch.Tensor, spans: Sequence[tuple[int, int]]
+) -> None:
+    """Raises ValueError for pages of rows in use that are nowhere; reads the table.
+
+    Args:
+        name: Of ``pages``, (n_pages, page_size, ...).
+        spans: Each request's first row in use, and that behind its last.
+    """
+    n_pages, page_size = pages.shape[:2]
+    for request, (first, end) in enumerate(spans):
+        if first == end:
+            continue
+        for page in block_table[request, first // page_size : -(-end // page_size)].tolist():
+            if not 0 <= page < n_pages:
+                raise ValueError(
+                    f"block_table has page {page} for request {request}; expected 0 to "
+                    f"{n_pages - 1}, the pages of {name}"
+                )
 
 
 def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> None:

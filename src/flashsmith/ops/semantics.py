@@ -187,22 +187,43 @@ def checked_cap(softcap: Any) -> float:
 
 def _check_lengths(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> None:
     """What the device alone knows is looked at where that costs nothing, or if it is asked for."""
-    for name in ("max_seqlen_q", "max_seqlen_k"):
-        value = getattr(given, name)
+    check_longest(max_seqlen_q=given.max_seqlen_q, max_seqlen_k=given.max_seqlen_k)
+    for side, tensor in (("q", q), ("k", k)):
+        places, used = getattr(given, f"cu_seqlens_{side}"), getattr(given, f"seqused_{side}")
+        batch, rows = tensor.shape[:2]
+        check_lengths(side, batch, rows, places, used, getattr(given, f"max_seqlen_{side}"))
+
+
+def check_longest(**lengths: int | None) -> None:
+    for name, value in lengths.items():
         if value is not None and (type(value) is not int or value < 0):
             raise ValueError(f"{name} is {value!r}; expected an int from 0 on, or None")
-    for side, tensor in (("q", q), ("k", k)):
-        batch, rows = tensor.shape[:2]
-        places, used = getattr(given, f"cu_seqlens_{side}"), getattr(given, f"seqused_{side}")
-        lengths: list[int] | None = [rows] * batch  # None: they are not to be looked at
-        if places is not None:
-            lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
-        if used is not None:
-            lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
-        _check_longest(side, getattr(given, f"max_seqlen_{side}"), lengths)
 
 
-def _check_longest(side: str, most: int | None, lengths: list[int] | None) -> None:
+def check_lengths(
+    side: str,
+    batch: int,
+    rows: int,
+    places: torch.Tensor | None,
+    used: torch.Tensor | None,
+    most: int | None,
+) -> None:
+    """Raises ValueError for lengths of sequences that kernels cut off.
+
+    Args:
+        side: "q" or "k".
+        batch, rows: Of the side's tensor; of packed ones 1 and the total.
+        places, used, most: cu_seqlens, seqused and max_seqlen of the side.
+    """
+    lengths: list[int] | None = [rows] * batch  # None: they are not to be looked at
+    if places is not None:
+        lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
+    if used is not None:
+        lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
+    _check_none_longer(side, most, lengths)
+
+
+def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -> None:
     """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
     if most is None or lengths is None:
         return

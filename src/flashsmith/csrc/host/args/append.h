@@ -58,7 +58,16 @@ class AppendTensors {
 
   Tensors all() const { return {kAppendArguments, given_}; }
 
+  AppendTensors without_k_cache() const { return without(2); }
+  AppendTensors without_v_cache() const { return without(3); }
+
  private:
+  AppendTensors without(size_t i) const {
+    Given others = given_;
+    others[i] = nullptr;
+    return AppendTensors(others);
+  }
+
   Given given_;
 };
 

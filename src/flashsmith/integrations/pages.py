@@ -1,0 +1,229 @@
+"""Packed queries over keys and values that lie in pages of a cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.compiler import is_compiling
+
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
+from flashsmith.integrations.heads import attend_any_head
+from flashsmith.ops.cache import check_pages
+from flashsmith.ops.checks import check_tensors, refuse_gradients
+from flashsmith.ops.decode import decode
+from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
+
+# Of queries and the heads that share keys. ``decode`` reads keys once for every 16 rows, from L2
+# but for the first time; copied keys pass through memory three times.
+_MOST_ROWS_TO_DECODE = 64
+_ELEMENTS = 8  # strides are multiples of it, where keys are not copied
+
+_Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+
+
+class _Pages(NamedTuple):
+    """k, v: (n_pages, page_size, n_heads_kv, d_head); table: (batch, pages); lengths: (batch,)."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    table: torch.Tensor
+    lengths: torch.Tensor
+
+    def gathered(self, max_seqlen_k: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """k and v of each request in a row, (batch, rows, n_heads_kv, d_head): copies of the pages
+        that the table names, as many of each request as the longest may have."""
+        batch, n_listed = self.table.shape
+        n_pages, page_size = self.k.shape[:2]
+        if max_seqlen_k is not None:
+            n_listed = min(n_listed, -(-max_seqlen_k // page_size))
+        pages = self.table[:, :n_listed].clamp(0, n_pages - 1).flatten()
+        rows = batch, n_listed * page_size
+        k, v = (t.index_select(0, pages).view(*rows, *t.shape[2:]) for t in (self.k, self.v))
+        return k, v
+
+    def are_read_in_place(self, d_head: int) -> bool:
+        """Whether ``decode`` takes them as they lie."""
+        sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
+        offsets = self.k.storage_offset(), self.v.storage_offset()
+        dense = self.k.stride(-1) == self.v.stride(-1) == 1
+        return dense and not any(size % _ELEMENTS for size in (*sizes, *offsets))
+
+
+def attend_pages(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    block_table: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    max_seqlen_k: int | None = None,
+    splits: int = 0,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+    return_lse: bool = False,
+    dropout_p: float = 0.0,
+    rng_state: torch.Tensor | None = None,
+    deterministic: bool = False,
+    **semantics: Any,
+) -> _Result:
+    """``attention`` of packed queries over pages. Not differentiable.
+
+    Where no request has many queries, ``decode`` reads the pages. Otherwise those that the table
+    lists for the longest request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to
+    pages. Lengths and pages are read on the device in both cases, so that a CUDA graph replays with
+    others; pages outside of the cache are never followed.
+
+    Args:
+        q: (total_q, n_heads, d_head).
+        k, v: (n_pages, page_size, n_heads_kv, d_head), with any strides.
+        block_table: int32 (batch, pages): the pages of each request; beyond its keys anything.
+        cu_seqlens_q: int32 (batch + 1,).
+        cu_seqlens_k: int32 (batch + 1,): request b has as many keys as element b is less than the
+            next; they say nothing of where keys lie.
+        seqused_k: int32 (batch,): how many keys each request has, in place of cu_seqlens_k.
+        max_seqlen_q, max_seqlen_k: No request has more.
+        splits: Of ``decode``.
+        semantics: softmax_scale, causal, window_size, softcap, alibi_slopes and sinks of
+            ``attention``.
+
+    Raises:
+        NotImplementedError: A tensor requires a gradient, or dropout is asked for.
+        TypeError, ValueError: As ``attention`` and ``decode``; page numbers and lengths are looked
+            at on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
+    """
+    if dropout_p:
+        raise NotImplementedError(
+            f"dropout_p is {dropout_p} with block_table; pages are for inference: pass 0.0"
+        )
+    if torch.is_grad_enabled():
+        refuse_gradients(q=q, k=k, v=v, sinks=semantics.get("sinks"))
+    check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
+    pages = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    assert cu_seqlens_q is not None
+    if not is_compiling() and may_look_at(q):
+        check_lengths("q", 1, q.shape[0], cu_seqlens_q, None, max_seqlen_q)
+        name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
+        _look(name, pages, max_seqlen_k)
+    q = with_dense_rows(q)
+    if config is None and _are_few(q, pages, max_seqlen_q):
+        assert max_seqlen_q is not None
+        return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
+    k, v = pages.gathered(max_seqlen_k)
+    return attend_any_head(
+        q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,
+        out=out, config=config, return_lse=return_lse, **semantics,
+    )  # fmt: skip
+
+
+def _checked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    seqused_k: torch.Tensor | None,
+) -> _Pages:
+    check_dimensions(("total_q", "n_heads", "d_head"), q=q)
+    check_dimensions(("n_pages", "page_size", "n_heads_kv", "d_head"), k=k, v=v)
+    check_dimensions(("batch", "pages"), block_table=block_table)
+    if k.shape[:3] != v.shape[:3] or not k.shape[0] or not k.shape[1]:
+        raise ValueError(
+            f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; expected (n_pages, page_size, "
+            "n_heads_kv, ...) of both, of at least a page of a row"
+        )
+    batch = block_table.shape[0]
+    _check_numbers(q, cu_seqlens_q=cu_seqlens_q, block_table=block_table)
+    assert cu_seqlens_q is not None
+    _check_size("cu_seqlens_q", cu_seqlens_q, batch + 1)
+    if seqused_k is None:
+        _check_numbers(q, cu_seqlens_k=cu_seqlens_k)
+        assert cu_seqlens_k is not None
+        _check_size("cu_seqlens_k", cu_seqlens_k, batch + 1)
+        return _Pages(k, v, block_table, cu_seqlens_k.diff())
+    _check_numbers(q, seqused_k=seqused_k)
+    _check_size("seqused_k", seqused_k, batch)
+    return _Pages(k, v, block_table, seqused_k)
+
+
+def _check_numbers(q: torch.Tensor, **tensors: torch.Tensor | None) -> None:
+    for name, t in tensors.items():
+        if not isinstance(t, torch.Tensor) or t.dtype != torch.int32 or t.device != q.device:
+            found = f"{t.dtype} on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
+            raise TypeError(f"{name} is {found}; block_table needs torch.int32 on {q.device}")
+
+
+def _check_size(name: str, t: torch.Tensor, size: int) -> None:
+    if t.shape != (size,):
+        raise ValueError(
+            f"{name} has shape {tuple(t.shape)}; expected ({size},), by the rows of block_table"
+        )
+
+
+def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
+    """Raises ValueError for lengths and pages that would be cut off."""
+    rows = pages.table.shape[1] * pages.k.shape[1]
+    lengths = pages.lengths.tolist()
+    for request, length in enumerate(lengths):
+        if not 0 <= length <= rows:
+            raise ValueError(
+                f"{name} has {length} keys for request {request}; expected 0 to {rows}, the rows "
+                "of its pages in block_table"
+            )
+    check_lengths("k", len(lengths), rows, None, pages.lengths, max_seqlen_k)
+    check_pages("k", pages.k, pages.table, [(0, length) for length in lengths])
+
+
+def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None) -> bool:
+    """Whether ``decode`` is for them; all that decides is known on the host, but to what is traced,
+    which cannot ask where in its memory a tensor begins."""
+    if is_compiling() or not max_seqlen_q or not q.numel() or not pages.table.numel():
+        return False
+    shared_by = q.shape[1] // max(pages.k.shape[2], 1)
+    few = max_seqlen_q * shared_by <= _MOST_ROWS_TO_DECODE
+    return few and pages.are_read_in_place(q.shape[-1])
+
+
+def _decoded(
+    q: torch.Tensor,
+    pages: _Pages,
+    cu_seqlens_q: torch.Tensor,
+    n: int,
+    splits: int,
+    out: torch.Tensor | None,
+    return_lse: bool,
+    semantics: dict[str, Any],
+) -> _Result:
+    """``decode`` has equal numbers of queries: each request's last ``n`` rows, whose diagonals are
+    right for all that are its own, whatever stands before them."""
+    batch, ends = cu_seqlens_q.numel() - 1, cu_seqlens_q[1:]
+    rows = ends[:, None] + torch.arange(-n, 0, dtype=torch.int32, device=q.device)
+    last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten())
+    found: Any = decode(
+        None, last.view(batch, n, *q.shape[1:]), pages.k, pages.v, cache_seqlens=pages.lengths,
+        block_table=pages.table, splits=splits, return_lse=return_lse, **semantics,
+    )  # fmt: skip
+    o, lse = found if return_lse else (found, None)
+    row = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    request = torch.searchsorted(ends, row, right=True, out_int32=True).clamp_(max=batch - 1)
+    place = request * n + (row - ends.index_select(0, request) + n).clamp_(0, n - 1)
+    o = o.flatten(0, 1).index_select(0, place)
+    if out is not None:
+        _check_out(out, o)
+        is_own = (row >= cu_seqlens_q[0]) & (row < cu_seqlens_q[-1])
+        o = out.copy_(torch.where(is_own[:, None, None], o, out))
+    return o if lse is None else (o, lse.transpose(0, 1).flatten(1).index_select(1, place))
+
+
+def _check_out(out: torch.Tensor, o: torch.Tensor) -> None:
+    check_tensors(out=out)
+    if out.shape != o.shape or out.dtype != o.dtype or out.device != o.device:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)}, {out.dtype}, on {out.device}; expected "
+            f"{tuple(o.shape)}, {o.dtype}, on {o.device}"
+        )
