@@ -263,8 +263,6 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     ("flash_attn_varlen_qkvpacked_func", (PACKED, CU_Q, 7), {}, ValueError, "qkv has .* 4 dim"),
     ("flash_attn_varlen_kvpacked_func", (PACKED, PACKED, CU_Q, CU_Q, 7, 7), {}, ValueError,
      "kv has shape .* 4 dim"),
-    ("flash_attn_varlen_func", (PACKED, PACKED, PACKED, CU_Q, CU_Q, 7, 7),
-     {"block_table": CU_Q}, NotImplementedError, "block_table is given; paged keys"),
     ("flash_attn_with_kvcache", (Q, 3, Q), {}, TypeError, "k_cache is a int"),
     ("flash_attn_with_kvcache", (Q, Q, Q), {"num_splits": -1}, ValueError, "splits is -1"),
     ("flash_attn_with_kvcache", (Q, Q, Q), {"k": Q}, ValueError, "k_new and v_new go together"),

@@ -3,78 +3,227 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from flashsmith.flash_attn import flash_attn_varlen_func
 from flashsmith.flash_attn.flash_attn_interface import _flash_attn_varlen_forward
 from flashsmith.integrations import pages, torch_sdpa
-from flashsmith.reference import Packing, Semantics, reference_varlen
-from flashsmith.soak import truth_of
-from support.decoding import PLAIN, Requests, in_pages, requests
+from support.decoding import WILD
+from support.paged import D_HEAD, FEW, LENGTHS_K, MANY, paged
 
-D_HEAD = 64
-LENGTHS_K = (40, 0, 1, 33, 70)
-MANY, FEW = (9, 3, 1, 33, 40), (2, 3, 1, 0, 4)  # queries of each: copied pages, and decode
-
-
-@dataclass(frozen=True, eq=False)
-class Paged:
-    """q of requests one behind the other, with ``spare`` rows that are nobody's before and behind
-    them; their keys in pages, and in a row."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    table: torch.Tensor
-    cu_seqlens_q: torch.Tensor
-    cu_seqlens_k: torch.Tensor
-    in_a_row: Requests
-    n_q: tuple[int, ...]
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Of ``flash_attn_varlen_func``."""
-        longest = max(self.n_q), max(self.in_a_row.lengths)
-        return self.q, self.k, self.v, self.cu_seqlens_q, self.cu_seqlens_k, *longest
-
-    def assert_right(self, o: torch.Tensor, lse: torch.Tensor, **semantics: Any) -> None:
-        packing = Packing(cu_seqlens_q=self.cu_seqlens_q, seqused_k=self.in_a_row.seqlens)
-        keys = self.in_a_row
-        truth = truth_of(self.q, keys.k, keys.v, Semantics(**semantics), packing)
-        nobody = torch.ones(len(o), dtype=torch.bool)
-        nobody[self.cu_seqlens_q[0] : self.cu_seqlens_q[-1]] = False
-        of_o, of_lse = truth.compare(
-            o.masked_fill(nobody[:, None, None], math.nan), lse.masked_fill(nobody, math.nan)
-        )
-        assert of_o.ok, f"o {of_o}"
-        assert of_lse.ok, f"lse {of_lse}"
+EITHER_WAY = pytest.mark.parametrize("n_q", [MANY, FEW], ids=["many", "few"])
+SEMANTICS: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"window_size": (20, 2), "softcap": 4.0},
+    {"causal": True, "alibi_slopes": torch.rand(5, 4, generator=torch.Generator().manual_seed(1))},
+    {"sinks": torch.tensor([0.5, -1.0, 0.1, 2.0]), "softmax_scale": 0.2},
+]
 
 
-def paged(
-    n_q: tuple[int, ...] = MANY,
-    lengths: tuple[int, ...] = LENGTHS_K,
-    page_size: int = 16,
-    heads: tuple[int, int] = (4, 2),
-    spare: int = 0,
-    **sizes: Any,
-) -> Paged:
-    keys = requests(PLAIN, lengths, heads=heads, **sizes)
-    placed = in_pages(keys, page_size)
-    assert placed.block_table is not None
-    q = torch.randn(sum(n_q) + 2 * spare, *keys.q.shape[2:]).to(keys.q.dtype)
-    cu_q, cu_k = (torch.tensor([0, *n]).cumsum(0).int() for n in (n_q, lengths))
-    return Paged(q, placed.k, placed.v, placed.block_table, cu_q + spare, cu_k, keys, n_q)
+@pytest.mark.parametrize("semantics", SEMANTICS, ids=lambda s: "+".join(s) or "plain")
+@EITHER_WAY
+def test_results_are_those_of_the_reference(
+    n_q: tuple[int, ...], semantics: dict[str, Any]
+) -> None:
+    given = paged(n_q, spare=2)
+    given.assert_right(*given.attend(**semantics), **semantics)
 
 
-def test_try() -> None:
-    for n_q in (MANY, FEW):
-        for spare in (0, 2):
-            for causal in (False, True):
-                given = paged(n_q, spare=spare)
-                o, lse = flash_attn_varlen_func(*given.arguments, causal=causal, block_table=given.table, return_lse=True)
-                given.assert_right(o, lse, causal=causal)
-                print(n_q, spare, causal, "ok", o[:2,0,0], lse[0,:2])
+@EITHER_WAY
+def test_the_size_and_order_of_pages_change_no_bit(n_q: tuple[int, ...]) -> None:
+    found = []
+    for page_size in (1, 7, 64):
+        torch.manual_seed(0)
+        given = paged(n_q, page_size=page_size)
+        found.append(given.attend(causal=True))
+    given.assert_right(*found[0], causal=True)
+    for o, lse in found[1:]:
+        assert torch.equal(o, found[0][0]) and torch.equal(lse, found[0][1])
+
+
+def test_a_prompt_in_chunks_is_as_one_prefill() -> None:
+    """Each chunk sees the keys of those before it; the last is for ``decode``."""
+    n = 70
+    whole = paged((n,), (n,), page_size=8)
+    found = []
+    for begin, end in ((0, 33), (33, 66), (66, n)):
+        known = torch.tensor([0, end], dtype=torch.int32)
+        places = torch.tensor([0, end - begin], dtype=torch.int32)
+        chunk = replace(whole, q=whole.q[begin:end], cu_seqlens_q=places, cu_seqlens_k=known)
+        found.append(chunk.attend(causal=True, lengths=(end - begin, end)))
+    o, lse = torch.cat([o for o, _ in found]), torch.cat([lse for _, lse in found], 1)
+    whole.assert_right(o, lse, causal=True)
+
+
+LAYOUTS: dict[str, tuple[bool, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "heads before rows": (True, lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)),
+    "a slice": (True, lambda t: torch.stack([t, t], 1).unbind(1)[1]),
+    "rows with gaps": (False, lambda t: t.repeat_interleave(2, -1)[..., ::2]),
+    "odd strides": (False, lambda t: torch.cat([t, t[..., :1]], -1)[..., :D_HEAD]),
+    "an odd beginning": (False, lambda t: odd_beginning(t)),
+}
+
+
+def odd_beginning(t: torch.Tensor) -> torch.Tensor:
+    return torch.cat([t.flatten()[:1], t.flatten()])[1:].view(t.shape)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pages_are_read_in_place_where_their_layout_allows(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_place, lay = LAYOUTS[layout]
+    given = paged(FEW)
+    expected = given.attend(causal=True)
+    copies = []
+    monkeypatch.setattr(pages._Pages, "gathered", recording(pages._Pages.gathered, copies))
+    laid = replace(given, k=lay(given.k), v=lay(given.v), q=given.q[..., ::1])
+    laid.assert_right(*(found := laid.attend(causal=True)), causal=True)
+    assert not copies if in_place else copies
+    assert not in_place or torch.equal(found[0], expected[0])
+
+
+def recording(function: Callable[..., Any], calls: list[Any]) -> Callable[..., Any]:
+    def recorded(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(arguments)
+        return function(*arguments, **keywords)
+
+    return recorded
+
+
+def test_what_is_copied_is_what_the_longest_request_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given, found = paged(MANY, page_size=16), []
+    gathered = pages._Pages.gathered
+
+    def recorded(own: Any, longest: int | None) -> Any:
+        found.append(gathered(own, longest))
+        return found[-1]
+
+    monkeypatch.setattr(pages._Pages, "gathered", recorded)
+    given.attend()
+    ((k, v),) = found
+    assert k.shape == v.shape == (len(MANY), 80, 2, D_HEAD)  # five pages for 70 keys
+
+
+@pytest.mark.parametrize("sizes", [{"d_head": 40}, {"d_v": 24}, {"d_head": 20}], ids=str)
+@EITHER_WAY
+def test_heads_of_any_size(n_q: tuple[int, ...], sizes: dict[str, int]) -> None:
+    given = paged(n_q, **sizes)
+    given.assert_right(*given.attend())
+
+
+@EITHER_WAY
+def test_out_is_written_where_sequences_are(n_q: tuple[int, ...]) -> None:
+    given = paged(n_q, spare=2)
+    expected, _ = given.attend()
+    out = torch.full_like(given.q, 7.0)
+    found, _ = given.attend(out=out)
+    assert found is out and (out[:2] == 7).all() and (out[-2:] == 7).all()
+    assert torch.equal(out[2:-2], expected[2:-2])
+
+
+@pytest.mark.parametrize("n_q", [MANY, (0, 0, 0, 0, 1), (0, 0, 0, 0, 0)], ids=str)
+def test_requests_without_keys_or_queries(n_q: tuple[int, ...]) -> None:
+    given = paged(n_q, (0, 0, 0, 0, 0))
+    o, lse = given.attend(causal=True)
+    assert (o == 0).all() and (lse == -math.inf).all() and o.shape == given.q.shape
+
+
+@pytest.mark.parametrize("n", [4, 40])
+def test_no_requests_have_no_result(n: int) -> None:
+    given = paged((), ())
+    q = torch.zeros(n, 4, D_HEAD, dtype=given.k.dtype)
+    assert replace(given, q=q).attend(lengths=(n, 70))[0].shape == q.shape
+
+
+# ---- the device's numbers ----
+
+
+@pytest.mark.parametrize("page", [-1, WILD, 1 << 30])
+def test_a_page_that_is_nowhere_is_not_followed(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody looks, as on a GPU: others are not touched by it."""
+    given = paged(MANY)
+    expected, _ = given.attend()
+    given.k[0], given.v[0], given.k[-1], given.v[-1] = (given.k[given.table[0, 0]] * 0,) * 4
+    given.table[4, 1] = page
+    monkeypatch.setattr(pages, "may_look_at", lambda t: False)
+    o, _ = given.attend()
+    others = given.cu_seqlens_q[4]
+    assert o.isfinite().all()
+    assert torch.equal(o[:others], expected[:others]) and not torch.equal(o, expected)
+
+
+@EITHER_WAY
+def test_compiled_graphs_wait_for_no_numbers(n_q: tuple[int, ...]) -> None:
+    """They have none of the device's while they are made; pages are copied in them."""
+    given = paged(n_q)
+    attend = torch.compile(
+        lambda *arguments: flash_attn_varlen_func(
+            *arguments, block_table=given.table, causal=True, return_lse=True
+        ),
+        fullgraph=True, backend="eager",
+    )  # fmt: skip
+    given.assert_right(*attend(*given.arguments), causal=True)
+
+
+def test_nothing_waits_for_the_device_before_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(cfg: None, q: torch.Tensor, *cache: torch.Tensor, **_: Any) -> Any:
+        return torch.empty_like(q), q.new_empty(len(q), q.shape[2], q.shape[1])
+
+    monkeypatch.setattr(pages, "decode", decode)
+    monkeypatch.setattr(pages, "may_look_at", lambda t: False)
+    given = paged(FEW, spare=2)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = replace(
+            given,
+            **{f.name: mode.from_tensor(t) for f in fields(given)
+               if isinstance(t := getattr(given, f.name), torch.Tensor)},
+        )  # fmt: skip
+        o, lse = fake.attend(out=torch.empty_like(fake.q))
+    assert o.shape == given.q.shape and lse.shape == (4, len(given.q))
+
+
+# ---- other functions ----
+
+
+@EITHER_WAY
+def test_the_low_level_function_takes_lengths_beside_places(n_q: tuple[int, ...]) -> None:
+    given = paged(n_q)
+    expected = given.attend(window_size=(20, 3))
+    q, k, v, cu_q, cu_k, *longest = given.arguments
+    o, lse, *_ = _flash_attn_varlen_forward(
+        q, k, v, cu_q, torch.full_like(cu_k, 1 << 20), *longest, 0.0, None, False, 20, 3,
+        block_table=given.table, seqused_k=given.in_a_row.seqlens, num_splits=1,
+    )  # fmt: skip
+    given.assert_right(o, lse, window_size=(20, 3))
+    assert n_q == FEW or torch.equal(o, expected[0])
+
+
+@EITHER_WAY
+def test_varlen_attn_of_torch(n_q: tuple[int, ...]) -> None:
+    override = torch_sdpa.override("CPU")
+    given = paged(n_q)
+    try:
+        o, lse = varlen_attn(
+            given.q, given.k, given.v, given.cu_seqlens_q, None, max(n_q), max(LENGTHS_K),
+            return_aux=AuxRequest(lse=True), window_size=(-1, 0), enable_gqa=True,
+            seqused_k=given.in_a_row.seqlens, block_table=given.table,
+        )  # fmt: skip
+        q = given.q.clone().requires_grad_()
+        with pytest.raises(NotImplementedError, match="block_table is given and a gradient"):
+            torch.ops.aten._flash_attention_forward(
+                q, *given.arguments[1:], 0.0, True, False, block_table=given.table
+            )
+    finally:
+        override.remove()
+    given.assert_right(o, lse, causal=True)

@@ -191,7 +191,6 @@ def test_varlen_attn_of_torch_calls_flashsmith(
     ("positional", "options", "words"),
     [
         ((0.0, False, True), {}, "return_debug_mask is True; only False"),
-        ((0.0, False, False), {"block_table": CU}, "block_table is given; paged keys"),
         ((0.0, False, False), {"num_splits": 2}, "num_splits is 2; only 0 and 1"),
     ],
 )

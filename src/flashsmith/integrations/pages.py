@@ -15,8 +15,8 @@ from flashsmith.ops.checks import check_tensors, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.semantics import check_lengths, may_look_at
 
-# Of queries and the heads that share keys. ``decode`` reads keys once for every 16 rows, all but the
-# first time from L2; a copy of them passes through memory three times.
+# Of queries and the heads that share keys. ``decode`` reads keys once for every 16 rows, from L2
+# but for the first time; copied keys pass through memory three times.
 _MOST_ROWS_TO_DECODE = 64
 _ELEMENTS = 8  # strides are multiples of it, where keys are not copied
 
@@ -57,7 +57,7 @@ def attend_pages(
     v: torch.Tensor,
     *,
     block_table: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor,
     max_seqlen_q: int | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
@@ -103,7 +103,6 @@ def attend_pages(
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, sinks=semantics.get("sinks"))
     pages = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
-    assert cu_seqlens_q is not None
     if not is_compiling() and may_look_at(q):
         check_lengths("q", 1, q.shape[0], cu_seqlens_q, None, max_seqlen_q)
         name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
@@ -124,44 +123,43 @@ def _checked(
     k: torch.Tensor,
     v: torch.Tensor,
     block_table: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor,
     cu_seqlens_k: torch.Tensor | None,
     seqused_k: torch.Tensor | None,
 ) -> _Pages:
     check_dimensions(("total_q", "n_heads", "d_head"), q=q)
     check_dimensions(("n_pages", "page_size", "n_heads_kv", "d_head"), k=k, v=v)
-    if k.shape[:3] != v.shape[:3]:
+    check_dimensions(("batch", "pages"), block_table=block_table)
+    if k.shape[:3] != v.shape[:3] or not k.shape[0] or not k.shape[1]:
         raise ValueError(
-            f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; pages are alike but for "
-            "the last dimension"
+            f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; expected (n_pages, page_size, "
+            "n_heads_kv, ...) of both, of at least a page of a row"
         )
-    if not k.shape[0] or not k.shape[1]:
-        raise ValueError(f"k has shape {tuple(k.shape)}; expected at least a page of a row")
-    if cu_seqlens_q is None:
-        raise ValueError("cu_seqlens_q is None; block_table needs packed queries")
-    lengths = seqused_k
+    batch = block_table.shape[0]
+    _check_numbers(q, cu_seqlens_q=cu_seqlens_q, block_table=block_table)
+    _check_size("cu_seqlens_q", cu_seqlens_q, batch + 1)
     if seqused_k is None:
-        if cu_seqlens_k is None:
-            raise ValueError("seqused_k and cu_seqlens_k are None; one says how many keys there are")
-        _check_numbers("cu_seqlens_k", cu_seqlens_k, q, cu_seqlens_q.shape)
-        lengths = cu_seqlens_k.diff()
-    batch = cu_seqlens_q.numel() - 1
-    _check_numbers("block_table", block_table, q, (batch, block_table.shape[-1]))
-    assert lengths is not None
-    _check_numbers("seqused_k", lengths, q, (batch,))
-    return _Pages(k, v, block_table, lengths)
+        _check_numbers(q, cu_seqlens_k=cu_seqlens_k)
+        assert cu_seqlens_k is not None
+        _check_size("cu_seqlens_k", cu_seqlens_k, batch + 1)
+        return _Pages(k, v, block_table, cu_seqlens_k.diff())
+    _check_numbers(q, seqused_k=seqused_k)
+    _check_size("seqused_k", seqused_k, batch)
+    return _Pages(k, v, block_table, seqused_k)
 
 
-def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, shape: tuple[int, ...]) -> None:
-    check_tensors(**{name: t})
-    if t.dtype != torch.int32:
-        raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.int32")
-    if t.shape != shape:
+def _check_numbers(q: torch.Tensor, **tensors: torch.Tensor | None) -> None:
+    for name, t in tensors.items():
+        if not isinstance(t, torch.Tensor) or t.dtype != torch.int32 or t.device != q.device:
+            found = f"{t.dtype} on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
+            raise TypeError(f"{name} is {found}; block_table needs torch.int32 on {q.device}")
+
+
+def _check_size(name: str, t: torch.Tensor, size: int) -> None:
+    if t.shape != (size,):
         raise ValueError(
-            f"{name} has shape {tuple(t.shape)}; expected {tuple(shape)}, by cu_seqlens_q"
+            f"{name} has shape {tuple(t.shape)}; expected ({size},), by the rows of block_table"
         )
-    if t.device != q.device:
-        raise ValueError(f"{name} is on {t.device}, but q is on {q.device}; they need the same")
 
 
 def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
@@ -180,7 +178,7 @@ def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
 
 def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None) -> bool:
     """Whether ``decode`` is for them; all that decides is known on the host."""
-    if is_compiling() or not max_seqlen_q or not q.numel():
+    if is_compiling() or not max_seqlen_q or not q.numel() or not pages.table.numel():
         return False
     shared_by = q.shape[1] // max(pages.k.shape[2], 1)
     few = max_seqlen_q * shared_by <= _MOST_ROWS_TO_DECODE
@@ -201,21 +199,21 @@ def _decoded(
     right for all that are its own, whatever stands before them."""
     batch, ends = cu_seqlens_q.numel() - 1, cu_seqlens_q[1:]
     rows = ends[:, None] + torch.arange(-n, 0, dtype=torch.int32, device=q.device)
-    last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten()).unflatten(0, (batch, n))
-    o, lse = decode(  # type: ignore[misc]
-        None, last, pages.k, pages.v, cache_seqlens=pages.lengths, block_table=pages.table,
-        splits=splits, return_lse=True, **semantics,
+    last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten())
+    found: Any = decode(
+        None, last.view(batch, n, *q.shape[1:]), pages.k, pages.v, cache_seqlens=pages.lengths,
+        block_table=pages.table, splits=splits, return_lse=return_lse, **semantics,
     )  # fmt: skip
+    o, lse = found if return_lse else (found, None)
     row = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
     request = torch.searchsorted(ends, row, right=True, out_int32=True).clamp_(max=batch - 1)
-    slot = (row - ends.index_select(0, request) + n).clamp_(0, n - 1)
-    place = request * n + slot
+    place = request * n + (row - ends.index_select(0, request) + n).clamp_(0, n - 1)
     o = o.flatten(0, 1).index_select(0, place)
     if out is not None:
         _check_out(out, o)
         is_own = (row >= cu_seqlens_q[0]) & (row < cu_seqlens_q[-1])
         o = out.copy_(torch.where(is_own[:, None, None], o, out))
-    return (o, lse.transpose(0, 1).flatten(1).index_select(1, place)) if return_lse else o
+    return o if lse is None else (o, lse.transpose(0, 1).flatten(1).index_select(1, place))
 
 
 def _check_out(out: torch.Tensor, o: torch.Tensor) -> None:
