@@ -16,6 +16,7 @@ from flashsmith.integrations.vllm import BACKEND, register
 
 ROOT = Path(__file__).parents[2]
 REGISTRY = "vllm.v1.attention.backends.registry"
+LAYOUT = "vllm.v1.kv_cache_layout"  # newer than other shapes of caches
 
 # Of a process in which vLLM loads its plug-ins.
 LOADS = f"""
@@ -92,6 +93,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, **contents: Any) -> None:
     registry = ModuleType(REGISTRY)
     vars(registry).update(contents)
     monkeypatch.setitem(sys.modules, REGISTRY, registry)
+    monkeypatch.setitem(sys.modules, LAYOUT, ModuleType(LAYOUT))
 
 
 @pytest.mark.parametrize("known", [None, BACKEND])
@@ -124,4 +126,16 @@ def test_a_vllm_without_such_backends_starts(
     stand_in(monkeypatch, **contents)
     with caplog.at_level(logging.WARNING, "flashsmith"):
         register()
-    assert "vLLM does not take flashsmith as a backend" in caplog.text
+    assert "this vLLM does not take flashsmith as a backend" in caplog.text
+
+
+def test_a_vllm_with_other_caches_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    enumeration = ModuleType("AttentionBackendEnum")
+    enumeration.CUSTOM = Custom(None)  # type: ignore[attr-defined]
+    stand_in(monkeypatch, AttentionBackendEnum=enumeration, register_backend=None)
+    monkeypatch.setitem(sys.modules, LAYOUT, None)  # there is none
+    with caplog.at_level(logging.WARNING, "flashsmith"):
+        register()
+    assert "this vLLM does not take flashsmith as a backend" in caplog.text
