@@ -3,6 +3,7 @@
 - ``sdpa``: torch's scaled_dot_product_attention, as a function and as torch's flash backend
 - ``flex``: torch's flex_attention
 - ``transformers``: an attention implementation of Hugging Face's models
+- ``vllm``: an attention backend of vLLM, which vLLM registers itself
 
 FlashAttention's own functions are ``flashsmith.flash_attn``.
 """
