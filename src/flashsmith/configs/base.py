@@ -264,6 +264,13 @@ class DecodeKernelConfig(KernelConfig):
 
     operation: ClassVar[str] = "decode"
 
+    fp8_cache: bool
+
+    @property
+    def cache_alignment(self) -> int:
+        """Of what d_head and d_v are multiples: the elements of 16 bytes of the cache."""
+        return 16 if self.fp8_cache else 8
+
     def serves_variant(self, variant: Variant) -> bool:
         """Lengths are arguments of every call; nothing is added to scores or dropped, and no
         functions are called."""

@@ -221,7 +221,10 @@ class DecodeMerge {
     if (row >= rows_.count()) return;
     const int head = rows_.head(row);
     const RowTotal total = with_sink<Traits>(sums.total, problem, head);
-    const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum;
+    float factor = total.sum == 0.f ? 0.f : total.kept / total.sum;
+    if constexpr (Traits::fp8_cache) {
+      if (factor != 0.f) factor *= load_scale(args_.V_scale, split_);
+    }
     if (!Traits::padded || chunk * kChunkElements < problem.d_v) {
       ptx::Chunk elements;
 #pragma unroll
