@@ -42,7 +42,6 @@ class KernelConfig(ABC):
     scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
     minimum_gpu: ClassVar[str]  # the plainest architecture that some of it run on
     exact_arch: ClassVar[bool]  # whether that is the only one
-    newer_gpu: ClassVar[str] = ""  # from which on its kernels have instructions of that
     # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
     # struct of them.
     is_set_of_kernels: ClassVar[bool] = False
@@ -83,6 +82,11 @@ class KernelConfig(ABC):
     def is_buildable(self, gpu: str | None = None) -> bool:
         """Whether it can be built for `gpu`; None: for the plainest that it runs on."""
         return not self.problems(gpu or self.plainest_gpu)
+
+    @property
+    def newer_gpu(self) -> str:
+        """From which architecture on its kernels have instructions of that; "": none."""
+        return ""
 
     @property
     def plainest_gpu(self) -> str:

@@ -98,6 +98,11 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         ]
 
     @property
+    def newer_gpu(self) -> str:
+        """That converts e4m3 by an instruction."""
+        return "sm_89" if self.fp8_cache else ""
+
+    @property
     def threads_per_block(self) -> int:
         return self.n_warps * WARP_SIZE
 

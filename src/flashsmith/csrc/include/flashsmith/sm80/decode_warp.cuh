@@ -25,7 +25,6 @@ class DecodeWarp {
   QFragments<Traits> q_;
   OAccumulators<Traits> O_ = {};
   Softmax<Traits> softmax_[Traits::m_tiles];
-  float K_scale_ = 1.f;
 
  public:
   FLASHSMITH_DEVICE DecodeWarp(const DecodeKernelArgs &args, const KeySplit &split)
@@ -37,12 +36,8 @@ class DecodeWarp {
 
   // Leaves the sums in the warp's ring.
   FLASHSMITH_DEVICE void run() {
-    float scale_log2 = args_.problem.softmax_scale_log2;
-    if constexpr (Traits::fp8_cache) {
-      K_scale_ = load_scale(args_.K_scale, split_);
-      if constexpr (!Traits::Score::kChanges) scale_log2 *= K_scale_;
-    }
-    softmax_[0].start(scale_log2);
+    const float scale_log2 = args_.problem.softmax_scale_log2;
+    softmax_[0].start(Traits::Score::kChanges ? scale_log2 : scale_log2 * K_scale());
     const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
     const int warp = ptx::thread_index() / kWarpSize;
     const int split_end = keys.begin + split_.end * kWarps * B_c;
@@ -69,6 +64,11 @@ class DecodeWarp {
   }
 
  private:
+  FLASHSMITH_DEVICE float K_scale() const {
+    if constexpr (!Traits::fp8_cache) return 1.f;
+    return load_scale(args_.K_scale, split_);
+  }
+
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
 
   // Where there is nothing more to copy there is still a group to wait for.
@@ -108,18 +108,21 @@ class DecodeWarp {
       const auto *elements =
           static_cast<const value_t *>(args_.Q) + rows_.offset(args_.Q_strides, split_.batch, row);
       const bool there = row < n_rows && (!Traits::padded || chunk * kChunkElements < d_qk);
-      ptx::Chunk words{};
-      if constexpr (Traits::fp8_cache) {
-#pragma unroll
-        for (int w = 0; w < 4 && there; w++) {
-          words.word[w] = ptx::thread_load_global(
-              reinterpret_cast<const uint32_t *>(elements + Q_column_of_chunk(chunk, w)));
-        }
-      } else {
-        words = ptx::load_global_16_or_zero(elements + chunk * kChunkElements, there);
-      }
-      ptx::store_shared_16(Q_tile() + SmemTile<Traits>::offset(row, chunk), words);
+      ptx::store_shared_16(Q_tile() + SmemTile<Traits>::offset(row, chunk),
+                           load_Q_chunk(elements, chunk, there));
     }
+  }
+  static FLASHSMITH_DEVICE ptx::Chunk load_Q_chunk(const value_t *row, int chunk, bool there) {
+    if constexpr (!Traits::fp8_cache) {
+      return ptx::load_global_16_or_zero(row + chunk * kChunkElements, there);
+    }
+    ptx::Chunk words{};
+#pragma unroll
+    for (int w = 0; w < 4 && there; w++) {
+      const auto *two = reinterpret_cast<const uint32_t *>(row + Q_column_of_chunk(chunk, w));
+      words.word[w] = ptx::thread_load_global(two);
+    }
+    return words;
   }
   static FLASHSMITH_DEVICE ptx::shared_address Q_tile() {
     return ptx::shared_memory() + Traits::Q_offset;
@@ -174,8 +177,7 @@ class DecodeWarp {
 #pragma unroll
       for (int i = 0; i < B_c / 4; i++) {
         const int element = i / 2 * 4 + half * 2 + i % 2;
-        const float score = Traits::fp8_cache ? S[element] * K_scale_ : S[element];
-        S[element] = change(score, column_of(element));
+        S[element] = change(S[element] * K_scale(), column_of(element));
       }
     }
   }
