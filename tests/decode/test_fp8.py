@@ -260,9 +260,7 @@ def test_calls_with_other_caches_are_told_apart() -> None:
         ),
     ],
 )
-def test_bad_input_is_refused_in_words(
-    changed: Any, error: type[Exception], words: str
-) -> None:
+def test_bad_input_is_refused_in_words(changed: Any, error: type[Exception], words: str) -> None:
     asked = Quantised(SMALL, (20, 3))
     with pytest.raises(error, match=words):
         call(asked, **changed(asked))
@@ -275,8 +273,6 @@ def test_scales_of_a_cache_of_16_bits_are_refused() -> None:
 
 
 def test_a_ring_too_small_for_the_sums_is_no_configuration() -> None:
-    problems = replace(SMALL, B_c=16, n_stages=2).problems()
-    assert problems == [
-        "A warp's ring has 4096 bytes; its sums take 5248: more stages, or a larger B_c, are needed."
-    ]
+    (problem,) = replace(SMALL, B_c=16, n_stages=2).problems()
+    assert problem.startswith("A warp's ring has 4096 bytes; its sums take 5248: more stages, or")
     assert all(not cfg.problems() for cfg in RULES)

@@ -104,6 +104,11 @@ class KernelConfig(ABC):
         """Dynamic shared memory of a block."""
 
     @property
+    def row_multiple(self) -> int:
+        """Of what d_head and d_v of a call are multiples: the elements of 16 bytes."""
+        return 8
+
+    @property
     def has_polynomials(self) -> bool:
         """Whether some exponentials are polynomials, which are less exact and have no NaN."""
         return False
@@ -268,12 +273,15 @@ class DecodeKernelConfig(KernelConfig):
 
     operation: ClassVar[str] = "decode"
 
-    fp8_cache: bool
+    fp8_cache: bool  # keys and values have 8 bits
 
     @property
-    def cache_alignment(self) -> int:
-        """Of what d_head and d_v are multiples: the elements of 16 bytes of the cache."""
-        return 16 if self.fp8_cache else 8
+    def row_multiple(self) -> int:
+        return 16 if self.fp8_cache else super().row_multiple
+
+    def has_room_for(self, problem: Problem) -> bool:
+        rows = problem.d_head, problem.d_v
+        return super().has_room_for(problem) and not any(d % self.row_multiple for d in rows)
 
     def serves_variant(self, variant: Variant) -> bool:
         """Lengths are arguments of every call; nothing is added to scores or dropped, and no

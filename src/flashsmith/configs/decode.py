@@ -22,8 +22,8 @@ class DecodeFamily:
 
     Args:
         config: The class of its configurations.
-        rule: (dtype, d_head, fp8_cache) -> what serves. Raises ValueError that names what the family does not
-            take.
+        rule: (dtype, d_head, fp8_cache) -> what serves. Raises ValueError that names what the
+            family does not take.
     """
 
     config: type[DecodeKernelConfig]

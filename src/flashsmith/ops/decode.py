@@ -67,11 +67,11 @@ def decode(
             anything.
         cache_batch_idx: (batch,), int32: each request's entry of the cache; None: its own number.
         cache_leftpad: (batch,), int32: how many of each request's rows come before its first key.
-        k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive: what keys and
-            values of float8_e4m3fn are multiplied with; None: 1.
+        k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive: what keys
+            and values of float8_e4m3fn are multiplied with, read on the device; None: 1.
         k_new, v_new: (batch, n_new, n_heads_kv, d_head) and (..., d_v): are written to the cache
-            behind each request's ``cache_seqlens`` rows, and are keys and values of this call. Only to
-            a cache of q's dtype.
+            behind each request's ``cache_seqlens`` rows, and are keys and values of this call. To
+            caches of q's dtype alone.
         rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
             may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
             k_new are turned before they are written, by the angle of their row of the cache; and
@@ -110,7 +110,14 @@ def decode(
         )
     new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
     given = Cache(
-        k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, k_scale, v_scale
+        k_cache,
+        v_cache,
+        cache_seqlens,
+        block_table,
+        cache_batch_idx,
+        cache_leftpad,
+        k_scale,
+        v_scale,
     )
     asked = Asked(cfg, causal, window_size, softcap, splits)
     try:

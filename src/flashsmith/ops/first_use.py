@@ -47,8 +47,8 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
         if name in of_cache:
             if tensor.dtype != FP8:
                 raise TypeError(
-                    f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for keys and "
-                    f"values of {_name(FP8)}"
+                    f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for keys "
+                    f"and values of {_name(FP8)}"
                 )
             continue
         if tensor.dtype not in supported:
