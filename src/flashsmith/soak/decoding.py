@@ -51,13 +51,16 @@ def draw_cache(prepared: PreparedCase, fp8: bool = False) -> DrawnCache:
         return _placed(rng, k, v, page_size, splits)
     (k, k_scale, exact_k), (v, v_scale, exact_v) = (_quantised(rng, t) for t in (k, v))
     cache = _placed(rng, k, v, page_size, splits)
-    return replace(cache, k_scale=k_scale, v_scale=v_scale, exact=(exact_k, exact_v))
+    small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
+    return replace(
+        cache, k=small_k, v=small_v, k_scale=k_scale, v_scale=v_scale, exact=(exact_k, exact_v)
+    )
 
 
 def _quantised(
     rng: Random, t: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """In 8 bits, with what they are multiplied with, and the product."""
+    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product."""
     largest, dims = torch.finfo(FP8).max, rng.choice(_SCALES)
     scale, spread = None, torch.ones((), dtype=torch.float64, device=t.device)
     if dims is not None and t.numel():
@@ -65,7 +68,7 @@ def _quantised(
         spread = finite.amax(dims, keepdim=True).div(largest).clamp(min=_SMALLEST_SCALE)
         scale = spread[:, 0, :, 0] if dims == _SCALES[-1] else spread.flatten()
         scale, spread = scale.contiguous(), spread.double()
-    small = (t.double() / spread).clamp(-largest, largest).float().to(FP8)
+    small = (t.double() / spread).clamp(-largest, largest).float().to(FP8).float()
     return small, scale, small.double() * spread
 
 
