@@ -4,9 +4,10 @@
 
 One row a shape and candidate: microseconds in turn with a flushed L2, GB/s of keys and values (each
 once), and the ratio of the best peer's time to ours. Ours are what is chosen by rule with the work
-shared out evenly, the same with a number of splits that gives batch invariance, and the same in
-pages of random order. Results are checked against the first peer's before they are timed. The peers
-are torch's scaled_dot_product_attention, for which all requests have all rows.
+shared out evenly, the same with a number of splits that gives batch invariance, the same in pages
+of random order, and the same with keys and values of 8 bits, as which GB/s count them. Results are
+checked against the first peer's before they are timed. The peers are torch's
+scaled_dot_product_attention, for which all requests have all rows.
 Then the host's cost of a call. Writes decode.csv and decode_environment.json.
 """
 
@@ -38,6 +39,7 @@ OURS = "flashsmith"
 PEERS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 _TOLERANCE = 0.02  # of the largest element: all candidates round alike
 _ELEMENT_BYTES = 2
+_FP8, _OF_FP8 = torch.float8_e4m3fn, f"{OURS} fp8"
 _KEYS = 1 << 18  # of all requests, where there are many
 _HOST_CALLS = 200
 
@@ -79,21 +81,23 @@ SHAPES = (
 
 
 def tensors_of(shape: Shape) -> tuple[torch.Tensor, ...]:
-    """q, k and v of (batch, rows, heads, d_head)."""
+    """q, k and v of (batch, rows, heads, d_head); of keys and values 8 bits hold all."""
     sizes = ((shape.queries, shape.heads), *[(shape.context, shape.heads_kv)] * 2)
-    return tuple(
-        torch.randn(shape.batch, rows, heads, shape.d_head, device="cuda").bfloat16()
-        for rows, heads in sizes
+    q, k, v = (
+        torch.randn(shape.batch, rows, heads, shape.d_head, device="cuda") for rows, heads in sizes
     )
+    return q.bfloat16(), k.to(_FP8).bfloat16(), v.to(_FP8).bfloat16()
 
 
 def ours(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Run]:
-    """As entries, by given numbers of splits, and in pages."""
+    """As entries, by given numbers of splits, of 8 bits, and in pages."""
     lengths = torch.full((shape.batch,), shape.context, dtype=torch.int32, device="cuda")
     entries = partial(flashsmith.decode, None, q, k, v, cache_seqlens=lengths)
     runs: dict[str, Run] = {OURS: entries}
     for splits in (1, 8):
         runs[f"{OURS} splits {splits}"] = partial(entries, splits=splits)
+    small = [t.to(_FP8) for t in (k, v)]
+    runs[_OF_FP8] = partial(flashsmith.decode, None, q, *small, cache_seqlens=lengths)
     for page_size in (16, 64):
         pages = shape.context // page_size
         table = torch.randperm(shape.batch * pages, device="cuda").int().reshape(shape.batch, pages)
@@ -138,10 +142,11 @@ def rows_of(shape: Shape, repeats: int) -> Iterator[dict[str, Any]]:
     best = min(times[name].ms for name in PEERS)
     for name, timing in times.items():
         is_peer = name in PEERS
+        n_bytes = shape.bytes / (_ELEMENT_BYTES if name == _OF_FP8 else 1)
         yield asdict(shape) | {
             "candidate": name,
             "in_turn_us": f"{timing.ms * 1e3:.2f}",
-            "gb_per_s": f"{shape.bytes / timing.ms / 1e6:.0f}",
+            "gb_per_s": f"{n_bytes / timing.ms / 1e6:.0f}",
             "in_turn_of_best_peer": "" if is_peer else f"{best / timing.ms:.3f}",
             "error": "" if is_peer else f"{errors[name]:.2g}",
         }

@@ -126,6 +126,21 @@ def test_entries_padding_and_a_configuration_arrive() -> None:
     assert torch.equal(by_name, expected)
 
 
+def test_a_cache_of_8_bits_arrives_with_its_scales() -> None:
+    asked = requests(PLAIN, (20, 3), behind=0)
+    k, v = (t.to(torch.float8_e4m3fn) for t in (asked.k, asked.v))
+    given = {
+        "cache_seqlens": asked.seqlens,
+        "k_scale": torch.tensor([0.5, 2.0]), "v_scale": torch.tensor([[1.0, 3.0], [0.25, 5.0]]),
+    }  # fmt: skip
+    expected = flashsmith.decode(None, asked.q, k, v, **given)
+    call = compiled(lambda q: flashsmith.decode(None, q, k, v, **given))
+    assert torch.equal(call(asked.q), expected)
+    for name in ("k_scale", "v_scale"):
+        others = given | {name: None}
+        assert not torch.equal(flashsmith.decode(None, asked.q, k, v, **others), expected)
+
+
 def test_what_appends_nothing_writes_to_no_cache() -> None:
     """So no graph copies one for it."""
     assert not OPERATORS.decode.default._schema.is_mutable

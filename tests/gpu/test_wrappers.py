@@ -44,6 +44,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ragged", 48),
         ("sums", 8),
         ("scores", 9),
+        ("bytes", 11),
         ("barriers", 20),
         ("clusters", 80),
         ("warps", 15),

@@ -16,6 +16,7 @@ from flashsmith.configs import (
     KernelId,
     get_sm90_kernel_progression_configs,
 )
+from flashsmith.configs.decode import choose_decode
 from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
 from flashsmith.errors import BuildError
 from flashsmith.jit import (
@@ -72,6 +73,17 @@ def test_what_newer_gpus_have_is_used_there_and_nowhere_else() -> None:
         (("sm_80", "sm_86", "sm_90a", "sm_100"), [older, newer]),
     ):
         assert gencode(planned(Target.cuda(*archs), [SUMS])[SUMS.slug]) == expected
+
+
+def test_a_cache_of_8_bits_is_converted_by_gpus_that_can() -> None:
+    older, newer = "compute_80,code=[sm_80,sm_86]", "compute_89,code=[sm_89,sm_90a]"
+    target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a")
+    fp8, plain = (KernelId(choose_decode(DType.BF16, 64, None, fp8)) for fp8 in (True, False))
+    units = planned(target, [fp8, plain])
+    assert gencode(units[fp8.slug]) == [f"-gencode=arch={each}" for each in (older, newer)]
+    assert gencode(units[plain.slug]) == [
+        "-gencode=arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90a]"
+    ]
 
 
 def test_sm90_kernel_without_its_architecture_is_refused() -> None:

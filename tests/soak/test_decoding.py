@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Variant
+from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, KernelId, Variant
 from flashsmith.configs.decode import choose_decode, get_decode_kernel_configs
 from flashsmith.problem import Problem
 from flashsmith.runtime import DecodeKernel, DecodeTensors
@@ -25,22 +25,53 @@ from flashsmith.soak import (
 )
 
 CONFIG = choose_decode(DType.FP16, 64, None)
+FP8 = choose_decode(DType.FP16, 64, None, fp8_cache=True)
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
 SEEDS = range(8)  # entries and pages, split and whole
 
 
-def verdict_on(case: SoakCase, variant: Variant = FULL, reruns: int = 1) -> Verdict:
-    return check(KernelId(CONFIG, variant), prepare(case, "cpu"), reruns=reruns)
+def verdict_on(
+    case: SoakCase,
+    variant: Variant = FULL,
+    reruns: int = 1,
+    config: DecodeKernelConfig = CONFIG,
+) -> Verdict:
+    return check(KernelId(config, variant), prepare(case, "cpu"), reruns=reruns)
 
 
+@pytest.mark.parametrize("config", [CONFIG, FP8], ids=str)
 @pytest.mark.parametrize("variant", [CAUSAL, ALL], ids=lambda variant: variant.name)
-def test_kernels_pass_cases_at_the_seams_and_at_random(variant: Variant) -> None:
+def test_kernels_pass_cases_at_the_seams_and_at_random(
+    variant: Variant, config: DecodeKernelConfig
+) -> None:
     rng = Random(1)
-    drawn = [*seam_cases(CONFIG, variant, EMULATOR)[::3]]
-    drawn += [random_case(rng, CONFIG, variant, EMULATOR) for _ in range(5)]
-    wrong = [v.sentence for case in drawn if not (v := verdict_on(case, variant)).ok]
+    drawn = [*seam_cases(config, variant, EMULATOR)[::3]]
+    drawn += [random_case(rng, config, variant, EMULATOR) for _ in range(5)]
+    wrong = [v.sentence for case in drawn if not (v := verdict_on(case, variant, 1, config)).ok]
     assert not wrong, "\n".join(wrong)
+
+
+def test_rows_that_8_bits_leave_unaligned_are_refused() -> None:
+    case = SoakCase(Problem(DType.FP16, 56, 1, 2, 2, 3, 20))
+    assert not takes(FP8, case)
+    assert takes(CONFIG, case)
+    assert verdict_on(case, Variant(padded=True), 0, FP8).refused
+    assert {
+        case.problem.d_head % 16 for case in seam_cases(FP8, Variant(padded=True), EMULATOR)
+    } == {0}
+
+
+@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+def test_a_scale_that_is_not_heeded_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = DecodeKernel.__call__
+
+    def without(self: DecodeKernel, tensors: DecodeTensors, *args: Any, **kwargs: Any) -> float:
+        return call(self, tensors._replace(**{name: None}), *args, **kwargs)
+
+    monkeypatch.setattr(DecodeKernel, "__call__", without)
+    cases = [SoakCase(CASE.problem, seed=seed) for seed in SEEDS]
+    assert not all(verdict_on(case, FULL, 0, FP8).ok for case in cases)
 
 
 def test_an_empty_cache_is_taken() -> None:

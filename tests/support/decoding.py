@@ -49,6 +49,9 @@ CONFIGS: list[DecodeKernelConfig] = [*RULES, *VARIED]
 PLAIN = RULES[0]
 
 
+Scales = tuple[torch.Tensor | None, torch.Tensor | None]  # of k and v
+
+
 @dataclass(frozen=True, eq=False)
 class Requests:
     """Queries, and each request's keys and values in an entry of its own; behind them NaN."""
@@ -137,17 +140,19 @@ def launch(
     placed: Placed,
     semantics: Semantics,
     splits: int = 0,
+    scales: Scales = (None, None),
     **emulated: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """o and lse of one call, into memory that was NaN, with a workspace that was.
 
+    scales: Of keys and values of 8 bits.
     emulated: How ``emulation`` runs it.
     """
     batch, n_q, n_heads, _ = q.shape
     o = q.new_full((batch, n_q, n_heads, placed.v.shape[-1]), math.nan)
     lse = torch.full((batch, n_heads, n_q), math.nan)
     where = placed.block_table, placed.batch_idx, placed.leftpad
-    tensors = DecodeTensors(q, placed.k, placed.v, o, lse, *where)
+    tensors = DecodeTensors(q, placed.k, placed.v, o, lse, *where, *scales)
     extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), n_q)
     scale = semantics.softmax_scale or q.shape[-1] ** -0.5
     how = Splitting(splits)
@@ -171,11 +176,22 @@ def run(
     **emulated: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """o and lse; the kernel is found or built."""
-    semantics, placed = semantics or Semantics(), placed or in_entries(asked)
-    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), asked.q.shape[1])
-    instance = kernel_of(cfg, asked.q, asked.v, extras)
-    kernel = find_decode(instance, Target.emulator())
-    return launch(kernel, asked.q, placed, semantics, splits, **emulated)
+    return launch_on(cfg, asked.q, placed or in_entries(asked), semantics, splits, **emulated)
+
+
+def launch_on(
+    cfg: DecodeKernelConfig,
+    q: torch.Tensor,
+    placed: Placed,
+    semantics: Semantics | None = None,
+    splits: int = 0,
+    **how: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of what lies in a cache. how: As of ``launch``."""
+    semantics = semantics or Semantics()
+    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), q.shape[1])
+    kernel = find_decode(kernel_of(cfg, q, placed.v, extras), Target.emulator())
+    return launch(kernel, q, placed, semantics, splits, **how)
 
 
 def assert_near_truth(

@@ -42,7 +42,6 @@ class KernelConfig(ABC):
     scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
     minimum_gpu: ClassVar[str]  # the plainest architecture that some of it run on
     exact_arch: ClassVar[bool]  # whether that is the only one
-    newer_gpu: ClassVar[str] = ""  # from which on its kernels have instructions of that
     # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
     # struct of them.
     is_set_of_kernels: ClassVar[bool] = False
@@ -85,6 +84,11 @@ class KernelConfig(ABC):
         return not self.problems(gpu or self.plainest_gpu)
 
     @property
+    def newer_gpu(self) -> str:
+        """From which architecture on its kernels have instructions of that; "": none."""
+        return ""
+
+    @property
     def plainest_gpu(self) -> str:
         """The plainest architecture that this configuration runs on."""
         return self.minimum_gpu
@@ -98,6 +102,11 @@ class KernelConfig(ABC):
     @abstractmethod
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block."""
+
+    @property
+    def row_multiple(self) -> int:
+        """Of what d_head and d_v of a call are multiples: the elements of 16 bytes."""
+        return 8
 
     @property
     def has_polynomials(self) -> bool:
@@ -263,6 +272,16 @@ class DecodeKernelConfig(KernelConfig):
     """That of decode: few queries a request, over the keys of a cache."""
 
     operation: ClassVar[str] = "decode"
+
+    fp8_cache: bool  # keys and values have 8 bits
+
+    @property
+    def row_multiple(self) -> int:
+        return 16 if self.fp8_cache else super().row_multiple
+
+    def has_room_for(self, problem: Problem) -> bool:
+        rows = problem.d_head, problem.d_v
+        return super().has_room_for(problem) and not any(d % self.row_multiple for d in rows)
 
     def serves_variant(self, variant: Variant) -> bool:
         """Lengths are arguments of every call; nothing is added to scores or dropped, and no

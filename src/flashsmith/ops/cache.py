@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.ops.checks import check_rank, check_tensors
+from flashsmith.ops.checks import FP8, check_rank, check_tensors
 from flashsmith.ops.semantics import may_look_at
 from flashsmith.runtime import DecodeKernel
 
@@ -16,6 +16,7 @@ class Cache(NamedTuple):
     """A cache and what says where requests lie in it, as ``decode`` takes them.
 
     seqlens: How many rows each request has: a tensor, a number for all, or None for all rows.
+    k_scale, v_scale: What keys and values of 8 bits are multiplied with; None: 1.
     """
 
     k: torch.Tensor
@@ -24,6 +25,12 @@ class Cache(NamedTuple):
     block_table: torch.Tensor | None = None
     batch_idx: torch.Tensor | None = None
     leftpad: torch.Tensor | None = None
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+
+    @property
+    def has_fp8(self) -> bool:
+        return self.k.dtype == FP8
 
     @property
     def rows(self) -> int:
@@ -41,7 +48,8 @@ class Cache(NamedTuple):
     def key(self) -> Hashable:
         """What calls of one kernel and plan have in common."""
         table = None if self.block_table is None else self.block_table.shape
-        return self.k.shape, self.v.shape, table
+        scales = self.k_scale is None, self.v_scale is None
+        return self.k.shape, self.v.shape, self.k.dtype, table, scales
 
     def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
         """With lengths in a tensor. What they say is looked at where that costs nothing, or if it
@@ -59,13 +67,19 @@ class Cache(NamedTuple):
         for name, t in given.items():
             if t is not None:
                 _check_numbers(name, t, q, 2 if name == "block_table" else 1)
-        seqlens = self.seqlens
+        for name, t in {"k_scale": self.k_scale, "v_scale": self.v_scale}.items():
+            if t is not None:
+                _check_scale(name, t)
         if new is not None:
             new.check(q)
-            if seqlens is None:
+            if self.has_fp8:
+                raise ValueError(
+                    f"k_new was passed with a k_cache of {FP8}; only caches of 16 bits are written "
+                    "to: put what is new into the cache before the call"
+                )
+            if self.seqlens is None:
                 raise ValueError("cache_seqlens is None, but k_new goes behind so many rows")
-        seqlens = lengths_in_a_tensor(seqlens, q)
-        cache = Cache(self.k, self.v, seqlens, self.block_table, self.batch_idx, self.leftpad)
+        cache = self._replace(seqlens=lengths_in_a_tensor(self.seqlens, q))
         if may_look_at(self.k):
             cache._look(q, 0 if new is None else new.k.shape[1], window_left)
         return cache
@@ -73,6 +87,9 @@ class Cache(NamedTuple):
     def _look(self, q: torch.Tensor, n_new: int, window_left: int) -> None:
         """Raises ValueError for numbers that kernels cut off, or take for none."""
         room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
+        for name, t in {"k_scale": self.k_scale, "v_scale": self.v_scale}.items():
+            if t is not None and not (t.isfinite() & (t > 0)).all():
+                raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
         lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
         lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
         _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
@@ -183,6 +200,12 @@ def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> 
             f"{name} has shape {tuple(t.shape)}; expected ({', '.join(expected)}), and q has batch "
             f"size {q.shape[0]}"
         )
+
+
+def _check_scale(name: str, t: torch.Tensor) -> None:
+    check_tensors(**{name: t})
+    if t.dtype != torch.float32:
+        raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.float32")
 
 
 def lengths_in_a_tensor(lengths: Any, q: torch.Tensor) -> torch.Tensor | None:

@@ -13,6 +13,7 @@ from flashsmith.mods.block_mask import BlockMask
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
 SMALLEST, LARGEST = 1e-37, 1e37
+FP8 = torch.float8_e4m3fn  # of a cache of 8 bits
 
 
 _FORWARD = tuple(kind for kind in CONFIG_CLASSES if kind.operation == "forward")

@@ -22,6 +22,8 @@ def decode(
     block_table: torch.Tensor | None = None,
     cache_batch_idx: torch.Tensor | None = None,
     cache_leftpad: torch.Tensor | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
     k_new: torch.Tensor | None = None,
     v_new: torch.Tensor | None = None,
     rotary_cos: torch.Tensor | None = None,
@@ -51,7 +53,8 @@ def decode(
             keys are read once for every 16 rows of queries and heads that share them.
         k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (entries, rows, ...),
             with ``block_table`` (n_pages, page_size, ...), of any page_size. The last dimension is
-            contiguous, the other strides are multiples of 8 elements.
+            contiguous, the other strides are multiples of 16 bytes. Of q's dtype, or float8_e4m3fn:
+            d_head and d_v are multiples of 16 then.
         v_cache: (..., n_heads_kv, d_v), likewise, by strides of its own.
         cache_seqlens: (batch,), int32: how many rows of each request there are; or as many for all;
             None: all rows. Rows beyond are never read.
@@ -59,8 +62,11 @@ def decode(
             anything.
         cache_batch_idx: (batch,), int32: each request's entry of the cache; None: its own number.
         cache_leftpad: (batch,), int32: how many of each request's rows come before its first key.
+        k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive: what keys
+            and values of float8_e4m3fn are multiplied with, read on the device; None: 1.
         k_new, v_new: (batch, n_new, n_heads_kv, d_head) and (..., d_v): are written to the cache
-            behind each request's ``cache_seqlens`` rows, and are keys and values of this call.
+            behind each request's ``cache_seqlens`` rows, and are keys and values of this call. To
+            caches of q's dtype alone.
         rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
             may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
             k_new are turned before they are written, by the angle of their row of the cache; and
@@ -98,7 +104,10 @@ def decode(
             q=q, k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, sinks=sinks
         )
     new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
-    cache = Cache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad)
+    cache = Cache(
+        k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad,
+        k_scale, v_scale,
+    )  # fmt: skip
     asked = Asked(cfg, causal, window_size, softcap, splits)
     call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
     start = call_decode_operator if is_traced(q) else run

@@ -13,7 +13,7 @@ from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
 from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import check_config, check_rank, check_scale, check_tensors
+from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.semantics import checked_cap, checked_window
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
@@ -74,7 +74,8 @@ class Call(NamedTuple):
     def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
         cache = self.cache
         where = cache.block_table, cache.batch_idx, cache.leftpad
-        return DecodeTensors(self.q, cache.k, cache.v, o, lse, *where)
+        scales = cache.k_scale, cache.v_scale
+        return DecodeTensors(self.q, cache.k, cache.v, o, lse, *where, *scales)
 
 
 _NO_LENGTHS = (None, None, None)  # of Extras: places of queries and keys, lengths of queries
@@ -195,7 +196,8 @@ def _find(
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        config = choose_decode(dtype_of(q.dtype), of_rows, gpu_of(q.device)[1])
+        gpu = gpu_of(q.device)[1]
+        config = choose_decode(dtype_of(q.dtype), of_rows, gpu, fp8_cache=k.dtype == FP8)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}

@@ -20,6 +20,7 @@ from flashsmith.ops.semantics import checked_cap, checked_window
 _ARGUMENTS = (
     "Tensor? cache_seqlens=None, Tensor? block_table=None, "
     "Tensor? cache_batch_idx=None, Tensor? cache_leftpad=None, "
+    "Tensor? k_scale=None, Tensor? v_scale=None, "
     "Tensor? alibi_slopes=None, Tensor? sinks=None, "
     "bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float softcap=0.0, float? softmax_scale=None, SymInt splits=0, "
@@ -30,7 +31,10 @@ _NEW = (
     "bool rotary_interleaved=True"
 )
 # In the order of the fields of ``Cache``, behind k and v, and of ``New``.
-_OF_CACHE = ("cache_seqlens", "block_table", "cache_batch_idx", "cache_leftpad")
+_OF_CACHE = (
+    *("cache_seqlens", "block_table", "cache_batch_idx", "cache_leftpad"),
+    *("k_scale", "v_scale"),
+)
 _OF_NEW = ("k_new", "v_new", "rotary_cos", "rotary_sin", "rotary_interleaved")
 
 

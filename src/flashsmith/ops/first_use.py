@@ -9,8 +9,9 @@ from typing import TypeVar
 import torch
 
 from flashsmith import settings
-from flashsmith.configs import DType, KernelConfig, KernelId
+from flashsmith.configs import DecodeKernelConfig, DType, KernelConfig, KernelId
 from flashsmith.jit import Progress, Target
+from flashsmith.ops.checks import FP8
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.progress import announce_build
 
@@ -41,7 +42,15 @@ def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
 def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     q, expected = tensors["q"], cfg.dtype.to_torch_dtype()
     supported = [dtype.to_torch_dtype() for dtype in DType]
+    of_cache = ("k", "v") if isinstance(cfg, DecodeKernelConfig) and cfg.fp8_cache else ()
     for name, tensor in tensors.items():
+        if name in of_cache:
+            if tensor.dtype != FP8:
+                raise TypeError(
+                    f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for keys "
+                    f"and values of {_name(FP8)}"
+                )
+            continue
         if tensor.dtype not in supported:
             names = " and ".join(map(_name, supported))
             raise TypeError(f"{name} has dtype {_name(tensor.dtype)}; supported are {names}")

@@ -15,13 +15,15 @@ class DecodeTensors(NamedTuple):
     """What decode reads and writes; how many rows a request has is among the extras.
 
     q: (batch, seq_len_q, n_heads, d_head).
-    k_cache: (entries, rows, n_heads_kv, d_head).
+    k_cache: (entries, rows, n_heads_kv, d_head), of q's dtype or float8_e4m3fn, as the kernel is.
     v_cache: (entries, rows, n_heads_kv, d_v).
     o: (batch, seq_len_q, n_heads, d_v): overwritten.
     lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten; None: not wanted.
     block_table: (batch, pages), int32: the entries that are a request's pages; None: it has one.
     cache_batch_idx: (batch,), int32: which that is; None: that of its own number.
     cache_leftpad: (batch,), int32: rows before its first key; None: none.
+    k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32: what a cache of
+        float8_e4m3fn is multiplied with; None: 1.
     """
 
     q: Any
@@ -32,6 +34,8 @@ class DecodeTensors(NamedTuple):
     block_table: Any = None
     cache_batch_idx: Any = None
     cache_leftpad: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
 
 
 class Splitting(NamedTuple):

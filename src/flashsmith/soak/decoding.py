@@ -1,37 +1,80 @@
-"""The cache of a case: its keys and values as they are, or in pages of any order."""
+"""The cache of a case: keys and values as they are or of 8 bits, in entries or in pages of any
+order."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
 
+from flashsmith.ops.checks import FP8
 from flashsmith.soak.prepared import PreparedCase
 
 _PAGE_SIZES = (None, None, 1, 7, 16, 64)  # None: entries
 _SPLITS = (0, 0, 1, 3)
 _NOWHERE = -(1 << 30)
 _SPARE_PAGES = 2
+# The dimensions over which a scale is the same: of all, of each head, of each head of each request.
+_SCALES = (None, (0, 1, 2, 3), (0, 1, 3), (1, 3))
+_SMALLEST_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
 class DrawnCache:
-    """A cache, and in how many parts it is visited."""
+    """A cache, and in how many parts it is visited.
+
+    Attributes:
+        exact: What keys and values of 8 bits stand for, in entries; None: there are others.
+    """
 
     k: torch.Tensor
     v: torch.Tensor
     seqlens: torch.Tensor | None
     block_table: torch.Tensor | None
     splits: int
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+    exact: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-def draw_cache(prepared: PreparedCase) -> DrawnCache:
-    """By the seed of the case. Pages that are not used, and ends of the last ones, are NaN."""
+def draw_cache(prepared: PreparedCase, fp8: bool = False) -> DrawnCache:
+    """By the seed of the case. Pages that are not used, and ends of the last ones, are NaN.
+
+    fp8: Keys and values get 8 bits.
+    """
     case, k, v = prepared.case, prepared.placed.k, prepared.placed.v
     rng = Random(case.seed)
     page_size, splits = rng.choice(_PAGE_SIZES), rng.choice(_SPLITS)
+    if not fp8:
+        return _placed(rng, k, v, page_size, splits)
+    (k, k_scale, exact_k), (v, v_scale, exact_v) = (_quantised(rng, t) for t in (k, v))
+    cache = _placed(rng, k, v, page_size, splits)
+    small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
+    return replace(
+        cache, k=small_k, v=small_v, k_scale=k_scale, v_scale=v_scale, exact=(exact_k, exact_v)
+    )
+
+
+def _quantised(
+    rng: Random, t: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product."""
+    largest, dims = torch.finfo(FP8).max, rng.choice(_SCALES)
+    scale, spread = None, torch.ones((), dtype=torch.float64, device=t.device)
+    if dims is not None and t.numel():
+        finite = t.float().nan_to_num(0, posinf=0, neginf=0).abs()
+        spread = finite.amax(dims, keepdim=True).div(largest).clamp(min=_SMALLEST_SCALE)
+        scale = spread[:, 0, :, 0] if dims == _SCALES[-1] else spread.flatten()
+        scale, spread = scale.contiguous(), spread.double()
+    small = (t.double() / spread).clamp(-largest, largest).float().to(FP8).float()
+    return small, scale, small.double() * spread
+
+
+def _placed(
+    rng: Random, k: torch.Tensor, v: torch.Tensor, page_size: int | None, splits: int
+) -> DrawnCache:
     if page_size is None:
         return DrawnCache(k, v, None, None, splits)
     batch, rows = k.shape[:2]

@@ -36,7 +36,7 @@ def with_meaning(rng: Random, case: SoakCase, variant: Variant, config: KernelCo
     """A plain case as a kernel computes it."""
     case = replace(case, meaning=_meaning(rng, variant, config))
     if variant.padded:
-        case = replace(case, problem=_made_narrow(rng, case.problem))
+        case = replace(case, problem=_made_narrow(rng, case.problem, config.row_multiple))
     return _made_ragged(rng, case) if variant.ragged else case
 
 
@@ -60,11 +60,13 @@ def _meaning(rng: Random, variant: Variant, config: KernelConfig) -> Meaning:
     )
 
 
-def _made_narrow(rng: Random, problem: Problem) -> Problem:
+def _made_narrow(rng: Random, problem: Problem, step: int) -> Problem:
     """Of rows that are shorter than the kernel's: of q and k, of v and o, or of all."""
     whole = problem.d_head
-    short = rng.randrange(8, whole, 8)
-    d_head, d_v = rng.choice(((short, whole), (whole, short), (short, short), (short, whole - 8)))
+    short = rng.randrange(step, whole, step)
+    d_head, d_v = rng.choice(
+        ((short, whole), (whole, short), (short, short), (short, whole - step))
+    )
     return replace(problem, d_head=d_head, d_v=d_v)
 
 

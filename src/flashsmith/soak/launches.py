@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from flashsmith.configs import ForwardKernelConfig, KernelConfig, KernelId
+from flashsmith.configs import DecodeKernelConfig, ForwardKernelConfig, KernelConfig, KernelId
 from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Comparison
 from flashsmith.runtime import (
@@ -30,7 +30,7 @@ from flashsmith.soak.case import SoakCase
 from flashsmith.soak.decoding import draw_cache
 from flashsmith.soak.gradients import PreparedGradients, prepare_gradients
 from flashsmith.soak.layout import Results
-from flashsmith.soak.prepared import PreparedCase, Truth, prepare
+from flashsmith.soak.prepared import PreparedCase, Truth, prepare, truth_of
 
 Prepared = PreparedCase | PreparedGradients
 
@@ -160,17 +160,23 @@ class _Decode(Launch):
         device = placed.q.device
         super().__init__(find_decode(instance, target_of(device)), device)
         self.case, self.results = prepared.case, placed.results
+        config = instance.config
+        assert isinstance(config, DecodeKernelConfig)
+        cache = draw_cache(prepared, config.fp8_cache)
+        if truth is not None and cache.exact is not None:
+            q = prepared.inputs[0]
+            truth = truth_of(q, *cache.exact, prepared.semantics, prepared.packing)
         self.used = {} if truth is None else {"o": truth.used, "lse": truth.lse_used}
-        cache = draw_cache(prepared)
         self._how = Splitting(cache.splits)
         self._extras = prepared.extras._replace(seqused_k=cache.seqlens)
         self._tensors = DecodeTensors(
-            placed.q, cache.k, cache.v, placed.o, placed.lse, cache.block_table
-        )
+            placed.q, cache.k, cache.v, placed.o, placed.lse, cache.block_table,
+            k_scale=cache.k_scale, v_scale=cache.v_scale,
+        )  # fmt: skip
         self.read = _inputs(prepared)
-        if cache.block_table is not None:
-            in_pages = {"k_cache": cache.k, "v_cache": cache.v}
-            self.read |= {name: (t, t.clone()) for name, t in in_pages.items()}
+        if cache.block_table is not None or cache.exact is not None:
+            made = {"k_cache": cache.k, "v_cache": cache.v}
+            self.read |= {name: (t, t.clone()) for name, t in made.items()}
         self._truth = truth
 
     def compare(self) -> dict[str, Comparison]:

@@ -104,10 +104,11 @@ def soak(
 
 
 def groups_of(kernels: Sequence[KernelId]) -> list[list[KernelId]]:
-    """Kernels that can share cases: of one operation, dtype and d_head."""
-    groups: dict[tuple[str, int, int], list[KernelId]] = {}
+    """Kernels that can share cases: of one operation, dtype and d_head, that take the same rows."""
+    groups: dict[tuple[str, int, int, int], list[KernelId]] = {}
     for kernel in kernels:
-        kind = kernel.config.operation, kernel.config.dtype, kernel.config.d_head
+        config = kernel.config
+        kind = config.operation, config.dtype, config.d_head, config.row_multiple
         groups.setdefault(kind, []).append(kernel)
     return list(groups.values())
 

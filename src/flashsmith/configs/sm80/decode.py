@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flashsmith.configs.base import DecodeKernelConfig
-from flashsmith.configs.features import Feature, number
+from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
 from flashsmith.configs.workload import D_HEADS
@@ -33,6 +33,8 @@ SUPPORTED_VALUES = {
 REGISTERS_PER_SM = 65536
 ALIGNMENT_BYTES = 128  # of what is in shared memory
 LONGEST_Q_IN_REGISTERS = 128  # d_head; longer rows of Q are in shared memory
+FP8_BYTES, FLOAT_BYTES = 1, 4
+SUM_ROW_PADDING, SUM_ROW_PADDING_FP8 = 8, 16  # between rows of sums, in numbers
 FRAGMENT_REGISTERS = 24  # of a thread: K's and V's fragments and addresses, at least
 
 
@@ -43,13 +45,14 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     A block takes 16 rows of Q, of the heads that share one of the cache, over a part of the keys.
     Each of its warps visits keys of its own and waits for no other warp.
 
-    dtype: element type of all tensors; sums are FP32.
+    dtype: element type of all tensors, but of K and V with fp8_cache; sums are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
     B_r: rows of Q that a thread block works on, packed from queries and heads: 16.
     B_c: keys and values of a stage: a warp visits so many at a time.
     n_warps: warps of a thread block, which take turns in visiting keys.
     n_stages: stages of each warp; all but one load while one is worked on.
     blocks_per_SM: thread blocks that a multiprocessor has at a time, and that the grid has for it.
+    fp8_cache: K and V have 8 bits, e4m3, which become 16 in registers.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -64,6 +67,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     n_warps: int
     n_stages: int
     blocks_per_SM: int
+    fp8_cache: bool = False
 
     family: ClassVar[str] = "sm80"
     minimum_gpu: ClassVar[str] = "sm_80"
@@ -78,6 +82,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warps")
     feature_table: ClassVar[tuple[Feature, ...]] = (
         Feature(DECODE),
+        flag("fp8_cache", "fp8_cache"),
         number("stages", "n_stages"),
         number("blocks", "blocks_per_SM"),
     )
@@ -87,9 +92,15 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         architecture = get_gpu_architecture(gpu)
         return [
             *unsupported_values(self, SUPPORTED_VALUES),
+            *_ring_problems(self),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
         ]
+
+    @property
+    def newer_gpu(self) -> str:
+        """That converts e4m3 by an instruction."""
+        return "sm_89" if self.fp8_cache else ""
 
     @property
     def threads_per_block(self) -> int:
@@ -98,11 +109,27 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     @property
     def shared_memory_bytes(self) -> int:
         """A ring for each warp, of stages of K and V; Q, and a word."""
-        stage = 2 * self.B_c * self.d_head * ELEMENT_BYTES
         q = ALIGNMENT_BYTES
         if self.d_head > LONGEST_Q_IN_REGISTERS:
             q = self.B_r * self.d_head * ELEMENT_BYTES
-        return self.n_warps * self.n_stages * stage + q + ALIGNMENT_BYTES
+        return self.n_warps * self.ring_bytes + q + ALIGNMENT_BYTES
+
+    @property
+    def ring_bytes(self) -> int:
+        """Of one warp."""
+        element_bytes = FP8_BYTES if self.fp8_cache else ELEMENT_BYTES
+        return self.n_stages * 2 * self.B_c * self.d_head * element_bytes
+
+
+def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
+    """A warp's sums leave through its ring: rows of O, and two numbers a row."""
+    row = config.d_head + (SUM_ROW_PADDING_FP8 if config.fp8_cache else SUM_ROW_PADDING) + 2
+    needed = config.B_r * row * FLOAT_BYTES
+    if needed > config.ring_bytes:
+        yield (
+            f"A warp's ring has {config.ring_bytes} bytes; its sums take {needed}: more stages, or "
+            "a larger B_c, are needed."
+        )
 
 
 def _register_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:

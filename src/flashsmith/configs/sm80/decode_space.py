@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
@@ -30,6 +31,10 @@ _RULE = {
 }
 
 
-def rule(dtype: DType, d_head: int) -> FlashDecodeKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
-    return FlashDecodeKernelConfig(dtype, d_head, MMA_M, *tiles_of(_RULE, d_head))
+def rule(dtype: DType, d_head: int, fp8_cache: bool = False) -> FlashDecodeKernelConfig:
+    """One configuration for each d_head and kind of cache. Raises ValueError for others.
+
+    Of keys with half the bytes a stage holds twice as many.
+    """
+    config = FlashDecodeKernelConfig(dtype, d_head, MMA_M, *tiles_of(_RULE, d_head))
+    return replace(config, B_c=2 * config.B_c, fp8_cache=True) if fp8_cache else config

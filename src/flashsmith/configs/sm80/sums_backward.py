@@ -78,7 +78,6 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
     scheme: ClassVar[str] = SUMS
     minimum_gpu: ClassVar[str] = "sm_80"
     exact_arch: ClassVar[bool] = False
-    newer_gpu: ClassVar[str] = "sm_90"
     kernel_function: ClassVar[str] = "sm80::sums_backward_kernels"
     static_configuration: ClassVar[str] = "sm80::SumsBackwardTraits"
     kernel_arguments: ClassVar[str] = "BackwardKernelArgs"
@@ -101,6 +100,11 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
             *_register_problems(self),
             *gpu_problems(self, architecture),
         ]
+
+    @property
+    def newer_gpu(self) -> str:
+        """That adds four numbers at a time."""
+        return "sm_90"
 
     @property
     def plainest_gpu(self) -> str:

@@ -1,5 +1,6 @@
-// fp32 to the 16-bit types, rounding to nearest even, in integers: the same on every host; back,
-// and the approximate hyperbolic tangent.
+// fp32 to the 16-bit types, rounding to nearest even, in integers: the same on every host; back;
+// numbers of 8 bits; and the approximate hyperbolic tangent.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -49,6 +50,39 @@ uint32_t pack(float low, float high, MmaType type) {
 float unpack(uint16_t bits, MmaType type) {
   const Words words = {bits, bits, bits, bits};
   return (type == MmaType::f16 ? DecodeF16()(words) : DecodeBf16()(words))[0];
+}
+
+uint32_t unpack_e4m3(uint16_t bytes) {
+  constexpr int kMantissaBits = 3, kBias = 7, kSign = 0x80, kNaN = 0x7f;
+  const auto value = [](int byte) {
+    const int exponent = (byte & kNaN) >> kMantissaBits, mantissa = byte & 7;
+    const int one = exponent == 0 ? 0 : 1 << kMantissaBits;
+    const float magnitude = std::ldexp(static_cast<float>(mantissa + one),
+                                       std::max(exponent, 1) - kBias - kMantissaBits);
+    return (byte & kNaN) == kNaN ? NAN : byte & kSign ? -magnitude : magnitude;
+  };
+  return pack(value(bytes & 0xff), value(bytes >> 8), MmaType::f16);
+}
+
+uint32_t permute_bytes(uint32_t word, uint32_t selector) {
+  constexpr uint32_t kIsSign = 8, kByte = 0xff;
+  uint32_t result = 0;
+  for (int place = 0; place < 4; place++) {
+    const uint32_t digit = selector >> 4 * place & 0xf;
+    const uint32_t byte = word >> 8 * (digit & 3) & kByte;
+    result |= (digit & kIsSign ? (byte & 0x80 ? kByte : 0) : byte) << 8 * place;
+  }
+  return result;
+}
+
+uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c, MmaType type) {
+  const auto half = [&](int shift) {
+    const auto of = [&](uint32_t word) -> double {
+      return unpack(static_cast<uint16_t>(word >> shift), type);
+    };
+    return static_cast<float>(of(a) * of(b) + of(c));
+  };
+  return pack(half(0), half(16), type);
 }
 
 float tanh_approx(float x) {

@@ -87,6 +87,15 @@ float tanh_approx(float x);
 
 float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
 
+uint32_t unpack_e4m3(uint16_t bytes);  // cvt.rn.f16x2.e4m3x2: the lower byte in the lower half
+
+// prmt.b32 of one word: digit i of the selector says which of its bytes becomes byte i; from 8 on,
+// the sign of which.
+uint32_t permute_bytes(uint32_t word, uint32_t selector);
+
+// fma.rn.{f16x2,bf16x2}. A sum that fp64 has to round is rounded twice.
+uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c, MmaType type);
+
 // ---- exchange; warp ----
 
 float shuffle_xor(float value, int lane_mask);  // shfl.sync.bfly.b32 over the whole warp

@@ -9,7 +9,12 @@ namespace flashsmith {
 
 class DecodeKernel : public Kernel {
  public:
-  using Kernel::Kernel;
+  template <typename Named>
+  DecodeKernel(const Named &kernel, const FamilyGpus &gpus)
+      : Kernel(kernel, gpus),
+        cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype) {}
+
+  const ScalarType cache;  // the type of K and V
 
   virtual Plan plan(const ForwardProblem &problem, const DecodeNumbers &own,
                     int multiprocessors) const = 0;

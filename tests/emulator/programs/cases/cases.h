@@ -55,6 +55,7 @@ void sm90_copies();
 void sm90_ragged();
 void sm90_sums();
 void sm90_scores();
+void sm90_bytes();
 void sm90_barriers();
 void sm90_clusters();
 void sm90_warps();

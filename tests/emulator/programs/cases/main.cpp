@@ -20,6 +20,7 @@ int main(int argc, char **argv) {
       {"sm90_ragged", cases::sm90_ragged},
       {"sm90_sums", cases::sm90_sums},
       {"sm90_scores", cases::sm90_scores},
+      {"sm90_bytes", cases::sm90_bytes},
       {"sm90_barriers", cases::sm90_barriers},
       {"sm90_clusters", cases::sm90_clusters},
       {"sm90_warps", cases::sm90_warps},

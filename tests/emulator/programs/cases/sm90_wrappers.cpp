@@ -2,6 +2,7 @@
 // tests/emulator/programs/device.
 #include "cases.h"
 #include "device/barriers.cuh"
+#include "device/bytes.cuh"
 #include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/products.cuh"
@@ -27,6 +28,7 @@ void sm90_copies() { print(wrappers::copies::check); }
 void sm90_ragged() { print(wrappers::ragged::check); }
 void sm90_sums() { print(wrappers::sums::check); }
 void sm90_scores() { print(wrappers::scores::check); }
+void sm90_bytes() { print(wrappers::bytes::check); }
 void sm90_barriers() { print(wrappers::barriers::check); }
 void sm90_clusters() { print(wrappers::clusters::check); }
 void sm90_warps() { print(wrappers::warps::check); }

@@ -2,6 +2,7 @@
 // the emulator with. Takes the name of a case; prints how many comparisons there were and which
 // failed, as JSON.
 #include "device/barriers.cuh"
+#include "device/bytes.cuh"
 #include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/pipeline.cuh"
@@ -23,6 +24,7 @@ int main(int argc, char **argv) {
       {"ragged", ragged::check},
       {"sums", sums::check},
       {"scores", scores::check},
+      {"bytes", bytes::check},
       {"barriers", barriers::check},
       {"clusters", clusters::check},
       {"warps", warps::check},
@@ -36,7 +38,8 @@ int main(int argc, char **argv) {
     return 0;
   }
   std::fprintf(stderr,
-               "usage: %s products|copies|ragged|sums|scores|barriers|clusters|warps|pipeline\n",
+               "usage: %s products|copies|ragged|sums|scores|bytes|barriers|clusters|warps|"
+               "pipeline\n",
                argv[0]);
   return 2;
 }

@@ -30,8 +30,8 @@ inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q"
                                             "entries", "rows"};
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
-// of_config: the configuration's dtype; any: bytes.
-enum class Element : uint8_t { of_config, float32, int32, int64, any };
+// of_config: the configuration's dtype; of_cache: that of its cache; any: bytes.
+enum class Element : uint8_t { of_config, of_cache, float32, int32, int64, any };
 
 // How a tensor lies in memory. rows: (batch, sequence, head, d_head) by strides, with contiguous,
 // aligned rows; broadcast: by strides, and a size may be 1 instead.
@@ -66,7 +66,7 @@ struct Argument {
 
 constexpr bool has_rows(const Argument &argument) { return argument.layout == Layout::rows; }
 constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;
-constexpr int kElementBytes = 2;
+constexpr int kElementBytes = 2;  // of what has the configuration's dtype
 
 // The tensors of one call, in the order of their operation's table; null: not given.
 struct Tensors {

@@ -11,9 +11,9 @@ inline constexpr std::array kDecodeOwn = {
     Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
              .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "k_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_head},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+             .element = Element::of_cache, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "v_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_v},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+             .element = Element::of_cache, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "o", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_v},
              .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
     Argument{.name = "lse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
@@ -24,6 +24,10 @@ inline constexpr std::array kDecodeOwn = {
              .element = Element::int32, .use = Use::read, .optional = true},
     Argument{.name = "cache_leftpad", .dims = {Dim::batch},
              .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "k_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "v_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
     Argument{.name = "counters", .dims = {},
              .element = Element::any, .use = Use::scratch, .optional = true},
 };
@@ -44,7 +48,9 @@ class DecodeTensors {
   const View *block_table() const { return given_[5]; }
   const View *cache_batch_idx() const { return given_[6]; }
   const View *cache_leftpad() const { return given_[7]; }
-  const View *counters() const { return given_[8]; }
+  const View *k_scale() const { return given_[8]; }
+  const View *v_scale() const { return given_[9]; }
+  const View *counters() const { return given_[10]; }
   const View *workspace() const { return given_.back(); }
 
   // As those of a forward, whose keys and values are the whole cache.

@@ -31,6 +31,9 @@ void check_apart(const Tensors &tensors);
 void check_dtype(const Tensors &tensors, const Argument &argument, const tvm::ffi::TensorView &t,
                  ScalarType expected);
 
+// The same of keys or values of 8 bits.
+void check_fp8_cache(const Argument &argument, const tvm::ffi::TensorView &t);
+
 void check_rank(const Argument &argument, const tvm::ffi::TensorView &t);
 
 // The device is that of the first tensor.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace flashsmith {
 namespace {
@@ -26,6 +27,43 @@ void check_lengths_of(const DecodeTensors &tensors) {
     TVM_FFI_THROW(ValueError) << "cache_seqlens has shape " << shape_of(*used)
                               << "; it must be contiguous and of shape (batch) = (" << batch << ")";
   }
+}
+
+void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
+                   const TensorView &t) {
+  if (argument.element == Element::of_cache && kernel.cache == ScalarType::Float8_e4m3fn) {
+    check_fp8_cache(argument, t);
+  } else {
+    check_dtype(all, argument, t, kernel.tiles.dtype);
+  }
+}
+
+// Whole chunks of 16 bytes of the cache.
+void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const TensorView &v) {
+  constexpr int kChunkBytes = 16;
+  if (kernel.cache != ScalarType::Float8_e4m3fn) return;
+  for (const auto &[name, size] :
+       {std::pair{"q has d_head ", q.size(kDim)}, {"v_cache has d_v ", v.size(kDim)}}) {
+    if (size % kChunkBytes == 0) continue;
+    TVM_FFI_THROW(ValueError) << name << size << "; supported with a cache of float8_e4m3fn are "
+                              << "multiples of " << kChunkBytes << " up to 256";
+  }
+}
+
+void check_scale(const DecodeKernel &kernel, const char *name, const TensorView *t,
+                 const ForwardProblem &problem) {
+  if (!t) return;
+  if (kernel.cache != ScalarType::Float8_e4m3fn) {
+    TVM_FFI_THROW(ValueError) << name << " was passed, but the cache has 16 bits; pass None";
+  }
+  const bool is_vector = t->ndim() == 1 && (t->size(0) == 1 || t->size(0) == problem.n_heads_kv);
+  const bool is_matrix =
+      t->ndim() == 2 && t->size(0) == problem.batch && t->size(1) == problem.n_heads_kv;
+  if ((is_vector || is_matrix) && is_contiguous(*t) && is_aligned(*t, sizeof(float))) return;
+  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
+                            << "; it must be contiguous and of shape (1), (n_heads_kv) = ("
+                            << problem.n_heads_kv << ") or (batch, n_heads_kv) = (" << problem.batch
+                            << ", " << problem.n_heads_kv << ")";
 }
 
 // Rounds of keys, work tiles and slots are counted as int.
@@ -75,7 +113,7 @@ void check_entries(const TensorView &k_cache, const TensorView *table, const Ten
   }
 }
 
-ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
+ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &tensors,
                             const Numbers &numbers, const DecodeNumbers &own) {
   if (numbers.top_left) {
     TVM_FFI_THROW(ValueError) << "top_left is true; decode counts keys from the end of a request";
@@ -84,7 +122,7 @@ ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
   const ForwardTensors forward = tensors.forward();
   all.for_each([&](const Argument &argument, const TensorView &t) {
     if (!has_rows(argument)) return;
-    check_dtype(all, argument, t, kernel.tiles.dtype);
+    check_element(kernel, all, argument, t);
     check_rank(argument, t);
     check_device(all, argument, t);
   });
@@ -93,6 +131,7 @@ ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
     if (has_rows(all.table[i])) check_shape(all, i, false);
   }
   check_d_head(kernel, tensors.q(), tensors.v_cache());
+  check_row_chunks(kernel, tensors.q(), tensors.v_cache());
   check_heads(tensors.q(), tensors.k_cache());
   all.for_each([&](const Argument &argument, const TensorView &t) {
     if (has_rows(argument) || argument.use == Use::scratch) return;
@@ -105,7 +144,10 @@ ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
   check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
                 tensors.q().size(kBatch));
   check_counts(tensors, own);
-  return problem_of(tensors);
+  const ForwardProblem problem = problem_of(tensors);
+  check_scale(kernel, "k_scale", tensors.k_scale(), problem);
+  check_scale(kernel, "v_scale", tensors.v_scale(), problem);
+  return problem;
 }
 
 void check_counters(const DecodeTensors &tensors, const Plan &plan) {

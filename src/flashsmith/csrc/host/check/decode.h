@@ -3,11 +3,12 @@
 
 #include "host/args/append.h"
 #include "host/check/check.h"
+#include "host/decode_kernel.h"
 
 namespace flashsmith {
 
 // What is asked of dtypes, shapes and devices. Returns the sizes.
-ForwardProblem check_decode(const Kernel &kernel, const DecodeTensors &tensors,
+ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &tensors,
                             const Numbers &numbers, const DecodeNumbers &own);
 
 // Which entries of the cache requests have: pages, or one each.

@@ -15,6 +15,7 @@ using tvm::ffi::TensorView;
 // tvm::ffi::DLDataTypeToString throws for complex types.
 std::string name_of(DLDataType type) {
   if (type.code == kDLBool) return "bool";
+  if (type.code == kDLFloat8_e4m3fn) return "float8_e4m3fn";
   const char *kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
   // The codes beyond are the layouts of float8 and less.
   return (type.code < std::size(kinds) ? kinds[type.code] : "float") + std::to_string(type.bits);
@@ -74,6 +75,13 @@ void check_dtype(const Tensors &tensors, const Argument &argument, const TensorV
                            << ", but the configuration is for "
                            << (expected == ScalarType::Half ? "float16" : "bfloat16")
                            << "; pass a configuration of the tensors' dtype";
+}
+
+void check_fp8_cache(const Argument &argument, const TensorView &t) {
+  const DLDataType type = t.dtype();
+  if (type.code == kDLFloat8_e4m3fn && type.bits == 8 && type.lanes == 1) return;
+  TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
+                           << ", but the configuration is for keys and values of float8_e4m3fn";
 }
 
 }  // namespace flashsmith

@@ -42,11 +42,14 @@ void check_rows(const Argument &argument, const TensorView &t) {
                               << "); call .clone()";
   }
   for (int i = kBatch; i <= kHead; i++) {
-    if (t.size(i) > 1 && t.stride(i) * kElementBytes % kAlignmentBytes != 0) {
+    const int element_bytes = t.dtype().bits / 8;
+    if (t.size(i) > 1 && t.stride(i) * element_bytes % kAlignmentBytes != 0) {
       TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
                                 << t.stride(i)
                                 << " elements; strides of batch, sequence and head must be "
-                                   "multiples of 8 elements (16 bytes): call .contiguous()";
+                                   "multiples of "
+                                << kAlignmentBytes / element_bytes
+                                << " elements (16 bytes): call .contiguous()";
     }
   }
 }

@@ -8,7 +8,7 @@
 namespace flashsmith {
 
 // Numbered as torch's c10::ScalarType, so that a demangled kernel name reads the same.
-enum class ScalarType : int8_t { Half = 5, BFloat16 = 15 };
+enum class ScalarType : int8_t { Half = 5, BFloat16 = 15, Float8_e4m3fn = 24 };
 
 // What a kernel computes, apart from how. The default is plain full attention. How far bounds lie,
 // caps, slopes and the like are arguments of a call.

@@ -1,4 +1,4 @@
-// The 16-bit element types. Storage only: arithmetic happens in fp32 registers and in the tensor
+// The element types. Storage only: arithmetic happens in fp32 registers and in the tensor
 // cores.
 #pragma once
 
@@ -15,6 +15,11 @@ struct half_t {
 
 struct bfloat16_t {
   uint16_t bits;
+};
+
+// 8 bits: one of sign, four of exponent, three of mantissa. No infinity; all ones are NaN.
+struct e4m3_t {
+  uint8_t bits;
 };
 
 template <ScalarType kType>

@@ -16,8 +16,16 @@ struct FlashDecodeKernelConfig {
   int n_warps;
   int n_stages;
   int blocks_per_SM;
+  bool fp8_cache;
 
   constexpr auto operator<=>(const FlashDecodeKernelConfig &) const = default;
+};
+
+// What the numbers of a cache are to be multiplied with: one for all, for each of its heads, or for
+// each head of each request, as strides say; null: 1.
+struct CacheScale {
+  const float *__restrict__ scale;
+  int64_t batch_stride, head_stride;
 };
 
 struct DecodeKernelArgs {
@@ -26,6 +34,7 @@ struct DecodeKernelArgs {
   const void *__restrict__ V;  // (entries, rows, n_heads_kv, d_v)
   TensorStrides Q_strides, K_strides, V_strides;
   DecodeProblem problem;
+  CacheScale K_scale, V_scale;  // of a cache of 8 bits
 };
 
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
@@ -40,6 +49,10 @@ constexpr int threads_per_block(const FlashDecodeKernelConfig &cfg) {
   return cfg.n_warps * kWarpSize;
 }
 
+constexpr int cache_element_bytes(const FlashDecodeKernelConfig &cfg) {
+  return cfg.fp8_cache ? 1 : 2;
+}
+
 // Rows of Q that are longer are read from shared memory: there are no registers for them.
 constexpr int kLongestDecodeQInRegisters = 128;
 
@@ -49,7 +62,8 @@ constexpr int shared_memory_bytes(const FlashDecodeKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kAlignment = 128;
   const int Q =
       cfg.d_head > kLongestDecodeQInRegisters ? cfg.B_r * cfg.d_head * kElementBytes : kAlignment;
-  return cfg.n_warps * cfg.n_stages * 2 * cfg.B_c * cfg.d_head * kElementBytes + Q + kAlignment;
+  const int stage = 2 * cfg.B_c * cfg.d_head * cache_element_bytes(cfg);
+  return cfg.n_warps * cfg.n_stages * stage + Q + kAlignment;
 }
 
 }  // namespace flashsmith

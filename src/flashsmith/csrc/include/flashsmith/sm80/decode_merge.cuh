@@ -215,13 +215,18 @@ class DecodeMerge {
     return ptx::load_shared_4(arrived) != 0;
   }
 
+  FLASHSMITH_DEVICE float V_scale() const {
+    if constexpr (!Traits::fp8_cache) return 1.f;
+    return load_scale(args_.V_scale, split_);
+  }
+
   FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk) const {
     using value_t = typename Traits::value_t;
     const DecodeProblem &problem = args_.problem;
     if (row >= rows_.count()) return;
     const int head = rows_.head(row);
     const RowTotal total = with_sink<Traits>(sums.total, problem, head);
-    const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum;
+    const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum * V_scale();
     if (!Traits::padded || chunk * kChunkElements < problem.d_v) {
       ptx::Chunk elements;
 #pragma unroll

@@ -12,15 +12,15 @@ namespace flashsmith::sm80 {
 // become zeros: what lies there may be anything.
 template <typename Traits>
 class KVRing {
-  using value_t = typename Traits::value_t;
-  using T = SmemTile<Traits>;
-  using Walk = ChunkWalk<Traits, kWarpSize>;
+  using cache_t = typename Traits::cache_t;
+  using T = SmemTile<typename Traits::CacheTile>;
+  using Walk = ChunkWalk<typename Traits::CacheTile, kWarpSize>;
   static constexpr int B_c = Traits::B_c, kPasses = B_c / Walk::kRows;
   static_assert(B_c % Walk::kRows == 0, "every pass of the warp copies whole rows");
 
   const DecodeKernelArgs &args_;
   const typename Traits::Sequence &sequence_;
-  const value_t *K_, *V_;  // of the head
+  const cache_t *K_, *V_;  // of the head
   const int first_, end_;  // the keys that are there
   CachePlace next_;        // of this lane's key of the slice that is copied next
 
@@ -30,8 +30,8 @@ class KVRing {
                            int head, int end, int key)
       : args_(args),
         sequence_(sequence),
-        K_(static_cast<const value_t *>(args.K) + head * args.K_strides.head),
-        V_(static_cast<const value_t *>(args.V) + head * args.V_strides.head),
+        K_(static_cast<const cache_t *>(args.K) + head * args.K_strides.head),
+        V_(static_cast<const cache_t *>(args.V) + head * args.V_strides.head),
         first_(Traits::Mask::first(args.problem, sequence, 0)),
         end_(end) {
     look_up(key);
@@ -60,13 +60,14 @@ class KVRing {
 
   FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, const CachePlace &place, int row,
                                   int first_chunk) const {
-    const value_t *key = K_ + place.entry * args_.K_strides.batch + place.row * args_.K_strides.seq;
-    const value_t *value =
+    const cache_t *key = K_ + place.entry * args_.K_strides.batch + place.row * args_.K_strides.seq;
+    const cache_t *value =
         V_ + place.entry * args_.V_strides.batch + place.row * args_.V_strides.seq;
     const bool there = place.entry >= 0;
 #pragma unroll
     for (int panel = 0; panel < Walk::kPanels; panel++) {
-      const int chunk = first_chunk + panel * Walk::kPanelChunks, element = chunk * kChunkElements;
+      const int chunk = first_chunk + panel * Walk::kPanelChunks,
+                element = chunk * Traits::cache_chunk;
       const ptx::shared_address to = stage + T::offset(row, chunk);
       ptx::cp_async_16_or_zero(to, key + element, there && has(chunk, args_.problem.d_qk));
       ptx::cp_async_16_or_zero(to + Traits::V_offset, value + element,
@@ -75,7 +76,7 @@ class KVRing {
   }
 
   static FLASHSMITH_DEVICE bool has(int chunk, int row_elements) {
-    return !Traits::padded || chunk * kChunkElements < row_elements;
+    return !Traits::padded || chunk * Traits::cache_chunk < row_elements;
   }
 };
 

@@ -15,9 +15,22 @@
 
 namespace flashsmith::sm80 {
 
+// How rows of K and V lie in shared memory, in units of 16 bits.
+template <int kRowUnits>
+struct CacheTileShape {
+  static constexpr struct {
+    bool swizzled = true;
+  } config{};
+  static constexpr int d_head = kRowUnits, row_padding = 0;
+};
+
 template <FlashDecodeKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticDecodeKernelConfig {
   using value_t = value_type<CFG.dtype>;
+  static constexpr bool fp8_cache = CFG.fp8_cache;
+  using cache_t = std::conditional_t<fp8_cache, e4m3_t, value_t>;
+  // Of P and of V in registers: e4m3 is exact in FP16, and P is finer than in BF16.
+  using weight_t = std::conditional_t<fp8_cache, half_t, value_t>;
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warps = CFG.n_warps, n_stages = CFG.n_stages;
   static constexpr int blocks_per_SM = CFG.blocks_per_SM, n_threads = threads_per_block(CFG);
@@ -36,6 +49,9 @@ struct StaticDecodeKernelConfig {
     bool swizzled = true;
   } config{};
   static constexpr int row_padding = 0;
+  static constexpr int cache_bytes = cache_element_bytes(CFG);
+  static constexpr int cache_chunk = kChunkBytes / cache_bytes;  // elements
+  using CacheTile = CacheTileShape<d_head * cache_bytes / kElementBytes>;
 
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, false, UserScore<0>>;
@@ -53,10 +69,11 @@ struct StaticDecodeKernelConfig {
   static constexpr bool Q_in_registers = d_head <= kLongestDecodeQInRegisters;
   using QSchedule = FragmentSchedule<QK_fragments, Q_in_registers ? 0 : 2, !Q_in_registers>;
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
+  using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of two fragments' columns
 
   struct Stage {
-    alignas(128) value_t K[B_c * d_head];
-    alignas(128) value_t V[B_c * d_head];
+    alignas(128) cache_t K[B_c * d_head];
+    alignas(128) cache_t V[B_c * d_head];
   };
   struct SharedMemory {
     Stage rings[n_warps][n_stages];
@@ -72,7 +89,8 @@ struct StaticDecodeKernelConfig {
 
   // A warp's sums leave through its ring: rows of O in fp32, so far apart that the lanes of a quad
   // pass reach all banks, and behind them two words a row.
-  static constexpr int sum_row_bytes = (d_head + 8) * static_cast<int>(sizeof(float));
+  static constexpr int sum_row_padding = fp8_cache ? 16 : 8;
+  static constexpr int sum_row_bytes = (d_head + sum_row_padding) * static_cast<int>(sizeof(float));
   static constexpr int totals_offset = B_r * sum_row_bytes;
   static_assert(totals_offset + B_r * 2 * static_cast<int>(sizeof(float)) <= ring_bytes,
                 "a warp's ring has room for its sums");

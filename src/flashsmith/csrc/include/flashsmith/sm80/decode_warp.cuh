@@ -2,6 +2,7 @@
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/sm80/decode_e4m3.cuh"
 #include "flashsmith/sm80/decode_ring.cuh"
 #include "flashsmith/sm80/decode_rows.cuh"
 #include "flashsmith/sm80/gemm.cuh"
@@ -35,7 +36,8 @@ class DecodeWarp {
 
   // Leaves the sums in the warp's ring.
   FLASHSMITH_DEVICE void run() {
-    softmax_[0].start(args_.problem.softmax_scale_log2);
+    const float scale_log2 = args_.problem.softmax_scale_log2;
+    softmax_[0].start(Traits::Score::kChanges ? scale_log2 : scale_log2 * K_scale());
     const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
     const int warp = ptx::thread_index() / kWarpSize;
     const int split_end = keys.begin + split_.end * kWarps * B_c;
@@ -62,6 +64,11 @@ class DecodeWarp {
   }
 
  private:
+  FLASHSMITH_DEVICE float K_scale() const {
+    if constexpr (!Traits::fp8_cache) return 1.f;
+    return load_scale(args_.K_scale, split_);
+  }
+
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
 
   // Where there is nothing more to copy there is still a group to wait for.
@@ -83,7 +90,7 @@ class DecodeWarp {
           static_cast<const value_t *>(args_.Q) + rows_.offset(args_.Q_strides, split_.batch, row);
 #pragma unroll
       for (int i = 0; i < 2 * Traits::QK_fragments; i++) {
-        const int column = i * kMmaN + first_column(lane());
+        const int column = Q_column<Traits::fp8_cache>(i, lane());
         const bool there = row < n_rows && (!Traits::padded || column < d_qk);
         q_[i / 2][0][i % 2 * 2 + half] =
             there ? ptx::thread_load_global(reinterpret_cast<const uint32_t *>(elements + column))
@@ -102,8 +109,20 @@ class DecodeWarp {
           static_cast<const value_t *>(args_.Q) + rows_.offset(args_.Q_strides, split_.batch, row);
       const bool there = row < n_rows && (!Traits::padded || chunk * kChunkElements < d_qk);
       ptx::store_shared_16(Q_tile() + SmemTile<Traits>::offset(row, chunk),
-                           ptx::load_global_16_or_zero(elements + chunk * kChunkElements, there));
+                           load_Q_chunk(elements, chunk, there));
     }
+  }
+  static FLASHSMITH_DEVICE ptx::Chunk load_Q_chunk(const value_t *row, int chunk, bool there) {
+    if constexpr (!Traits::fp8_cache) {
+      return ptx::load_global_16_or_zero(row + chunk * kChunkElements, there);
+    }
+    ptx::Chunk words{};
+#pragma unroll
+    for (int w = 0; w < 4 && there; w++) {
+      const auto *two = reinterpret_cast<const uint32_t *>(row + Q_column_of_chunk(chunk, w));
+      words.word[w] = ptx::thread_load_global(two);
+    }
+    return words;
   }
   static FLASHSMITH_DEVICE ptx::shared_address Q_tile() {
     return ptx::shared_memory() + Traits::Q_offset;
@@ -113,14 +132,22 @@ class DecodeWarp {
     // d_qk is never zero.
     const int never_zero = args_.problem.d_qk;
     SAccumulators<Traits> S;
-    gemm_QK<Traits>(S, q_, Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
-                    SmemTile<Traits>::K_lane_offset(lane()), never_zero);
+    if constexpr (Traits::fp8_cache) {
+      gemm_QK_e4m3<Traits>(S, q_, Q_tile(), stage, lane(), never_zero);
+    } else {
+      gemm_QK<Traits>(S, q_, Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
+                      SmemTile<Traits>::K_lane_offset(lane()), never_zero);
+    }
     change_scores(S[0], key);
     if (!all_visible(key)) mask_scores(S[0], key);
     Softmax<Traits>::template step<true>(softmax_, S, O_);
     PFragments<Traits> P;
-    pack_operand<value_t>(P[0], S[0]);
-    add_values(P[0], stage + Traits::V_offset);
+    pack_operand<typename Traits::weight_t>(P[0], S[0]);
+    if constexpr (Traits::fp8_cache) {
+      gemm_PV_e4m3<Traits>(O_[0], P[0], stage + Traits::V_offset, lane());
+    } else {
+      add_values(P[0], stage + Traits::V_offset);
+    }
   }
 
   // O += P V, a fragment of V at a time: where d_head is long there are no registers for all.
@@ -150,7 +177,7 @@ class DecodeWarp {
 #pragma unroll
       for (int i = 0; i < B_c / 4; i++) {
         const int element = i / 2 * 4 + half * 2 + i % 2;
-        S[element] = change(S[element], column_of(element));
+        S[element] = change(S[element] * K_scale(), column_of(element));
       }
     }
   }
@@ -180,13 +207,34 @@ class DecodeWarp {
     }
   }
 
-  FLASHSMITH_DEVICE void put_sums() const {
+  FLASHSMITH_DEVICE void put_O() const {
 #pragma unroll
     for (int i = 0; i < Traits::d_head / 2; i++) {
       const int row = first_row(lane()) + half_of(i) * kRowsPerHalf;
       const int column = column_of(i) + first_column(lane());
       ptx::store_shared_4(ring_ + row * Traits::sum_row_bytes + column * sizeof(float),
                           ptx::float_bits(O_[0][i]));
+    }
+  }
+
+  FLASHSMITH_DEVICE void put_O_e4m3() const {
+#pragma unroll
+    for (int i = 0; i < Traits::d_head / kMmaK; i++) {
+#pragma unroll
+      for (int half = 0; half < kHalves; half++) {
+        const int row = first_row(lane()) + half * kRowsPerHalf;
+        const int column = i * kMmaK + lane() % kLanesPerRow * 4;
+        ptx::store_shared_16(ring_ + row * Traits::sum_row_bytes + column * sizeof(float),
+                             columns_e4m3(O_[0], i, half));
+      }
+    }
+  }
+
+  FLASHSMITH_DEVICE void put_sums() const {
+    if constexpr (Traits::fp8_cache) {
+      put_O_e4m3();
+    } else {
+      put_O();
     }
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {

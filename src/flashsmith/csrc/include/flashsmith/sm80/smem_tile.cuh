@@ -8,20 +8,20 @@
 namespace flashsmith::sm80 {
 
 // A row-major tile of 16-byte chunks. Swizzled, chunks are permuted inside lines of 128 bytes, or
-// of 64 where rows are not whole lines of 128: the eight rows that one phase of ldmatrix reads at
-// equal chunks then cover all 32 banks, instead of the same four. So do rows that are an odd number
-// of chunks apart.
+// of 64 or 32 where rows are not whole lines of more: the eight rows that one phase of ldmatrix
+// reads at equal chunks then cover all 32 banks, instead of the same four. So do rows that are an
+// odd number of chunks apart.
 template <typename Traits>
 struct SmemTile {
   static constexpr int kRowBytes = (Traits::d_head + Traits::row_padding) * kElementBytes;
   static constexpr int kRowChunks = Traits::d_head / kChunkElements;
   static constexpr int kSwizzleRows = 8;
-  static constexpr int kPermutedChunks = kRowChunks % 8 == 0 ? 8 : 4;
+  static constexpr int kPermutedChunks = kRowChunks % 8 == 0 ? 8 : kRowChunks % 4 == 0 ? 4 : 2;
   static_assert(kRowChunks % kPermutedChunks == 0, "the swizzle permutes inside whole lines");
 
   static FLASHSMITH_DEVICE int offset(int row, int chunk) {
     // Rows of an odd number of 64-byte lines lie in turn in either half of the banks, so that only
-    // every other row needs another permutation.
+    // every other row needs another permutation; of 32-byte lines in four parts, likewise.
     const int permutation = row % kSwizzleRows / (kSwizzleRows / kPermutedChunks);
     const int column = Traits::config.swizzled ? chunk ^ permutation : chunk;
     return row * kRowBytes + column * kChunkBytes;

@@ -1,0 +1,104 @@
+// The products of decode with K and V of 8 bits, which become 16 bits on the way from shared memory
+// to the tensor cores.
+//
+// ldmatrix moves units of 16 bits, so of a row of K a lane gets four neighbouring bytes where mma
+// wants two pairs eight columns apart. The order of columns in a sum is free: Q's are permuted
+// likewise. Of V transposed it gets two neighbouring columns of two keys: of every 16 columns of O,
+// the even ones become one n tile and the odd ones the next.
+#pragma once
+
+#include "flashsmith/attention/e4m3.cuh"
+#include "flashsmith/sm80/gemm.cuh"
+
+namespace flashsmith::sm80 {
+
+// The column of Q that a lane's word `i`, of two elements, begins with: words 2 k and 2 k + 1 are
+// of fragment k.
+template <bool kE4m3>
+FLASHSMITH_DEVICE int Q_column(int i, int lane) {
+  if constexpr (!kE4m3) return i * kMmaN + first_column(lane);
+  return i / 2 * kMmaK + lane % kLanesPerRow * 4 + i % 2 * 2;
+}
+
+// The same of word `word` of a chunk of a row in shared memory, from which ldmatrix makes
+// fragments.
+FLASHSMITH_DEVICE int Q_column_of_chunk(int chunk, int word) {
+  return chunk / 2 * kMmaK + word * 4 + chunk % 2 * 2;
+}
+
+// As gemm_QK.
+template <typename Traits>
+FLASHSMITH_DEVICE void gemm_QK_e4m3(SAccumulators<Traits> &S, QFragments<Traits> &q,
+                                    ptx::shared_address Q, ptx::shared_address K, int lane,
+                                    int never_zero) {
+  using KTile = SmemTile<typename Traits::CacheTile>;
+  using QSchedule = typename Traits::QSchedule;
+  using KSchedule = typename Traits::ByteSchedule;
+  using value_t = typename Traits::value_t;
+  const int Q_offset = SmemTile<Traits>::lane_offset(lane), K_offset = KTile::K_lane_offset(lane);
+  uint32_t bytes[KSchedule::slots][Traits::S_n_tiles / 2][4];
+#pragma unroll
+  for (float &score : S[0]) score = 0.f;
+
+#pragma unroll
+  for (int step = 0; step < Traits::QK_fragments; step++) {
+    if constexpr (!Traits::Q_in_registers) {
+      QSchedule::advance(step, never_zero, [&](int slot, int k) {
+        load_Q_fragment<Traits>(q[slot], Q, Q_offset, k);
+      });
+    }
+    if (step % 2 == 0) {
+      KSchedule::advance(step / 2, never_zero, [&](int slot, int k) {
+#pragma unroll
+        for (int n = 0; n < Traits::S_n_tiles / 2; n++) {
+          ptx::ldmatrix_x4<false>(bytes[slot][n], K + KTile::fragment_offset(K_offset, n, k));
+        }
+      });
+    }
+    const auto &a = q[step % QSchedule::slots][0];
+    const auto &own = bytes[step / 2 % KSchedule::slots];
+#pragma unroll
+    for (int n = 0; n < Traits::S_n_tiles; n++) {
+      uint32_t b[2];
+      unpack_e4m3<value_t, BytePairs::neighbours>(b, own[n / 2][n % 2 * 2 + step % 2]);
+      ptx::mma_m16n8k16<value_t>(n_tile(S[0], n), a, b[0], b[1]);
+    }
+  }
+}
+
+// O += P V, P being of FP16. columns_e4m3 says which columns a lane has.
+template <typename Traits>
+FLASHSMITH_DEVICE void gemm_PV_e4m3(Fragment<Traits::d_head> &O,
+                                    const uint32_t (&P)[Traits::PV_fragments][4],
+                                    ptx::shared_address V, int lane) {
+  using VTile = SmemTile<typename Traits::CacheTile>;
+  const int lane_offset = VTile::lane_offset(lane);
+#pragma unroll
+  for (int k = 0; k < Traits::PV_fragments; k++) {
+#pragma unroll
+    for (int n = 0; n < Traits::O_n_tiles; n += 4) {
+      uint32_t bytes[4];
+      ptx::ldmatrix_x4<true>(bytes, V + VTile::fragment_offset(lane_offset, k, n / 4));
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        uint32_t low[2], high[2];  // the first eight keys, and those behind
+        unpack_e4m3<half_t, BytePairs::in_turn>(low, bytes[2 * i]);
+        unpack_e4m3<half_t, BytePairs::in_turn>(high, bytes[2 * i + 1]);
+#pragma unroll
+        for (int parity = 0; parity < 2; parity++) {
+          ptx::mma_m16n8k16<half_t>(n_tile(O, n + 2 * i + parity), P[k], low[parity], high[parity]);
+        }
+      }
+    }
+  }
+}
+
+// Four neighbouring columns of O, from 16 i + 4 (lane % 4) on, of one of the lane's rows.
+template <int kElements>
+FLASHSMITH_DEVICE ptx::Chunk columns_e4m3(const float (&O)[kElements], int i, int half) {
+  const float *even = O + 8 * i + 2 * half, *odd = even + 4;
+  return {ptx::float_bits(even[0]), ptx::float_bits(odd[0]), ptx::float_bits(even[1]),
+          ptx::float_bits(odd[1])};
+}
+
+}  // namespace flashsmith::sm80
