@@ -63,3 +63,28 @@ def test_all_rows_are_keys_without_lengths() -> None:
     lengths = flash_attn_with_kvcache(asked.q, asked.k, asked.v, cache_seqlens=33)
     assert isinstance(out, torch.Tensor)
     assert torch.equal(out, lengths)
+
+
+@pytest.mark.parametrize("d_head", [59, 40])
+def test_heads_of_any_size_are_read_and_appended(d_head: int) -> None:
+    """As those padded with zeros; the window's sides are in a tensor, as FlashAttention takes."""
+    asked = requests(CFG, (20, 9))
+    k, v = asked.k.nan_to_num(), asked.v.nan_to_num()
+    for t in (asked.q, k, v):
+        t[..., d_head:] = 0
+    lengths = torch.tensor([17, 6], dtype=torch.int32)
+    given: dict[str, Any] = {
+        "cache_seqlens": lengths, "softmax_scale": d_head**-0.5, "return_softmax_lse": True,
+    }  # fmt: skip
+    new = k[:, :1].clone(), v[:, 1:2].clone()
+    expected = flash_attn_with_kvcache(
+        asked.q, k.clone(), v.clone(), *new, window_size=(9, 0), **given
+    )
+    cut = [t[..., :d_head].contiguous() for t in (asked.q, k, v, *new)]
+    found = flash_attn_with_kvcache(*cut, window_size=torch.tensor([9, 0]), **given)
+    assert torch.equal(found[0], expected[0][..., :d_head])
+    assert torch.equal(found[1], expected[1])
+    for cache, whole, added in zip(cut[1:3], (k, v), cut[3:], strict=True):
+        written = whole[..., :d_head].clone()
+        written[torch.arange(2), lengths.long()] = added[:, 0]
+        assert torch.equal(cache, written)

@@ -76,13 +76,17 @@ def test_out_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-def test_gradients_are_refused(name: str) -> None:
+def test_gradients_are_refused_where_they_are_asked_for(name: str) -> None:
     given = paged(FEW)
     asked = replace(given, **{name: getattr(given, name).clone().requires_grad_()})
+    o, lse = asked.attend()
+    assert torch.equal(o, given.attend()[0]) and not lse.requires_grad
+    with pytest.raises(NotImplementedError, match="block_table was given; gradients"):
+        o.sum().backward()
     with pytest.raises(NotImplementedError, match=f"{name} requires a gradient"):
-        asked.attend()
+        asked.attend(out=torch.empty_like(given.q))
     with torch.no_grad():
-        assert torch.equal(asked.attend()[0], given.attend()[0])
+        assert not asked.attend()[0].requires_grad
 
 
 def test_dropout_is_refused() -> None:

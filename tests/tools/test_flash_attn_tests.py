@@ -39,6 +39,7 @@ import pytest
 import torch
 from flash_attn import flash_attn_func, flash_attn_with_kvcache
 from flash_attn.flash_attn_interface import _flash_attn_forward, _tile_of
+from flash_attn.layers.rotary import apply_rotary_emb
 from flash_attn.models.gpt import build
 
 is_hopper = torch.cuda.get_device_capability("cuda") == (9, 0)
@@ -90,9 +91,26 @@ def test_wrong(seqlen):
     assert (out == 0).all()
 
 
-@pytest.mark.parametrize("seqlen", [5, 6])
-def test_cache(seqlen):
-    assert flash_attn_with_kvcache(None, None, None) is None
+@pytest.mark.parametrize("rows", [5, 6])
+def test_cache(rows):
+    lengths = torch.tensor([rows - 1], dtype=torch.int32, device="cuda")
+    q, new = torch.randn(2, 1, 1, 1, 64, device="cuda", dtype=torch.float16)
+    cache = torch.randn(1, rows, 1, 64, device="cuda", dtype=torch.float16)
+    angles = torch.rand(rows, 8, device="cuda")
+    cos, sin = angles.cos().half(), angles.sin().half()
+    turned = [apply_rotary_emb(t, cos, sin, seqlen_offsets=lengths) for t in (q, new)]
+    k = torch.cat((cache[:, :-1], turned[1]), 1)
+    v = torch.cat((cache[:, :-1], new), 1)
+    out = flash_attn_with_kvcache(
+        q, cache, cache.clone(), new, new, cos, sin, lengths, rotary_interleaved=False
+    )
+    assert (out - plain(turned[0], k, v, False)).abs().max() < 0.01
+    assert (cache - k).abs().max() < 0.01
+
+
+def test_words():
+    with pytest.raises(RuntimeError, match="not as flashsmith says it"):
+        flash_attn_func(None, None, None)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -128,17 +146,18 @@ def test_all_assertions_run_and_are_counted(file: Path) -> None:
     done = run(file, "--at-most", "seqlen=100", "--jobs", "2")
     assert done.returncode == 1, done.stderr
     assert "bringing up nodes" in done.stdout
-    assert "7 cases need 8 kernels\n" in done.stdout
+    assert "9 cases need 9 kernels\n" in done.stdout
     kernels = (file.parent / "out" / "kernels.txt").read_text().splitlines()
-    assert len([name for name in kernels if "backward" in name]) == 4 == len(kernels) - 4
-    assert "5 of 7 cases passed\n" in done.stdout
+    assert len([name for name in kernels if "backward" in name]) == 4 == len(kernels) - 5
+    assert "7 of 9 cases passed\n" in done.stdout
     with (file.parent / "out" / "results.csv").open(newline="") as table:
         rows = {row.pop("test"): tuple(row.values()) for row in csv.DictReader(table)}
     reasons = "4 with seqlen over 100"
     assert rows == {
         "test_output": ("8", "4", "4", "0", "0", "2", reasons),
         "test_wrong": ("1", "1", "0", "1", "0", "1", ""),
-        "test_cache": ("2", "0", "0", "0", "0", "1", "2 no KV cache yet"),
+        "test_cache": ("2", "2", "2", "0", "0", "2", ""),
+        "test_words": ("1", "0", "0", "0", "0", "0", "1 about FlashAttention's own errors"),
         "test_gradients": ("2", "2", "1", "1", "0", "1", ""),
     }  # fmt: skip
 
@@ -213,7 +232,6 @@ def test_cases_are_every_value_with_every_other() -> None:
     ("axis", "at_most", "reasons"),
     [
         (("dropout_p", (0.0, 0.1)), {}, {}),
-        (("paged_kv_block_size", (None, 256)), {}, {"with pages": 1}),
         (("seqlen_k", (3, 4, 5)), {"seqlen": 3}, {"with seqlen over 3": 2}),
         (("d", (64, 96)), {"d": 64}, {"with d over 64": 1}),
         (("deterministic", (False, True)), {"d": 0}, {}),

@@ -1,4 +1,4 @@
-"""FlashAttention-2's own tests, run through flashsmith's functions: their forward assertions.
+"""FlashAttention-2's own tests, run through flashsmith's functions.
 
     python -m tools.flash_attn_tests test_flash_attn.py --cases 300 --kernels 120 --jobs 14
 
@@ -7,16 +7,15 @@ this project. Its tests run as they stand, but for this:
 
 - ``flash_attn`` is flashsmith's (``flashsmith.install_as_flash_attn``). A name that it lacks raises
   where a test uses it.
-- Statements that take gradients, or use what came of them, are left out. All other assertions stay.
-- Tests run under ``torch.no_grad()``, because their inputs ask for gradients.
-- Of a test's cases a random sample runs: without pages, and with no more different kernels in all
-  than asked for. Those are built first, with all processors.
+- Of a test's cases a random sample runs, with no more different kernels in all than asked for.
+  Those are built first, with all processors.
 - Weights that a function returns are normalised, unlike those of FlashAttention's kernels, which a
   helper of the file normalises: it gives them back as they are.
 - Without a GPU the tests are told that the device is the CPU, and the emulator computes.
 
-    rewrite.py   the forward part of a file's tests
+    rewrite.py   a file's tests for flashsmith
     absent.py    what stands for a name that flashsmith's flash_attn lacks
+    rotary.py    what tests of a cache compare with
     cases.py     the cases of a test, and those that may run
     sample.py    which of them run
     kernels.py   which kernel a case needs

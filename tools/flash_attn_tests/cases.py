@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Case = dict[str, Any]
-
-# The values that flashsmith does not take yet, by parameter.
-_NOT_YET: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "paged_kv_block_size": ("with pages", lambda value: value is not None),
-}
 
 
 @dataclass(frozen=True)
@@ -70,9 +65,6 @@ def runnable(grid: Grid, at_most: Mapping[str, int]) -> tuple[list[int], Counter
 
 
 def _why_not(case: Case, at_most: Mapping[str, int]) -> str:
-    for name, (reason, holds) in _NOT_YET.items():
-        if name in case and holds(case[name]):
-            return reason
     for wanted, most in at_most.items():
         if any(_is(name, wanted) and value > most for name, value in case.items()):
             return f"with {wanted} over {most}"

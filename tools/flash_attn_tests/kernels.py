@@ -21,13 +21,16 @@ _TELLING = ("dtype", "causal", "local", "alibi", "softcap", "dropout_p")
 
 
 class _Nothing:
-    """Stands for a kernel, forward or backward: results stay as they were allocated."""
+    """Stands for a kernel of any operation: results stay as they were allocated."""
 
     def plan(self, *_: Any, **__: Any) -> Plan:
         return Plan((), 0, 0)
 
     def repeatable(self, *_: Any) -> Callable[..., bool]:
         return lambda *_: False
+
+    def append(self, *_: Any, **__: Any) -> None:
+        pass
 
 
 def kernels_of(test: Callable[..., Any], case: Case) -> frozenset[KernelId]:
@@ -57,5 +60,6 @@ def _recording(kernels: set[KernelId]) -> Iterator[None]:
     with (
         patch.multiple(launch, kernel_for=find, _calls={}, _last={}),
         patch.multiple("flashsmith.ops.backward", _kernel_for=find, _last={}),
+        patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find, _last={}),
     ):
         yield

@@ -10,10 +10,12 @@ from typing import TypeGuard
 
 # What a test names that flashsmith's flash_attn does not have.
 _NOT_THERE = {
-    "flash_attn_with_kvcache": "no KV cache yet",
-    "num_splits": "no paged keys and values yet",
     "flash_attn_gpu": "about FlashAttention's own extension",
+    "raises": "about FlashAttention's own errors",
 }
+
+# What it does not have and tests compare with: these modules have it.
+_REFERENCES = {"apply_rotary_emb": "tools.flash_attn_tests.rotary"}
 
 # A function of the file, which makes FlashAttention's S_dmask what flashsmith's is.
 _NORMALISES = "normalize_flash_attn_S"
@@ -80,9 +82,7 @@ class _ForFlashsmith(ast.NodeTransformer):
             return node
         absent = [alias for alias in node.names if not _has(module, alias.name)]
         node.names = [alias for alias in node.names if alias not in absent]
-        stand_ins = [
-            f"{alias.asname or alias.name} = Absent('{module}.{alias.name}')" for alias in absent
-        ]
+        stand_ins = [_stand_in(module, alias) for alias in absent]
         return [*([node] if node.names else []), *ast.parse("\n".join(stand_ins)).body]
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -92,6 +92,14 @@ class _ForFlashsmith(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return ast.Constant(self._device) if node.value == "cuda" else node
+
+
+def _stand_in(module: str, alias: ast.alias) -> str:
+    """A statement that defines what a module lacks."""
+    name = alias.asname or alias.name
+    if alias.name in _REFERENCES:
+        return f"from {_REFERENCES[alias.name]} import {alias.name} as {name}"
+    return f"{name} = Absent('{module}.{alias.name}')"
 
 
 def _has(module: str, name: str) -> bool:
@@ -110,6 +118,8 @@ def _names(node: ast.AST) -> Iterable[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
         elif isinstance(each, ast.keyword):
             yield each.arg or ""
         elif isinstance(each, ast.alias):

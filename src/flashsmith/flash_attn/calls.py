@@ -15,7 +15,7 @@ from flashsmith.integrations.arguments import (
     with_dense_rows,
 )
 from flashsmith.integrations.heads import attend_any_head
-from flashsmith.integrations.pages import attend_pages
+from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
 from flashsmith.ops.dropout import dropout_keywords
@@ -74,7 +74,7 @@ def probabilities(
     if "rng_state" not in keywords:
         return no_weights(q)
     softcap = max(keywords.pop("softcap"), 0.0)
-    return signed_weights(q, k, window_size=_sides(window_size), softcap=softcap, **keywords)
+    return signed_weights(q, k, window_size=sides(window_size), softcap=softcap, **keywords)
 
 
 def forward(
@@ -94,13 +94,13 @@ def forward(
     none, and a window's sides may still be in a tensor.
     """
     is_paged = "block_table" in keywords
-    attend: Any = attend_pages if is_paged else attend_any_head
+    attend: Any = attend_pages_of_a_model if is_paged else attend_any_head
     try:
         if not is_paged and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
             q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
-        window_size = _sides(window_size)
+        window_size = sides(window_size)
         sinks = float32("sinks", sinks)
         result = attend(
             q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
@@ -182,7 +182,7 @@ def unpacked(
     return t.unbind(-3)
 
 
-def _sides(window_size: Window | torch.Tensor) -> Any:
+def sides(window_size: Window | torch.Tensor) -> Any:
     """A window's sides may still be in a tensor."""
     return tuple(window_size.tolist()) if isinstance(window_size, torch.Tensor) else window_size
 

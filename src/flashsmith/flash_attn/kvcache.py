@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from flashsmith.flash_attn.calls import Result, Window
+from flashsmith.flash_attn.calls import Result, Window, sides
 from flashsmith.integrations.arguments import check_types, with_dense_rows
-from flashsmith.ops.decode import decode
+from flashsmith.integrations.heads import decode_any_head
 
 
 def flash_attn_with_kvcache(
@@ -32,7 +32,8 @@ def flash_attn_with_kvcache(
 ) -> Result:
     """Few queries of each sequence over the keys of a cache, to which new ones may be appended.
 
-    Not differentiable. Pages may have any size; FlashAttention's have multiples of 256 rows.
+    Not differentiable. Pages may have any size; FlashAttention's have multiples of 256 rows. Where
+    headdim is no multiple of 8, the whole cache is copied, as FlashAttention does.
 
     Args:
         q: (batch, seqlen_q, nheads, headdim).
@@ -59,11 +60,11 @@ def flash_attn_with_kvcache(
     """
     check_types(q=q, k_cache=k_cache, v_cache=v_cache)
     k, v = (t if t is None else with_dense_rows(t) for t in (k, v))
-    return decode(  # type: ignore[return-value]
-        None, with_dense_rows(q), k_cache, v_cache,
+    return decode_any_head(  # type: ignore[no-any-return]
+        with_dense_rows(q), k_cache, v_cache,
         cache_seqlens=cache_seqlens, block_table=block_table, cache_batch_idx=cache_batch_idx,
         cache_leftpad=cache_leftpad, k_new=k, v_new=v, rotary_cos=rotary_cos,
         rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, causal=causal,
-        window_size=window_size, softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes,
+        window_size=sides(window_size), softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes,
         softmax_scale=softmax_scale, splits=num_splits, return_lse=return_softmax_lse,
     )  # fmt: skip

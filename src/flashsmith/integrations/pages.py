@@ -11,7 +11,7 @@ from flashsmith.configs import ForwardKernelConfig
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.cache import check_pages
-from flashsmith.ops.checks import check_tensors, refuse_gradients
+from flashsmith.ops.checks import check_tensors, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
 
@@ -118,6 +118,35 @@ def attend_pages(
         q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,
         out=out, config=config, return_lse=return_lse, **semantics,
     )  # fmt: skip
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """o as a result of tensors that require a gradient, of which none is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, o: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
+        return o.view_as(o)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        raise NotImplementedError(
+            "block_table was given; gradients of attention over pages are not computed"
+        )
+
+
+def attend_pages_of_a_model(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any
+) -> _Result:
+    """``attend_pages``, which a model may also call outside of ``torch.no_grad()``: a backward
+    through the result is refused, not the call, as FlashAttention does."""
+    given = q, k, v, keywords.get("sinks")
+    if is_compiling() or keywords.get("out") is not None or not needs_gradient(*given):
+        return attend_pages(q, k, v, **keywords)
+    with torch.no_grad():
+        result = attend_pages(q, k, v, **keywords)
+    o, *lse = result if isinstance(result, tuple) else (result,)
+    o = _WithoutGradient.apply(o, *given)  # type: ignore[no-untyped-call]
+    return (o, lse[0]) if lse else o
 
 
 def _checked(
