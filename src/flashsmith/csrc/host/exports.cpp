@@ -46,16 +46,15 @@ std::span<const Argument> table_of(const String &operation) {
 }
 
 // The tensors that an operation takes, as its table has them: what each is called, its shape, its
-// dtype (that of the configuration, float32, int32, or any), what a kernel does with it, and
+// dtype (as Element has them), what a kernel does with it, and
 // whether it may be None.
 Array<Map<String, String>> arguments(const String &operation) {
-  constexpr const char *kElements[] = {"of_config", "float32", "int32", "int64", "any"};
   constexpr const char *kUses[] = {"read", "written", "scratch"};
   Array<Map<String, String>> arguments;
   for (const Argument &argument : table_of(operation)) {
     arguments.push_back({{"name", argument.name},
                          {"shape", shape_of(argument)},
-                         {"element", kElements[static_cast<size_t>(argument.element)]},
+                         {"element", name_of(argument.element)},
                          {"use", kUses[static_cast<size_t>(argument.use)]},
                          {"optional", argument.optional ? "yes" : "no"}});
   }

@@ -32,6 +32,23 @@ constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(di
 
 // of_config: the configuration's dtype; of_cache: that of its cache; any: bytes.
 enum class Element : uint8_t { of_config, of_cache, float32, int32, int64, any };
+constexpr const char *name_of(Element element) {
+  switch (element) {
+    case Element::of_config:
+      return "of_config";
+    case Element::of_cache:
+      return "of_cache";
+    case Element::float32:
+      return "float32";
+    case Element::int32:
+      return "int32";
+    case Element::int64:
+      return "int64";
+    case Element::any:
+      return "any";
+  }
+  return "";
+}
 
 // How a tensor lies in memory. rows: (batch, sequence, head, d_head) by strides, with contiguous,
 // aligned rows; broadcast: by strides, and a size may be 1 instead.
