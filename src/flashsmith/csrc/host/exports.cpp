@@ -46,8 +46,7 @@ std::span<const Argument> table_of(const String &operation) {
 }
 
 // The tensors that an operation takes, as its table has them: what each is called, its shape, its
-// dtype (as Element has them), what a kernel does with it, and
-// whether it may be None.
+// dtype (as Element has them), what a kernel does with it, and whether it may be None.
 Array<Map<String, String>> arguments(const String &operation) {
   constexpr const char *kUses[] = {"read", "written", "scratch"};
   Array<Map<String, String>> arguments;
