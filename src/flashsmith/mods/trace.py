@@ -80,8 +80,11 @@ def _check_signature(name: str, function: Any, signature: str) -> None:
 
 def _result(tracer: Tracer, returned: Any, kind: Kind) -> int:
     """The place of what a function returned."""
-    if isinstance(returned, Partial) or (isinstance(returned, torch.Tensor) and returned.dim()):
+    if isinstance(returned, Partial):
         tracer.refuse_result(f"a tensor, {returned!r}; expected one {kind.text}")
+    if isinstance(returned, torch.Tensor) and returned.dim():
+        shape = tuple(returned.shape)
+        tracer.refuse_result(f"a tensor of shape {shape}; expected one {kind.text}")
     try:
         place = tracer.place(returned)
     except ValueError as error:
