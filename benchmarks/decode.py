@@ -65,11 +65,7 @@ class Shape:
 
 
 SHAPES = (
-    *(
-        Shape(tokens // context, context)
-        for tokens in (1 << 18,)
-        for context in (1024, 8192, 65536)
-    ),
+    *(Shape(_KEYS // context, context) for context in (1024, 8192, 65536)),
     *(Shape(batch, context) for batch in (1, 8) for context in (1024, 8192, 65536)),
     Shape(64, 1024),
     Shape(32, 4096, heads=64),

@@ -104,15 +104,20 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
     sees whether this one does, and makes it again."""
     q, cache = call.q, call.cache
     try:
-        if not cache.is_ready:
-            call = call._replace(cache=cache.checked(q, call.new, asked.window_left))
+        is_ready = cache.is_ready
+        if not is_ready:
+            call = _checked(call, asked)
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
         last = None if timed else _last.get((asked.key, call.key))
         found = None if last is None else _repeat(last, call, scale)
-        return found or _run_anew(asked, call, scale, timed)
+        return found or _run_anew(asked, _checked(call, asked) if is_ready else call, scale, timed)
     except Exception:
         check_rows(q, cache)
         raise
+
+
+def _checked(call: Call, asked: Asked) -> Call:
+    return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
 def check_rows(q: torch.Tensor, cache: Cache) -> None:
@@ -136,11 +141,10 @@ def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
 
 
 def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
-    """With all checks; remembers how to do it again."""
+    """Of a call whose cache has been checked; remembers how to do it again."""
     if asked.config is not None:
         check_config("cfg", asked.config, _CONFIGS)
     splits = checked_splits(asked.splits)
-    call = call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
     q, softcap = call.q, checked_cap(asked.softcap)
     left, right = _window(asked.window_size, asked.causal, q.shape[1], call.cache.rows)
     numbers = Extras(softcap=softcap, window_left=left, window_right=right)[_FIRST_NUMBER:]

@@ -48,13 +48,12 @@ std::span<const Argument> table_of(const String &operation) {
 // The tensors that an operation takes, as its table has them: what each is called, its shape, its
 // dtype (as Element has them), what a kernel does with it, and whether it may be None.
 Array<Map<String, String>> arguments(const String &operation) {
-  constexpr const char *kUses[] = {"read", "written", "scratch"};
   Array<Map<String, String>> arguments;
   for (const Argument &argument : table_of(operation)) {
     arguments.push_back({{"name", argument.name},
                          {"shape", shape_of(argument)},
                          {"element", name_of(argument.element)},
-                         {"use", kUses[static_cast<size_t>(argument.use)]},
+                         {"use", name_of(argument.use)},
                          {"optional", argument.optional ? "yes" : "no"}});
   }
   return arguments;

@@ -5,10 +5,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-int64_t chunks_of(const TensorView &t) {
-  constexpr int64_t kChunkElements = 8;
-  return t.numel() / kChunkElements;
-}
+int64_t chunks_of(const TensorView &t) { return t.numel() / kAppendChunk; }
 
 }  // namespace
 

@@ -28,26 +28,16 @@ enum class Dim : uint8_t {
 inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q", "seq_len_k",
                                             "n_heads", "n_heads_kv", "d_head",    "d_v",
                                             "entries", "rows"};
+static_assert(std::size(kDimNames) == static_cast<size_t>(Dim::rows) + 1);
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
 // of_config: the configuration's dtype; of_cache: that of its cache; any: bytes.
 enum class Element : uint8_t { of_config, of_cache, float32, int32, int64, any };
+inline constexpr const char *kElementNames[] = {"of_config", "of_cache", "float32",
+                                                "int32",     "int64",    "any"};
+static_assert(std::size(kElementNames) == static_cast<size_t>(Element::any) + 1);
 constexpr const char *name_of(Element element) {
-  switch (element) {
-    case Element::of_config:
-      return "of_config";
-    case Element::of_cache:
-      return "of_cache";
-    case Element::float32:
-      return "float32";
-    case Element::int32:
-      return "int32";
-    case Element::int64:
-      return "int64";
-    case Element::any:
-      return "any";
-  }
-  return "";
+  return kElementNames[static_cast<size_t>(element)];
 }
 
 // How a tensor lies in memory. rows: (batch, sequence, head, d_head) by strides, with contiguous,
@@ -56,6 +46,9 @@ enum class Layout : uint8_t { contiguous, rows, broadcast };
 
 // scratch: the kernel's own, given zeroed.
 enum class Use : uint8_t { read, written, scratch };
+inline constexpr const char *kUseNames[] = {"read", "written", "scratch"};
+static_assert(std::size(kUseNames) == static_cast<size_t>(Use::scratch) + 1);
+constexpr const char *name_of(Use use) { return kUseNames[static_cast<size_t>(use)]; }
 
 constexpr int kMaxRank = 4;
 constexpr size_t kMostTensors = 32;  // of one operation

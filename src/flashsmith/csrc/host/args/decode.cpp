@@ -5,7 +5,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int64_t kFloatBytes = sizeof(float), kTotals = 2;  // of a row
+constexpr int64_t kFloatBytes = sizeof(float);
 
 const int32_t *data_of(const TensorView *t) {
   return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
@@ -13,26 +13,28 @@ const int32_t *data_of(const TensorView *t) {
 
 }  // namespace
 
+int64_t cache_rows(const TensorView &k, const TensorView *table) {
+  return k.size(kSequence) * (table ? table->size(1) : 1);
+}
+
 CacheArgs cache_args(const TensorView &k, const TensorView *table, const TensorView *batch_idx) {
-  const int64_t pages = table ? table->size(1) : 1;
   return {.block_table = data_of(table),
           .block_table_stride = table ? table->stride(0) : 0,
           .batch_idx = data_of(batch_idx),
           .leftpad = nullptr,
           .n_entries = static_cast<int>(k.size(kBatch)),
           .rows_per_entry = static_cast<int>(k.size(kSequence)),
-          .rows = static_cast<int>(k.size(kSequence) * pages),
+          .rows = static_cast<int>(cache_rows(k, table)),
           .n_new = 0};
 }
 
 ForwardProblem problem_of(const DecodeTensors &tensors) {
-  const TensorView &q = tensors.q(), &k = tensors.k_cache(), *table = tensors.block_table();
-  const int64_t rows = k.size(kSequence) * (table ? table->size(1) : 1);
+  const TensorView &q = tensors.q(), &k = tensors.k_cache();
   return {.batch = static_cast<int>(q.size(kBatch)),
           .n_heads = static_cast<int>(q.size(kHead)),
           .n_heads_kv = static_cast<int>(k.size(kHead)),
           .seq_len_q = static_cast<int>(q.size(kSequence)),
-          .seq_len_k = static_cast<int>(rows),
+          .seq_len_k = static_cast<int>(cache_rows(k, tensors.block_table())),
           .total_q = 0};
 }
 
@@ -45,7 +47,7 @@ int64_t decode_tiles(const ForwardProblem &problem) {
   return decode_Q_blocks(problem) * problem.n_heads_kv * problem.batch;
 }
 
-int64_t slot_bytes(int d_head) { return kDecodeRows * (d_head + kTotals) * kFloatBytes; }
+int64_t slot_bytes(int d_head) { return kDecodeRows * (d_head + kRowTotals) * kFloatBytes; }
 
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,

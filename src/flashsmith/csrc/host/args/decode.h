@@ -86,6 +86,9 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
                              const ForwardProblem &problem, const Numbers &numbers,
                              const DecodeNumbers &own, int64_t slots, int d_head);
 
+// Rows that a request may have: of one entry, or of all pages of its row of the table.
+int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table);
+
 // A cache, the pages of requests or null, and their entries or null.
 CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                      const tvm::ffi::TensorView *batch_idx);

@@ -16,8 +16,7 @@ void check_both(const char *name, const char *other, const void *given, const vo
 // Cosines and sines of every row that a request may have.
 void check_rotary(const char *name, const TensorView &t, const AppendTensors &tensors) {
   constexpr int64_t kPairChunk = 8;  // halves of rotary_dim are whole chunks
-  const TensorView *table = tensors.block_table();
-  const int64_t rows = tensors.k_cache().size(kSequence) * (table ? table->size(1) : 1);
+  const int64_t rows = cache_rows(tensors.k_cache(), tensors.block_table());
   const int64_t most = tensors.k().size(kDim) / 2;
   if (t.ndim() == 2 && is_contiguous(t) && t.size(0) >= rows && t.size(0) > 0 &&
       t.size(1) % kPairChunk == 0 && t.size(1) > 0 && t.size(1) <= most &&

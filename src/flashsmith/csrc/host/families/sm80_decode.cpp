@@ -57,16 +57,17 @@ class Sm80Decode final : public DecodeKernel {
   }
 
   Plan append_plan(const AppendTensors &tensors) const override {
-    constexpr unsigned kThreads = 128;
     const int64_t chunks = append_chunks(tensors);
     if (chunks == 0) return {};
-    return {.launches = {{.kernel = "cache_append_kernel",
-                          .function = reinterpret_cast<const void *>(kernels_.append),
-                          .call = call<AppendKernelArgs>,
-                          .grid = {static_cast<unsigned>((chunks + kThreads - 1) / kThreads), 1, 1},
-                          .cluster = 1,
-                          .threads = kThreads,
-                          .shared_memory_bytes = 0}}};
+    return {
+        .launches = {
+            {.kernel = "cache_append_kernel",
+             .function = reinterpret_cast<const void *>(kernels_.append),
+             .call = call<AppendKernelArgs>,
+             .grid = {static_cast<unsigned>((chunks + kAppendThreads - 1) / kAppendThreads), 1, 1},
+             .cluster = 1,
+             .threads = kAppendThreads,
+             .shared_memory_bytes = 0}}};
   }
 
   KernelArguments arguments(const DecodeTensors &tensors, const ForwardProblem &problem,

@@ -13,6 +13,12 @@ namespace flashsmith {
 // and of all queries, a query's heads side by side.
 constexpr int kDecodeRows = 16;
 
+// Numbers that a row of sums has beside its elements: a reference, and a sum of exponentials.
+constexpr int kRowTotals = 2;
+
+// Of the kernel that puts rows into a cache: a thread moves a chunk of so many 16-bit elements.
+constexpr int kAppendThreads = 128, kAppendChunk = 8;
+
 struct CacheArgs {
   // A request's pages, and how far those of two requests are apart; null: its rows are in one
   // entry.
@@ -28,8 +34,8 @@ struct CacheArgs {
 // How the keys of a work tile are split among thread blocks.
 struct SplitArgs {
   int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
-  // What splits hand on: sums of rows in fp32, in slots of kDecodeRows * d_head, their references
-  // and sums of exponentials; and how many splits of each work tile have done so, which stays zero.
+  // What splits hand on: sums of rows in fp32, in slots of kDecodeRows * d_head, and kRowTotals of
+  // each row; and how many splits of each work tile have done so, which stays zero.
   float *partial_O, *partial_totals;
   uint32_t *arrivals;
 };

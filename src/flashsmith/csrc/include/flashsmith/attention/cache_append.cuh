@@ -10,11 +10,6 @@
 
 namespace flashsmith {
 
-constexpr int kAppendThreads = 128;
-
-// Of 16-bit elements.
-constexpr int kAppendChunk = 8;
-
 // Grid: a thread for every chunk of new rows of K and V, and of Q if it is turned, at least. Block:
 // kAppendThreads.
 template <typename Traits>

@@ -59,7 +59,6 @@ FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
 template <typename Traits>
 class DecodeMerge {
   static constexpr int kRowChunks = Traits::d_head / kChunkElements;
-  static constexpr int kTotalWords = 2;
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -116,7 +115,7 @@ class DecodeMerge {
     const auto load = [&](int warp) {
       const ptx::shared_address ring = shared_ + warp * Traits::ring_bytes;
       return load_sums(ring + row * Traits::sum_row_bytes + chunk * kChunkElements * sizeof(float),
-                       ring + Traits::totals_offset + row * kTotalWords * sizeof(float));
+                       ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
     };
     return merge_parts(0, Traits::n_warps, 1, load);
   }
@@ -136,7 +135,7 @@ class DecodeMerge {
   // ---- in shared memory ----
 
   // A thread's sums, side by side with those of others.
-  static constexpr int kThreadSumBytes = (kChunkElements + kTotalWords + 2) * sizeof(float);
+  static constexpr int kThreadSumBytes = (kChunkElements + kRowTotals + 2) * sizeof(float);
   static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_warps * Traits::ring_bytes,
                 "the rings have room for the sums of all threads");
   FLASHSMITH_DEVICE void put(int place, const RowSums &own) const {
@@ -180,7 +179,7 @@ class DecodeMerge {
   }
   FLASHSMITH_DEVICE float *totals(int slot, int row) const {
     const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
-    return args_.problem.split.partial_totals + rows * kTotalWords;
+    return args_.problem.split.partial_totals + rows * kRowTotals;
   }
 
   FLASHSMITH_DEVICE void hand_on(const RowSums &row_sums, int row, int chunk) const {

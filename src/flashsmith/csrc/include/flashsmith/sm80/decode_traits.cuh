@@ -92,7 +92,7 @@ struct StaticDecodeKernelConfig {
   static constexpr int sum_row_padding = fp8_cache ? 16 : 8;
   static constexpr int sum_row_bytes = (d_head + sum_row_padding) * static_cast<int>(sizeof(float));
   static constexpr int totals_offset = B_r * sum_row_bytes;
-  static_assert(totals_offset + B_r * 2 * static_cast<int>(sizeof(float)) <= ring_bytes,
+  static_assert(totals_offset + B_r * kRowTotals * static_cast<int>(sizeof(float)) <= ring_bytes,
                 "a warp's ring has room for its sums");
 };
 

@@ -241,7 +241,8 @@ class DecodeWarp {
       const RowTotal total = softmax_[0].total(half);
       const int row = first_row(lane()) + half * kRowsPerHalf;
       if (lane() % kLanesPerRow != 0) continue;
-      const ptx::shared_address place = ring_ + Traits::totals_offset + row * 2 * sizeof(float);
+      const ptx::shared_address place =
+          ring_ + Traits::totals_offset + row * kRowTotals * sizeof(float);
       ptx::thread_store_shared_4(place, ptx::float_bits(total.reference));
       ptx::thread_store_shared_4(place + sizeof(float), ptx::float_bits(total.sum));
     }
