@@ -1,49 +1,55 @@
-"""Checks and measures decode on the GPU, beside torch's FlashAttention-2 and cuDNN.
+"""Checks and measures decode on the GPU, beside its peers.
 
     python benchmarks/decode.py --out benchmarks/results/h200/2026-01-01
 
-One row a shape and candidate: microseconds in turn with a flushed L2, GB/s of keys and values (each
-once), and the ratio of the best peer's time to ours. Ours are what is chosen by rule with the work
-shared out evenly, the same with a number of splits that gives batch invariance, the same in pages
-of random order, and the same with keys and values of 8 bits, as which GB/s count them. Results are
-checked against the first peer's before they are timed. The peers are torch's
-scaled_dot_product_attention, for which all requests have all rows.
-Then the host's cost of a call. Writes decode.csv and decode_environment.json.
+One row a shape, kind of cache and candidate: microseconds in turn with a flushed L2, GB/s of keys
+and values (each once, as many bytes as the cache has), and the ratio of the best peer's time with
+the same cache to ours. A cache has entries, or pages in random order, of 16 or of 8 bits. Ours are
+what is chosen by rule with the work shared out evenly, and the same with a number of splits that
+gives batch invariance. Peers are those of decode_peers.py that are installed. All results are
+checked against float32 before they are timed. At the end: geometric means of the ratios, and the
+host's cost of a call. Writes decode.csv and decode_environment.json.
+
+``--table`` measures the table of contexts, batches, heads and head dimensions; without it a few of
+these.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from decode_peers import PEERS, Cache, Run
 
 import flashsmith
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import time_interleaved
+from flashsmith.reference import reference_attention
 
 COLUMNS = (
-    *("batch", "context", "heads", "heads_kv", "queries", "d_head", "candidate"),
+    *("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate"),
     *("in_turn_us", "gb_per_s", "in_turn_of_best_peer", "error"),
 )
 OURS = "flashsmith"
-PEERS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+_OUR_SPLITS = {OURS: 0, f"{OURS} splits 1": 1, f"{OURS} splits 8": 8}
 _TOLERANCE = 0.02  # of the largest element: all candidates round alike
-_ELEMENT_BYTES = 2
-_FP8, _OF_FP8 = torch.float8_e4m3fn, f"{OURS} fp8"
+_FP8 = torch.float8_e4m3fn
+_PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
 _KEYS = 1 << 18  # of all requests, where there are many
+_MOST_ELEMENTS = _KEYS * 8 * 128  # of K
+_HEAD_START = 2e-4  # seconds: what the slowest peer's host takes
 _HOST_CALLS = 200
-
-Run = Callable[[], Any]
+_SHORT = 2048  # context
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,9 @@ class Shape:
     d_head: int = 128
 
     @property
-    def bytes(self) -> int:
-        """Of keys and values."""
-        rows = self.batch * self.context * self.heads_kv
-        return 2 * rows * self.d_head * _ELEMENT_BYTES
+    def elements(self) -> int:
+        """Of K."""
+        return self.batch * self.context * self.heads_kv * self.d_head
 
 
 SHAPES = (
@@ -76,82 +81,124 @@ SHAPES = (
 )
 
 
-def tensors_of(shape: Shape) -> tuple[torch.Tensor, ...]:
+def table() -> Iterator[Shape]:
+    """Contexts from 128 to 128k, batches from 1 to 256, and other heads and head dimensions."""
+    contexts, batches = (128, 512, 2048, 8192, 32768, 131072), (1, 16, 256)
+    kinds = [
+        *((*heads, 128) for heads in ((32, 8), (64, 8), (32, 32), (8, 1))),
+        *((32, 8, d_head) for d_head in (64, 256)),
+    ]
+    for (heads, heads_kv, d_head), context, batch in itertools.product(kinds, contexts, batches):
+        shape = Shape(batch, context, heads, heads_kv, d_head=d_head)
+        if shape.elements <= _MOST_ELEMENTS:
+            yield shape
+
+
+def tensors_of(shape: Shape, device: str = "cuda") -> tuple[torch.Tensor, ...]:
     """q, k and v of (batch, rows, heads, d_head); of keys and values 8 bits hold all."""
     sizes = ((shape.queries, shape.heads), *[(shape.context, shape.heads_kv)] * 2)
     q, k, v = (
-        torch.randn(shape.batch, rows, heads, shape.d_head, device="cuda") for rows, heads in sizes
+        torch.randn(shape.batch, rows, heads, shape.d_head, device=device, dtype=torch.bfloat16)
+        for rows, heads in sizes
     )
-    return q.bfloat16(), k.to(_FP8).bfloat16(), v.to(_FP8).bfloat16()
+    return q, k.to(_FP8).bfloat16(), v.to(_FP8).bfloat16()
 
 
-def ours(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Run]:
-    """As entries, by given numbers of splits, of 8 bits, and in pages."""
-    lengths = torch.full((shape.batch,), shape.context, dtype=torch.int32, device="cuda")
-    entries = partial(flashsmith.decode, None, q, k, v, cache_seqlens=lengths)
-    runs: dict[str, Run] = {OURS: entries}
-    for splits in (1, 8):
-        runs[f"{OURS} splits {splits}"] = partial(entries, splits=splits)
-    small = [t.to(_FP8) for t in (k, v)]
-    runs[_OF_FP8] = partial(flashsmith.decode, None, q, *small, cache_seqlens=lengths)
-    for page_size in (16, 64):
-        pages = shape.context // page_size
-        table = torch.randperm(shape.batch * pages, device="cuda").int().reshape(shape.batch, pages)
-        cache = [torch.empty_like(t).reshape(-1, page_size, *t.shape[2:]) for t in (k, v)]
-        for paged, t in zip(cache, (k, v), strict=True):
-            paged[table.flatten().long()] = t.reshape(paged.shape)
-        runs[f"{OURS} pages of {page_size}"] = partial(
-            flashsmith.decode, None, q, *cache, cache_seqlens=lengths, block_table=table
-        )
-    return runs
+def caches(k: torch.Tensor, v: torch.Tensor) -> Iterator[tuple[str, Cache]]:
+    """One at a time, so that memory holds it. Ragged: with lengths from 1 to all, at random."""
+    batch, rows = k.shape[:2]
+    entries = Cache(k, v, torch.full((batch,), rows, dtype=torch.int32, device=k.device))
+    small = Cache(k.to(_FP8), v.to(_FP8), entries.lengths)
+    lengths = torch.randint(1, rows + 1, (batch,), dtype=torch.int32, device=k.device)
+    yield "entries", entries
+    for page_size in _PAGE_SIZES:
+        if k.shape[1] % page_size == 0:
+            yield f"pages of {page_size}", paged(entries, page_size)
+    if batch > 1:
+        yield f"ragged pages of {_PAGE_SIZES[0]}", paged(Cache(k, v, lengths), _PAGE_SIZES[0])
+    yield "fp8", small
+    yield f"fp8 pages of {_FP8_PAGE_SIZE}", paged(small, _FP8_PAGE_SIZE)
 
 
-def peers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Run]:
-    transposed = [t.transpose(1, 2) for t in (q, k, v)]
+def paged(entries: Cache, page_size: int) -> Cache:
+    """In random order."""
+    batch, rows = entries.k.shape[:2]
+    pages = rows // page_size
+    table = torch.randperm(batch * pages, device=entries.k.device).int().reshape(batch, pages)
+    k, v = (torch.empty_like(t).view(-1, page_size, *t.shape[2:]) for t in (entries.k, entries.v))
+    for to, t in ((k, entries.k), (v, entries.v)):
+        to.view(torch.uint8)[table.flatten().long()] = t.reshape(to.shape).view(torch.uint8)
+    return Cache(k, v, entries.lengths, table)
 
-    def run(backend: SDPBackend) -> torch.Tensor:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(*transposed, enable_gqa=True).transpose(1, 2)
 
-    return {name: partial(run, backend) for name, backend in PEERS.items()}
-
-
-def errors_of(runs: Mapping[str, Run]) -> dict[str, float]:
-    """How far each of ours is off the first peer, of its largest element."""
-    expected = next(run for name, run in runs.items() if name in PEERS)()
-    largest = expected.abs().max()
-    return {
-        name: ((run() - expected).abs().max() / largest).item()
-        for name, run in runs.items()
-        if name not in PEERS
+def candidates(q: torch.Tensor, cache: Cache) -> dict[str, Run]:
+    """Ours and the peers that take this cache."""
+    decode = partial(flashsmith.decode, None, q, cache.k, cache.v, cache_seqlens=cache.lengths)
+    runs: dict[str, Run] = {
+        name: partial(decode, block_table=cache.table, splits=splits)
+        for name, splits in _OUR_SPLITS.items()
     }
+    for name, peer in PEERS.items():
+        if peer.why_missing():
+            continue
+        try:
+            run = peer.make(q, cache)
+            if run is not None:
+                run()
+                runs[name] = run
+        except (RuntimeError, ValueError, TypeError, ImportError) as error:
+            print(f"{name} does not run: {str(error).splitlines()[0]}", flush=True)
+    return runs
 
 
 def rows_of(shape: Shape, repeats: int) -> Iterator[dict[str, Any]]:
     """Checks, times and reports one shape."""
     q, k, v = tensors_of(shape)
-    runs = ours(shape, q, k, v) | peers(q, k, v)
-    errors = errors_of(runs)
-    if wrong := {name: error for name, error in errors.items() if not error < _TOLERANCE}:
-        print(f"WRONG {shape}: {wrong}", flush=True)
-    times = time_interleaved(runs, repeats=repeats)
-    best = min(times[name].ms for name in PEERS)
-    for name, timing in times.items():
-        is_peer = name in PEERS
-        n_bytes = shape.bytes / (_ELEMENT_BYTES if name == _OF_FP8 else 1)
-        yield asdict(shape) | {
-            "candidate": name,
-            "in_turn_us": f"{timing.ms * 1e3:.2f}",
-            "gb_per_s": f"{n_bytes / timing.ms / 1e6:.0f}",
-            "in_turn_of_best_peer": "" if is_peer else f"{best / timing.ms:.3f}",
-            "error": "" if is_peer else f"{errors[name]:.2g}",
-        }
+    for kind, cache in caches(k, v):
+        runs = candidates(q, cache)
+        expected = reference(q, k, v, cache.lengths)
+        errors = {name: error_of(run(), expected) for name, run in runs.items()}
+        if wrong := {name: error for name, error in errors.items() if not error < _TOLERANCE}:
+            print(f"WRONG {shape} {kind}: {wrong}", flush=True)
+        times = time_interleaved(runs, repeats=repeats, head_start=_HEAD_START)
+        best = min((times[name].ms for name in runs if name in PEERS), default=None)
+        n_bytes = cache.lengths.sum().item() * 2 * cache.k[0, 0].nbytes
+        for name, timing in times.items():
+            ratio = "" if best is None or name in PEERS else f"{best / timing.ms:.3f}"
+            yield asdict(shape) | {
+                "cache": kind,
+                "candidate": name,
+                "in_turn_us": f"{timing.ms * 1e3:.2f}",
+                "gb_per_s": f"{n_bytes / timing.ms / 1e6:.0f}",
+                "in_turn_of_best_peer": ratio,
+                "error": f"{errors[name]:.2g}",
+            }
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """Of the first request and the last, in float32."""
+    rows = [
+        reference_attention(
+            q[i : i + 1], *(t[i : i + 1, :n] for t in (k, v)), compute=torch.float32
+        )
+        for i, n in ((0, lengths[0].item()), (len(q) - 1, lengths[-1].item()))
+    ]
+    return torch.cat(rows)
+
+
+def error_of(o: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, of the largest element."""
+    difference = (o[[0, -1]].float() - expected).abs().max() / expected.abs().max()
+    return difference.item()
 
 
 def host_us() -> float:
     """Microseconds until a call is queued, of problems that are over sooner."""
-    shape = Shape(1, 64)
-    run = ours(shape, *tensors_of(shape))[OURS]
+    q, k, v = tensors_of(Shape(1, 64))
+    _, cache = next(caches(k, v))
+    run = candidates(q, cache)[OURS]
     for _ in range(_HOST_CALLS):
         run()
     torch.cuda.synchronize()
@@ -163,26 +210,44 @@ def host_us() -> float:
     return 1e6 * taken / _HOST_CALLS
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Geometric means over the shapes, and the lowest, of our ratios by kind of cache."""
+    for kind in dict.fromkeys(row["cache"] for row in rows):
+        ours = [r for r in rows if r["cache"] == kind and r["candidate"] == OURS]
+        measured = [r for r in ours if r["in_turn_of_best_peer"]]
+        for title, some in (
+            ("all", measured),
+            (f"up to {_SHORT}", [r for r in measured if r["context"] <= _SHORT]),
+        ):
+            if ratios := [float(row["in_turn_of_best_peer"]) for row in some]:
+                mean = statistics.geometric_mean(ratios)
+                yield f"{kind}, {title}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--table", action="store_true", help="all of the table")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    environment = json.dumps(environment_stamp(), indent=2)
+    builds = {name: peer.why_missing() or peer.build() for name, peer in PEERS.items()}
+    environment = json.dumps(environment_stamp() | builds, indent=2)
     (arguments.out / "decode_environment.json").write_text(environment)
     torch.manual_seed(0)
+    rows = []
     with (arguments.out / "decode.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for shape in SHAPES:
+        for shape in table() if arguments.table else SHAPES:
             for row in rows_of(shape, arguments.repeats):
                 writer.writerow(row)
+                rows.append(row)
                 print(*row.values(), flush=True)
             file.flush()
-    print(f"host: {host_us():.1f} us a call")
+    print(*summary(rows), f"host: {host_us():.1f} us a call", sep="\n")
 
 
 if __name__ == "__main__":
