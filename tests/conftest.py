@@ -27,6 +27,9 @@ from flashsmith.jit import Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library
 from support.emulator_program import Run, build, run_case
 
+# For the numbers that modules draw while they are collected: each run of the suite has the same.
+torch.manual_seed(0)
+
 
 @pytest.fixture(scope="session")
 def emulated(request: pytest.FixtureRequest) -> Callable[[KernelId], Kernel]:
