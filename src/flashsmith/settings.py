@@ -183,8 +183,8 @@ TUNED = Setting(
 FA3_LIBRARY = Setting(
     "FLASHSMITH_FA3_LIBRARY",
     "path",
-    "that of the package flash_attn_3 or xformers, if one is installed",
-    "the library _C.so with FlashAttention-3's operators, a peer in benchmarks",
+    "that of the package flash_attn_3, xformers or vllm, if one is installed",
+    "the library with FlashAttention-3's operators, a peer in benchmarks",
     _parse_path,
 )
 FA3_CUDART = Setting(

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_missing_peers_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {name: peer.why_missing() for name, peer in PEERS.items()}
     assert reasons["fa2"] == ""
     assert reasons["cudnn"] == reasons["flex"] == "torch finds no GPU"
-    assert "neither flash_attn_3 nor xformers is installed" in reasons["fa3"]
+    assert "none of flash_attn_3, xformers and vllm is installed" in reasons["fa3"]
     assert settings.FA3_LIBRARY.name in reasons["fa3"]
     assert "flash_attn.cute.interface is not installed" in reasons["fa4"]
     with pytest.raises(DeviceError, match=r"no fa3 or fa4 here .fa3: .*; fa4: "):
@@ -105,6 +106,11 @@ _SCHEMA = """fwd(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None,
     int window_size_left=-1, int window_size_right=-1, int attention_chunk=0, float softcap=0.,
     bool is_rotary_interleaved=False, Tensor? scheduler_metadata=None, int num_splits=0,
     bool? pack_gqa=None, int sm_margin=0) -> (Tensor(out!), Tensor, Tensor, Tensor)"""
+_SCHEMA_OF_VLLM = """fwd(Tensor q, Tensor k, Tensor v, Tensor? k_new, Tensor? v_new, Tensor? q_v,
+    Tensor? cu_seqlens_q, Tensor? seqused_k, int? max_seqlen_q, Tensor? page_table,
+    float softmax_scale, bool is_causal, int window_size_left, int window_size_right, float softcap,
+    bool is_rotary_interleaved, Tensor? scheduler_metadata, int num_splits, bool? pack_gqa,
+    int sm_margin, int cp_world_size, int cp_rank) -> Tensor[]"""
 _CONTENT = b"not quite a library"
 
 
@@ -125,14 +131,15 @@ class FakeLibraries:
         if Path(path).read_bytes() == _CONTENT:
             self.register()
 
-    def register(self) -> None:
-        self._library = torch.library.Library("flash_attn_3", "DEF")
-        self._library.define(_SCHEMA)
-        self._library.impl("fwd", self._forward, "CPU")
+    def register(self, namespace: str = "flash_attn_3", schema: str = _SCHEMA) -> None:
+        self._library = torch.library.Library(namespace, "DEF")
+        self._library.define(schema)
+        operators = getattr(torch.ops, namespace)
+        self._library.impl("fwd", partial(self._forward, operators), "CPU")
 
-    def _forward(self, *values: Any) -> tuple[Any, ...]:
+    def _forward(self, operators: Any, *values: Any) -> tuple[Any, ...]:
         """torch gives values by position, and leaves defaults at the end out."""
-        names = [argument.name for argument in torch.ops.flash_attn_3.fwd.default._schema.arguments]
+        names = [argument.name for argument in operators.fwd.default._schema.arguments]
         given = dict(zip(names, values, strict=False))
         self.scales.append(given["softmax_scale"])
         q, k, v = (given[name] for name in "qkv")
@@ -210,6 +217,13 @@ def test_fa3_that_is_registered_already_is_used_and_said_so(
     assert PEERS["fa3"].build() == "registered by something else in this process"
     assert_calls_its_operator(libraries)
     assert libraries.loaded == []
+
+
+def test_vllms_build_is_called_as_upstreams(libraries: FakeLibraries) -> None:
+    """It has no defaults, so that all are given."""
+    libraries.register("_vllm_fa3_C", _SCHEMA_OF_VLLM)
+    assert PEERS["fa3"].is_available
+    assert_calls_its_operator(libraries)
 
 
 def test_a_library_without_the_operator_is_refused(

@@ -1,7 +1,8 @@
 """FlashAttention-3's operators: the upstream C++ build, found and loaded.
 
-The library registers ``torch.ops.flash_attn_3``. The packages flash_attn_3 (upstream) and xformers
-have it as their module ``flash_attn_3._C``; it can also be a file that was taken from one of them.
+The packages flash_attn_3 (upstream) and xformers have it as their module ``flash_attn_3._C``, which
+registers ``torch.ops.flash_attn_3``. vLLM has a build without the backward, but with 8 bits, which
+registers ``torch.ops._vllm_fa3_C``. It can also be a file that was taken from one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,20 @@ import torch
 from flashsmith import settings
 from flashsmith.errors import DeviceError
 
-_MODULES = ("flash_attn_3._C", "xformers.flash_attn_3._C")
+_MODULES = ("flash_attn_3._C", "xformers.flash_attn_3._C", "vllm.vllm_flash_attn._vllm_fa3_C")
+_UPSTREAM, _VLLM = "flash_attn_3", "_vllm_fa3_C"
+# What upstream's operator takes if it is not given. None for the rest.
+_DEFAULTS_OF_VLLM = {
+    "is_causal": False,
+    "window_size_left": -1,
+    "window_size_right": -1,
+    "softcap": 0.0,
+    "is_rotary_interleaved": False,
+    "num_splits": 0,
+    "sm_margin": 0,
+    "cp_world_size": 1,
+    "cp_rank": 0,
+}
 _HASH_LENGTH = 16
 _CHUNK_BYTES = 16 << 20  # the library has hundreds of MB
 
@@ -35,16 +49,25 @@ def why_missing() -> str:
             return f"there is no file {setting.name}={path}"
     if _find_library() is None:
         return (
-            "neither flash_attn_3 nor xformers is installed; install one of them, or set "
-            f"{settings.FA3_LIBRARY.name} to the library flash_attn_3/_C.so of either"
+            "none of flash_attn_3, xformers and vllm is installed; install one of them, or set "
+            f"{settings.FA3_LIBRARY.name} to the library with FlashAttention-3 of one of them"
         )
     return ""
 
 
-def load_operators() -> Any:
-    """``torch.ops.flash_attn_3``, loaded if nothing registered it before.
+class _VllmOperators:
+    """vLLM's build, which has no defaults, called as upstream's."""
 
-    Its fwd takes q, k and v as (batch, seq_len, n_heads, d_head) and returns o and three others.
+    def fwd(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Any:
+        operator = torch.ops._vllm_fa3_C.fwd
+        names = [argument.name for argument in operator.default._schema.arguments[3:]]
+        return operator(q, k, v, *[given.get(n, _DEFAULTS_OF_VLLM.get(n)) for n in names])
+
+
+def load_operators() -> Any:
+    """Upstream's operators or vLLM's, loaded if nothing registered them before.
+
+    Their fwd takes q, k and v as (batch, seq_len, n_heads, d_head) and returns o and three others.
 
     Raises:
         OSError: The library cannot be loaded.
@@ -55,8 +78,8 @@ def load_operators() -> Any:
             raise DeviceError(why_missing())
         _load(library)
         if not _are_registered():
-            raise DeviceError(f"{library} registers no operator torch.ops.flash_attn_3.fwd")
-    return torch.ops.flash_attn_3
+            raise DeviceError(f"{library} registers no operator torch.ops.{_UPSTREAM}.fwd")
+    return torch.ops.flash_attn_3 if _is_registered(_UPSTREAM) else _VllmOperators()
 
 
 def build() -> str:
@@ -68,7 +91,11 @@ def build() -> str:
 
 
 def _are_registered() -> bool:
-    return hasattr(torch.ops.flash_attn_3, "fwd")
+    return _is_registered(_UPSTREAM) or _is_registered(_VLLM)
+
+
+def _is_registered(namespace: str) -> bool:
+    return hasattr(getattr(torch.ops, namespace), "fwd")
 
 
 def _find_library() -> Path | None:
