@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.ops.checks import FP8, check_rank, check_tensors
+from flashsmith.ops.checks import check_rank, check_tensors
 from flashsmith.ops.semantics import may_look_at
 from flashsmith.runtime import DecodeKernel
 
@@ -27,10 +27,6 @@ class Cache(NamedTuple):
     leftpad: torch.Tensor | None = None
     k_scale: torch.Tensor | None = None
     v_scale: torch.Tensor | None = None
-
-    @property
-    def has_fp8(self) -> bool:
-        return self.k.dtype == FP8
 
     @property
     def rows(self) -> int:
@@ -72,11 +68,6 @@ class Cache(NamedTuple):
                 _check_scale(name, t)
         if new is not None:
             new.check(q)
-            if self.has_fp8:
-                raise ValueError(
-                    f"k_new was passed with a k_cache of {FP8}; only caches of 16 bits are written "
-                    "to: put what is new into the cache before the call"
-                )
             if self.seqlens is None:
                 raise ValueError("cache_seqlens is None, but k_new goes behind so many rows")
         cache = self._replace(seqlens=lengths_in_a_tensor(self.seqlens, q))
@@ -163,7 +154,7 @@ class New(NamedTuple):
         kernel.append(
             self.k, self.v, cache.k, cache.v, None if turned is None else q, turned,
             self.rotary_cos, self.rotary_sin, cache.seqlens, cache.block_table, cache.batch_idx,
-            interleaved=self.interleaved, queries_in_a_row=in_a_row,
+            cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
         return q if turned is None else turned
 

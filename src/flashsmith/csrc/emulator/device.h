@@ -89,6 +89,8 @@ float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
 
 uint32_t unpack_e4m3(uint16_t bytes);  // cvt.rn.f16x2.e4m3x2: the lower byte in the lower half
 
+uint16_t pack_e4m3(float low, float high);  // cvt.rn.satfinite.e4m3x2.f32: `low` in the lower byte
+
 // prmt.b32 of one word: digit i of the selector says which of its bytes becomes byte i; from 8 on,
 // the sign of which.
 uint32_t permute_bytes(uint32_t word, uint32_t selector);

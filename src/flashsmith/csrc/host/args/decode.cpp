@@ -28,6 +28,14 @@ CacheArgs cache_args(const TensorView &k, const TensorView *table, const TensorV
           .n_new = 0};
 }
 
+CacheScale scale_args(const TensorView *scale) {
+  if (!scale) return {};
+  const int64_t heads = scale->size(scale->ndim() - 1);
+  return {.scale = static_cast<const float *>(scale->data_ptr()),
+          .batch_stride = scale->ndim() == 2 ? heads : 0,
+          .head_stride = heads > 1 ? 1 : 0};
+}
+
 ForwardProblem problem_of(const DecodeTensors &tensors) {
   const TensorView &q = tensors.q(), &k = tensors.k_cache();
   return {.batch = static_cast<int>(q.size(kBatch)),

@@ -68,4 +68,10 @@ class DecodeSequence {
 };
 static_assert(SequencePolicy<DecodeSequence>);
 
+// Of a request, and of a head of the cache.
+FLASHSMITH_DEVICE float load_scale(const CacheScale &of, int batch, int head) {
+  if (of.scale == nullptr) return 1.f;
+  return ptx::thread_load_global(of.scale + batch * of.batch_stride + head * of.head_stride);
+}
+
 }  // namespace flashsmith
