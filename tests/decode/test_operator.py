@@ -151,6 +151,9 @@ def test_a_cache_of_8_bits_arrives_with_its_scales() -> None:
     expected = flashsmith.decode(None, asked.q, k, v, **given)
     call = compiled(lambda q: flashsmith.decode(None, q, k, v, **given))
     assert torch.equal(call(asked.q), expected)
+    of_tokens = given | {"v_scale": torch.rand(2, k.shape[1], 2) + 1}
+    call_with = compiled(lambda q: flashsmith.decode(None, q, k, v, **of_tokens))
+    assert torch.equal(call_with(asked.q), flashsmith.decode(None, asked.q, k, v, **of_tokens))
     for name in ("k_scale", "v_scale"):
         others = given | {name: None}
         assert not torch.equal(flashsmith.decode(None, asked.q, k, v, **others), expected)

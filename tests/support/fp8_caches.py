@@ -62,10 +62,13 @@ class Quantised:
 
 
 def scales_of(t: torch.Tensor, per: str) -> torch.Tensor | None:
-    """So that the largest number is the largest of 8 bits; but for heads or requests of zeros."""
-    dims = {"head": (0, 1, 3), "request": (1, 3), "tensor": (0, 1, 2, 3)}
+    """So that the largest number is the largest of 8 bits; but for heads or requests of zeros, and
+    NaN for tokens that are."""
+    dims = {"head": (0, 1, 3), "request": (1, 3), "tensor": (0, 1, 2, 3), "token": 3}
     if per == "none":
         return None
+    if per == "token":
+        return t.float().abs().amax(3).div(LARGEST)
     scale = t.float().nan_to_num(0).abs().amax(dims[per]).div(LARGEST)
     return torch.where(scale > 0, scale, 1.0).reshape(1 if per == "tensor" else scale.shape)
 
@@ -74,7 +77,7 @@ def spread(scale: torch.Tensor | None) -> torch.Tensor | float:
     """Over (batch, rows, heads, d_head)."""
     if scale is None:
         return 1.0
-    return scale.double()[..., None] if scale.ndim == 1 else scale.double()[:, None, :, None]
+    return scale.double()[:, None, :, None] if scale.ndim == 2 else scale.double()[..., None]
 
 
 def quantised(t: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Cache(NamedTuple):
     def key(self) -> Hashable:
         """What calls of one kernel and plan have in common."""
         table = None if self.block_table is None else self.block_table.shape
-        scales = self.k_scale is None, self.v_scale is None
+        scales = tuple(None if t is None else t.ndim for t in (self.k_scale, self.v_scale))
         return self.k.shape, self.v.shape, self.k.dtype, table, scales
 
     def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
@@ -79,7 +79,9 @@ class Cache(NamedTuple):
         """Raises ValueError for numbers that kernels cut off, or take for none."""
         room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
         for name, t in {"k_scale": self.k_scale, "v_scale": self.v_scale}.items():
-            if t is not None and not (t.isfinite() & (t > 0)).all():
+            if t is None or is_of_tokens(t):  # of which many belong to no key
+                continue
+            if not (t.isfinite() & (t > 0)).all():
                 raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
         lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
         lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
@@ -157,6 +159,11 @@ class New(NamedTuple):
             cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
         return q if turned is None else turned
+
+
+def is_of_tokens(scale: torch.Tensor) -> bool:
+    """Whether each row of the cache has one."""
+    return scale.ndim == 3
 
 
 def check_pages(

@@ -50,6 +50,7 @@ void cp_async_wait_group(int pending,
 
 // cp.async.cg.shared.global, 16 bytes a thread; where not `active` zeros, and nothing is read.
 void cp_async_16(void *shared, const void *global, bool active = true);
+void cp_async_4(void *shared, const void *global, bool active);  // cp.async.ca, 4 bytes likewise
 void cp_async_commit_group();
 
 // ---- plain memory accesses of 4, 8 or 16 bytes a thread; warp. Lanes may be predicated off. ----

@@ -63,9 +63,9 @@ void check_append(const DecodeKernel &kernel, const AppendTensors &tensors) {
   }
   check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
                 tensors.k().size(kBatch));
-  const int64_t batch = tensors.k().size(kBatch), heads = tensors.k().size(kHead);
-  check_scale(kernel, "k_scale", tensors.k_scale(), batch, heads);
-  check_scale(kernel, "v_scale", tensors.v_scale(), batch, heads);
+  const int64_t batch = tensors.k().size(kBatch);
+  check_scale(kernel, "k_scale", tensors.k_scale(), batch, tensors.k_cache());
+  check_scale(kernel, "v_scale", tensors.v_scale(), batch, tensors.v_cache());
   check_memory(all);
   check_append_apart(tensors);
 }

@@ -17,7 +17,7 @@ void check_element(const DecodeKernel &kernel, const Tensors &all, const Argumen
 
 // What a cache is multiplied with, if it is given.
 void check_scale(const DecodeKernel &kernel, const char *name, const tvm::ffi::TensorView *t,
-                 int64_t batch, int64_t heads);
+                 int64_t batch, const tvm::ffi::TensorView &cache);
 
 // Which entries of the cache requests have: pages, or one each.
 void check_entries(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,

@@ -73,6 +73,8 @@ class Sm80Decode final : public DecodeKernel {
     args.V_strides = strides_of(tensors.v_cache());
     args.K_scale = scale_args(tensors.k_scale());
     args.V_scale = scale_args(tensors.v_scale());
+    args.K_row_scales = row_scale_args(tensors.k_scale());
+    args.V_row_scales = row_scale_args(tensors.v_scale());
     const int64_t slots = plan.workspace_bytes / slot_bytes(config_.d_head);
     args.problem = decode_problem(variant, tensors, problem, numbers, own, slots, config_.d_head);
     return KernelArguments(args);

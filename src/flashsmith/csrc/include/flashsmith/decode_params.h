@@ -53,12 +53,19 @@ struct CacheScale {
   int64_t batch_stride, head_stride;
 };
 
+// Where a scale is of each row: then batch_stride is that of entries of the cache.
+struct RowScales {
+  bool of_rows;
+  int64_t row_stride;
+};
+
 // Rows on their way to a cache. They are divided by the scale of a cache of 8 bits.
 struct NewRows {
   const void *__restrict__ rows;  // (batch, n_new, n_heads_kv, d_head or d_v)
   void *cache;                    // (entries, rows, n_heads_kv, d_head or d_v)
   TensorStrides strides, cache_strides;
   CacheScale scale;
+  RowScales row_scales;
 };
 
 // What is put into a cache: the rows that follow those of each request. `rotary_dim`: elements of a

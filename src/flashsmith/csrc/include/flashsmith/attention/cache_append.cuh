@@ -83,8 +83,9 @@ class CacheAppend {
                            place.row * of.cache_strides.seq + row.head * of.cache_strides.head +
                            row.chunk * kAppendChunk;
     if constexpr (Traits::fp8_cache) {
-      const float scale = has_room ? load_scale(of.scale, row.batch, row.head) : 1.f;
-      store_e4m3(has_room, destination, chunk, scale);
+      const float *scale =
+          has_room ? scale_of_row(of.scale, of.row_scales, row.batch, place, row.head) : nullptr;
+      store_e4m3(has_room, destination, chunk, scale ? ptx::thread_load_global(scale) : 1.f);
     } else {
       ptx::store_global_16_if(has_room, destination, chunk);
     }

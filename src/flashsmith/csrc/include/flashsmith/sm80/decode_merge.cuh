@@ -215,7 +215,7 @@ class DecodeMerge {
   }
 
   FLASHSMITH_DEVICE float V_scale() const {
-    if constexpr (!Traits::fp8_cache) return 1.f;
+    if constexpr (!Traits::fp8_cache || Traits::token_scales) return 1.f;
     return load_scale(args_.V_scale, split_.batch, split_.head);
   }
 
