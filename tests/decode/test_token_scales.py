@@ -221,6 +221,17 @@ def test_new_rows_are_divided_by_the_scales_that_stand_beside_them() -> None:
     assert_same_bits(in_rows, found)
 
 
+def test_a_kernel_for_other_scales_appends_nothing() -> None:
+    asked = tokens(SMALL, (70, 33))
+    new = {name: torch.randn(2, 1, 2, 64).bfloat16() for name in ("k_new", "v_new")}
+    caches = []
+    for scale in (torch.full((2,), 0.3), torch.full_like(asked.k_scale, 0.3)) * 2:
+        k, v = asked.k.clone(), asked.v.clone()
+        call(asked, k_cache=k, v_cache=v, k_scale=scale, v_scale=scale, **new)
+        caches.append(k.view(torch.uint8))
+    assert all(torch.equal(cache, caches[0]) for cache in caches)
+
+
 def replace_lengths(asked: Quantised, lengths: tuple[int, ...]) -> Quantised:
     longer = object.__new__(Quantised)
     longer.__dict__ |= asked.__dict__ | {"exact": replace(asked.exact, lengths=lengths)}
