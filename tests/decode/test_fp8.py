@@ -19,16 +19,13 @@ from support.decoding import (
     LENGTHS,
     PLAIN,
     Placed,
-    Requests,
     assert_near_truth,
     assert_same_bits,
-    in_entries,
     in_pages,
-    launch_on,
     requests,
 )
+from support.fp8_caches import FP8, SMALL, Quantised
 
-FP8 = torch.float8_e4m3fn
 RULES = [
     family.rule(dtype, d_head, fp8_cache=True)
     for family in DECODE_FAMILIES
@@ -45,64 +42,6 @@ VARIED = [
         "(FP16, 256, 16, 16, 2): decode+fp8_cache+stages_3+blocks_2",
     )
 ]
-SMALL = DECODE_FAMILIES[0].rule(DType.BF16, 64, fp8_cache=True)
-LARGEST = torch.finfo(FP8).max
-
-
-class Quantised:
-    """Requests whose keys and values have 8 bits, and what these stand for."""
-
-    def __init__(self, cfg: DecodeKernelConfig, *args: Any, per: str = "head", **keywords: Any):
-        asked = requests(cfg, *args, **keywords)
-        self.k_scale, self.v_scale = (_scales(t, per) for t in (asked.k, asked.v))
-        self.k, self.v = _quantised(asked.k, self.k_scale), _quantised(asked.v, self.v_scale)
-        self.exact = replace(
-            asked,
-            k=self.k.double() * _spread(self.k_scale),
-            v=self.v.double() * _spread(self.v_scale),
-        )
-
-    @property
-    def stored(self) -> Requests:
-        return replace(self.exact, k=self.k, v=self.v)
-
-    def run(
-        self, cfg: DecodeKernelConfig, placed: Placed | None = None, *args: Any, **emulated: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        scales = self.k_scale, self.v_scale
-        placed = in_entries(self.stored) if placed is None else placed
-        return launch_on(cfg, self.exact.q, placed, *args, scales=scales, **emulated)
-
-    def assert_right(
-        self,
-        cfg: DecodeKernelConfig,
-        semantics: Semantics | None = None,
-        placed: Placed | None = None,
-        splits: int = 0,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        found = self.run(cfg, placed, semantics, splits)
-        assert_near_truth(found, self.exact, semantics)
-        return found
-
-
-def _scales(t: torch.Tensor, per: str) -> torch.Tensor | None:
-    """So that the largest number is the largest of 8 bits; but for heads or requests of zeros."""
-    dims = {"head": (0, 1, 3), "request": (1, 3), "tensor": (0, 1, 2, 3)}
-    if per == "none":
-        return None
-    scale = t.float().nan_to_num(0).abs().amax(dims[per]).div(LARGEST)
-    return torch.where(scale > 0, scale, 1.0).reshape(1 if per == "tensor" else scale.shape)
-
-
-def _spread(scale: torch.Tensor | None) -> torch.Tensor | float:
-    """Over (batch, rows, heads, d_head)."""
-    if scale is None:
-        return 1.0
-    return scale.double()[..., None] if scale.ndim == 1 else scale.double()[:, None, :, None]
-
-
-def _quantised(t: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    return (t.double() / _spread(scale)).clamp(-LARGEST, LARGEST).float().to(FP8)
 
 
 @pytest.mark.parametrize("cfg", [*RULES, *VARIED], ids=str)
@@ -252,11 +191,6 @@ def test_calls_with_other_caches_are_told_apart() -> None:
             lambda a: {"k_cache": torch.cat([a.k, a.k[..., :8]], -1)[..., :64]},
             ValueError,
             "k_cache has .* multiples of 16 elements",
-        ),
-        (
-            lambda a: dict.fromkeys(("k_new", "v_new"), a.exact.k[:, :1].bfloat16()),
-            ValueError,
-            "k_new was passed with a k_cache of torch.float8_e4m3fn",
         ),
     ],
 )

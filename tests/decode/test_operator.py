@@ -17,6 +17,7 @@ from flashsmith.flash_attn import flash_attn_with_kvcache
 from flashsmith.ops import decode_operator
 from flashsmith.runtime import DecodeKernel
 from support.decoding import PLAIN, VARIED, Requests, in_pages, requests
+from support.fp8_caches import FP8
 
 OPERATORS = torch.ops.flashsmith
 NEW = 2
@@ -63,11 +64,24 @@ def known(lengths: tuple[int, ...] = (20, 3)) -> tuple[Requests, dict[str, torch
     return Requests(asked.q, asked.k.nan_to_num(), asked.v.nan_to_num(), lengths), where
 
 
+# The schema's comes first: torch cannot compare tensors of 8 bits there.
+_CHECKS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+)
+
+
+@pytest.mark.parametrize("fp8", [False, True], ids=["16 bits", "8 bits"])
 @pytest.mark.parametrize("out", [False, True], ids=["new o", "out"])
 @pytest.mark.parametrize("appends", [False, True], ids=["", "append"])
-def test_torch_finds_no_fault_in_the_operators(appends: bool, out: bool) -> None:
+def test_torch_finds_no_fault_in_the_operators(appends: bool, out: bool, fp8: bool) -> None:
     """Schema, mutation and aliases, fake tensors, dispatch through autograd."""
     asked, where = known()
+    if fp8:
+        asked = replace(asked, k=asked.k.to(FP8), v=asked.v.to(FP8))
+        where |= {"k_scale": torch.rand(2) + 1, "v_scale": torch.rand(2, 2) + 1}
     keywords: dict[str, Any] = {**where, "causal": True, "window_left": 9}
     if appends:
         angles = torch.randn(40, 8).bfloat16()
@@ -76,7 +90,8 @@ def test_torch_finds_no_fault_in_the_operators(appends: bool, out: bool) -> None
     written = [torch.empty_like(asked.q)] * out
     for with_lse in (False, True):
         keywords["return_lse"] = with_lse
-        torch.library.opcheck(operator, (asked.q, asked.k, asked.v, *written), keywords)
+        tensors = asked.q, asked.k, asked.v, *written
+        torch.library.opcheck(operator, tensors, keywords, test_utils=_CHECKS[fp8:])
 
 
 EVERYTHING: dict[str, Any] = {
@@ -128,7 +143,7 @@ def test_entries_padding_and_a_configuration_arrive() -> None:
 
 def test_a_cache_of_8_bits_arrives_with_its_scales() -> None:
     asked = requests(PLAIN, (20, 3), behind=0)
-    k, v = (t.to(torch.float8_e4m3fn) for t in (asked.k, asked.v))
+    k, v = (t.to(FP8) for t in (asked.k, asked.v))
     given = {
         "cache_seqlens": asked.seqlens,
         "k_scale": torch.tensor([0.5, 2.0]), "v_scale": torch.tensor([[1.0, 3.0], [0.25, 5.0]]),
@@ -136,6 +151,9 @@ def test_a_cache_of_8_bits_arrives_with_its_scales() -> None:
     expected = flashsmith.decode(None, asked.q, k, v, **given)
     call = compiled(lambda q: flashsmith.decode(None, q, k, v, **given))
     assert torch.equal(call(asked.q), expected)
+    of_tokens = given | {"v_scale": torch.rand(2, k.shape[1], 2) + 1}
+    call_with = compiled(lambda q: flashsmith.decode(None, q, k, v, **of_tokens))
+    assert torch.equal(call_with(asked.q), flashsmith.decode(None, asked.q, k, v, **of_tokens))
     for name in ("k_scale", "v_scale"):
         others = given | {name: None}
         assert not torch.equal(flashsmith.decode(None, asked.q, k, v, **others), expected)
@@ -162,14 +180,23 @@ def counted_appends() -> Iterator[list[int]]:
         yield places
 
 
-def test_inductor_appends_once_and_in_place() -> None:
+@pytest.mark.parametrize("fp8", [False, True], ids=["16 bits", "8 bits"])
+def test_inductor_appends_once_and_in_place(fp8: bool) -> None:
     """Nobody copies a cache to write a row of it."""
     asked, where = paged()
+    k, v = asked.k, asked.v
+    if fp8:
+        k, v = (t.to(FP8) for t in (k, v))
+        where |= {"k_scale": torch.tensor([0.5, 2.0])}
     step = compiled(lambda q, k, v, **given: flashsmith.decode(None, q, k, v, **given), "inductor")
     for _ in range(2):
+        new, own = new_keys(), (k.clone(), v.clone())
+        expected = flashsmith.decode(None, asked.q, *own, **where, **new)
         with counted_appends() as places:
-            step(asked.q, asked.k, asked.v, **where, **new_keys())
-        assert places == [asked.k.data_ptr()]
+            assert torch.equal(step(asked.q, k, v, **where, **new), expected)
+        assert places == [k.data_ptr()]
+        assert_same(k.float(), own[0].float())
+        assert_same(v.float(), own[1].float())
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

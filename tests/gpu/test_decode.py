@@ -114,6 +114,24 @@ def test_a_graph_appends_and_goes_on() -> None:
         whole.assert_near(out)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("of_tokens", [False, True], ids=["of heads", "of tokens"])
+def test_every_number_becomes_the_byte_that_torch_says(of_tokens: bool, dtype: torch.dtype) -> None:
+    every = torch.arange(1 << 16, dtype=torch.int32, device="cuda").to(torch.uint16)
+    new = every.view(dtype).view(1, 256, 2, D_HEAD)
+    shape = (1, 256, 2) if of_tokens else (2,)
+    scale = torch.rand(shape, device="cuda") + 2.0**-9
+    caches = [torch.zeros_like(new, dtype=torch.float8_e4m3fn) for _ in range(2)]
+    flashsmith.decode(
+        None, torch.zeros_like(new[:, :1]), *caches, cache_seqlens=0, k_new=new,
+        v_new=new.flip(1), k_scale=scale, v_scale=scale,
+    )  # fmt: skip
+    for cache, x in zip(caches, (new, new.flip(1)), strict=True):
+        divided = x.float() / scale[..., None]
+        expected = divided.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+        torch.testing.assert_close(cache.float(), expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_calls_are_right_after_a_capture_that_was_given_up() -> None:
     """All blocks share one work tile: they count."""
     asked = Requests([ROWS])

@@ -23,9 +23,11 @@ from flashsmith.soak import (
     soaked_kernels,
     takes,
 )
+from flashsmith.soak.decoding import draw_cache
 
 CONFIG = choose_decode(DType.FP16, 64, None)
 FP8 = choose_decode(DType.FP16, 64, None, fp8_cache=True)
+TOKENS = choose_decode(DType.FP16, 64, None, fp8_cache=True, token_scales=True)
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
 SEEDS = range(8)  # entries and pages, split and whole
@@ -40,7 +42,7 @@ def verdict_on(
     return check(KernelId(config, variant), prepare(case, "cpu"), reruns=reruns)
 
 
-@pytest.mark.parametrize("config", [CONFIG, FP8], ids=str)
+@pytest.mark.parametrize("config", [CONFIG, FP8, TOKENS], ids=str)
 @pytest.mark.parametrize("variant", [CAUSAL, ALL], ids=lambda variant: variant.name)
 def test_kernels_pass_cases_at_the_seams_and_at_random(
     variant: Variant, config: DecodeKernelConfig
@@ -62,8 +64,11 @@ def test_rows_that_8_bits_leave_unaligned_are_refused() -> None:
     } == {0}
 
 
+@pytest.mark.parametrize("config", [FP8, TOKENS], ids=str)
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
-def test_a_scale_that_is_not_heeded_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scale_that_is_not_heeded_is_seen(
+    name: str, config: DecodeKernelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = DecodeKernel.__call__
 
     def without(self: DecodeKernel, tensors: DecodeTensors, *args: Any, **kwargs: Any) -> float:
@@ -71,7 +76,14 @@ def test_a_scale_that_is_not_heeded_is_seen(name: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(DecodeKernel, "__call__", without)
     cases = [SoakCase(CASE.problem, seed=seed) for seed in SEEDS]
-    assert not all(verdict_on(case, FULL, 0, FP8).ok for case in cases)
+    assert not all(verdict_on(case, FULL, 0, config).ok for case in cases)
+
+
+def test_scales_of_tokens_are_drawn_beside_entries_and_pages() -> None:
+    drawn = [draw_cache(prepare(SoakCase(CASE.problem, seed=s), "cpu"), True, True) for s in SEEDS]
+    of_tokens = [c for c in drawn if c.v_scale is not None and c.v_scale.ndim == 3]
+    assert {cache.block_table is None for cache in of_tokens} == {False, True}
+    assert all(cache.v_scale.shape == cache.v.shape[:3] for cache in of_tokens)
 
 
 def test_an_empty_cache_is_taken() -> None:

@@ -274,6 +274,7 @@ class DecodeKernelConfig(KernelConfig):
     operation: ClassVar[str] = "decode"
 
     fp8_cache: bool  # keys and values have 8 bits
+    token_scales: bool  # each row of them may have a scale of its own
 
     @property
     def row_multiple(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.ops.checks import FP8, check_rank, check_tensors
+from flashsmith.ops.checks import check_rank, check_tensors
 from flashsmith.ops.semantics import may_look_at
 from flashsmith.runtime import DecodeKernel
 
@@ -29,10 +29,6 @@ class Cache(NamedTuple):
     v_scale: torch.Tensor | None = None
 
     @property
-    def has_fp8(self) -> bool:
-        return self.k.dtype == FP8
-
-    @property
     def rows(self) -> int:
         """That a request may have."""
         pages = 1 if self.block_table is None else self.block_table.shape[1]
@@ -48,7 +44,7 @@ class Cache(NamedTuple):
     def key(self) -> Hashable:
         """What calls of one kernel and plan have in common."""
         table = None if self.block_table is None else self.block_table.shape
-        scales = self.k_scale is None, self.v_scale is None
+        scales = tuple(None if t is None else t.ndim for t in (self.k_scale, self.v_scale))
         return self.k.shape, self.v.shape, self.k.dtype, table, scales
 
     def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
@@ -72,11 +68,6 @@ class Cache(NamedTuple):
                 _check_scale(name, t)
         if new is not None:
             new.check(q)
-            if self.has_fp8:
-                raise ValueError(
-                    f"k_new was passed with a k_cache of {FP8}; only caches of 16 bits are written "
-                    "to: put what is new into the cache before the call"
-                )
             if self.seqlens is None:
                 raise ValueError("cache_seqlens is None, but k_new goes behind so many rows")
         cache = self._replace(seqlens=lengths_in_a_tensor(self.seqlens, q))
@@ -88,7 +79,9 @@ class Cache(NamedTuple):
         """Raises ValueError for numbers that kernels cut off, or take for none."""
         room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
         for name, t in {"k_scale": self.k_scale, "v_scale": self.v_scale}.items():
-            if t is not None and not (t.isfinite() & (t > 0)).all():
+            if t is None or is_of_tokens(t):  # of which many belong to no key
+                continue
+            if not (t.isfinite() & (t > 0)).all():
                 raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
         lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
         lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
@@ -163,9 +156,14 @@ class New(NamedTuple):
         kernel.append(
             self.k, self.v, cache.k, cache.v, None if turned is None else q, turned,
             self.rotary_cos, self.rotary_sin, cache.seqlens, cache.block_table, cache.batch_idx,
-            interleaved=self.interleaved, queries_in_a_row=in_a_row,
+            cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
         return q if turned is None else turned
+
+
+def is_of_tokens(scale: torch.Tensor) -> bool:
+    """Whether each row of the cache has one."""
+    return scale.ndim == 3
 
 
 def check_pages(

@@ -63,10 +63,13 @@ def decode(
         cache_batch_idx: (batch,), int32: each request's entry of the cache; None: its own number.
         cache_leftpad: (batch,), int32: how many of each request's rows come before its first key.
         k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive: what keys
-            and values of float8_e4m3fn are multiplied with, read on the device; None: 1.
+            and values of float8_e4m3fn are multiplied with, read on the device; None: 1. Or of
+            k_cache's first three dimensions, with any strides: one for each head of each row, of
+            v_scale up to 2^60, which are read where keys are. Those of k_new are there already.
         k_new, v_new: (batch, n_new, n_heads_kv, d_head) and (..., d_v): are written to the cache
-            behind each request's ``cache_seqlens`` rows, and are keys and values of this call. To
-            caches of q's dtype alone.
+            behind each request's ``cache_seqlens`` rows, and are keys and values of this call. Of
+            q's dtype. To a cache of float8_e4m3fn go x / scale, rounded to nearest even and cut to
+            448.
         rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
             may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
             k_new are turned before they are written, by the angle of their row of the cache; and

@@ -12,7 +12,7 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
 from flashsmith.configs.workload import d_head_of_rows
-from flashsmith.ops.cache import Cache, New
+from flashsmith.ops.cache import Cache, New, is_of_tokens
 from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.semantics import checked_cap, checked_window
@@ -200,8 +200,9 @@ def _find(
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        gpu = gpu_of(q.device)[1]
-        config = choose_decode(dtype_of(q.dtype), of_rows, gpu, fp8_cache=k.dtype == FP8)
+        gpu, scales = gpu_of(q.device)[1], (tensors.k_scale, tensors.v_scale)
+        of_tokens = any(t is not None and is_of_tokens(t) for t in scales)
+        config = choose_decode(dtype_of(q.dtype), of_rows, gpu, k.dtype == FP8, of_tokens)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}

@@ -22,8 +22,9 @@ class DecodeTensors(NamedTuple):
     block_table: (batch, pages), int32: the entries that are a request's pages; None: it has one.
     cache_batch_idx: (batch,), int32: which that is; None: that of its own number.
     cache_leftpad: (batch,), int32: rows before its first key; None: none.
-    k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32: what a cache of
-        float8_e4m3fn is multiplied with; None: 1.
+    k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with token_scales,
+        (entries, rows, n_heads_kv), float32: what a cache of float8_e4m3fn is multiplied with;
+        None: 1.
     """
 
     q: Any
@@ -126,6 +127,8 @@ class DecodeKernel(LoadedKernel):
         cache_seqlens: Any,
         block_table: Any,
         cache_batch_idx: Any,
+        k_scale: Any = None,
+        v_scale: Any = None,
         *,
         interleaved: bool = True,
         queries_in_a_row: bool = False,
@@ -140,7 +143,9 @@ class DecodeKernel(LoadedKernel):
                 there is no rotary_cos.
             rotary_cos, rotary_sin: (rows, rotary_dim / 2), contiguous; None: nothing is turned.
             cache_seqlens: (batch,), int32: how many rows are in use.
-            block_table, cache_batch_idx: As of ``DecodeTensors``.
+            block_table, cache_batch_idx, k_scale, v_scale: As of ``DecodeTensors``. What goes into
+                a cache of float8_e4m3fn is divided by its scale, rounded to nearest even, and
+                cut to 448.
             interleaved: Elements 2 i and 2 i + 1 of a row are turned together; else i and
                 i + rotary_dim / 2.
             queries_in_a_row: Query i is turned as new key i; else all as the first.
@@ -149,6 +154,6 @@ class DecodeKernel(LoadedKernel):
             ValueError, TypeError, DeviceError, EmulatorFault: As ``Kernel.__call__``.
         """
         tensors = k, v, k_cache, v_cache, q, q_turned, rotary_cos, rotary_sin
-        where = cache_seqlens, block_table, cache_batch_idx
+        where = cache_seqlens, block_table, cache_batch_idx, k_scale, v_scale
         operation = self.operations["append"]
         operation(interleaved, queries_in_a_row, *tensors, *where, None, 1.0)

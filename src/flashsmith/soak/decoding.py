@@ -9,6 +9,7 @@ from random import Random
 
 import torch
 
+from flashsmith.ops.cache import is_of_tokens
 from flashsmith.ops.checks import FP8
 from flashsmith.soak.prepared import PreparedCase
 
@@ -18,6 +19,7 @@ _NOWHERE = -(1 << 30)
 _SPARE_PAGES = 2
 # The dimensions over which a scale is the same: of all, of each head, of each head of each request.
 _SCALES = (None, (0, 1, 2, 3), (0, 1, 3), (1, 3))
+_OF_TOKENS = (3,)
 _SMALLEST_SCALE = 1e-30
 
 
@@ -39,37 +41,52 @@ class DrawnCache:
     exact: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-def draw_cache(prepared: PreparedCase, fp8: bool = False) -> DrawnCache:
+def draw_cache(prepared: PreparedCase, fp8: bool = False, token_scales: bool = False) -> DrawnCache:
     """By the seed of the case. Pages that are not used, and ends of the last ones, are NaN.
 
     fp8: Keys and values get 8 bits.
+    token_scales: Each row of them may get a scale.
     """
     case, k, v = prepared.case, prepared.placed.k, prepared.placed.v
     rng = Random(case.seed)
     page_size, splits = rng.choice(_PAGE_SIZES), rng.choice(_SPLITS)
     if not fp8:
         return _placed(rng, k, v, page_size, splits)
-    (k, k_scale, exact_k), (v, v_scale, exact_v) = (_quantised(rng, t) for t in (k, v))
+    kinds = (*_SCALES, _OF_TOKENS, _OF_TOKENS) if token_scales else _SCALES
+    (k, k_scale, exact_k), (v, v_scale, exact_v) = (
+        _quantised(t, rng.choice(kinds)) for t in (k, v)
+    )
     cache = _placed(rng, k, v, page_size, splits)
     small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
+    k_scale, v_scale = (_beside(scale, cache) for scale in (k_scale, v_scale))
     return replace(
         cache, k=small_k, v=small_v, k_scale=k_scale, v_scale=v_scale, exact=(exact_k, exact_v)
     )
 
 
 def _quantised(
-    rng: Random, t: torch.Tensor
+    t: torch.Tensor, dims: tuple[int, ...] | None
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product."""
-    largest, dims = torch.finfo(FP8).max, rng.choice(_SCALES)
-    scale, spread = None, torch.ones((), dtype=torch.float64, device=t.device)
+    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product.
+
+    dims: Over which a scale is the same; None: there is none.
+    """
+    largest, scale = torch.finfo(FP8).max, None
+    spread = torch.ones((), dtype=torch.float64, device=t.device)
     if dims is not None and t.numel():
         finite = t.float().nan_to_num(0, posinf=0, neginf=0).abs()
         spread = finite.amax(dims, keepdim=True).div(largest).clamp(min=_SMALLEST_SCALE)
-        scale = spread[:, 0, :, 0] if dims == _SCALES[-1] else spread.flatten()
+        scale = spread.squeeze(dims) if dims in (_SCALES[-1], _OF_TOKENS) else spread.flatten()
         scale, spread = scale.contiguous(), spread.double()
     small = (t.double() / spread).clamp(-largest, largest).float().to(FP8).float()
     return small, scale, small.double() * spread
+
+
+def _beside(scale: torch.Tensor | None, cache: DrawnCache) -> torch.Tensor | None:
+    """A scale of tokens lies as they do."""
+    if scale is None or not is_of_tokens(scale) or cache.block_table is None:
+        return scale
+    return _paged(scale, cache.block_table[:, :-1].long(), cache.k.shape[1])
 
 
 def _placed(

@@ -157,7 +157,7 @@ FAULTS = {
         ("ragged", 48),
         ("sums", 8),
         ("scores", 9),
-        ("bytes", 11),
+        ("bytes", 12),
         ("barriers", 20),
         ("clusters", 80),
         ("warps", 15),

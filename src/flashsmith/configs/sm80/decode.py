@@ -53,6 +53,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     n_stages: stages of each warp; all but one load while one is worked on.
     blocks_per_SM: thread blocks that a multiprocessor has at a time, and that the grid has for it.
     fp8_cache: K and V have 8 bits, e4m3, which become 16 in registers.
+    token_scales: each row of K and V may have a scale of its own.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -68,6 +69,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     n_stages: int
     blocks_per_SM: int
     fp8_cache: bool = False
+    token_scales: bool = False
 
     family: ClassVar[str] = "sm80"
     minimum_gpu: ClassVar[str] = "sm_80"
@@ -83,6 +85,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     feature_table: ClassVar[tuple[Feature, ...]] = (
         Feature(DECODE),
         flag("fp8_cache", "fp8_cache"),
+        flag("token_scales", "token_scales"),
         number("stages", "n_stages"),
         number("blocks", "blocks_per_SM"),
     )
@@ -92,6 +95,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         architecture = get_gpu_architecture(gpu)
         return [
             *unsupported_values(self, SUPPORTED_VALUES),
+            *_scale_problems(self),
             *_ring_problems(self),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
@@ -118,7 +122,13 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     def ring_bytes(self) -> int:
         """Of one warp."""
         element_bytes = FP8_BYTES if self.fp8_cache else ELEMENT_BYTES
-        return self.n_stages * 2 * self.B_c * self.d_head * element_bytes
+        scales = 2 * WARP_SIZE * FLOAT_BYTES if self.token_scales else 0
+        return self.n_stages * (2 * self.B_c * self.d_head * element_bytes + scales)
+
+
+def _scale_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
+    if config.token_scales and not config.fp8_cache:
+        yield "token_scales is on without fp8_cache; keys and values of 16 bits have no scales."
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:

@@ -31,10 +31,22 @@ _RULE = {
 }
 
 
-def rule(dtype: DType, d_head: int, fp8_cache: bool = False) -> FlashDecodeKernelConfig:
+# With scales of tokens in the stages the same would not fit the smallest GPUs' 99 KB.
+_RULE_FOR_SCALES = _RULE | {
+    96: DecodeTiles(16, 4, n_stages=3, blocks_per_SM=2),
+    128: DecodeTiles(16, 4, n_stages=2, blocks_per_SM=2),
+}
+
+
+def rule(
+    dtype: DType, d_head: int, fp8_cache: bool = False, token_scales: bool = False
+) -> FlashDecodeKernelConfig:
     """One configuration for each d_head and kind of cache. Raises ValueError for others.
 
     Of keys with half the bytes a stage holds twice as many.
     """
-    config = FlashDecodeKernelConfig(dtype, d_head, MMA_M, *tiles_of(_RULE, d_head))
-    return replace(config, B_c=2 * config.B_c, fp8_cache=True) if fp8_cache else config
+    tiles = tiles_of(_RULE_FOR_SCALES if token_scales else _RULE, d_head)
+    config = FlashDecodeKernelConfig(dtype, d_head, MMA_M, *tiles)
+    if not fp8_cache:
+        return config
+    return replace(config, B_c=2 * config.B_c, fp8_cache=True, token_scales=token_scales)

@@ -41,7 +41,8 @@ extern constinit thread_local Thread *self;
 struct Copy {
   const void *source;
   uint32_t offset;  // in shared memory
-  uint8_t lane;
+  uint8_t lane, bytes;
+  Instruction instruction;
 };
 
 struct Warp {

@@ -64,6 +64,21 @@ uint32_t unpack_e4m3(uint16_t bytes) {
   return pack(value(bytes & 0xff), value(bytes >> 8), MmaType::f16);
 }
 
+uint16_t pack_e4m3(float low, float high) {
+  constexpr int kMantissaBits = 3, kSmallestExponent = -6, kNaN = 0x7f;
+  const auto byte = [](float value) {
+    if (std::isnan(value)) return kNaN;
+    const double magnitude = std::min(std::abs(static_cast<double>(value)), 448.0);
+    int exponent = kSmallestExponent;
+    if (magnitude > 0) exponent = std::max(exponent, std::ilogb(magnitude));
+    // In units of the last place, rounded to even: a carry is the next exponent's first number.
+    const double units = std::nearbyint(std::ldexp(magnitude, kMantissaBits - exponent));
+    const int first = (exponent - kSmallestExponent) << kMantissaBits;
+    return first + static_cast<int>(units) | (std::signbit(value) ? 0x80 : 0);
+  };
+  return static_cast<uint16_t>(byte(low) | byte(high) << 8);
+}
+
 uint32_t permute_bytes(uint32_t word, uint32_t selector) {
   constexpr uint32_t kIsSign = 8, kByte = 0xff;
   uint32_t result = 0;

@@ -50,6 +50,7 @@ void cp_async_wait_group(int pending,
 
 // cp.async.cg.shared.global, 16 bytes a thread; where not `active` zeros, and nothing is read.
 void cp_async_16(void *shared, const void *global, bool active = true);
+void cp_async_4(void *shared, const void *global, bool active);  // cp.async.ca, 4 bytes likewise
 void cp_async_commit_group();
 
 // ---- plain memory accesses of 4, 8 or 16 bytes a thread; warp. Lanes may be predicated off. ----
@@ -88,6 +89,8 @@ float tanh_approx(float x);
 float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
 
 uint32_t unpack_e4m3(uint16_t bytes);  // cvt.rn.f16x2.e4m3x2: the lower byte in the lower half
+
+uint16_t pack_e4m3(float low, float high);  // cvt.rn.satfinite.e4m3x2.f32: `low` in the lower byte
 
 // prmt.b32 of one word: digit i of the selector says which of its bytes becomes byte i; from 8 on,
 // the sign of which.

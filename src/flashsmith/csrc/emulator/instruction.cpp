@@ -13,6 +13,7 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(warp_sync)
     FLASHSMITH_NAME(cp_async_wait_group)
     FLASHSMITH_NAME(cp_async_16)
+    FLASHSMITH_NAME(cp_async_4)
     FLASHSMITH_NAME(cp_async_commit_group)
     FLASHSMITH_NAME(load_shared)
     FLASHSMITH_NAME(store_shared)

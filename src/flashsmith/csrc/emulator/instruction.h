@@ -14,6 +14,7 @@ enum class Instruction : uint8_t {
   warp_sync,
   cp_async_wait_group,
   cp_async_16,
+  cp_async_4,
   cp_async_commit_group,
   load_shared,
   store_shared,

@@ -70,12 +70,35 @@ void land_copies(Block &block, Warp &warp, size_t pending) {
   while (warp.group_sizes.size() > pending) {
     const auto end = warp.copies.begin() + static_cast<ptrdiff_t>(warp.group_sizes.front());
     for (auto copy = warp.copies.begin(); copy != end; ++copy) {
-      block.shared.land_copy({warp.index, Instruction::cp_async_16}, copy->lane, copy->offset,
-                             copy->source, 16);
+      block.shared.land_copy({warp.index, copy->instruction}, copy->lane, copy->offset,
+                             copy->source, copy->bytes);
     }
     warp.copies.erase(warp.copies.begin(), end);
     warp.group_sizes.erase(warp.group_sizes.begin());
   }
+}
+
+template <Instruction kInstruction, unsigned kBytes>
+void copy_async(void *shared, const void *global, bool active) {
+  MemoryArguments arguments{shared, global, active};
+  collective({kInstruction}, arguments, [](Block &block, Warp &warp, MemoryArguments **lanes) {
+    static constexpr std::byte kZeros[kBytes] = {};
+    uint32_t offsets[kLanes];
+    GlobalAddresses addresses;
+    for (unsigned i = 0; i < kLanes; ++i) {
+      offsets[i] = block.shared.offset(lanes[i]->to, kBytes, i);
+      const void *source = lanes[i]->active ? lanes[i]->from : kZeros;
+      if (lanes[i]->active) {
+        block.global.check(source, kBytes, GlobalMemory::Use::load, i);
+        addresses.add(source);
+      }
+      warp.copies.push_back({source, offsets[i], static_cast<uint8_t>(i), kBytes, kInstruction});
+    }
+    block.shared.begin_copy({warp.index, kInstruction}, offsets, kBytes);
+    ++block.counters.cp_async;
+    count_shared(block, offsets, kBytes);
+    count_load(block, addresses, kBytes);
+  });
 }
 
 }  // namespace
@@ -119,27 +142,11 @@ void cp_async_wait_group(int pending, Where where) {
 }
 
 void cp_async_16(void *shared, const void *global, bool active) {
-  constexpr unsigned kBytes = 16;
-  MemoryArguments arguments{shared, global, active};
-  collective({Instruction::cp_async_16}, arguments,
-             [](Block &block, Warp &warp, MemoryArguments **lanes) {
-               static constexpr std::byte kZeros[kBytes] = {};
-               uint32_t offsets[kLanes];
-               GlobalAddresses addresses;
-               for (unsigned i = 0; i < kLanes; ++i) {
-                 offsets[i] = block.shared.offset(lanes[i]->to, kBytes, i);
-                 const void *source = lanes[i]->active ? lanes[i]->from : kZeros;
-                 if (lanes[i]->active) {
-                   block.global.check(source, kBytes, GlobalMemory::Use::load, i);
-                   addresses.add(source);
-                 }
-                 warp.copies.push_back({source, offsets[i], static_cast<uint8_t>(i)});
-               }
-               block.shared.begin_copy({warp.index, Instruction::cp_async_16}, offsets, kBytes);
-               ++block.counters.cp_async;
-               count_shared(block, offsets, kBytes);
-               count_load(block, addresses, kBytes);
-             });
+  copy_async<Instruction::cp_async_16, 16>(shared, global, active);
+}
+
+void cp_async_4(void *shared, const void *global, bool active) {
+  copy_async<Instruction::cp_async_4, 4>(shared, global, active);
 }
 
 void cp_async_commit_group() {

@@ -12,9 +12,11 @@ class DecodeKernel : public Kernel {
   template <typename Named>
   DecodeKernel(const Named &kernel, const FamilyGpus &gpus)
       : Kernel(kernel, gpus),
-        cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype) {}
+        cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
+        token_scales(kernel.config.token_scales) {}
 
-  const ScalarType cache;  // the type of K and V
+  const ScalarType cache;   // the type of K and V
+  const bool token_scales;  // each row of them may have its own
 
   virtual Plan plan(const ForwardProblem &problem, const DecodeNumbers &own,
                     int multiprocessors) const = 0;

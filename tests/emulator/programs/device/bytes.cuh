@@ -67,6 +67,59 @@ void check_unpack(Results &results, const char *name) {
   results.check(wrong == 0, "unpack_e4m3 to %s: %d numbers are wrong", name, wrong);
 }
 
+// Of every number of 16 bits, and of as many of 32.
+struct Pack {
+  static constexpr int kThreads = 512, kPairs = 3 << 15;
+
+  const float *numbers;
+  uint32_t *got;  // the bytes of a pair: by the instruction, or what stands for it, and by bits
+
+  FLASHSMITH_DEVICE void operator()() const {
+    for (int pair = thread_index(); pair < kPairs; pair += kThreads) {
+      const float low = thread_load_global(numbers + 2 * pair);
+      const float high = thread_load_global(numbers + 2 * pair + 1);
+      const uint32_t by_bits = pack_e4m3_by_bits(low) | pack_e4m3_by_bits(high) << 8;
+      thread_store_global_4(&got[pair], flashsmith::pack_e4m3(low, high) | by_bits << 16);
+    }
+  }
+};
+
+// The byte that is nearest, by a look at all; of two the even one.
+inline uint32_t nearest(float number) {
+  constexpr uint32_t kLargest = 0x7e, kNaN = 0x7f;
+  if (std::isnan(number)) return kNaN;
+  uint32_t best = 0;
+  const auto distance = [&](uint32_t byte) { return std::abs(std::abs(number) - value_of(byte)); };
+  for (uint32_t byte = 1; byte <= kLargest && !std::isinf(number); ++byte) {
+    const double nearer = distance(byte) - distance(best);
+    if (nearer < 0 || (nearer == 0 && byte % 2 == 0)) best = byte;
+  }
+  return (std::isinf(number) ? kLargest : best) | (std::signbit(number) ? 0x80 : 0);
+}
+
+inline void check_pack(Results &results) {
+  Buffer<float> numbers(2 * Pack::kPairs);
+  Buffer<uint32_t> got(Pack::kPairs);
+  Random random(6);
+  for (uint32_t i = 0; i < numbers.size(); ++i) {
+    const uint32_t bits = i % (1 << 16), any = static_cast<uint32_t>(random.bits());
+    // Of the last third most are within the range, and many near to what lies between two bytes.
+    const uint32_t near = (any & 0x80f80000) + (113u << 23) + (any >> 9 & 0x7f) % 23 * (1u << 23);
+    numbers[i] = i < 1 << 16   ? static_cast<float>(scores::value_of(bits, true))
+                 : i < 2 << 16 ? bits_float(bits << 16)
+                               : bits_float(i % 2 ? any : near + (any & 3) - 1);
+  }
+  run(Pack{numbers.data(), got.data()}, {.shared_bytes = 0}, numbers, got);
+  int wrong = 0;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const uint32_t right = nearest(numbers[i]), both = got[i / 2] >> 8 * (i % 2);
+    for (const uint32_t found : {both & 0xff, both >> 16 & 0xff}) {
+      wrong += found != right && !(right == 0x7f && (found & 0x7f) == right);
+    }
+  }
+  results.check(wrong == 0, "pack_e4m3: %d bytes are wrong", wrong);
+}
+
 struct Permute {
   static constexpr int kThreads = 32;
 
@@ -131,6 +184,7 @@ inline void check(Results &results) {
   check_unpack<bfloat16_t, Way::neighbours>(results, "bf16, neighbours");
   check_unpack<bfloat16_t, Way::in_turn>(results, "bf16, in turn");
   check_unpack<bfloat16_t, Way::bits>(results, "bf16, by bits");
+  check_pack(results);
   check_permute(results);
   check_fma<half_t>(results, "fp16");
   check_fma<bfloat16_t>(results, "bf16");

@@ -7,19 +7,22 @@ using tvm::ffi::TensorView;
 
 int64_t chunks_of(const TensorView &t) { return t.numel() / kAppendChunk; }
 
+NewRows new_rows(const TensorView &rows, const TensorView &cache, const TensorView *scale) {
+  return {.rows = rows.data_ptr(),
+          .cache = cache.data_ptr(),
+          .strides = strides_of(rows),
+          .cache_strides = strides_of(cache),
+          .scale = scale_args(scale),
+          .row_scales = row_scale_args(scale)};
+}
+
 }  // namespace
 
 AppendKernelArgs append_args(const AppendTensors &tensors, const AppendNumbers &numbers) {
   AppendKernelArgs args{};
   AppendArgs &append = args.append;
-  append.K = tensors.k().data_ptr();
-  append.V = tensors.v().data_ptr();
-  append.K_cache = tensors.k_cache().data_ptr();
-  append.V_cache = tensors.v_cache().data_ptr();
-  append.K_strides = strides_of(tensors.k());
-  append.V_strides = strides_of(tensors.v());
-  append.K_cache_strides = strides_of(tensors.k_cache());
-  append.V_cache_strides = strides_of(tensors.v_cache());
+  append.K = new_rows(tensors.k(), tensors.k_cache(), tensors.k_scale());
+  append.V = new_rows(tensors.v(), tensors.v_cache(), tensors.v_scale());
   append.n_new = static_cast<int>(tensors.k().size(kSequence));
   if (const TensorView *cos = tensors.rotary_cos()) {
     append.cos = cos->data_ptr();

@@ -13,9 +13,9 @@ inline constexpr std::array kAppendOwn = {
     Argument{.name = "v_new", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_v},
              .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "k_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_head},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+             .element = Element::of_cache, .layout = Layout::rows, .use = Use::written},
     Argument{.name = "v_cache", .dims = {Dim::entries, Dim::rows, Dim::n_heads_kv, Dim::d_v},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
+             .element = Element::of_cache, .layout = Layout::rows, .use = Use::written},
     Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
              .element = Element::of_config, .layout = Layout::rows, .use = Use::read,
              .optional = true},
@@ -32,6 +32,10 @@ inline constexpr std::array kAppendOwn = {
              .element = Element::int32, .use = Use::read, .optional = true},
     Argument{.name = "cache_batch_idx", .dims = {Dim::batch},
              .element = Element::int32, .use = Use::read, .optional = true},
+    Argument{.name = "k_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "v_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
 };
 // clang-format on
 inline constexpr std::array kAppendArguments = with_semantics(kAppendOwn);
@@ -55,6 +59,8 @@ class AppendTensors {
   const View &cache_seqlens() const { return *given_[8]; }
   const View *block_table() const { return given_[9]; }
   const View *cache_batch_idx() const { return given_[10]; }
+  const View *k_scale() const { return given_[11]; }
+  const View *v_scale() const { return given_[12]; }
 
   Tensors all() const { return {kAppendArguments, given_}; }
 

@@ -93,6 +93,13 @@ int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorVi
 CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                      const tvm::ffi::TensorView *batch_idx);
 
+// Dimensions of scales of tokens: (entries, rows, n_heads_kv).
+constexpr int kTokenScaleRank = 3;
+
+// What a cache is multiplied with, or null.
+CacheScale scale_args(const tvm::ffi::TensorView *scale);
+RowScales row_scale_args(const tvm::ffi::TensorView *scale);
+
 // Of the sums that splits hand on.
 int64_t slot_bytes(int d_head);
 

@@ -40,13 +40,13 @@ void check_append_apart(const AppendTensors &tensors) {
 
 }  // namespace
 
-void check_append(const Kernel &kernel, const AppendTensors &tensors) {
+void check_append(const DecodeKernel &kernel, const AppendTensors &tensors) {
   const Tensors all = tensors.all();
   check_both("rotary_cos", "rotary_sin", tensors.rotary_cos(), tensors.rotary_sin());
   check_both("q", "rotary_cos", tensors.q(), tensors.rotary_cos());
   check_both("q", "q_turned", tensors.q(), tensors.q_turned());
   all.for_each([&](const Argument &argument, const TensorView &t) {
-    check_dtype(all, argument, t, kernel.tiles.dtype);
+    check_element(kernel, all, argument, t);
     if (has_rows(argument)) check_rank(argument, t);
     check_device(all, argument, t);
   });
@@ -63,6 +63,9 @@ void check_append(const Kernel &kernel, const AppendTensors &tensors) {
   }
   check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
                 tensors.k().size(kBatch));
+  const int64_t batch = tensors.k().size(kBatch);
+  check_scale(kernel, "k_scale", tensors.k_scale(), batch, tensors.k_cache());
+  check_scale(kernel, "v_scale", tensors.v_scale(), batch, tensors.v_cache());
   check_memory(all);
   check_append_apart(tensors);
 }

@@ -29,15 +29,6 @@ void check_lengths_of(const DecodeTensors &tensors) {
   }
 }
 
-void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
-                   const TensorView &t) {
-  if (argument.element == Element::of_cache && kernel.cache == ScalarType::Float8_e4m3fn) {
-    check_fp8_cache(argument, t);
-  } else {
-    check_dtype(all, argument, t, kernel.tiles.dtype);
-  }
-}
-
 // Whole chunks of 16 bytes of the cache.
 void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const TensorView &v) {
   constexpr int kChunkBytes = 16;
@@ -48,22 +39,6 @@ void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const Ten
     TVM_FFI_THROW(ValueError) << name << size << "; supported with a cache of float8_e4m3fn are "
                               << "multiples of " << kChunkBytes << " up to 256";
   }
-}
-
-void check_scale(const DecodeKernel &kernel, const char *name, const TensorView *t,
-                 const ForwardProblem &problem) {
-  if (!t) return;
-  if (kernel.cache != ScalarType::Float8_e4m3fn) {
-    TVM_FFI_THROW(ValueError) << name << " was passed, but the cache has 16 bits; pass None";
-  }
-  const bool is_vector = t->ndim() == 1 && (t->size(0) == 1 || t->size(0) == problem.n_heads_kv);
-  const bool is_matrix =
-      t->ndim() == 2 && t->size(0) == problem.batch && t->size(1) == problem.n_heads_kv;
-  if ((is_vector || is_matrix) && is_contiguous(*t) && is_aligned(*t, sizeof(float))) return;
-  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
-                            << "; it must be contiguous and of shape (1), (n_heads_kv) = ("
-                            << problem.n_heads_kv << ") or (batch, n_heads_kv) = (" << problem.batch
-                            << ", " << problem.n_heads_kv << ")";
 }
 
 // Rounds of keys, work tiles and slots are counted as int.
@@ -92,6 +67,41 @@ void check_counts(const DecodeTensors &tensors, const DecodeNumbers &own) {
 }
 
 }  // namespace
+
+void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
+                   const TensorView &t) {
+  if (argument.element == Element::of_cache && kernel.cache == ScalarType::Float8_e4m3fn) {
+    check_fp8_cache(argument, t);
+  } else {
+    check_dtype(all, argument, t, kernel.tiles.dtype);
+  }
+}
+
+void check_scale(const DecodeKernel &kernel, const char *name, const TensorView *t, int64_t batch,
+                 const TensorView &cache) {
+  if (!t) return;
+  if (kernel.cache != ScalarType::Float8_e4m3fn) {
+    TVM_FFI_THROW(ValueError) << name << " was passed, but the cache has 16 bits; pass None";
+  }
+  const int64_t entries = cache.size(kBatch), rows = cache.size(kSequence);
+  const int64_t heads = cache.size(kHead);
+  const bool of_tokens = t->ndim() == kTokenScaleRank && t->size(0) == entries &&
+                         t->size(1) == rows && t->size(2) == heads;
+  if (of_tokens && !kernel.token_scales) {
+    TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
+                              << ", a scale for each row, but the configuration is not for them; "
+                                 "pass one with token_scales";
+  }
+  const bool is_vector = t->ndim() == 1 && (t->size(0) == 1 || t->size(0) == heads);
+  const bool is_matrix = t->ndim() == 2 && t->size(0) == batch && t->size(1) == heads;
+  const bool fits = of_tokens || ((is_vector || is_matrix) && is_contiguous(*t));
+  if (fits && is_aligned(*t, sizeof(float))) return;
+  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
+                            << "; it must be contiguous and of shape (1), (n_heads_kv) = (" << heads
+                            << ") or (batch, n_heads_kv) = (" << batch << ", " << heads
+                            << "), or of shape (entries, rows, n_heads_kv) = (" << entries << ", "
+                            << rows << ", " << heads << ")";
+}
 
 void check_entries(const TensorView &k_cache, const TensorView *table, const TensorView *idx,
                    int64_t batch) {
@@ -145,8 +155,8 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
                 tensors.q().size(kBatch));
   check_counts(tensors, own);
   const ForwardProblem problem = problem_of(tensors);
-  check_scale(kernel, "k_scale", tensors.k_scale(), problem);
-  check_scale(kernel, "v_scale", tensors.v_scale(), problem);
+  check_scale(kernel, "k_scale", tensors.k_scale(), problem.batch, tensors.k_cache());
+  check_scale(kernel, "v_scale", tensors.v_scale(), problem.batch, tensors.v_cache());
   return problem;
 }
 

@@ -11,12 +11,20 @@ namespace flashsmith {
 ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &tensors,
                             const Numbers &numbers, const DecodeNumbers &own);
 
+// An argument has the dtype that the kernel is for.
+void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
+                   const tvm::ffi::TensorView &t);
+
+// What a cache is multiplied with, if it is given.
+void check_scale(const DecodeKernel &kernel, const char *name, const tvm::ffi::TensorView *t,
+                 int64_t batch, const tvm::ffi::TensorView &cache);
+
 // Which entries of the cache requests have: pages, or one each.
 void check_entries(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                    const tvm::ffi::TensorView *batch_idx, int64_t batch);
 
 // All that is asked of an append.
-void check_append(const Kernel &kernel, const AppendTensors &tensors);
+void check_append(const DecodeKernel &kernel, const AppendTensors &tensors);
 
 // Counters are there if the plan needs them.
 void check_counters(const DecodeTensors &tensors, const Plan &plan);

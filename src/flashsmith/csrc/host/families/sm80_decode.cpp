@@ -8,16 +8,7 @@
 namespace flashsmith {
 namespace {
 
-using tvm::ffi::TensorView;
 using Named = NamedKernel<FlashDecodeKernelConfig, FlashDecodeKernels>;
-
-CacheScale scale_of(const TensorView *t) {
-  if (!t) return {};
-  const int64_t heads = t->size(t->ndim() - 1);
-  return {.scale = static_cast<const float *>(t->data_ptr()),
-          .batch_stride = t->ndim() == 2 ? heads : 0,
-          .head_stride = heads > 1 ? 1 : 0};
-}
 
 class Sm80Decode final : public DecodeKernel {
   FlashDecodeKernelConfig config_;
@@ -80,8 +71,10 @@ class Sm80Decode final : public DecodeKernel {
     args.Q_strides = strides_of(tensors.q());
     args.K_strides = strides_of(tensors.k_cache());
     args.V_strides = strides_of(tensors.v_cache());
-    args.K_scale = scale_of(tensors.k_scale());
-    args.V_scale = scale_of(tensors.v_scale());
+    args.K_scale = scale_args(tensors.k_scale());
+    args.V_scale = scale_args(tensors.v_scale());
+    args.K_row_scales = row_scale_args(tensors.k_scale());
+    args.V_row_scales = row_scale_args(tensors.v_scale());
     const int64_t slots = plan.workspace_bytes / slot_bytes(config_.d_head);
     args.problem = decode_problem(variant, tensors, problem, numbers, own, slots, config_.d_head);
     return KernelArguments(args);

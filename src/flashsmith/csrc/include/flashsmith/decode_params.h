@@ -46,12 +46,32 @@ struct DecodeProblem : ProblemArgs {
   SplitArgs split;
 };
 
+// What the numbers of a cache of 8 bits are multiplied with: one for all, for each of its heads, or
+// for each head of each request, as strides say; null: 1.
+struct CacheScale {
+  const float *__restrict__ scale;
+  int64_t batch_stride, head_stride;
+};
+
+// Where a scale is of each row: then batch_stride is that of entries of the cache.
+struct RowScales {
+  bool of_rows;
+  int64_t row_stride;
+};
+
+// Rows on their way to a cache. They are divided by the scale of a cache of 8 bits.
+struct NewRows {
+  const void *__restrict__ rows;  // (batch, n_new, n_heads_kv, d_head or d_v)
+  void *cache;                    // (entries, rows, n_heads_kv, d_head or d_v)
+  TensorStrides strides, cache_strides;
+  CacheScale scale;
+  RowScales row_scales;
+};
+
 // What is put into a cache: the rows that follow those of each request. `rotary_dim`: elements of a
 // row of K and Q that are turned by an angle of their position; 0: none.
 struct AppendArgs {
-  const void *__restrict__ K, *__restrict__ V;  // (batch, n_new, n_heads_kv, d_head and d_v)
-  void *K_cache, *V_cache;                      // (entries, rows, n_heads_kv, d_head and d_v)
-  TensorStrides K_strides, V_strides, K_cache_strides, V_cache_strides;
+  NewRows K, V;
   int n_new;
   const void *__restrict__ cos, *__restrict__ sin;  // (rotary_rows, rotary_dim / 2)
   int rotary_rows, rotary_dim;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "flashsmith/attention/decode_sequence.cuh"
-#include "flashsmith/ptx/math.cuh"
+#include "flashsmith/attention/e4m3.cuh"
 
 namespace flashsmith {
 
@@ -15,6 +15,7 @@ namespace flashsmith {
 template <typename Traits>
 class CacheAppend {
   using value_t = typename Traits::value_t;
+  using cache_t = typename Traits::cache_t;
   using Elements = float[kAppendChunk];
 
   const AppendArgs &append_;
@@ -38,10 +39,10 @@ class CacheAppend {
     const int64_t rows = static_cast<int64_t>(problem_.batch) * append_.n_new * heads_kv;
     const int64_t V_first = rows * K_chunks, Q_first = V_first + rows * V_chunks;
     put(row_at(thread, append_.n_new, heads_kv, K_chunks, thread < V_first), append_.K,
-        append_.K_strides, append_.K_cache, append_.K_cache_strides, append_.rotary_dim);
+        append_.rotary_dim);
     put(row_at(thread - V_first, append_.n_new, heads_kv, V_chunks,
                thread >= V_first && thread < Q_first),
-        append_.V, append_.V_strides, append_.V_cache, append_.V_cache_strides, 0);
+        append_.V, 0);
     if (append_.Q != nullptr) turn_Q(thread - Q_first, K_chunks);
   }
 
@@ -69,19 +70,41 @@ class CacheAppend {
   }
 
   // A new row goes behind those in use, if there is room.
-  FLASHSMITH_DEVICE void put(const Row &row, const void *from, const TensorStrides &from_strides,
-                             void *to, const TensorStrides &to_strides, int rotary_dim) const {
+  FLASHSMITH_DEVICE void put(const Row &row, const NewRows &of, int rotary_dim) const {
     const int position = row.there ? used(row.batch) + row.row : 0;
     CachePlace place{-1, 0};
     if (row.there && position < problem_.cache.rows) {
       place = DecodeSequence(problem_, row.batch).place_of_row(position);
     }
     const bool has_room = place.entry >= 0;  // else there may be no angle of its position, either
-    const ptx::Chunk chunk = turned(static_cast<const value_t *>(from) + offset(from_strides, row),
+    const ptx::Chunk chunk = turned(static_cast<const value_t *>(of.rows) + offset(of.strides, row),
                                     row.chunk, position, rotary_dim, has_room);
-    value_t *destination = static_cast<value_t *>(to) + place.entry * to_strides.batch +
-                           place.row * to_strides.seq + row.head * to_strides.head;
-    ptx::store_global_16_if(has_room, destination + row.chunk * kAppendChunk, chunk);
+    cache_t *destination = static_cast<cache_t *>(of.cache) + place.entry * of.cache_strides.batch +
+                           place.row * of.cache_strides.seq + row.head * of.cache_strides.head +
+                           row.chunk * kAppendChunk;
+    if constexpr (Traits::fp8_cache) {
+      const float *scale =
+          has_room ? scale_of_row(of.scale, of.row_scales, row.batch, place, row.head) : nullptr;
+      store_e4m3(has_room, destination, chunk, scale ? ptx::thread_load_global(scale) : 1.f);
+    } else {
+      ptx::store_global_16_if(has_room, destination, chunk);
+    }
+  }
+
+  // What 16 bits hold of a row, turned, is divided and rounded once more. By a division: a product
+  // with the inverse may be another number.
+  static FLASHSMITH_DEVICE void store_e4m3(bool active, cache_t *destination,
+                                           const ptx::Chunk &chunk, float scale) {
+    Elements x;
+    unpack(x, chunk);
+    uint32_t words[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const float *four = x + 4 * i;
+      words[i] = pack_e4m3(four[0] / scale, four[1] / scale) |
+                 pack_e4m3(four[2] / scale, four[3] / scale) << 16;
+    }
+    ptx::store_global_8_if(active, destination, words);
   }
 
   FLASHSMITH_DEVICE void turn_Q(int64_t thread, int row_chunks) const {

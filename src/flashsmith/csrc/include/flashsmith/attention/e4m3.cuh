@@ -1,5 +1,6 @@
-// Numbers of 8 bits, e4m3, as operands of products of 16-bit numbers. All conversions are exact:
-// subnormal numbers are numbers, and NaN, of which there are two and no infinity, stays NaN.
+// Numbers of 8 bits, e4m3, as operands of products of 16-bit numbers. These conversions are exact:
+// subnormal numbers are numbers, and NaN, of which there are two and no infinity, stays NaN. And
+// back, rounding.
 #pragma once
 
 #include "flashsmith/ptx/bytes.cuh"
@@ -47,6 +48,27 @@ FLASHSMITH_DEVICE void unpack_e4m3(uint32_t (&words)[2], uint32_t bytes) {
     words[0] = unpack_e4m3_by_bits<value_t, 0, kInTurn ? 2 : 1>(bytes);
     words[1] = unpack_e4m3_by_bits<value_t, kInTurn ? 1 : 2, 3>(bytes);
   }
+}
+
+// The byte of a number, as ptx::pack_e4m3 rounds it.
+FLASHSMITH_DEVICE uint32_t pack_e4m3_by_bits(float value) {
+  constexpr float kLargest = 448.f, kSmallestNormal = 0x1p-6f;
+  constexpr float kSubnormalUnits = 0x1p14f;  // fp32 has multiples of 2^-9 beside it, as e4m3 has
+  constexpr int kLost = 23 - 3, kRebias = (127 - 7) << 3, kNaN = 0x7f;
+  if (value != value) return kNaN;
+  const uint32_t sign = ptx::float_bits(value) >> 24 & 0x80;
+  const float magnitude = fminf(fabsf(value), kLargest);
+  if (magnitude < kSmallestNormal) {
+    return sign | (ptx::float_bits(magnitude + kSubnormalUnits) & 0xff);
+  }
+  const uint32_t bits = ptx::float_bits(magnitude), half = 1u << (kLost - 1);
+  return sign | ((bits + half - 1 + (bits >> kLost & 1)) >> kLost) - kRebias;
+}
+
+// Two numbers as bytes, `low` in the lower one.
+FLASHSMITH_DEVICE uint32_t pack_e4m3(float low, float high) {
+  if constexpr (ptx::kConvertsE4m3) return ptx::pack_e4m3(low, high);
+  return pack_e4m3_by_bits(low) | pack_e4m3_by_bits(high) << 8;
 }
 
 }  // namespace flashsmith

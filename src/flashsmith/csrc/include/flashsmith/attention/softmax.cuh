@@ -104,6 +104,16 @@ class Softmax {
   static FLASHSMITH_DEVICE void step(Softmax (&softmax)[kFragments],
                                      Fragment<Traits::B_c> (&S)[kFragments],
                                      Fragment<Traits::d_head> (&O)[kFragments]) {
+    const auto own_maximum = [&](int i, int half) { return softmax[i].row_maximum(S[i], half); };
+    step<kFresh>(softmax, S, O, own_maximum);
+  }
+
+  // The same, where a row of a fragment has for its maximum what maximum_of(fragment, half) says.
+  template <bool kFresh, int kFragments, typename MaximumOf>
+  static FLASHSMITH_DEVICE void step(Softmax (&softmax)[kFragments],
+                                     Fragment<Traits::B_c> (&S)[kFragments],
+                                     Fragment<Traits::d_head> (&O)[kFragments],
+                                     MaximumOf maximum_of) {
     static_assert(!Traits::softmax.stale_maximum,
                   "maxima of all fragments are looked for together");
     float maximum[kFragments][kHalves];
@@ -113,7 +123,7 @@ class Softmax {
       if constexpr (!kFoldScale) softmax[i].scale(S[i]);
 #pragma unroll
       for (int half = 0; half < kHalves; half++) {
-        maximum[i][half] = softmax[i].row_maximum(S[i], half);
+        maximum[i][half] = maximum_of(i, half);
         due |= softmax[i].is_due(maximum[i], half);
       }
     }

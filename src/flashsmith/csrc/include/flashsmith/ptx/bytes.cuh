@@ -1,5 +1,5 @@
 // Bytes of a word, numbers of 8 bits in them, and arithmetic on two 16-bit numbers at a time.
-// PTX ISA, Data Movement: prmt, cvt; Half Precision Floating Point Instructions: fma.
+// PTX ISA, Data Movement: prmt, cvt, st; Half Precision Floating Point Instructions: fma.
 #pragma once
 
 #include "flashsmith/ptx/math.cuh"
@@ -54,6 +54,32 @@ FLASHSMITH_DEVICE uint32_t unpack_e4m3(uint16_t bytes) {
   return word;
 #else
   return 0;
+#endif
+}
+
+// cvt.rn.satfinite.e4m3x2.f32 (sm_89): to nearest even, `low` in the lower byte. What is beyond 448
+// becomes that, infinity too; NaN stays NaN.
+FLASHSMITH_DEVICE uint16_t pack_e4m3(float low, float high) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::pack_e4m3(low, high);
+#elif __CUDA_ARCH__ >= 890
+  uint16_t bytes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bytes) : "f"(high), "f"(low));
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
+// st.global.v2.b32 where `active`.
+FLASHSMITH_DEVICE void store_global_8_if(bool active, void *destination,
+                                         const uint32_t (&words)[2]) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::store_global(destination, words, sizeof(words), active);
+#else
+  if (!active) return;
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(destination), "r"(words[0]), "r"(words[1])
+               : "memory");
 #endif
 }
 

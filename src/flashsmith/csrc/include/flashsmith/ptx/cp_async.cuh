@@ -27,6 +27,18 @@ FLASHSMITH_DEVICE void cp_async_16_or_zero(shared_address destination, const voi
 #endif
 }
 
+// cp.async.ca, 4 bytes where `active`; else zeros, and nothing is read.
+FLASHSMITH_DEVICE void cp_async_4_or_zero(shared_address destination, const void *source,
+                                          bool active) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::cp_async_4(pointer(destination), source, active);
+#else
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination), "l"(source),
+               "r"(active ? 4 : 0)
+               : "memory");
+#endif
+}
+
 // cp.async.commit_group: the copies issued since the last commit become one group.
 FLASHSMITH_DEVICE void cp_async_commit_group() {
 #ifdef FLASHSMITH_EMULATOR

@@ -17,15 +17,9 @@ struct FlashDecodeKernelConfig {
   int n_stages;
   int blocks_per_SM;
   bool fp8_cache;
+  bool token_scales;
 
   constexpr auto operator<=>(const FlashDecodeKernelConfig &) const = default;
-};
-
-// What the numbers of a cache are to be multiplied with: one for all, for each of its heads, or for
-// each head of each request, as strides say; null: 1.
-struct CacheScale {
-  const float *__restrict__ scale;
-  int64_t batch_stride, head_stride;
 };
 
 struct DecodeKernelArgs {
@@ -35,6 +29,7 @@ struct DecodeKernelArgs {
   TensorStrides Q_strides, K_strides, V_strides;
   DecodeProblem problem;
   CacheScale K_scale, V_scale;  // of a cache of 8 bits
+  RowScales K_row_scales, V_row_scales;
 };
 
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
@@ -62,7 +57,8 @@ constexpr int shared_memory_bytes(const FlashDecodeKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kAlignment = 128;
   const int Q =
       cfg.d_head > kLongestDecodeQInRegisters ? cfg.B_r * cfg.d_head * kElementBytes : kAlignment;
-  const int stage = 2 * cfg.B_c * cfg.d_head * cache_element_bytes(cfg);
+  const int scale_bytes = cfg.token_scales ? 2 * kWarpSize * static_cast<int>(sizeof(float)) : 0;
+  const int stage = 2 * cfg.B_c * cfg.d_head * cache_element_bytes(cfg) + scale_bytes;
   return cfg.n_warps * cfg.n_stages * stage + Q + kAlignment;
 }
 

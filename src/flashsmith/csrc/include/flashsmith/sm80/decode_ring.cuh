@@ -5,6 +5,7 @@
 #include "flashsmith/ptx/cp_async.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
+#include "flashsmith/sm80/token_scales.cuh"
 
 namespace flashsmith::sm80 {
 
@@ -21,17 +22,20 @@ class KVRing {
   const DecodeKernelArgs &args_;
   const typename Traits::Sequence &sequence_;
   const cache_t *K_, *V_;  // of the head
+  const int batch_, head_;
   const int first_, end_;  // the keys that are there
   CachePlace next_;        // of this lane's key of the slice that is copied next
 
  public:
   // `key`: the first of the first slice.
   FLASHSMITH_DEVICE KVRing(const DecodeKernelArgs &args, const typename Traits::Sequence &sequence,
-                           int head, int end, int key)
+                           const KeySplit &split, int end, int key)
       : args_(args),
         sequence_(sequence),
-        K_(static_cast<const cache_t *>(args.K) + head * args.K_strides.head),
-        V_(static_cast<const cache_t *>(args.V) + head * args.V_strides.head),
+        K_(static_cast<const cache_t *>(args.K) + split.head * args.K_strides.head),
+        V_(static_cast<const cache_t *>(args.V) + split.head * args.V_strides.head),
+        batch_(split.batch),
+        head_(split.head),
         first_(Traits::Mask::first(args.problem, sequence, 0)),
         end_(end) {
     look_up(key);
@@ -48,6 +52,7 @@ class KVRing {
       copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)}, row,
                walk.chunk);
     }
+    if constexpr (Traits::token_scales) copy_scales(stage, place);
     ptx::cp_async_commit_group();
   }
 
@@ -56,6 +61,23 @@ class KVRing {
     const int lane = ptx::thread_index() % kWarpSize, key = slice_key + lane;
     next_ = {-1, 0};
     if (lane < B_c && key >= first_ && key < end_) next_ = sequence_.place(key);
+  }
+
+  // `place`: of this lane's key. Zeros where there is none.
+  FLASHSMITH_DEVICE void copy_scales(ptx::shared_address stage, const CachePlace &place) const {
+    const int to = ColumnScales<B_c>::place(ptx::thread_index() % kWarpSize) * sizeof(float);
+    copy_scale(stage + Traits::K_scales_offset + to, args_.K_scale, args_.K_row_scales, place);
+    copy_scale(stage + Traits::V_scales_offset + to, args_.V_scale, args_.V_row_scales, place);
+  }
+
+  FLASHSMITH_DEVICE void copy_scale(ptx::shared_address to, const CacheScale &scale,
+                                    const RowScales &rows, const CachePlace &place) const {
+    if (scale.scale == nullptr) {
+      ptx::store_shared_4(to, ptx::float_bits(1.f));
+    } else {
+      ptx::cp_async_4_or_zero(to, scale_of_row(scale, rows, batch_, place, head_),
+                              place.entry >= 0);
+    }
   }
 
   FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, const CachePlace &place, int row,

@@ -27,7 +27,7 @@ struct CacheTileShape {
 template <FlashDecodeKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticDecodeKernelConfig {
   using value_t = value_type<CFG.dtype>;
-  static constexpr bool fp8_cache = CFG.fp8_cache;
+  static constexpr bool fp8_cache = CFG.fp8_cache, token_scales = CFG.token_scales;
   using cache_t = std::conditional_t<fp8_cache, e4m3_t, value_t>;
   // Of P and of V in registers: e4m3 is exact in FP16, and P is finer than in BF16.
   using weight_t = std::conditional_t<fp8_cache, half_t, value_t>;
@@ -41,6 +41,7 @@ struct StaticDecodeKernelConfig {
   static_assert(B_r == kDecodeRows, "B_r is 16: the rows of one mma");
   static_assert(B_c == 16 || B_c == 32, "B_c is 16 or 32: a lane looks up the page of one key");
   static_assert(n_warps == 2 || n_warps == 4 || n_warps == 8, "n_warps is 2, 4 or 8");
+  static_assert(fp8_cache || !token_scales, "keys and values of 16 bits have no scales");
   static_assert(n_stages >= 2 && n_stages <= 8, "n_stages is 2 to 8");
   static_assert(blocks_per_SM >= 1 && blocks_per_SM <= 4, "blocks_per_SM is 1 to 4");
 
@@ -71,16 +72,23 @@ struct StaticDecodeKernelConfig {
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
   using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of two fragments' columns
 
-  struct Stage {
+  struct Rows {
     alignas(128) cache_t K[B_c * d_head];
     alignas(128) cache_t V[B_c * d_head];
   };
+  struct ScaledRows {
+    Rows rows;
+    alignas(128) float K_scales[kWarpSize], V_scales[kWarpSize];
+  };
+  using Stage = std::conditional_t<token_scales, ScaledRows, Rows>;
   struct SharedMemory {
     Stage rings[n_warps][n_stages];
     alignas(128) value_t Q[Q_in_registers ? 1 : B_r * d_head];
     alignas(128) uint32_t arrived;
   };
-  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(Stage, V);
+  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(Rows, V);
+  static constexpr int K_scales_offset = offsetof(ScaledRows, K_scales);
+  static constexpr int V_scales_offset = offsetof(ScaledRows, V_scales);
   static constexpr int ring_bytes = n_stages * stage_bytes;
   static constexpr int Q_offset = offsetof(SharedMemory, Q);
   static constexpr int arrived_offset = offsetof(SharedMemory, arrived);

@@ -43,7 +43,7 @@ class DecodeWarp {
     const int split_end = keys.begin + split_.end * kWarps * B_c;
     const int end = split_end < keys.end ? split_end : keys.end;
     int key = keys.begin + (split_.begin * kWarps + warp) * B_c, stage = 0;
-    KVRing<Traits> ring(args_, sequence_, split_.head, keys.end, key);
+    KVRing<Traits> ring(args_, sequence_, split_, keys.end, key);
 #pragma unroll
     for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kWarps * B_c, end);
     if constexpr (Traits::Q_in_registers) {
@@ -65,8 +65,8 @@ class DecodeWarp {
 
  private:
   FLASHSMITH_DEVICE float K_scale() const {
-    if constexpr (!Traits::fp8_cache) return 1.f;
-    return load_scale(args_.K_scale, split_);
+    if constexpr (!Traits::fp8_cache || Traits::token_scales) return 1.f;
+    return load_scale(args_.K_scale, split_.batch, split_.head);
   }
 
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
@@ -138,15 +138,31 @@ class DecodeWarp {
       gemm_QK<Traits>(S, q_, Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
                       SmemTile<Traits>::K_lane_offset(lane()), never_zero);
     }
+    if constexpr (Traits::token_scales) {
+      ColumnScales<B_c>(stage + Traits::K_scales_offset, lane()).multiply(S[0]);
+    }
     change_scores(S[0], key);
     if (!all_visible(key)) mask_scores(S[0], key);
-    Softmax<Traits>::template step<true>(softmax_, S, O_);
+    weigh(S, stage);
     PFragments<Traits> P;
     pack_operand<typename Traits::weight_t>(P[0], S[0]);
     if constexpr (Traits::fp8_cache) {
       gemm_PV_e4m3<Traits>(O_[0], P[0], stage + Traits::V_offset, lane());
     } else {
       add_values(P[0], stage + Traits::V_offset);
+    }
+  }
+
+  // Scores become weights of values.
+  FLASHSMITH_DEVICE void weigh(SAccumulators<Traits> &S, ptx::shared_address stage) {
+    if constexpr (Traits::token_scales) {
+      const ColumnScales<B_c> scales(stage + Traits::V_scales_offset, lane());
+      const float scale_log2 = args_.problem.softmax_scale_log2;
+      Softmax<Traits>::template step<true>(
+          softmax_, S, O_, [&](int, int half) { return scales.largest(S[0], half, scale_log2); });
+      scales.multiply(S[0]);
+    } else {
+      Softmax<Traits>::template step<true>(softmax_, S, O_);
     }
   }
 

@@ -1,0 +1,228 @@
+"""New keys and values for a cache of 8 bits: what a cache of 16 bits gets, divided and rounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.dtype import DType
+from flashsmith.jit import Target
+from flashsmith.reference import Semantics
+from flashsmith.runtime import Extras, find_decode
+from support.decoding import (
+    PLAIN,
+    WILD,
+    Placed,
+    Requests,
+    assert_near_truth,
+    in_entries,
+    in_pages,
+    kernel_of,
+    requests,
+)
+from support.fp8_caches import FP8, LARGEST, SMALL, quantised, scales_of, spread
+
+NEW = 3
+EVERY = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16)
+
+
+def byte_of(x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """What is expected, by torch: divided in fp32, rounded to nearest even, cut."""
+    divisor = spread(scale)
+    divisor = divisor.float() if isinstance(divisor, torch.Tensor) else divisor
+    return (x.float() / divisor).clamp(-LARGEST, LARGEST).to(FP8)
+
+
+def assert_same_bytes(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Of NaN there are two."""
+    found, expected = found.contiguous(), expected.contiguous()
+    missing = expected.float().isnan()
+    assert torch.equal(found.float().isnan(), missing)
+    bytes_of = [t.view(torch.uint8).masked_fill(missing, 0) for t in (found, expected)]
+    assert torch.equal(*bytes_of)
+
+
+def append(
+    placed: Placed, k_new: torch.Tensor, v_new: torch.Tensor, *scales: torch.Tensor | None
+) -> None:
+    """By the kernel, whatever the numbers are."""
+    cfg = SMALL.for_dtype(DType.FP16 if k_new.dtype == torch.float16 else DType.BF16)
+    kernel = find_decode(kernel_of(cfg, k_new, v_new, Extras()), Target.emulator())
+    kernel.append(
+        k_new, v_new, placed.k, placed.v, None, None, None, None, placed.seqlens,
+        placed.block_table, placed.batch_idx, *scales,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "scale",
+    [None, torch.tensor([0.37]), torch.tensor([1e-3, 7.0]), torch.tensor([[3.0, 2**-20], [90, 1]])],
+    ids=["none", "tensor", "head", "request"],
+)
+def test_every_number_becomes_the_byte_that_torch_says(
+    scale: torch.Tensor | None, dtype: torch.dtype
+) -> None:
+    """Infinities and what is too large become the largest number; NaN stays NaN."""
+    k_new = EVERY.view(dtype).reshape(2, 256, 2, 64)
+    v_new = k_new.flip(0, 2)
+    other = None if scale is None else scale.flip(-1) * 1.5
+    k, v = (torch.zeros(2, 260, 2, 64).to(FP8) for _ in range(2))
+    append(Placed(k, v, torch.tensor([2, 0], dtype=torch.int32)), k_new, v_new, scale, other)
+    for cache, new, of in ((k, k_new, scale), (v, v_new, other)):
+        expected = byte_of(new, of)
+        assert_same_bytes(cache[0, 2:258], expected[0])
+        assert_same_bytes(cache[1, :256], expected[1])
+        assert not cache[0, [0, 1, 258, 259]].float().any() and not cache[1, 256:].float().any()
+
+
+def split(asked: Requests) -> tuple[Requests, torch.Tensor, torch.Tensor]:
+    """Without the last keys of each request, and these."""
+    lengths = tuple(n - NEW for n in asked.lengths)
+    rows, places = torch.arange(len(lengths))[:, None], asked.seqlens[:, None] - NEW
+    places = places.long() + torch.arange(NEW)
+    k_new, v_new = asked.k[rows, places], asked.v[rows, places]
+    k, v = asked.k.clone(), asked.v.clone()
+    k[rows, places] = v[rows, places] = torch.nan
+    return Requests(asked.q, k, v, lengths), k_new, v_new
+
+
+def decode(placed: Placed, q: torch.Tensor, **keywords: Any) -> Any:
+    return flashsmith.decode(
+        None, q, placed.k, placed.v, cache_seqlens=placed.seqlens, block_table=placed.block_table,
+        cache_batch_idx=placed.batch_idx, cache_leftpad=placed.leftpad, **keywords,
+    )  # fmt: skip
+
+
+def placed_in(asked: Requests, kind: str) -> Placed:
+    """Of as many rows as there will be; of strides of their own where they are in one tensor."""
+    if kind == "entries":
+        return in_entries(asked)
+    if kind == "pads":  # in entries of any order, behind padding
+        pads, idx = torch.tensor([4, 0, 7]).int(), torch.tensor([2, 3, 0]).int()
+        k, v = (t.new_full((4, t.shape[1] + 9, *t.shape[2:]), torch.nan) for t in (asked.k,) * 2)
+        for i, (pad, n) in enumerate(zip(pads, asked.lengths, strict=True)):
+            k[idx[i], pad : pad + n], v[idx[i], pad : pad + n] = asked.k[i, :n], asked.v[i, :n]
+        return Placed(k, v, asked.seqlens + pads, batch_idx=idx, leftpad=pads)
+    whole = in_pages(replace(asked, lengths=tuple(n + NEW for n in asked.lengths)), int(kind))
+    both = torch.stack([whole.k, whole.v], 2)
+    return replace(whole, k=both[:, :, 0], v=both[:, :, 1], seqlens=asked.seqlens)
+
+
+@pytest.mark.parametrize("pairs", [True, False, None], ids=["pairs", "halves", "not turned"])
+@pytest.mark.parametrize("kind", ["entries", "pads", "1", "5", "16"])
+def test_a_cache_gets_what_one_of_16_bits_gets_divided(kind: str, pairs: bool | None) -> None:
+    """Every byte of it, and of the rest none is touched; q is turned as ever, and all are seen."""
+    asked = requests(PLAIN, (3, 17, 66), n_q=2)
+    old, k_new, v_new = split(asked)
+    wide = placed_in(old, kind)
+    scales = {"k_scale": scales_of(asked.k, "head"), "v_scale": scales_of(asked.v, "request")}
+    small = replace(
+        wide,
+        k=wide.k.div(scales["k_scale"][:, None]).to(FP8),
+        v=wide.v.div(scales["v_scale"].amax()).to(FP8),
+    )
+    untouched = small.k.clone(), small.v.clone()
+    given: dict[str, Any] = {"k_new": k_new, "v_new": v_new, "causal": True}
+    if pairs is not None:
+        angle = torch.arange(120)[:, None] * torch.rand(24)
+        given |= {"rotary_cos": angle.cos().bfloat16(), "rotary_sin": angle.sin().bfloat16()}
+        given["rotary_interleaved"] = pairs
+    before = wide.k.clone()
+    decode(wide, asked.q, **given)
+    found = decode(small, asked.q, **given, **scales, return_lse=True)
+    is_new = ~wide.k.isnan() & before.isnan()
+    assert is_new[..., 0].sum() == 2 * 3 * NEW
+    expected = torch.where(is_new, byte_of(wide.k, scales["k_scale"]).float(), untouched[0].float())
+    assert_same_bytes(small.k, expected.to(FP8))
+    for i in range(3):  # scales of V are those of each request
+        of_request = byte_of(v_new[i : i + 1], scales["v_scale"][i : i + 1])[0]
+        is_there = rows_of(small, small.v, i)[-NEW:]
+        assert_same_bytes(is_there, of_request)
+    assert torch.equal(small.v.float().isnan(), wide.v.isnan())
+    if pairs is None:
+        assert_near_truth(found, stored(small, asked, scales), Semantics(causal=True))
+
+
+def rows_of(placed: Placed, cache: torch.Tensor, i: int) -> torch.Tensor:
+    """A request's rows of a cache, those that are new, too."""
+    assert placed.seqlens is not None
+    end = int(placed.seqlens[i]) + NEW
+    if placed.block_table is not None:
+        pages = placed.block_table[i, : -(-end // cache.shape[1])].long()
+        return cache.view(torch.uint8)[pages].flatten(0, 1)[:end].view(FP8)
+    entry = i if placed.batch_idx is None else int(placed.batch_idx[i])
+    first = 0 if placed.leftpad is None else int(placed.leftpad[i])
+    return cache[entry, first:end]
+
+
+def stored(placed: Placed, asked: Requests, scales: dict[str, Any]) -> Requests:
+    """What a cache says that requests have."""
+    k, v = asked.k.double(), asked.v.double()
+    for i, n in enumerate(asked.lengths):
+        k[i, :n], v[i, :n] = (rows_of(placed, t, i).double() for t in (placed.k, placed.v))
+    return replace(asked, k=k * spread(scales["k_scale"]), v=v * spread(scales["v_scale"]))
+
+
+def test_what_has_no_room_or_no_page_is_left_out() -> None:
+    asked = requests(PLAIN, (20, 18), behind=0)
+    k_new, v_new = torch.randn(2, 2, NEW, 2, 64).bfloat16()
+    scale = torch.tensor([0.5, 2.0])
+    k, v = (quantised(t.nan_to_num(), None) for t in (asked.k, asked.v))
+    found = k.clone(), v.clone()
+    lengths = torch.tensor([19, 1 << 30], dtype=torch.int32)
+    append(Placed(*found, lengths), k_new, v_new, scale, None)
+    rows = byte_of(k_new, scale), byte_of(v_new, None)
+    for cache, before, row in zip(found, (k, v), rows, strict=True):
+        expected = before.clone()
+        expected.view(torch.uint8)[0, 19] = row.view(torch.uint8)[0, 0]
+        assert_same_bytes(cache, expected)
+    for page in (WILD, -1, 2, 1 << 30):
+        found = k.clone(), v.clone()
+        nowhere = torch.tensor([page, page], dtype=torch.int32)
+        append(Placed(*found, asked.seqlens - NEW, batch_idx=nowhere), k_new, v_new, scale, None)
+        table = nowhere[:, None].expand(2, 2).contiguous()
+        append(Placed(*found, asked.seqlens, table), k_new, v_new, scale, None)
+        assert_same_bytes(found[0], k)
+        assert_same_bytes(found[1], v)
+
+
+def test_a_call_made_again_divides_by_what_the_scales_are_then() -> None:
+    asked = requests(PLAIN, (20, 18), behind=3)
+    k, v = (torch.zeros_like(t, dtype=FP8) for t in (asked.k, asked.v))
+    k_new, v_new = torch.randn(2, 2, 1, 2, 64).bfloat16()
+    scale = torch.ones(1)
+    for place in (18, 19, 20):
+        scale *= 0.3
+        flashsmith.decode(
+            None, asked.q, k, v, cache_seqlens=place, k_new=k_new, v_new=v_new, k_scale=scale,
+        )  # fmt: skip
+        assert_same_bytes(k[:, place : place + 1], byte_of(k_new, scale))
+        assert_same_bytes(v[:, place : place + 1], byte_of(v_new, None))
+
+
+@pytest.mark.parametrize(
+    "changed, error, words",
+    [
+        ({"k_new": torch.ones(2, 1, 2, 64).half()}, TypeError, "k_new has dtype float16, but"),
+        ({"v_new": torch.ones(2, 1, 2, 64).to(FP8)}, TypeError, "v_new has dtype float8_e4m3fn"),
+        ({"k_scale": torch.ones(3)}, ValueError, r"k_scale has shape \(3\)"),
+        ({"k_scale": torch.zeros(1)}, ValueError, "k_scale has 0.0; expected positive"),
+        ({"v_cache": torch.ones(2, 20, 2, 64).bfloat16()}, TypeError, "v has dtype bfloat16, but"),
+    ],
+    ids=["k_new", "v_new", "a scale", "a zero", "v_cache"],
+)
+def test_bad_input_is_refused_in_words_before_anything_is_written(
+    changed: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    q, k = torch.ones(2, 1, 4, 64).bfloat16(), torch.zeros(2, 20, 2, 64).to(FP8)
+    new = torch.ones(2, 1, 2, 64).bfloat16()
+    given = {"k_cache": k, "v_cache": k.clone(), "k_new": new, "v_new": new, "cache_seqlens": 3}
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            flashsmith.decode(None, q, **given | changed)
+    assert not k.float().any()
