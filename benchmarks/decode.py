@@ -39,7 +39,7 @@ OURS = "flashsmith"
 PEERS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 _TOLERANCE = 0.02  # of the largest element: all candidates round alike
 _ELEMENT_BYTES = 2
-_FP8, _OF_FP8 = torch.float8_e4m3fn, f"{OURS} fp8"
+_FP8, _OF_FP8, _OF_TOKENS = torch.float8_e4m3fn, f"{OURS} fp8", f"{OURS} fp8, scales of tokens"
 _KEYS = 1 << 18  # of all requests, where there are many
 _HOST_CALLS = 200
 
@@ -86,14 +86,16 @@ def tensors_of(shape: Shape) -> tuple[torch.Tensor, ...]:
 
 
 def ours(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Run]:
-    """As entries, by given numbers of splits, of 8 bits, and in pages."""
+    """As entries, by given numbers of splits, of 8 bits, with scales of tokens, and in pages."""
     lengths = torch.full((shape.batch,), shape.context, dtype=torch.int32, device="cuda")
     entries = partial(flashsmith.decode, None, q, k, v, cache_seqlens=lengths)
     runs: dict[str, Run] = {OURS: entries}
     for splits in (1, 8):
         runs[f"{OURS} splits {splits}"] = partial(entries, splits=splits)
     small = [t.to(_FP8) for t in (k, v)]
-    runs[_OF_FP8] = partial(flashsmith.decode, None, q, *small, cache_seqlens=lengths)
+    runs[_OF_FP8] = of_8_bits = partial(flashsmith.decode, None, q, *small, cache_seqlens=lengths)
+    ones = torch.ones(k.shape[:3], device="cuda")
+    runs[_OF_TOKENS] = partial(of_8_bits, k_scale=ones, v_scale=ones.clone())
     for page_size in (16, 64):
         pages = shape.context // page_size
         table = torch.randperm(shape.batch * pages, device="cuda").int().reshape(shape.batch, pages)
@@ -138,7 +140,7 @@ def rows_of(shape: Shape, repeats: int) -> Iterator[dict[str, Any]]:
     best = min(times[name].ms for name in PEERS)
     for name, timing in times.items():
         is_peer = name in PEERS
-        n_bytes = shape.bytes / (_ELEMENT_BYTES if name == _OF_FP8 else 1)
+        n_bytes = shape.bytes / (_ELEMENT_BYTES if name in (_OF_FP8, _OF_TOKENS) else 1)
         yield asdict(shape) | {
             "candidate": name,
             "in_turn_us": f"{timing.ms * 1e3:.2f}",
