@@ -5,10 +5,10 @@
 One row a shape, kind of cache and candidate: microseconds in turn with a flushed L2, GB/s of keys
 and values (each once, as many bytes as the cache has), and the ratio of the best peer's time with
 the same cache to ours. A cache has entries, or pages in random order, of 16 or of 8 bits. Ours are
-what is chosen by rule with the work shared out evenly, and the same with a number of splits that
-gives batch invariance. Peers are those of decode_peers.py that are installed. All results are
-checked against float32 before they are timed. At the end: geometric means of the ratios, and the
-host's cost of a call. Writes decode.csv and decode_environment.json.
+what is chosen by rule with the work shared out evenly, the same with a number of splits that gives
+batch invariance, and of 8 bits with a scale for each row. Peers are those of decode_peers.py that
+are installed. All results are checked against float32 before they are timed. At the end: geometric
+means of the ratios, and the host's cost of a call. Writes decode.csv and decode_environment.json.
 
 ``--table`` measures the table of contexts, batches, heads and head dimensions; without it a few of
 these.
@@ -43,7 +43,7 @@ COLUMNS = (
 OURS = "flashsmith"
 _OUR_SPLITS = {OURS: 0, f"{OURS} splits 1": 1, f"{OURS} splits 8": 8}
 _TOLERANCE = 0.02  # of the largest element: all candidates round alike
-_FP8 = torch.float8_e4m3fn
+_FP8, _OF_TOKENS = torch.float8_e4m3fn, f"{OURS} scales of tokens"
 _PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
 _KEYS = 1 << 18  # of all requests, where there are many
 _MOST_ELEMENTS = _KEYS * 8 * 128  # of K
@@ -138,6 +138,9 @@ def candidates(q: torch.Tensor, cache: Cache) -> dict[str, Run]:
         name: partial(decode, block_table=cache.table, splits=splits)
         for name, splits in _OUR_SPLITS.items()
     }
+    if cache.k.dtype == _FP8:
+        ones = torch.ones(cache.k.shape[:3], device=q.device)
+        runs[_OF_TOKENS] = partial(runs[OURS], k_scale=ones, v_scale=ones.clone())
     for name, peer in PEERS.items():
         if peer.why_missing():
             continue

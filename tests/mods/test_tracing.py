@@ -65,7 +65,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "string": (lambda s, b, h, q, k: s + "1", "got a str; expected a traced value"),
     "bool": (lambda s, b, h, q, k: q > k, "it returns bool; expected float"),
     "none": (lambda s, b, h, q, k: None, "it returns a NoneType; expected float"),
-    "vector": (lambda s, b, h, q, k: VECTOR, "it returns a tensor of shape (7,); expected one float"),
+    "vector": (
+        lambda s, b, h, q, k: VECTOR,
+        "it returns a tensor of shape (7,); expected one float",
+    ),
 }
 
 
