@@ -201,7 +201,8 @@ def _find(
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
         gpu = gpu_of(q.device)[1]
-        config = choose_decode(dtype_of(q.dtype), of_rows, gpu, fp8_cache=k.dtype == FP8)
+        rows = q.shape[1] * (q.shape[2] // max(k.shape[2], 1))
+        config = choose_decode(dtype_of(q.dtype), of_rows, gpu, k.dtype == FP8, rows)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}

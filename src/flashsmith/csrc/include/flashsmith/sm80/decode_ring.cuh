@@ -1,4 +1,4 @@
-// How a warp's keys and values come from the cache into its ring of stages.
+// How a team's keys and values come from the cache into its ring of stages.
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
@@ -8,20 +8,22 @@
 
 namespace flashsmith::sm80 {
 
-// Copies slices, B_c keys and values one behind the other. Keys that no query of the request sees
-// become zeros: what lies there may be anything.
+// Copies a warp's share of slices, B_c keys and values one behind the other. Keys that no query of
+// the request sees become zeros: what lies there may be anything.
 template <typename Traits>
 class KVRing {
   using cache_t = typename Traits::cache_t;
   using T = SmemTile<typename Traits::CacheTile>;
   using Walk = ChunkWalk<typename Traits::CacheTile, kWarpSize>;
-  static constexpr int B_c = Traits::B_c, kPasses = B_c / Walk::kRows;
-  static_assert(B_c % Walk::kRows == 0, "every pass of the warp copies whole rows");
+  static constexpr int kShare = Traits::B_c / Traits::row_warps, kPasses = kShare / Walk::kRows;
+  static_assert(kShare * Traits::row_warps == Traits::B_c && kShare % Walk::kRows == 0,
+                "every pass of a warp copies whole rows");
 
   const DecodeKernelArgs &args_;
   const typename Traits::Sequence &sequence_;
   const cache_t *K_, *V_;  // of the head
   const int first_, end_;  // the keys that are there
+  const int share_;        // the first row of a slice that is this warp's
   CachePlace next_;        // of this lane's key of the slice that is copied next
 
  public:
@@ -33,7 +35,8 @@ class KVRing {
         K_(static_cast<const cache_t *>(args.K) + head * args.K_strides.head),
         V_(static_cast<const cache_t *>(args.V) + head * args.V_strides.head),
         first_(Traits::Mask::first(args.problem, sequence, 0)),
-        end_(end) {
+        end_(end),
+        share_(ptx::thread_index() / kWarpSize % Traits::row_warps * kShare) {
     look_up(key);
   }
 
@@ -45,17 +48,17 @@ class KVRing {
 #pragma unroll
     for (int pass = 0; pass < kPasses; pass++) {
       const int row = walk.row + pass * Walk::kRows;
-      copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)}, row,
-               walk.chunk);
+      copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)},
+               share_ + row, walk.chunk);
     }
     ptx::cp_async_commit_group();
   }
 
  private:
   FLASHSMITH_DEVICE void look_up(int slice_key) {
-    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + lane;
+    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + share_ + lane;
     next_ = {-1, 0};
-    if (lane < B_c && key >= first_ && key < end_) next_ = sequence_.place(key);
+    if (lane < kShare && key >= first_ && key < end_) next_ = sequence_.place(key);
   }
 
   FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, const CachePlace &place, int row,
