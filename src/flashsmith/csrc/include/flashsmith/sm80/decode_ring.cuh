@@ -23,7 +23,6 @@ class KVRing {
   const typename Traits::Sequence &sequence_;
   const cache_t *K_, *V_;  // of the head
   const int first_, end_;  // the keys that are there
-  const int share_;        // the first row of a slice that is this warp's
   CachePlace next_;        // of this lane's key of the slice that is copied next
 
  public:
@@ -35,8 +34,7 @@ class KVRing {
         K_(static_cast<const cache_t *>(args.K) + head * args.K_strides.head),
         V_(static_cast<const cache_t *>(args.V) + head * args.V_strides.head),
         first_(Traits::Mask::first(args.problem, sequence, 0)),
-        end_(end),
-        share_(ptx::thread_index() / kWarpSize % Traits::row_warps * kShare) {
+        end_(end) {
     look_up(key);
   }
 
@@ -49,14 +47,19 @@ class KVRing {
     for (int pass = 0; pass < kPasses; pass++) {
       const int row = walk.row + pass * Walk::kRows;
       copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)},
-               share_ + row, walk.chunk);
+               share() + row, walk.chunk);
     }
     ptx::cp_async_commit_group();
   }
 
  private:
+  // The first row of a slice that is this warp's to copy.
+  static FLASHSMITH_DEVICE int share() {
+    return ptx::thread_index() / kWarpSize % Traits::row_warps * kShare;
+  }
+
   FLASHSMITH_DEVICE void look_up(int slice_key) {
-    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + share_ + lane;
+    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + share() + lane;
     next_ = {-1, 0};
     if (lane < kShare && key >= first_ && key < end_) next_ = sequence_.place(key);
   }
