@@ -47,15 +47,17 @@ class DecodeFamily:
         return config
 
 
-DECODE_FAMILIES = (DecodeFamily(FlashDecodeKernelConfig, sm80_rule, SM80_ROWS),)  # from the plainest
+# From the plainest.
+DECODE_FAMILIES = (DecodeFamily(FlashDecodeKernelConfig, sm80_rule, SM80_ROWS),)
 
 
 def get_decode_kernel_configs() -> list[DecodeKernelConfig]:
     """What the rules of all families choose, for every dtype, d_head, kind of cache and number of
     rows, sorted."""
-    keys = list(product(DType, D_HEADS, (False, True)))
     chosen = (
-        family.rule(*key, rows) for family in DECODE_FAMILIES for rows in family.rows for key in keys
+        family.rule(*key)
+        for family in DECODE_FAMILIES
+        for key in product(DType, D_HEADS, (False, True), family.rows)
     )
     return sorted(chosen, key=sort_key)
 

@@ -201,7 +201,9 @@ def _configs(word: str, workload: Workload, device: str) -> list[ForwardKernelCo
         # Only its shape, dtype and device count.
         dtype = problem.dtype.to_torch_dtype()
         q = torch.empty(1, dtype=dtype, device=device).expand(problem.q_shape)
-        return [select_config(q, workload.variant.causal)]
+        config = select_config(q, workload.variant.causal)
+        assert isinstance(config, ForwardKernelConfig)  # queries are as many as keys
+        return [config]
     if not is_kernel_name(word):
         found = select_instances([word], [workload.variant], problem.dtype, problem.d_head)
         return [instance.config for instance in found]

@@ -13,7 +13,8 @@ from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
-from flashsmith.selection.choose import Choice, choose
+from flashsmith.selection.choice import Choice
+from flashsmith.selection.choose import choose_forward
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 
@@ -45,7 +46,7 @@ def served_instances(
             problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
             with suppress(ValueError):  # attention refuses it, too
                 workload = Workload(problem, variant)
-                choice = choose(workload, gpu, capability)
+                choice = choose_forward(workload, gpu, capability)
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The rule may come first for some of the bucket, and tells more apart.

@@ -157,8 +157,8 @@ def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
     rows = _rows_of_a_copy(config)
     if config.B_c % (config.row_warps * rows):
         yield (
-            f"B_c is {config.B_c}; each of the {config.row_warps} warps of a team copies {rows} rows "
-            f"at a time, so it must be a multiple of {config.row_warps * rows}."
+            f"B_c is {config.B_c}; each of the {config.row_warps} warps of a team copies {rows} "
+            f"rows at a time, so it must be a multiple of {config.row_warps * rows}."
         )
 
 
