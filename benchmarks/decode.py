@@ -5,7 +5,8 @@
 One row a shape and candidate: microseconds in turn with a flushed L2, GB/s of keys and values (each
 once), and the ratio of the best peer's time to ours. Ours are what is chosen by rule with the work
 shared out evenly, the same with a number of splits that gives batch invariance, the same in pages
-of random order, and the same with keys and values of 8 bits, as which GB/s count them. Results are
+of random order, the same with keys and values of 8 bits, as which GB/s count them, and what
+``attention`` takes for these queries and keys. Results are
 checked against the first peer's before they are timed. The peers are torch's
 scaled_dot_product_attention, for which all requests have all rows.
 Then the host's cost of a call. Writes decode.csv and decode_environment.json.
@@ -70,6 +71,9 @@ SHAPES = (
     Shape(64, 1024),
     Shape(32, 4096, heads=64),
     Shape(16, 4096, queries=4),
+    *(Shape(4, 8192, queries=queries) for queries in (1, 4, 16, 64)),
+    Shape(1, 32768, queries=16),
+    Shape(4, 32768, queries=128),
     Shape(1, 16384, heads=8, heads_kv=1),
     Shape(32, 4096, d_head=64),
     Shape(32, 4096, heads=16, heads_kv=4, d_head=256),
@@ -86,12 +90,13 @@ def tensors_of(shape: Shape) -> tuple[torch.Tensor, ...]:
 
 
 def ours(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Run]:
-    """As entries, by given numbers of splits, of 8 bits, and in pages."""
+    """As entries, by given numbers of splits, by ``attention``, of 8 bits, and in pages."""
     lengths = torch.full((shape.batch,), shape.context, dtype=torch.int32, device="cuda")
     entries = partial(flashsmith.decode, None, q, k, v, cache_seqlens=lengths)
     runs: dict[str, Run] = {OURS: entries}
     for splits in (1, 8):
         runs[f"{OURS} splits {splits}"] = partial(entries, splits=splits)
+    runs[f"{OURS} attention"] = partial(flashsmith.attention, q, k, v)
     small = [t.to(_FP8) for t in (k, v)]
     runs[_OF_FP8] = partial(flashsmith.decode, None, q, *small, cache_seqlens=lengths)
     for page_size in (16, 64):

@@ -11,10 +11,11 @@ docs/decode.md tells the numbers.
 from __future__ import annotations
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
-from flashsmith.configs.decode import choose_decode
+from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload, padded_d_head
+from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
 # For any other the forward's tiles are at hand: queries that are not few beside the keys, or more
@@ -29,7 +30,7 @@ _CLEARLY = 0.9  # what the model says counts from 10% on
 _RATE = {"sm80": 0.8, "sm90": 0.64}
 _ROWS_OF_A_READ = 176  # whose products take as long as to read a key and its value from memory
 _READS_OF_A_SUM = 0.5  # of a key and its value, as long as which a row's sums take
-_START = 30_000.0  # of blocks that find their part, and wait for one another's sums
+_START = 40_000.0  # of blocks that find their part, and wait for one another's sums
 
 
 def rows_of_decode(problem: Problem) -> int:
@@ -38,14 +39,10 @@ def rows_of_decode(problem: Problem) -> int:
 
 
 def is_for_decode(problem: Problem, variant: Variant) -> bool:
-    """Whether the kernels of decode can compute it, and it is worth while to ask the model.
-
-    How many keys a window shows is not known here.
-    """
+    """Whether the kernels of decode can compute it, and it is worth while to ask the model."""
     few = 0 < rows_of_decode(problem) <= _MOST_ROWS
     many = problem.seq_len_k >= _FEWEST_KEYS_OF_A_QUERY * problem.seq_len_q
-    plain = not (variant.window or variant.bias or variant.score or variant.dropout)
-    return few and many and plain and problem.batch > 0
+    return few and many and _is_plain(variant) and problem.batch > 0
 
 
 def rather_decode(
@@ -71,6 +68,21 @@ def rather_decode(
         config, problem, multiprocessors
     )
     return (decode, share) if share < _CLEARLY else None
+
+
+def configs_of_few_queries(
+    dtype: DType, d_head: int, variant: Variant, capability: Capability | None
+) -> set[DecodeKernelConfig]:
+    """All that ``rather_decode`` may give for some sizes. Raises as ``choose_decode``."""
+    if not _is_plain(variant):
+        return set()
+    numbers = {rows for family in DECODE_FAMILIES for rows in family.rows}
+    return {choose_decode(dtype, d_head, capability, rows=rows) for rows in numbers}
+
+
+def _is_plain(variant: Variant) -> bool:
+    """How many keys a window shows is not known here."""
+    return not (variant.window or variant.bias or variant.score or variant.dropout)
 
 
 def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:

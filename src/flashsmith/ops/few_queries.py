@@ -12,7 +12,6 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.ops.first_use import find_first
-from flashsmith.ops.semantics import Spec
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.extras import FULL_EXTRAS
 from flashsmith.runtime.plan import Plan
@@ -23,14 +22,6 @@ from flashsmith.selection.choose import why_chosen
 _NAMES = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k"}
 _EVENLY = Splitting()
 _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
-
-
-def is_cache(spec: Spec) -> bool:
-    """Whether decode's kernels count keys and diagonals as the call does: of lengths only those of
-    keys are given."""
-    extras = spec.extras
-    lengths_of_others = extras.cu_seqlens_q, extras.cu_seqlens_k, extras.seqused_q
-    return not extras.top_left and all(each is None for each in lengths_of_others)
 
 
 @dataclass(frozen=True, eq=False)

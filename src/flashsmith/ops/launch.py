@@ -19,7 +19,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.workload import check_row_sizes
 from flashsmith.ops.checks import check_rank, check_scale, check_tensors
-from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for, is_cache
+from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
 from flashsmith.ops.first_use import check_before_building, find_first, refuse_transforms
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
@@ -165,7 +165,7 @@ def _first_call(
         check_rank(name, tensor, None)
     d_head, d_v = q.shape[-1], v.shape[-1]
     check_row_sizes(d_head, d_v)
-    chosen = config or select_for(_workload(q, k, d_v, spec), q.device, is_cache(spec))
+    chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
     check_before_building(chosen, **tensors)
     kernel: Kernel | FewQueries | None = None
     plan = Plan((), 0, 0)
@@ -193,7 +193,7 @@ def _variant(chosen: AttentionKernelConfig, spec: Spec) -> Variant:
     if not isinstance(chosen, DecodeKernelConfig):
         return variant
     variant = replace(variant, ragged=False)  # lengths are arguments of every call
-    if is_cache(spec) and chosen.serves_variant(variant) and not chosen.fp8_cache:
+    if spec.is_cache and chosen.serves_variant(variant) and not chosen.fp8_cache:
         return variant
     raise ValueError(
         f"config is {chosen}; kernels of decode take 16-bit keys, seqused_k as lengths, and no "
