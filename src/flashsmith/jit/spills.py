@@ -22,8 +22,10 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, int, int, int, int], int] = {
     ("sm80", 128, 128, 32, 8): 16,
     # All of Q in registers beside 160 accumulators: faster than to read it again for every block.
     ("sm80", 256, 64, 64, 4): 128,
-    # Decode from 8 bits: a value or two, where they are converted by moving bits, on sm_80 alone.
-    ("sm80", 256, 32, 32, 4): 16,
+    # Decode: a few values, outside of the loop over keys, on sm_80 alone.
+    ("sm80", 128, 64, 32, 8): 32,
+    ("sm80", 128, 64, 64, 8): 32,
+    ("sm80", 256, 32, 32, 4): 32,
 }
 
 

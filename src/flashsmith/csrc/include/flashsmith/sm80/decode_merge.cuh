@@ -22,10 +22,9 @@ FLASHSMITH_DEVICE float rescaled(const RowTotal &total, float reference) {
 }
 
 // Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
-// order. load(part) gives a part's; those of some parts are on their way at a time.
-template <typename Load>
+// order. load(part) gives a part's; those of kAtOnce parts are on their way at a time.
+template <int kAtOnce, typename Load>
 FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
-  constexpr int kAtOnce = 2;
   RowSums all{.O = {}, .total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
 #pragma unroll 1
   for (; first < end; first += kAtOnce * step) {
@@ -59,6 +58,8 @@ FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
 template <typename Traits>
 class DecodeMerge {
   static constexpr int kRowChunks = Traits::d_head / kChunkElements;
+  // Teams leave many sums, for which whoever merges them waits, as many as registers are left for.
+  static constexpr int kSplitsAtOnce = Traits::row_warps == 1 || Traits::d_head > 128 ? 2 : 4;
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -106,7 +107,7 @@ class DecodeMerge {
     ptx::barrier_sync();
     if (group == 0) {
       const auto load = [&](int part) { return get(part * n + i); };
-      store(merge_parts(0, groups, 1, load), row, chunk);
+      store(merge_parts<2>(0, groups, 1, load), row, chunk);
     }
     ptx::barrier_sync();
   }
@@ -117,7 +118,7 @@ class DecodeMerge {
       return load_sums(ring + row * Traits::sum_row_bytes + chunk * kChunkElements * sizeof(float),
                        ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
     };
-    return merge_parts(0, Traits::n_teams, 1, load);
+    return merge_parts<2>(0, Traits::n_teams, 1, load);
   }
 
   // Of every `step`th split.
@@ -129,7 +130,7 @@ class DecodeMerge {
                                   ptx::load_handed_16(place + kChunkElements / 2)};
       return row_sums(half, ptx::thread_load_handed_4(total), ptx::thread_load_handed_4(total + 1));
     };
-    return merge_parts(first, split_.count, step, load);
+    return merge_parts<kSplitsAtOnce>(first, split_.count, step, load);
   }
 
   // ---- in shared memory ----
