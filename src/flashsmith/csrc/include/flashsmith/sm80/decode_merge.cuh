@@ -59,7 +59,7 @@ template <typename Traits>
 class DecodeMerge {
   static constexpr int kRowChunks = Traits::d_head / kChunkElements;
   // Teams leave many sums, for which whoever merges them waits, as many as registers are left for.
-  static constexpr int kSplitsAtOnce = Traits::row_warps == 1 || Traits::d_head > 128 ? 2 : 4;
+  static constexpr int kSplitsAtOnce = Traits::row_warps == 1 || Traits::d_head > 128 ? 2 : 3;
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
