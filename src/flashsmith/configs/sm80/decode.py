@@ -165,7 +165,7 @@ def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 def _rows_of_a_copy(config: FlashDecodeKernelConfig) -> int:
     """That a warp copies side by side, 16 bytes a lane: whole ones, or parts of a power of two."""
     chunks = config.row_bytes // CHUNK_BYTES
-    return WARP_SIZE // min(chunks & -chunks, MOST_CHUNKS_SIDE_BY_SIDE)
+    return WARP_SIZE // min(chunks & -chunks or 1, MOST_CHUNKS_SIDE_BY_SIDE)
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
