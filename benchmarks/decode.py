@@ -6,9 +6,10 @@ One row a shape, kind of cache and candidate: microseconds in turn with a flushe
 and values (each once, as many bytes as the cache has), and the ratio of the best peer's time with
 the same cache to ours. A cache has entries, or pages in random order, of 16 or of 8 bits. Ours are
 what is chosen by rule with the work shared out evenly, the same with a number of splits that gives
-batch invariance, and of 8 bits with a scale for each row. Peers are those of decode_peers.py that
-are installed. All results are checked against float32 before they are timed. At the end: geometric
-means of the ratios, and the host's cost of a call. Writes decode.csv and decode_environment.json.
+batch invariance, of entries what ``attention`` takes, and of 8 bits with a scale for each row.
+Peers are those of decode_peers.py that are installed. All results are checked against float32
+before they are timed. At the end: geometric means of the ratios, and the host's cost of a call.
+Writes decode.csv and decode_environment.json.
 
 ``--table`` measures the table of contexts, batches, heads and head dimensions; without it a few of
 these.
@@ -43,7 +44,8 @@ COLUMNS = (
 OURS = "flashsmith"
 _OUR_SPLITS = {OURS: 0, f"{OURS} splits 1": 1, f"{OURS} splits 8": 8}
 _TOLERANCE = 0.02  # of the largest element: all candidates round alike
-_FP8, _OF_TOKENS = torch.float8_e4m3fn, f"{OURS} scales of tokens"
+_BY_ATTENTION, _OF_TOKENS = f"{OURS} attention", f"{OURS} scales of tokens"
+_FP8 = torch.float8_e4m3fn
 _PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
 _KEYS = 1 << 18  # of all requests, where there are many
 _MOST_ELEMENTS = _KEYS * 8 * 128  # of K
@@ -75,6 +77,9 @@ SHAPES = (
     Shape(64, 1024),
     Shape(32, 4096, heads=64),
     Shape(16, 4096, queries=4),
+    *(Shape(4, 8192, queries=queries) for queries in (1, 4, 16, 64)),
+    Shape(1, 32768, queries=16),
+    Shape(4, 32768, queries=128),
     Shape(1, 16384, heads=8, heads_kv=1),
     Shape(32, 4096, d_head=64),
     Shape(32, 4096, heads=16, heads_kv=4, d_head=256),
@@ -138,6 +143,8 @@ def candidates(q: torch.Tensor, cache: Cache) -> dict[str, Run]:
         name: partial(decode, block_table=cache.table, splits=splits)
         for name, splits in _OUR_SPLITS.items()
     }
+    if cache.table is None and cache.k.dtype == q.dtype:
+        runs[_BY_ATTENTION] = partial(flashsmith.attention, q, cache.k, cache.v)
     if cache.k.dtype == _FP8:
         ones = torch.ones(cache.k.shape[:3], device=q.device)
         runs[_OF_TOKENS] = partial(runs[OURS], k_scale=ones, v_scale=ones.clone())

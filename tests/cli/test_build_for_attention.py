@@ -22,6 +22,7 @@ from flashsmith.configs import (
     FULL,
     VARIANTS,
     DType,
+    FlashDecodeKernelConfig,
     KernelId,
     Sm90ForwardKernelConfig,
     Workload,
@@ -71,10 +72,12 @@ def test_attention_then_works_with_building_off(
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
     document = json.loads(build(*args, "--json").stdout)
     built = {row["kernel"] for row in document["kernels"]}
-    assert len(built) == 4  # for lengths that blocks of 128 divide and others, full and causal
+    # For lengths that blocks of 128 divide and others, and few queries of 16, 32 and 64 rows; full
+    # and causal.
+    assert len(built) == 2 * (2 + 3)
     monkeypatch.setenv(settings.BUILD.name, "0")
     for causal, (q_len, k_len), lse in product(
-        (False, True), ((64, 64), (128, 128), (50, 70)), (False, True)
+        (False, True), ((64, 64), (128, 128), (50, 70), (20, 520)), (False, True)
     ):
         q, k = (torch.randn(1, n, 1, 64).half() for n in (q_len, k_len))
         flashsmith.attention(q, k, k.clone(), causal=causal, return_lse=lse)
@@ -90,10 +93,12 @@ def test_whatever_is_chosen_is_among_the_served(gpu: str | None) -> None:
     taken = set()
     for dtype, d_head, seq_len in product(DType, SUPPORTED_D_HEADS, [*lengths, 1, 777, 5001]):
         problem = Problem.square(dtype, d_head, 1, 2, seq_len)
-        for each, variant in product((problem, replace(problem, heads_kv=1)), VARIANTS):
+        few = replace(problem, seq_len_q=1 + seq_len // 40, heads=6)
+        for each, variant in product((problem, replace(problem, heads_kv=1), few), VARIANTS):
             choice = choose(Workload(each, variant), gpu)
             taken.add(KernelId(choice.config, variant))
     assert taken <= served
+    assert any(each.config.operation == "decode" for each in taken)
 
 
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"])
@@ -188,7 +193,8 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert list(built) == [Target.cuda("sm_90a")]
     rule = built[Target.cuda("sm_90a")]
     assert rule == served_instances("sm_90a")  # there is no table for its name
-    assert all(isinstance(each.config, Sm90ForwardKernelConfig) for each in rule)
+    kinds = {type(each.config) for each in rule}
+    assert kinds == {Sm90ForwardKernelConfig, FlashDecodeKernelConfig}
 
 
 def test_build_lists_what_was_asked_for_alone(

@@ -49,6 +49,16 @@ def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
     Quantised(cfg).assert_right(cfg)
 
 
+@pytest.mark.parametrize("d_head, rows", [(64, 64), (96, 32), (256, 64)])
+def test_teams_of_warps_share_keys_of_8_bits(d_head: int, rows: int) -> None:
+    cfg = DECODE_FAMILIES[0].rule(DType.BF16, d_head, True, rows)
+    assert cfg.B_r == rows
+    asked = Quantised(cfg, (33, 0, 90, 1), n_q=rows // 2 + 1, heads=(4, 2))
+    placed = in_pages(asked.stored, 16)
+    asked.assert_right(cfg, Semantics(causal=True), placed)
+    asked.assert_right(cfg, placed=placed, splits=2)
+
+
 @pytest.mark.parametrize("per", ["tensor", "head", "request", "none"])
 @pytest.mark.parametrize("splits", [0, 3])
 def test_scales_are_of_all_of_a_head_or_of_a_request_too(per: str, splits: int) -> None:
@@ -208,5 +218,5 @@ def test_scales_of_a_cache_of_16_bits_are_refused() -> None:
 
 def test_a_ring_too_small_for_the_sums_is_no_configuration() -> None:
     (problem,) = replace(SMALL, B_c=16, n_stages=2).problems()
-    assert problem.startswith("A warp's ring has 4096 bytes; its sums take 5248: more stages, or")
+    assert problem.startswith("A team's ring has 4096 bytes; its sums take 5248: more stages, or")
     assert all(not cfg.problems() for cfg in RULES)

@@ -14,6 +14,7 @@ from flashsmith.reference import Semantics
 from flashsmith.runtime import Site, emulation, find_decode, load_kernels
 from support.decoding import (
     RULES,
+    TEAMS,
     VARIED,
     Requests,
     assert_near_truth,
@@ -26,7 +27,7 @@ from support.decoding import (
 # Sites whose lines say so: the emulator does not see what they order.
 UNSEEN = "order in global memory"
 SEEDS = 6  # some sites need a lane that falls far behind
-KERNELS: list[DecodeKernelConfig] = [RULES[0], RULES[4], *VARIED[:3]]
+KERNELS: list[DecodeKernelConfig] = [RULES[0], RULES[4], *VARIED[:3], TEAMS[0], TEAMS[4]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,6 +80,7 @@ def test_every_dropped_site_is_noticed(record_property: Callable[[str, object], 
             sites |= found
             for seed in range(SEEDS):
                 unnoticed -= {site for site in unnoticed & found if noticed(cfg, call, site, seed)}
-    assert {site.kind for site in sites} == {"barrier_sync", "warp_sync", "cp_async_wait_group"}
+    kinds = {"barrier_sync", "warp_sync", "named_barrier_sync", "cp_async_wait_group"}
+    assert {site.kind for site in sites} == kinds
     record_property("sites", len(sites))
     assert not unnoticed, f"dropping these changed nothing: {sorted(map(str, unnoticed))}"

@@ -22,7 +22,7 @@ from flashsmith.errors import DeviceError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.problem import Problem
 from flashsmith.selection import select_config
-from flashsmith.selection.choose import choose
+from flashsmith.selection.choose import choose, choose_forward
 from flashsmith.selection.tables import (
     Table,
 )
@@ -60,10 +60,10 @@ def test_k_of_another_shape_is_served_by_the_same_tables() -> None:
     write_user_table(make_entry([SMALL, SM90]))
     problem = Problem(DType.FP16, 128, 4, 16, 2, 77, 1024)
     for variant in VARIANTS:
-        assert choose(Workload(problem, variant), H200).source is not None
-    assert choose(Workload(problem), H200).config == SMALL
+        assert choose_forward(Workload(problem, variant), H200).source is not None
+    assert choose_forward(Workload(problem), H200).config == SMALL
     (small,) = SM80_FORWARD.small_tiles(DType.FP16, 128)
-    assert choose(Workload(problem), A100).config == small  # by rule: 64 tiles of 128 rows
+    assert choose_forward(Workload(problem), A100).config == small  # by rule: 64 tiles of 128 rows
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])
@@ -108,8 +108,9 @@ def test_length_of_the_keys_chooses_the_bucket() -> None:
     write_user_table(make_entry([SM90], 4096), make_entry([SMALL], 512))
     q, k = (torch.empty(1, n, 1, 128, dtype=torch.float16) for n in (1, 4096))
     problem = Problem.of_shapes(DType.FP16, q.shape, k.shape)
-    assert choose(Workload(problem), H200).config == SM90
-    assert select_config(q, k=k) == SM80_FORWARD.rule(DType.FP16, 128, 4096)  # on a CPU
+    assert choose_forward(Workload(problem), H200).config == SM90
+    on_cpu = choose_forward(Workload(problem), None).config
+    assert on_cpu == SM80_FORWARD.rule(DType.FP16, 128, 4096)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,19 @@ VARIED = [
         "(BF16, 128, 16, 16, 2): decode+stages_8+blocks_1",
     )
 ]
+# Of 32 or 64 rows: the rule's, with Q in shared memory, one team alone, and many.
+TEAMS: list[DecodeKernelConfig] = [
+    DECODE_FAMILIES[0].rule(DType.BF16, 64, False, 64),
+    DECODE_FAMILIES[0].rule(DType.FP16, 64, False, 32),
+    DECODE_FAMILIES[0].rule(DType.FP16, 192, False, 64),
+    *map(
+        parse_kernel_name_into_config,
+        (
+            "(BF16, 64, 64, 64, 4): decode+stages_3+blocks_1",
+            "(FP16, 96, 32, 16, 2): decode+stages_5+blocks_2",
+        ),
+    ),
+]
 CONFIGS: list[DecodeKernelConfig] = [*RULES, *VARIED]
 PLAIN = RULES[0]
 

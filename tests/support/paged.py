@@ -16,7 +16,7 @@ from support.decoding import PLAIN, Requests, in_pages, requests
 
 D_HEAD = 64
 LENGTHS_K = (40, 0, 1, 33, 70)
-MANY, FEW = (9, 3, 1, 33, 40), (2, 3, 1, 0, 4)  # queries of each: copied pages, and decode
+MANY, FEW = (9, 3, 1, 33, 130), (2, 3, 1, 0, 4)  # queries of each: copied pages, and decode
 
 
 @dataclass(frozen=True, eq=False)

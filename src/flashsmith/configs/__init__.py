@@ -5,6 +5,7 @@ Standard library only.
 
 from flashsmith.configs.base import (
     CONFIG_CLASSES,
+    AttentionKernelConfig,
     BackwardKernelConfig,
     DecodeKernelConfig,
     ForwardKernelConfig,
@@ -50,6 +51,7 @@ __all__ = [
     "CONFIG_CLASSES",
     "FULL",
     "VARIANTS",
+    "AttentionKernelConfig",
     "BackwardKernelConfig",
     "DType",
     "DecodeKernelConfig",

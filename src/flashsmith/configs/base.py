@@ -291,3 +291,6 @@ class DecodeKernelConfig(KernelConfig):
 
     def served_of(self, variant: Variant) -> Variant:
         return replace(variant, ragged=False, bias=False, score=0, dropout=False)
+
+
+AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # of what ``attention`` launches

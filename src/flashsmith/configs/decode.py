@@ -10,6 +10,7 @@ from flashsmith.configs.base import Capability, DecodeKernelConfig
 from flashsmith.configs.family import too_old
 from flashsmith.configs.kernel_id import require_buildable, sort_key
 from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
+from flashsmith.configs.sm80.decode_space import ROWS as SM80_ROWS
 from flashsmith.configs.sm80.decode_space import rule as sm80_rule
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import DType
@@ -22,27 +23,52 @@ class DecodeFamily:
 
     Args:
         config: The class of its configurations.
-        rule: (dtype, d_head, fp8_cache, token_scales) -> what serves. Raises ValueError that names
-            what the family does not take.
+        rule: (dtype, d_head, fp8_cache, rows, token_scales) -> what serves so many rows of Q of a
+            head of the cache, packed from queries and heads. Raises ValueError that names what the
+            family does not take.
+        rows: Numbers of rows that stand for all others: one for each answer of the rule.
     """
 
     config: type[DecodeKernelConfig]
-    rule: Callable[[DType, int, bool, bool], DecodeKernelConfig]
+    rule: Callable[[DType, int, bool, int, bool], DecodeKernelConfig]
+    rows: tuple[int, ...]
+
+    def fitting(
+        self,
+        architecture: str | None,
+        dtype: DType,
+        d_head: int,
+        fp8_cache: bool,
+        rows: int,
+        token_scales: bool,
+    ) -> DecodeKernelConfig:
+        """As ``rule``, but of fewer rows where more do not fit an architecture; None: the plainest.
+        Raises ValueError: none does."""
+        config = self.rule(dtype, d_head, fp8_cache, rows, token_scales)
+        for fewer in reversed([n for n in self.rows if n < config.B_r]):
+            if config.is_buildable(architecture):
+                return config
+            config = self.rule(dtype, d_head, fp8_cache, fewer, token_scales)
+        require_buildable(config, architecture)
+        return config
 
 
-DECODE_FAMILIES = (DecodeFamily(FlashDecodeKernelConfig, sm80_rule),)  # from the plainest
+# From the plainest.
+DECODE_FAMILIES = (DecodeFamily(FlashDecodeKernelConfig, sm80_rule, SM80_ROWS),)
 # Of caches: whether keys and values have 8 bits, and whether each row of them has a scale.
-KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
+_KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
 
 
 def get_decode_kernel_configs() -> list[DecodeKernelConfig]:
-    """What the rules of all families choose, for every dtype, d_head and kind of cache, sorted."""
-    keys = list(product(DType, D_HEADS, KINDS_OF_CACHE))
-    chosen = (
-        family.rule(dtype, d_head, *kind)
+    """What the rules of all families choose, for every dtype, d_head, kind of cache and number of
+    rows, sorted."""
+    chosen = {
+        family.rule(dtype, d_head, fp8_cache, rows, token_scales)
         for family in DECODE_FAMILIES
-        for dtype, d_head, kind in keys
-    )
+        for dtype, d_head, (fp8_cache, token_scales), rows in product(
+            DType, D_HEADS, _KINDS_OF_CACHE, family.rows
+        )
+    }
     return sorted(chosen, key=sort_key)
 
 
@@ -51,24 +77,25 @@ def choose_decode(
     d_head: int,
     capability: Capability | None,
     fp8_cache: bool = False,
+    rows: int = 1,
     token_scales: bool = False,
 ) -> DecodeKernelConfig:
     """The newest family's on a GPU; None: the plainest's, on the emulator.
 
     d_head: One of kernels.
     fp8_cache: Of keys and values of 8 bits.
-    token_scales: Of which each row may have a scale of its own.
+    rows: Queries times the heads that share one of the cache.
+    token_scales: Of 8 bits, of which each row may have a scale of its own.
 
     Raises:
         DeviceError: The GPU is too old for every family.
         ValueError: The configuration does not fit the GPU.
     """
     if capability is None:
-        return DECODE_FAMILIES[0].rule(dtype, d_head, fp8_cache, token_scales)
+        return DECODE_FAMILIES[0].rule(dtype, d_head, fp8_cache, rows, token_scales)
     for family in reversed(DECODE_FAMILIES):
         if family.config.runs_on(capability):
-            config = family.rule(dtype, d_head, fp8_cache, token_scales)
-            architecture = find_architecture(capability)
-            require_buildable(config, architecture.name if architecture else None)
-            return config
+            found = find_architecture(capability)
+            architecture = found.name if found else None
+            return family.fitting(architecture, dtype, d_head, fp8_cache, rows, token_scales)
     raise too_old("the GPU", capability)

@@ -15,9 +15,9 @@ from flashsmith.ops.checks import check_tensors, needs_gradient, refuse_gradient
 from flashsmith.ops.decode import decode
 from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
 
-# Of queries and the heads that share keys. ``decode`` reads keys once for every 16 rows, from L2
-# but for the first time; copied keys pass through memory three times.
-_MOST_ROWS_TO_DECODE = 64
+# Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
+# every 64 rows more; copied keys pass through memory three times, but the forward computes faster.
+_MOST_ROWS_TO_DECODE = 256
 _ELEMENTS = 8  # strides are multiples of it, where keys are not copied
 
 _Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]

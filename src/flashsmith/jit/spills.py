@@ -22,6 +22,13 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, int, int, int, int], int] = {
     ("sm80", 128, 128, 32, 8): 16,
     # All of Q in registers beside 160 accumulators: faster than to read it again for every block.
     ("sm80", 256, 64, 64, 4): 128,
+    # Decode, on sm_80 alone: a few values that the loop over keys does not need; and rows of 256
+    # numbers of 8 bits, which become 16 by moving bits there.
+    ("sm80", 128, 64, 32, 8): 16,
+    ("sm80", 128, 64, 64, 8): 32,
+    ("sm80", 256, 16, 32, 2): 160,
+    ("sm80", 256, 32, 32, 4): 48,
+    ("sm80", 256, 64, 32, 4): 16,
 }
 
 

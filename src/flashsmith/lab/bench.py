@@ -44,7 +44,7 @@ from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import ON_A_GPU, Grid, Request
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.selection import select_config
+from flashsmith.selection.choose import choose_forward, gpu_of
 
 Plan = dict[Workload, list[Candidate]]
 
@@ -198,10 +198,7 @@ def make_plan(
 def _configs(word: str, workload: Workload, device: str) -> list[ForwardKernelConfig]:
     problem = workload.problem
     if word == DEFAULT:
-        # Only its shape, dtype and device count.
-        dtype = problem.dtype.to_torch_dtype()
-        q = torch.empty(1, dtype=dtype, device=device).expand(problem.q_shape)
-        return [select_config(q, workload.variant.causal)]
+        return [choose_forward(workload, *gpu_of(torch.device(device))).config]
     if not is_kernel_name(word):
         found = select_instances([word], [workload.variant], problem.dtype, problem.d_head)
         return [instance.config for instance in found]

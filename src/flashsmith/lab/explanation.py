@@ -13,7 +13,8 @@ from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.grids import tuning_workloads
 from flashsmith.lab.request import Request
-from flashsmith.selection.choose import Source, choose
+from flashsmith.selection.choice import FewQueriesChoice, Source
+from flashsmith.selection.choose import choose
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 from flashsmith.tuning.portfolio import portfolios_of
@@ -77,6 +78,8 @@ def explain(
         reason=choice.reason,
         passed_over=choice.passed_over,
     )
+    if isinstance(choice, FewQueriesChoice):
+        return words
     if not (gpu and choice.source and choice.entry and choice.measured):
         return words
     entry, row, served = choice.entry, choice.measured, serving(workload, gpu, capability)

@@ -24,7 +24,7 @@ from flashsmith.lab.run_result import Result
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.selection import select_config
+from flashsmith.selection.choose import choose_forward, gpu_of
 
 _FA2, _FA2_BACKWARD = "fa2", "fa2 backward"
 _FORWARDS = {"forward": 1.0, "backward": 2.5}  # what an operation's products are of the forward's
@@ -104,7 +104,8 @@ def _prepare(request: Request, files: Files, on_gpu: bool) -> tuple[Inputs, list
         inputs = random_inputs(_problem(request, dtype, d_head, on_gpu), files.seed)
     if not instances:
         device = torch.device("cuda" if on_gpu else "cpu")
-        config = select_config(inputs.q, variant.causal, device, k=inputs.k)
+        workload = Workload(inputs.problem, variant)  # of forward kernels alone
+        config = choose_forward(workload, *gpu_of(device)).config
         instances = [KernelId(config, variant)]
     return inputs, instances
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs import AttentionKernelConfig
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.checks import is_traced, needs_gradient
@@ -43,7 +43,7 @@ def attention(
     dropout_p: float = 0.0,
     rng_state: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    config: ForwardKernelConfig | None = None,
+    config: AttentionKernelConfig | None = None,
     return_lse: bool = False,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:

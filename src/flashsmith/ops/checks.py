@@ -16,12 +16,12 @@ SMALLEST, LARGEST = 1e-37, 1e37
 FP8 = torch.float8_e4m3fn  # of a cache of 8 bits
 
 
-_FORWARD = tuple(kind for kind in CONFIG_CLASSES if kind.operation == "forward")
+ATTENTION_CONFIGS = tuple(
+    kind for kind in CONFIG_CLASSES if kind.operation in ("forward", "decode")
+)
 
 
-def check_config(
-    name: str, config: KernelConfig, kinds: Sequence[type[KernelConfig]] = _FORWARD
-) -> None:
+def check_config(name: str, config: KernelConfig, kinds: Sequence[type[KernelConfig]]) -> None:
     if type(config) not in kinds:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(

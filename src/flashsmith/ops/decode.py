@@ -50,7 +50,7 @@ def decode(
     Args:
         cfg: The kernel's configuration; None: the rule's.
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; any number of queries, but the
-            keys are read once for every 16 rows of queries and heads that share them.
+            keys are read once for every 64 rows of queries and heads that share them.
         k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (entries, rows, ...),
             with ``block_table`` (n_pages, page_size, ...), of any page_size. The last dimension is
             contiguous, the other strides are multiples of 16 bytes. Of q's dtype, or float8_e4m3fn:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs import AttentionKernelConfig
 from flashsmith.mods.trace import trace
 from flashsmith.ops.backward import Wanted, run_backward
 from flashsmith.ops.checks import refuse_gradients, refuse_out
@@ -23,7 +23,7 @@ def call_differentiable(
     causal: bool,
     softmax_scale: float | None,
     out: torch.Tensor | None,
-    config: ForwardKernelConfig | None,
+    config: AttentionKernelConfig | None,
     return_lse: bool,
     semantics: Mapping[str, Any] | None,
     deterministic: bool = False,

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs import AttentionKernelConfig
 from flashsmith.ops.checks import (
+    ATTENTION_CONFIGS,
     check_config,
     check_flags,
     check_rank,
@@ -20,7 +21,7 @@ from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics
 
 
 def forward(
-    cfg: ForwardKernelConfig,
+    cfg: AttentionKernelConfig,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -67,7 +68,7 @@ def forward(
     """
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
-    check_config("cfg", cfg)
+    check_config("cfg", cfg, ATTENTION_CONFIGS)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
     if semantics:
@@ -92,7 +93,7 @@ def run_attention(
     causal: bool,
     softmax_scale: float | None,
     out: torch.Tensor | None,
-    config: ForwardKernelConfig | None,
+    config: AttentionKernelConfig | None,
     return_lse: bool,
     semantics: Mapping[str, Any] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -103,7 +104,7 @@ def run_attention(
     if not type(causal) is type(return_lse) is bool:
         check_flags(causal=causal, return_lse=return_lse)
     if config is not None:
-        check_config("config", config)
+        check_config("config", config, ATTENTION_CONFIGS)
     if semantics:
         given = Semantics(causal=causal, **semantics)
         o, lse, _ = _launch_general(
@@ -118,7 +119,7 @@ def run_attention(
 
 
 def _launch_general(
-    config: ForwardKernelConfig | None,
+    config: AttentionKernelConfig | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -9,9 +9,17 @@ from typing import NamedTuple
 
 import torch
 
-from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
+from flashsmith.configs import (
+    AttentionKernelConfig,
+    DecodeKernelConfig,
+    ForwardKernelConfig,
+    KernelId,
+    Variant,
+    Workload,
+)
 from flashsmith.configs.workload import check_row_sizes
 from flashsmith.ops.checks import check_rank, check_scale, check_tensors
+from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
 from flashsmith.ops.first_use import check_before_building, find_first, refuse_transforms
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
@@ -26,8 +34,8 @@ from flashsmith.selection.standby import at_hand
 class _Call:
     """What all calls on tensors of some shapes have in common."""
 
-    config: ForwardKernelConfig | None  # the caller's is kept alive: its id is in the key
-    kernel: Kernel | None  # None: there are no keys
+    config: AttentionKernelConfig | None  # the caller's is kept alive: its id is in the key
+    kernel: Kernel | FewQueries | None  # None: there are no keys
     plan: Plan
     scale: float  # where the caller names none
     # What new tensors are made like: of their shapes, of one element in memory.
@@ -63,7 +71,7 @@ forget_with_tables(_forget)
 
 
 def launch(
-    config: ForwardKernelConfig | None,
+    config: AttentionKernelConfig | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -148,7 +156,7 @@ def _launch_anew(
 
 
 def _first_call(
-    key: _Key, config: ForwardKernelConfig | None, spec: Spec, **tensors: torch.Tensor
+    key: _Key, config: AttentionKernelConfig | None, spec: Spec, **tensors: torch.Tensor
 ) -> _Call:
     """What later calls of this key have in common, found out once."""
     check_tensors(**tensors)
@@ -157,22 +165,40 @@ def _first_call(
         check_rank(name, tensor, None)
     d_head, d_v = q.shape[-1], v.shape[-1]
     check_row_sizes(d_head, d_v)
-    chosen = config or select_for(_workload(q, k, d_v, spec), q.device)
+    chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
     check_before_building(chosen, **tensors)
-    kernel, plan = None, Plan((), 0, 0)
+    kernel: Kernel | FewQueries | None = None
+    plan = Plan((), 0, 0)
     o_like, lse_like = _like(q, d_v), _like_lse(q)
     if v.shape[1] > 0:
-        variant = spec.extras.variant
+        variant = _variant(chosen, spec)
         if {d_head, d_v} != {chosen.d_head}:
             variant = replace(variant, padded=True)
-        if config is None:
+        if config is None and variant.ragged == spec.extras.variant.ragged:
             chosen = at_hand(chosen, variant, q.device)
-        kernel = kernel_for(chosen, variant, q.device)
+        if isinstance(chosen, DecodeKernelConfig):
+            kernel = few_queries_kernel_for(chosen, variant, q.device)
+        else:
+            kernel = kernel_for(chosen, variant, q.device)
         plan = kernel.plan(q, k, v, tensors.get("o", o_like), extras=spec.extras)
     call = _Call(config or chosen, kernel, plan, d_head**-0.5, o_like, lse_like)
     if len(_calls) >= _CALLS_REMEMBERED:
         _calls.clear()
     return _calls.setdefault(key, call)
+
+
+def _variant(chosen: AttentionKernelConfig, spec: Spec) -> Variant:
+    """Of the kernel for a call. Raises ValueError: decode's do not compute it."""
+    variant = spec.extras.variant
+    if not isinstance(chosen, DecodeKernelConfig):
+        return variant
+    variant = replace(variant, ragged=False)  # lengths are arguments of every call
+    if spec.is_cache and chosen.serves_variant(variant) and not chosen.fp8_cache:
+        return variant
+    raise ValueError(
+        f"config is {chosen}; kernels of decode take 16-bit keys, seqused_k as lengths, and no "
+        "top_left, bias, functions or dropout: pass a configuration of forward, or None"
+    )
 
 
 def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: Spec) -> Workload:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
+from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
 from flashsmith.ops.backward import Wanted, run_backward
 from flashsmith.ops.checks import needs_gradient, refuse_gradients, refuse_out
 from flashsmith.ops.forward import run_attention
@@ -58,7 +58,7 @@ def call_operator(
     causal: bool,
     softmax_scale: float | None,
     out: torch.Tensor | None,
-    config: ForwardKernelConfig | None,
+    config: AttentionKernelConfig | None,
     return_lse: bool,
     semantics: Mapping[str, Any] | None = None,
     deterministic: bool = False,

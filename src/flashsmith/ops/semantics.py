@@ -25,6 +25,8 @@ class Spec(NamedTuple):
 
     key: Tells calls of other kernels and plans apart.
     told_again: What a call has to be told that is made again: nothing where the key says it all.
+    is_cache: Whether decode counts keys and diagonals as the call does: these from the ends, and of
+        lengths there are those of keys alone.
     """
 
     key: Hashable
@@ -32,6 +34,7 @@ class Spec(NamedTuple):
     told_again: tuple[Any, ...] = ()
     batch: int | None = None  # sequences, if they have lengths of their own
     max_seqlen_k: int | None = None
+    is_cache: bool = True
 
 
 FULL_SPEC, CAUSAL_SPEC = Spec(False, FULL_EXTRAS), Spec(True, CAUSAL_EXTRAS)
@@ -93,10 +96,14 @@ class Semantics:
             **_dropout(self),
             **_traced(self, q, k),
         )
+        places_or_rows = self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_q
+        whole = most_q == q.shape[1] and all(each is None for each in places_or_rows)
+        is_cache = whole and not self.top_left
+        key = extras.variant, is_cache
         if not extras.is_ragged:
-            return Spec(extras.variant, extras, extras)
+            return Spec(key, extras, extras, is_cache=is_cache)
         extras = extras._replace(max_seqlen_q=most_q)
-        return Spec((extras.variant, batch, most_q, most_k), extras, extras, batch, most_k)
+        return Spec((*key, batch, most_q, most_k), extras, extras, batch, most_k, is_cache)
 
     def _batch(self, q: torch.Tensor) -> int:
         places = self.cu_seqlens_q if self.cu_seqlens_q is not None else self.cu_seqlens_k

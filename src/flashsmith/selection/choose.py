@@ -5,19 +5,28 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 
-from flashsmith.configs import CAUSAL, FULL, DType, ForwardKernelConfig, Variant, Workload
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    AttentionKernelConfig,
+    DType,
+    KernelConfig,
+    Variant,
+    Workload,
+)
 from flashsmith.configs.base import Capability
-from flashsmith.configs.families import family_of, serving
+from flashsmith.configs.families import serving
+from flashsmith.configs.few_queries import rather_decode
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import Problem
-from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
+from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import (
     Table,
     mismatches,
@@ -29,48 +38,22 @@ _DTYPES = {torch.float16: DType.FP16, torch.bfloat16: DType.BF16}
 _PROBLEMS_REMEMBERED = 4096
 
 
-@dataclass(frozen=True)
-class Source:
-    """A table that may be used for a GPU."""
-
-    title: str  # "your table" or "shipped table"
-    path: Path
-    table: Table
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A configuration, and where it comes from: a table's entry, or the rule."""
-
-    config: ForwardKernelConfig
-    passed_over: tuple[str, ...]  # what would have come first, and why it did not serve
-    source: Source | None = None  # None: the rule
-    entry: Entry | None = None
-    measured: Measured | None = None  # the entry's row; of the entry's dtype
-
-    @property
-    def reason(self) -> str:
-        """In one line, where the configuration comes from."""
-        if self.source is None or self.entry is None:
-            return f"the rule: {family_of(self.config).rule_in_words}"
-        key = self.source.table.key_of(self.entry.workload)
-        return f"{self.source.title} {self.source.path}, {key.words}"
-
-
 def select_config(
     q: torch.Tensor,
     causal: bool = False,
     device: torch.device | None = None,
     *,
     k: torch.Tensor | None = None,
-) -> ForwardKernelConfig:
+) -> AttentionKernelConfig:
     """The configuration for q and k: from the tuned tables of its GPU, else by rule.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
     their entries for grids that fill the GPU otherwise, the most alike first; then all of this for
     the other 16-bit dtype, whose tiles serve as well; then the rule of the newest family that
     serves. Kernels of the sm90 family come into question on compute capability 9.0 alone. CPU
-    tensors: the rule of the plainest family that serves. Nothing is ever measured here.
+    tensors: the rule of the plainest family that serves. Where there are few queries for many keys,
+    and the forward's tiles would leave multiprocessors idle: decode's (`configs/few_queries.py`).
+    Nothing is ever measured here.
     `flashsmith tune --explain` shows the choice.
 
     Args:
@@ -87,8 +70,36 @@ def select_config(
     return _select(device or q.device, q.dtype, q.shape, q.shape if k is None else k.shape, causal)
 
 
-def choose(workload: Workload, gpu: str | None, capability: Capability | None = None) -> Choice:
+def choose(
+    workload: Workload,
+    gpu: str | None,
+    capability: Capability | None = None,
+    *,
+    is_cache: bool | None = None,
+) -> Choice | FewQueriesChoice:
     """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why.
+
+    capability: The GPU's; None: going by its name.
+    is_cache: Whether decode counts keys and diagonals as the call does; None: if no sequences have
+        lengths of their own.
+
+    Raises: as ``choose_forward``.
+    """
+    forward = choose_forward(workload, gpu, capability)
+    if not (not workload.variant.ragged if is_cache is None else is_cache):
+        return forward
+    multiprocessors = None
+    if gpu is not None:
+        multiprocessors = count_multiprocessors(gpu)
+        capability = capability or get_gpu_architecture(gpu).compute_capability
+    found = rather_decode(workload, forward.config, multiprocessors, capability)
+    return forward if found is None else FewQueriesChoice(found[0], forward, found[1])
+
+
+def choose_forward(
+    workload: Workload, gpu: str | None, capability: Capability | None = None
+) -> Choice:
+    """The forward's configuration that is chosen on the GPU of this name, and why.
 
     capability: The GPU's; None: going by its name.
 
@@ -195,7 +206,7 @@ def _select(
     q_shape: torch.Size,
     k_shape: torch.Size,
     causal: bool,
-) -> ForwardKernelConfig:
+) -> AttentionKernelConfig:
     problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape)
     return select_for(Workload(problem, CAUSAL if causal else FULL), device)
 
@@ -208,10 +219,15 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 @functools.lru_cache(_PROBLEMS_REMEMBERED)
-def select_for(workload: Workload, device: torch.device) -> ForwardKernelConfig:
-    """The configuration for a workload on a device. Raises: as ``choose``."""
-    chosen = choose(workload, *gpu_of(device))
-    remember_reason(chosen.config, workload.variant, device, chosen.reason)
+def select_for(
+    workload: Workload, device: torch.device, is_cache: bool | None = None
+) -> AttentionKernelConfig:
+    """The configuration for a workload on a device. Args, raises: as ``choose``."""
+    chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
+    variant = workload.variant
+    if isinstance(chosen, FewQueriesChoice):
+        variant = replace(variant, ragged=False)  # as its kernels have it
+    remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
 
 
@@ -222,16 +238,16 @@ def gpu_of(device: torch.device) -> tuple[str | None, Capability | None]:
     return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
 
 
-_reasons: dict[tuple[ForwardKernelConfig, Variant, torch.device], str] = {}
+_reasons: dict[tuple[KernelConfig, Variant, torch.device], str] = {}
 
 
 def remember_reason(
-    config: ForwardKernelConfig, variant: Variant, device: torch.device, reason: str
+    config: KernelConfig, variant: Variant, device: torch.device, reason: str
 ) -> None:
     """For ``why_chosen``."""
     _reasons[config, replace(variant, padded=False), device] = reason
 
 
-def why_chosen(config: ForwardKernelConfig, variant: Variant, device: torch.device) -> str | None:
+def why_chosen(config: KernelConfig, variant: Variant, device: torch.device) -> str | None:
     """Why ``select_for`` took a configuration, the last time; None if it did not."""
     return _reasons.get((config, replace(variant, padded=False), device))

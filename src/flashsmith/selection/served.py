@@ -9,11 +9,13 @@ from itertools import product
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
 from flashsmith.configs.base import Capability
 from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for, serving
+from flashsmith.configs.few_queries import configs_of_few_queries
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
-from flashsmith.selection.choose import Choice, choose
+from flashsmith.selection.choice import Choice
+from flashsmith.selection.choose import choose_forward
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 
@@ -27,7 +29,8 @@ def served_instances(
 ) -> list[KernelId]:
     """What ``attention`` takes for all shapes that it serves on a GPU, sorted.
 
-    The tables' choices for each bucket, and where there is none, the rule's.
+    The tables' choices for each bucket, and where there is none, the rule's; and decode's for few
+    queries.
 
     Args:
         gpu: The GPU's name, or an architecture; None: CPU tensors, on the emulator.
@@ -38,14 +41,18 @@ def served_instances(
         ValueError: No GPU of this name is known.
     """
     families_for(gpu, capability)
+    if gpu is not None:
+        capability = capability or get_gpu_architecture(gpu).compute_capability
     heads = count_multiprocessors(gpu or "")
-    found = set()
+    found: set[KernelId] = set()
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
+        of_few = configs_of_few_queries(dtype, d_head, variant, capability)
+        found |= {KernelId(config, variant) for config in of_few}
         for seq_len_k, fill in product(LENGTH_BUCKETS, FILL_BUCKETS):
             problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
             with suppress(ValueError):  # attention refuses it, too
                 workload = Workload(problem, variant)
-                choice = choose(workload, gpu, capability)
+                choice = choose_forward(workload, gpu, capability)
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The rule may come first for some of the bucket, and tells more apart.

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import torch
 
 from flashsmith import settings
-from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
+from flashsmith.configs import AttentionKernelConfig, ForwardKernelConfig, KernelId, Variant
 from flashsmith.configs.families import families_for, family_of
 from flashsmith.jit import Target, build_library
 from flashsmith.runtime.device import target_of
@@ -26,8 +26,8 @@ _LATER_SECONDS = 1.0
 
 
 def at_hand(
-    config: ForwardKernelConfig, variant: Variant, device: torch.device
-) -> ForwardKernelConfig:
+    config: AttentionKernelConfig, variant: Variant, device: torch.device
+) -> AttentionKernelConfig:
     """What to call now: ``config``, or a stand-in while its kernel is in no library.
 
     The kernel is then built in the background, and the calls that are remembered are forgotten when
@@ -62,7 +62,7 @@ def _builds_in_background(device: torch.device) -> bool:
 
 def _find_stand_in(
     instance: KernelId, target: Target, device: torch.device, only_loaded: bool
-) -> ForwardKernelConfig | None:
+) -> AttentionKernelConfig | None:
     """The one most like the kernel."""
     wanted = instance.config
     trusted = {KernelId(cfg, instance.variant) for cfg in _trusted(instance, device)}

@@ -12,7 +12,12 @@ from typing import ClassVar
 from flashsmith.configs.base import DecodeKernelConfig
 from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
-from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
+from flashsmith.configs.sm80.forward import (
+    CHUNK_BYTES,
+    MIN_COMPUTE_CAPABILITY,
+    MMA_M,
+    MOST_CHUNKS_SIDE_BY_SIDE,
+)
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
@@ -24,8 +29,8 @@ from flashsmith.gpus import (
 DECODE = "decode"  # the feature of every short form
 SUPPORTED_VALUES = {
     "d_head": D_HEADS,
-    "B_r": (MMA_M,),
-    "B_c": (16, 32),
+    "B_r": (MMA_M, 2 * MMA_M, 4 * MMA_M),
+    "B_c": (16, 32, 64),
     "n_warps": (2, 4, 8),
     "n_stages": tuple(range(2, 9)),
     "blocks_per_SM": (1, 2, 3, 4),
@@ -42,15 +47,17 @@ FRAGMENT_REGISTERS = 24  # of a thread: K's and V's fragments and addresses, at 
 class FlashDecodeKernelConfig(DecodeKernelConfig):
     """How decode works: one point of the configuration space, the C++ struct of the same name.
 
-    A block takes 16 rows of Q, of the heads that share one of the cache, over a part of the keys.
-    Each of its warps visits keys of its own and waits for no other warp.
+    A block takes B_r rows of Q, of the heads that share one of the cache, over a part of the keys.
+    B_r / 16 of its warps are a team: they visit the same keys, each for 16 rows of its own. A team
+    waits for no other team.
 
     dtype: element type of all tensors, but of K and V with fp8_cache; sums are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
-    B_r: rows of Q that a thread block works on, packed from queries and heads: 16.
-    B_c: keys and values of a stage: a warp visits so many at a time.
-    n_warps: warps of a thread block, which take turns in visiting keys.
-    n_stages: stages of each warp; all but one load while one is worked on.
+    B_r: rows of Q that a thread block works on, packed from queries and heads: 16 for each warp of
+        a team.
+    B_c: keys and values of a stage: a team visits so many at a time.
+    n_warps: warps of a thread block; its teams take turns in visiting keys.
+    n_stages: stages of each team; all but one load while one is worked on.
     blocks_per_SM: thread blocks that a multiprocessor has at a time, and that the grid has for it.
     fp8_cache: K and V have 8 bits, e4m3, which become 16 in registers.
     token_scales: each row of K and V may have a scale of its own.
@@ -96,6 +103,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         return [
             *unsupported_values(self, SUPPORTED_VALUES),
             *_scale_problems(self),
+            *_team_problems(self),
             *_ring_problems(self),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
@@ -111,33 +119,77 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         return self.n_warps * WARP_SIZE
 
     @property
+    def row_warps(self) -> int:
+        """Of a team: 16 rows of Q each."""
+        return max(self.B_r // MMA_M, 1)
+
+    @property
+    def n_teams(self) -> int:
+        return self.n_warps // self.row_warps
+
+    @property
     def shared_memory_bytes(self) -> int:
-        """A ring for each warp, of stages of K and V; Q, and a word."""
+        """A ring for each team, of stages of K and V; Q, and a word."""
         q = ALIGNMENT_BYTES
         if self.d_head > LONGEST_Q_IN_REGISTERS:
             q = self.B_r * self.d_head * ELEMENT_BYTES
-        return self.n_warps * self.ring_bytes + q + ALIGNMENT_BYTES
+        return self.n_teams * self.ring_bytes + q + ALIGNMENT_BYTES
 
     @property
     def ring_bytes(self) -> int:
-        """Of one warp."""
-        element_bytes = FP8_BYTES if self.fp8_cache else ELEMENT_BYTES
+        """Of one team."""
         scales = 2 * WARP_SIZE * FLOAT_BYTES if self.token_scales else 0
-        return self.n_stages * (2 * self.B_c * self.d_head * element_bytes + scales)
+        return self.n_stages * (2 * self.B_c * self.row_bytes + scales)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of K or V."""
+        return self.d_head * (FP8_BYTES if self.fp8_cache else ELEMENT_BYTES)
 
 
 def _scale_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
     if config.token_scales and not config.fp8_cache:
         yield "token_scales is on without fp8_cache; keys and values of 16 bits have no scales."
+    if config.token_scales and config.row_warps > 1:
+        yield (
+            f"B_r is {config.B_r} with token_scales, which a warp copies for its own keys; only "
+            f"{MMA_M} is supported."
+        )
+
+
+def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
+    """The warps of a team share its keys, and the copying of them."""
+    if config.n_warps % config.row_warps:
+        yield (
+            f"n_warps is {config.n_warps}; {config.row_warps} warps are a team for {config.B_r} "
+            f"rows, so it must be a multiple of {config.row_warps}."
+        )
+    if config.B_c > config.row_warps * WARP_SIZE:
+        yield (
+            f"B_c is {config.B_c}; a lane looks up the page of one key, so at most "
+            f"{WARP_SIZE} are supported for each of the {config.row_warps} warps of a team."
+        )
+    rows = _rows_of_a_copy(config)
+    if config.B_c % (config.row_warps * rows):
+        yield (
+            f"B_c is {config.B_c}; each of the {config.row_warps} warps of a team copies {rows} "
+            f"rows at a time, so it must be a multiple of {config.row_warps * rows}."
+        )
+
+
+def _rows_of_a_copy(config: FlashDecodeKernelConfig) -> int:
+    """That a warp copies side by side, 16 bytes a lane: whole ones, or parts of a power of two."""
+    chunks = config.row_bytes // CHUNK_BYTES
+    return WARP_SIZE // min(chunks & -chunks or 1, MOST_CHUNKS_SIDE_BY_SIDE)
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    """A warp's sums leave through its ring: rows of O, and two numbers a row."""
+    """A team's sums leave through its ring: rows of O, and two numbers a row."""
     row = config.d_head + (SUM_ROW_PADDING_FP8 if config.fp8_cache else SUM_ROW_PADDING) + 2
     needed = config.B_r * row * FLOAT_BYTES
     if needed > config.ring_bytes:
         yield (
-            f"A warp's ring has {config.ring_bytes} bytes; its sums take {needed}: more stages, or "
+            f"A team's ring has {config.ring_bytes} bytes; its sums take {needed}: more stages, or "
             "a larger B_c, are needed."
         )
 

@@ -51,20 +51,18 @@ ForwardProblem problem_of(const DecodeTensors &tensors) {
           .total_q = 0};
 }
 
-int64_t decode_Q_blocks(const ForwardProblem &problem) {
+int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
   const int64_t rows = int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
-  return (rows + kDecodeRows - 1) / kDecodeRows;
+  return (rows + B_r - 1) / B_r * problem.n_heads_kv * problem.batch;
 }
 
-int64_t decode_tiles(const ForwardProblem &problem) {
-  return decode_Q_blocks(problem) * problem.n_heads_kv * problem.batch;
+int64_t slot_bytes(const TileSizes &tiles) {
+  return tiles.B_r * (tiles.d_head + kRowTotals) * kFloatBytes;
 }
-
-int64_t slot_bytes(int d_head) { return kDecodeRows * (d_head + kRowTotals) * kFloatBytes; }
 
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
-                             const DecodeNumbers &own, int64_t slots, int d_head) {
+                             const DecodeNumbers &own, int64_t slots, const TileSizes &tiles) {
   DecodeProblem args{
       problem_args(variant, tensors.forward(), problem, numbers),
       cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx()),
@@ -75,7 +73,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   args.split.splits = static_cast<int>(own.splits);
   if (slots > 0) {
     args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
-    args.split.partial_totals = args.split.partial_O + slots * kDecodeRows * d_head;
+    args.split.partial_totals = args.split.partial_O + slots * tiles.B_r * tiles.d_head;
     args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
   }
   return args;

@@ -3,6 +3,7 @@
 
 #include "flashsmith/decode_params.h"
 #include "host/args/forward.h"
+#include "host/kernel.h"
 
 namespace flashsmith {
 
@@ -77,14 +78,13 @@ struct DecodeNumbers {
 // seq_len_k: the rows that a request may have.
 ForwardProblem problem_of(const DecodeTensors &tensors);
 
-// Blocks of packed rows of one head of the cache, and those of all heads and requests.
-int64_t decode_Q_blocks(const ForwardProblem &problem);
-int64_t decode_tiles(const ForwardProblem &problem);
+// Work tiles: blocks of B_r packed rows of one head of the cache, of all heads and requests.
+int64_t decode_tiles(const ForwardProblem &problem, int B_r);
 
 // What kernels of every family are told alike. `slots`: as many as the plan has.
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
-                             const DecodeNumbers &own, int64_t slots, int d_head);
+                             const DecodeNumbers &own, int64_t slots, const TileSizes &tiles);
 
 // Rows that a request may have: of one entry, or of all pages of its row of the table.
 int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table);
@@ -101,6 +101,6 @@ CacheScale scale_args(const tvm::ffi::TensorView *scale);
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
 // Of the sums that splits hand on.
-int64_t slot_bytes(int d_head);
+int64_t slot_bytes(const TileSizes &tiles);
 
 }  // namespace flashsmith

@@ -42,7 +42,8 @@ void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const Ten
 }
 
 // Rounds of keys, work tiles and slots are counted as int.
-void check_counts(const DecodeTensors &tensors, const DecodeNumbers &own) {
+void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
+                  const DecodeNumbers &own) {
   const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
   const int64_t pages = table ? table->size(1) : 1, rows = k.size(kSequence);
   if (k.size(kBatch) > kMaxInt || rows > kMaxInt / 2 / std::max<int64_t>(pages, 1)) {
@@ -57,9 +58,9 @@ void check_counts(const DecodeTensors &tensors, const DecodeNumbers &own) {
   }
   const ForwardProblem problem = problem_of(tensors);
   if (problem.is_empty()) return;
-  constexpr int kFewestKeysOfARound = 32;
+  constexpr int kFewestKeysOfARound = 16;
   const int64_t parts = std::max<int64_t>(problem.seq_len_k / kFewestKeysOfARound + 2, kMostSplits);
-  if (decode_tiles(problem) > kMaxInt / parts) {
+  if (decode_tiles(problem, kernel.tiles.B_r) > kMaxInt / parts) {
     TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(tensors.q())
                               << ", which is too many rows for a cache of " << problem.seq_len_k
                               << " rows a request: split the call";
@@ -153,7 +154,7 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
   check_lengths_of(tensors);
   check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
                 tensors.q().size(kBatch));
-  check_counts(tensors, own);
+  check_counts(kernel, tensors, own);
   const ForwardProblem problem = problem_of(tensors);
   check_scale(kernel, "k_scale", tensors.k_scale(), problem.batch, tensors.k_cache());
   check_scale(kernel, "v_scale", tensors.v_scale(), problem.batch, tensors.v_cache());

@@ -14,12 +14,16 @@ class Sm80Decode final : public DecodeKernel {
   FlashDecodeKernelConfig config_;
   FlashDecodeKernels kernels_;
 
+  int64_t n_tiles(const ForwardProblem &problem) const {
+    return decode_tiles(problem, config_.B_r);
+  }
+
   // Blocks that are resident at a time, or fewer: as many as there are rounds of keys.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
                    int multiprocessors) const {
-    const int64_t round = int64_t{config_.B_c} * config_.n_warps;
+    const int64_t round = int64_t{config_.B_c} * n_teams(config_);
     const int64_t rounds = (problem.seq_len_k + round - 1) / round + 1;  // one is a tile's charge
-    const int64_t parts = decode_tiles(problem) * (own.splits > 0 ? own.splits : rounds);
+    const int64_t parts = n_tiles(problem) * (own.splits > 0 ? own.splits : rounds);
     return std::min<int64_t>(parts, int64_t{multiprocessors} * config_.blocks_per_SM);
   }
 
@@ -34,8 +38,8 @@ class Sm80Decode final : public DecodeKernel {
     // A block hands on what began before it, and what goes on behind it.
     const int64_t slots = own.splits == 0   ? 2 * blocks
                           : own.splits == 1 ? 0
-                                            : decode_tiles(problem) * own.splits;
-    const int64_t counter_bytes = slots > 0 ? decode_tiles(problem) * sizeof(uint32_t) : 0;
+                                            : n_tiles(problem) * own.splits;
+    const int64_t counter_bytes = slots > 0 ? n_tiles(problem) * sizeof(uint32_t) : 0;
     return {.launches = {{.kernel = "flash_decode_kernel",
                           .function = reinterpret_cast<const void *>(kernels_.decode),
                           .call = call<DecodeKernelArgs>,
@@ -43,7 +47,7 @@ class Sm80Decode final : public DecodeKernel {
                           .cluster = 1,
                           .threads = static_cast<unsigned>(threads_per_block(config_)),
                           .shared_memory_bytes = shared_memory_bytes(config_)}},
-            .workspace_bytes = slots * slot_bytes(config_.d_head),
+            .workspace_bytes = slots * slot_bytes(tiles),
             .counter_bytes = counter_bytes};
   }
 
@@ -75,8 +79,8 @@ class Sm80Decode final : public DecodeKernel {
     args.V_scale = scale_args(tensors.v_scale());
     args.K_row_scales = row_scale_args(tensors.k_scale());
     args.V_row_scales = row_scale_args(tensors.v_scale());
-    const int64_t slots = plan.workspace_bytes / slot_bytes(config_.d_head);
-    args.problem = decode_problem(variant, tensors, problem, numbers, own, slots, config_.d_head);
+    const int64_t slots = plan.workspace_bytes / slot_bytes(tiles);
+    args.problem = decode_problem(variant, tensors, problem, numbers, own, slots, tiles);
     return KernelArguments(args);
   }
 };

@@ -9,10 +9,6 @@
 
 namespace flashsmith {
 
-// Rows of Q that are worked on together: of one head of the cache, those of all heads that share it
-// and of all queries, a query's heads side by side.
-constexpr int kDecodeRows = 16;
-
 // Numbers that a row of sums has beside its elements: a reference, and a sum of exponentials.
 constexpr int kRowTotals = 2;
 
@@ -34,8 +30,8 @@ struct CacheArgs {
 // How the keys of a work tile are split among thread blocks.
 struct SplitArgs {
   int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
-  // What splits hand on: sums of rows in fp32, in slots of kDecodeRows * d_head, and kRowTotals of
-  // each row; and how many splits of each work tile have done so, which stays zero.
+  // What splits hand on: sums of rows in fp32, in slots of B_r * d_head, and kRowTotals of each
+  // row; and how many splits of each work tile have done so, which stays zero.
   float *partial_O, *partial_totals;
   uint32_t *arrivals;
 };

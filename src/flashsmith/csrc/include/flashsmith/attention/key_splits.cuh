@@ -1,7 +1,7 @@
 // Which keys of which requests a thread block visits.
 //
-// A work tile is kDecodeRows rows of Q of one head of the cache. Its keys are visited in rounds, of
-// so many as the warps of a block have side by side. All rounds of all work tiles are one line,
+// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in rounds, of so many
+// as the teams of a block have side by side. All rounds of all work tiles are one line,
 // request by request, which is cut into equal parts, one a block: of the work tiles in a part at
 // most the first and the last are split. Or each work tile is split into a given number of parts,
 // so that the result of a request does not depend on the others.
@@ -62,11 +62,12 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
 // A block's splits, one after the other. All warps find the same.
 template <typename Traits>
 class KeySplits {
-  static constexpr int kRoundKeys = Traits::B_c * Traits::n_warps;
+  static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
   static constexpr int kCharge = 1;  // what a work tile costs beside its rounds
   // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
   // tile: one of them adds up what all have summed.
-  static constexpr int kFewestRounds = 2, kManySplits = 64, kFewestRoundsOfMany = 16;
+  static constexpr int kFewestRounds = 2 * Traits::row_warps, kManySplits = 64;
+  static constexpr int kFewestRoundsOfMany = 16 * Traits::row_warps;
 
   const DecodeProblem &problem_;
   const int Q_blocks_, tiles_of_request_;
@@ -77,8 +78,8 @@ class KeySplits {
  public:
   explicit FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem)
       : problem_(problem),
-        Q_blocks_((problem.seq_len_q * (problem.n_heads / problem.n_heads_kv) + kDecodeRows - 1) /
-                  kDecodeRows),
+        Q_blocks_((problem.seq_len_q * (problem.n_heads / problem.n_heads_kv) + Traits::B_r - 1) /
+                  Traits::B_r),
         tiles_of_request_(Q_blocks_ * problem.n_heads_kv) {
     if (problem_.split.splits > 0) {
       at_ = ptx::block_index_x();

@@ -44,6 +44,12 @@ constexpr int threads_per_block(const FlashDecodeKernelConfig &cfg) {
   return cfg.n_warps * kWarpSize;
 }
 
+// A warp works on the rows of one mma. So many warps, a team, visit the same keys, each for rows of
+// its own; the teams of a block visit other keys.
+constexpr int kRowsOfWarp = 16;
+constexpr int row_warps(const FlashDecodeKernelConfig &cfg) { return cfg.B_r / kRowsOfWarp; }
+constexpr int n_teams(const FlashDecodeKernelConfig &cfg) { return cfg.n_warps / row_warps(cfg); }
+
 constexpr int cache_element_bytes(const FlashDecodeKernelConfig &cfg) {
   return cfg.fp8_cache ? 1 : 2;
 }
@@ -51,7 +57,7 @@ constexpr int cache_element_bytes(const FlashDecodeKernelConfig &cfg) {
 // Rows of Q that are longer are read from shared memory: there are no registers for them.
 constexpr int kLongestDecodeQInRegisters = 128;
 
-// Each warp has a ring of its own, of stages of B_c rows of K and of V. The block has Q, and one
+// Each team has a ring of its own, of stages of B_c rows of K and of V. The block has Q, and one
 // word; each is aligned, and there even if it is not used.
 constexpr int shared_memory_bytes(const FlashDecodeKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kAlignment = 128;
@@ -59,7 +65,7 @@ constexpr int shared_memory_bytes(const FlashDecodeKernelConfig &cfg) {
       cfg.d_head > kLongestDecodeQInRegisters ? cfg.B_r * cfg.d_head * kElementBytes : kAlignment;
   const int scale_bytes = cfg.token_scales ? 2 * kWarpSize * static_cast<int>(sizeof(float)) : 0;
   const int stage = 2 * cfg.B_c * cfg.d_head * cache_element_bytes(cfg) + scale_bytes;
-  return cfg.n_warps * cfg.n_stages * stage + Q + kAlignment;
+  return n_teams(cfg) * cfg.n_stages * stage + Q + kAlignment;
 }
 
 }  // namespace flashsmith

@@ -1,6 +1,6 @@
 // The decode kernels of the sm80 family: few queries a request, over the keys of a cache.
 //
-// All warps of all blocks read K and V at once and wait for memory, not for one another. What they
+// All teams of all blocks read K and V at once and wait for memory, not for one another. What they
 // have summed up meets at the end of a split in shared memory, and where a work tile is split, in
 // global memory: the last to arrive adds up all, in the order of the keys.
 #pragma once

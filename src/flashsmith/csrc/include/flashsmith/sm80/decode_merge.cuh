@@ -1,4 +1,4 @@
-// How the sums of a block's warps, and of a work tile's splits, become rows of O.
+// How the sums of a block's teams, and of a work tile's splits, become rows of O.
 #pragma once
 
 #include "flashsmith/attention/output.cuh"
@@ -22,10 +22,9 @@ FLASHSMITH_DEVICE float rescaled(const RowTotal &total, float reference) {
 }
 
 // Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
-// order. load(part) gives a part's; those of some parts are on their way at a time.
-template <typename Load>
+// order. load(part) gives a part's; those of kAtOnce parts are on their way at a time.
+template <int kAtOnce, typename Load>
 FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
-  constexpr int kAtOnce = 2;
   RowSums all{.O = {}, .total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
 #pragma unroll 1
   for (; first < end; first += kAtOnce * step) {
@@ -59,6 +58,8 @@ FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
 template <typename Traits>
 class DecodeMerge {
   static constexpr int kRowChunks = Traits::d_head / kChunkElements;
+  // Teams leave many sums, for which whoever merges them waits, as many as registers are left for.
+  static constexpr int kSplitsAtOnce = Traits::row_warps == 1 || Traits::d_head > 128 ? 2 : 3;
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -73,11 +74,11 @@ class DecodeMerge {
   FLASHSMITH_DEVICE void run() const {
     ptx::barrier_sync();
     if (split_.count == 1) {
-      for_each_chunk([&](int row, int chunk) { store(of_warps(row, chunk), row, chunk); });
+      for_each_chunk([&](int row, int chunk) { store(of_teams(row, chunk), row, chunk); });
       ptx::barrier_sync();
       return;
     }
-    for_each_chunk([&](int row, int chunk) { hand_on(of_warps(row, chunk), row, chunk); });
+    for_each_chunk([&](int row, int chunk) { hand_on(of_teams(row, chunk), row, chunk); });
     if (is_last()) merge_splits();
   }
 
@@ -106,18 +107,18 @@ class DecodeMerge {
     ptx::barrier_sync();
     if (group == 0) {
       const auto load = [&](int part) { return get(part * n + i); };
-      store(merge_parts(0, groups, 1, load), row, chunk);
+      store(merge_parts<2>(0, groups, 1, load), row, chunk);
     }
     ptx::barrier_sync();
   }
 
-  FLASHSMITH_DEVICE RowSums of_warps(int row, int chunk) const {
-    const auto load = [&](int warp) {
-      const ptx::shared_address ring = shared_ + warp * Traits::ring_bytes;
+  FLASHSMITH_DEVICE RowSums of_teams(int row, int chunk) const {
+    const auto load = [&](int team) {
+      const ptx::shared_address ring = shared_ + team * Traits::ring_bytes;
       return load_sums(ring + row * Traits::sum_row_bytes + chunk * kChunkElements * sizeof(float),
                        ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
     };
-    return merge_parts(0, Traits::n_warps, 1, load);
+    return merge_parts<2>(0, Traits::n_teams, 1, load);
   }
 
   // Of every `step`th split.
@@ -129,14 +130,14 @@ class DecodeMerge {
                                   ptx::load_handed_16(place + kChunkElements / 2)};
       return row_sums(half, ptx::thread_load_handed_4(total), ptx::thread_load_handed_4(total + 1));
     };
-    return merge_parts(first, split_.count, step, load);
+    return merge_parts<kSplitsAtOnce>(first, split_.count, step, load);
   }
 
   // ---- in shared memory ----
 
   // A thread's sums, side by side with those of others.
   static constexpr int kThreadSumBytes = (kChunkElements + kRowTotals + 2) * sizeof(float);
-  static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_warps * Traits::ring_bytes,
+  static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_teams * Traits::ring_bytes,
                 "the rings have room for the sums of all threads");
   FLASHSMITH_DEVICE void put(int place, const RowSums &own) const {
     const ptx::shared_address to = shared_ + place * kThreadSumBytes;

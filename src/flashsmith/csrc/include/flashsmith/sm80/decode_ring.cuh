@@ -1,4 +1,4 @@
-// How a warp's keys and values come from the cache into its ring of stages.
+// How a team's keys and values come from the cache into its ring of stages.
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
@@ -9,15 +9,16 @@
 
 namespace flashsmith::sm80 {
 
-// Copies slices, B_c keys and values one behind the other. Keys that no query of the request sees
-// become zeros: what lies there may be anything.
+// Copies a warp's share of slices, B_c keys and values one behind the other. Keys that no query of
+// the request sees become zeros: what lies there may be anything.
 template <typename Traits>
 class KVRing {
   using cache_t = typename Traits::cache_t;
   using T = SmemTile<typename Traits::CacheTile>;
   using Walk = ChunkWalk<typename Traits::CacheTile, kWarpSize>;
-  static constexpr int B_c = Traits::B_c, kPasses = B_c / Walk::kRows;
-  static_assert(B_c % Walk::kRows == 0, "every pass of the warp copies whole rows");
+  static constexpr int kShare = Traits::B_c / Traits::row_warps, kPasses = kShare / Walk::kRows;
+  static_assert(kShare * Traits::row_warps == Traits::B_c && kShare % Walk::kRows == 0,
+                "every pass of a warp copies whole rows");
 
   const DecodeKernelArgs &args_;
   const typename Traits::Sequence &sequence_;
@@ -49,23 +50,28 @@ class KVRing {
 #pragma unroll
     for (int pass = 0; pass < kPasses; pass++) {
       const int row = walk.row + pass * Walk::kRows;
-      copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)}, row,
-               walk.chunk);
+      copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)},
+               share() + row, walk.chunk);
     }
     if constexpr (Traits::token_scales) copy_scales(stage, place);
     ptx::cp_async_commit_group();
   }
 
  private:
+  // The first row of a slice that is this warp's to copy.
+  static FLASHSMITH_DEVICE int share() {
+    return ptx::thread_index() / kWarpSize % Traits::row_warps * kShare;
+  }
+
   FLASHSMITH_DEVICE void look_up(int slice_key) {
-    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + lane;
+    const int lane = ptx::thread_index() % kWarpSize, key = slice_key + share() + lane;
     next_ = {-1, 0};
-    if (lane < B_c && key >= first_ && key < end_) next_ = sequence_.place(key);
+    if (lane < kShare && key >= first_ && key < end_) next_ = sequence_.place(key);
   }
 
   // `place`: of this lane's key. Zeros where there is none.
   FLASHSMITH_DEVICE void copy_scales(ptx::shared_address stage, const CachePlace &place) const {
-    const int to = ColumnScales<B_c>::place(ptx::thread_index() % kWarpSize) * sizeof(float);
+    const int to = ColumnScales<kShare>::place(ptx::thread_index() % kWarpSize) * sizeof(float);
     copy_scale(stage + Traits::K_scales_offset + to, args_.K_scale, args_.K_row_scales, place);
     copy_scale(stage + Traits::V_scales_offset + to, args_.V_scale, args_.V_row_scales, place);
   }

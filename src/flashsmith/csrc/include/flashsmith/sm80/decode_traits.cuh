@@ -38,12 +38,20 @@ struct StaticDecodeKernelConfig {
                 "dtype is FP16 or BF16");
   static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192 || d_head == 256,
                 "d_head is 64, 96, 128, 192 or 256");
-  static_assert(B_r == kDecodeRows, "B_r is 16: the rows of one mma");
-  static_assert(B_c == 16 || B_c == 32, "B_c is 16 or 32: a lane looks up the page of one key");
+  static_assert(kRowsOfWarp == kMmaM && (B_r == 16 || B_r == 32 || B_r == 64),
+                "B_r is 16, 32 or 64: a warp has the rows of one mma");
+  static_assert(B_c == 16 || B_c == 32 || B_c == 64, "B_c is 16, 32 or 64");
   static_assert(n_warps == 2 || n_warps == 4 || n_warps == 8, "n_warps is 2, 4 or 8");
   static_assert(fp8_cache || !token_scales, "keys and values of 16 bits have no scales");
   static_assert(n_stages >= 2 && n_stages <= 8, "n_stages is 2 to 8");
   static_assert(blocks_per_SM >= 1 && blocks_per_SM <= 4, "blocks_per_SM is 1 to 4");
+
+  // Of the warps that visit the same keys.
+  static constexpr int row_warps = flashsmith::row_warps(CFG), n_teams = flashsmith::n_teams(CFG);
+  static constexpr int team_threads = row_warps * kWarpSize;
+  static_assert(n_teams * row_warps == n_warps, "n_warps is a multiple of B_r / 16, a team");
+  static_assert(B_c <= team_threads, "a lane looks up the page of one key");
+  static_assert(!token_scales || row_warps == 1, "a warp copies the scales of its own keys");
 
   // How tiles lie in shared memory.
   static constexpr struct {
@@ -82,7 +90,7 @@ struct StaticDecodeKernelConfig {
   };
   using Stage = std::conditional_t<token_scales, ScaledRows, Rows>;
   struct SharedMemory {
-    Stage rings[n_warps][n_stages];
+    Stage rings[n_teams][n_stages];
     alignas(128) value_t Q[Q_in_registers ? 1 : B_r * d_head];
     alignas(128) uint32_t arrived;
   };
@@ -95,13 +103,13 @@ struct StaticDecodeKernelConfig {
   static_assert(sizeof(SharedMemory) == shared_memory_bytes(CFG),
                 "the host asks for as much shared memory as the kernel uses");
 
-  // A warp's sums leave through its ring: rows of O in fp32, so far apart that the lanes of a quad
+  // A team's sums leave through its ring: rows of O in fp32, so far apart that the lanes of a quad
   // pass reach all banks, and behind them two words a row.
   static constexpr int sum_row_padding = fp8_cache ? 16 : 8;
   static constexpr int sum_row_bytes = (d_head + sum_row_padding) * static_cast<int>(sizeof(float));
   static constexpr int totals_offset = B_r * sum_row_bytes;
   static_assert(totals_offset + B_r * kRowTotals * static_cast<int>(sizeof(float)) <= ring_bytes,
-                "a warp's ring has room for its sums");
+                "a team's ring has room for its sums");
 };
 
 }  // namespace flashsmith::sm80

@@ -1,7 +1,9 @@
-// What one warp does of a split: it visits keys of its own, and waits for no other warp.
+// What one warp does of a split: with its team, or alone where a warp is one, it visits keys of its
+// own, and waits for no other team.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm80/decode_e4m3.cuh"
 #include "flashsmith/sm80/decode_ring.cuh"
 #include "flashsmith/sm80/decode_rows.cuh"
@@ -9,13 +11,15 @@
 
 namespace flashsmith::sm80 {
 
-// Slices of B_c keys go to the warps of a block in turn.
+// Slices of B_c keys go to the teams of a block in turn.
 template <typename Traits>
 class DecodeWarp {
   using value_t = typename Traits::value_t;
   using Sequence = typename Traits::Sequence;
   using Mask = typename Traits::Mask;
-  static constexpr int B_c = Traits::B_c, kStages = Traits::n_stages, kWarps = Traits::n_warps;
+  static constexpr int B_c = Traits::B_c, kStages = Traits::n_stages, kTeams = Traits::n_teams;
+
+  static constexpr int kFirstTeamBarrier = 1;  // 0 is the block's
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -32,34 +36,33 @@ class DecodeWarp {
         split_(split),
         sequence_(args.problem, split.batch),
         rows_(args.problem, split),
-        ring_(ptx::shared_memory() + ptx::thread_index() / kWarpSize * Traits::ring_bytes) {}
+        ring_(ptx::shared_memory() + team() * Traits::ring_bytes) {}
 
-  // Leaves the sums in the warp's ring.
+  // Leaves the sums in the team's ring.
   FLASHSMITH_DEVICE void run() {
     const float scale_log2 = args_.problem.softmax_scale_log2;
     softmax_[0].start(Traits::Score::kChanges ? scale_log2 : scale_log2 * K_scale());
     const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
-    const int warp = ptx::thread_index() / kWarpSize;
-    const int split_end = keys.begin + split_.end * kWarps * B_c;
+    const int split_end = keys.begin + split_.end * kTeams * B_c;
     const int end = split_end < keys.end ? split_end : keys.end;
-    int key = keys.begin + (split_.begin * kWarps + warp) * B_c, stage = 0;
+    int key = keys.begin + (split_.begin * kTeams + team()) * B_c, stage = 0;
     KVRing<Traits> ring(args_, sequence_, split_, keys.end, key);
 #pragma unroll
-    for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kWarps * B_c, end);
+    for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kTeams * B_c, end);
     if constexpr (Traits::Q_in_registers) {
       load_Q();
     } else {
       load_Q_tile();
       ptx::barrier_sync();
     }
-    for (; key < end; key += kWarps * B_c) {
+    for (; key < end; key += kTeams * B_c) {
       ptx::cp_async_wait_group<kStages - 2>();
-      ptx::warp_sync();  // this stage is here, the one before has been read
-      copy(ring, stage == 0 ? kStages - 1 : stage - 1, key + (kStages - 1) * kWarps * B_c, end);
-      visit(ring_ + stage * Traits::stage_bytes, key);
+      meet();  // this stage is here, the one before has been read
+      copy(ring, stage == 0 ? kStages - 1 : stage - 1, key + (kStages - 1) * kTeams * B_c, end);
+      if (has_rows()) visit(ring_ + stage * Traits::stage_bytes, key);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-    ptx::warp_sync();
+    meet();
     put_sums();
   }
 
@@ -70,11 +73,32 @@ class DecodeWarp {
   }
 
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+  static FLASHSMITH_DEVICE int team() { return ptx::thread_index() / Traits::team_threads; }
+  // The first row of the work tile that is this warp's, and that of a lane.
+  static FLASHSMITH_DEVICE int warp_row() {
+    return ptx::thread_index() / kWarpSize % Traits::row_warps * kRowsOfWarp;
+  }
+  static FLASHSMITH_DEVICE int lane_row(int half) {
+    return warp_row() + first_row(lane()) + half * kRowsPerHalf;
+  }
+
+  FLASHSMITH_DEVICE bool has_rows() const {
+    return Traits::row_warps == 1 || warp_row() < rows_.count();
+  }
+
+  // Orders the accesses of the team's warps to the ring.
+  static FLASHSMITH_DEVICE void meet() {
+    if constexpr (Traits::row_warps == 1) {
+      ptx::warp_sync();
+    } else {
+      ptx::named_barrier_sync(kFirstTeamBarrier + team(), Traits::team_threads);
+    }
+  }
 
   // Where there is nothing more to copy there is still a group to wait for.
   FLASHSMITH_DEVICE void copy(KVRing<Traits> &ring, int stage, int key, int end) const {
     if (key < end) {
-      ring.copy(ring_ + stage * Traits::stage_bytes, key + kWarps * B_c);
+      ring.copy(ring_ + stage * Traits::stage_bytes, key + kTeams * B_c);
     } else {
       ptx::cp_async_commit_group();
     }
@@ -85,7 +109,7 @@ class DecodeWarp {
     const int n_rows = rows_.count(), d_qk = args_.problem.d_qk;
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const int row = first_row(lane()) + half * kRowsPerHalf;
+      const int row = lane_row(half);
       const auto *elements =
           static_cast<const value_t *>(args_.Q) + rows_.offset(args_.Q_strides, split_.batch, row);
 #pragma unroll
@@ -127,15 +151,18 @@ class DecodeWarp {
   static FLASHSMITH_DEVICE ptx::shared_address Q_tile() {
     return ptx::shared_memory() + Traits::Q_offset;
   }
+  static FLASHSMITH_DEVICE ptx::shared_address warp_Q_tile() {
+    return Q_tile() + warp_row() * SmemTile<Traits>::kRowBytes;
+  }
 
   FLASHSMITH_DEVICE void visit(ptx::shared_address stage, int key) {
     // d_qk is never zero.
     const int never_zero = args_.problem.d_qk;
     SAccumulators<Traits> S;
     if constexpr (Traits::fp8_cache) {
-      gemm_QK_e4m3<Traits>(S, q_, Q_tile(), stage, lane(), never_zero);
+      gemm_QK_e4m3<Traits>(S, q_, warp_Q_tile(), stage, lane(), never_zero);
     } else {
-      gemm_QK<Traits>(S, q_, Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
+      gemm_QK<Traits>(S, q_, warp_Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
                       SmemTile<Traits>::K_lane_offset(lane()), never_zero);
     }
     if constexpr (Traits::token_scales) {
@@ -187,7 +214,7 @@ class DecodeWarp {
     if constexpr (!Score::kChanges) return;
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const int row = first_row(lane()) + half * kRowsPerHalf;
+      const int row = lane_row(half);
       const Score change(args_.problem, sequence_, {rows_.head(row), split_.batch},
                          rows_.query(row), key + first_column(lane()));
 #pragma unroll
@@ -210,7 +237,7 @@ class DecodeWarp {
     const int lane_key = key + first_column(lane());
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const int query = rows_.query(first_row(lane()) + half * kRowsPerHalf);
+      const int query = rows_.query(lane_row(half));
       const int last_key = sequence_.seq_len_k() - 1;
       const int last = Mask::last(args_.problem, sequence_, query, last_key) - lane_key;
       const int first = Mask::first(args_.problem, sequence_, query) - lane_key;
@@ -226,7 +253,7 @@ class DecodeWarp {
   FLASHSMITH_DEVICE void put_O() const {
 #pragma unroll
     for (int i = 0; i < Traits::d_head / 2; i++) {
-      const int row = first_row(lane()) + half_of(i) * kRowsPerHalf;
+      const int row = lane_row(half_of(i));
       const int column = column_of(i) + first_column(lane());
       ptx::store_shared_4(ring_ + row * Traits::sum_row_bytes + column * sizeof(float),
                           ptx::float_bits(O_[0][i]));
@@ -238,7 +265,7 @@ class DecodeWarp {
     for (int i = 0; i < Traits::d_head / kMmaK; i++) {
 #pragma unroll
       for (int half = 0; half < kHalves; half++) {
-        const int row = first_row(lane()) + half * kRowsPerHalf;
+        const int row = lane_row(half);
         const int column = i * kMmaK + lane() % kLanesPerRow * 4;
         ptx::store_shared_16(ring_ + row * Traits::sum_row_bytes + column * sizeof(float),
                              columns_e4m3(O_[0], i, half));
@@ -255,7 +282,7 @@ class DecodeWarp {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const RowTotal total = softmax_[0].total(half);
-      const int row = first_row(lane()) + half * kRowsPerHalf;
+      const int row = lane_row(half);
       if (lane() % kLanesPerRow != 0) continue;
       const ptx::shared_address place =
           ring_ + Traits::totals_offset + row * kRowTotals * sizeof(float);

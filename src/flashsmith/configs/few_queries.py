@@ -1,0 +1,109 @@
+"""When decode's kernels are for a call of ``attention``: few queries over many keys.
+
+A forward kernel's tile has all keys of its rows, and at least 64 rows, however few there are. Where
+the tiles are too few to fill the GPU, most multiprocessors wait. Decode packs the heads that share
+keys into the rows of a tile, and splits its keys among all multiprocessors; but its instructions
+reach less of the tensor cores' rate, and sums have to be merged. The model below weighs that, in
+the unit of ``waves``: the time of a row whose tensor cores are busy throughout, for each key.
+docs/decode.md tells the numbers.
+"""
+
+from __future__ import annotations
+
+from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
+from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
+from flashsmith.configs.variant import Variant
+from flashsmith.configs.waves import grid_cost
+from flashsmith.configs.workload import Workload, padded_d_head
+from flashsmith.dtype import DType
+from flashsmith.problem import Problem
+
+# For any other the forward's tiles are at hand: queries that are not few beside the keys, or more
+# rows than tiles of them could fill a GPU with.
+_FEWEST_KEYS_OF_A_QUERY = 4
+_MOST_ROWS = 2048  # queries times the heads that share keys
+# On the emulator no time counts; what is at least so long takes the way that it would on a GPU.
+_MOST_ROWS_ON_CPU, _FEWEST_KEYS_ON_CPU = 64, 512
+
+_CLEARLY = 0.9  # what the model says counts from 10% on
+# What share of the forward kernels' rate decode's instructions, mma.sync, reach.
+_RATE = {"sm80": 0.8, "sm90": 0.64}
+_ROWS_OF_A_READ = 176  # whose products take as long as to read a key and its value from memory
+_READS_OF_A_SUM = 0.5  # of a key and its value, as long as which a row's sums take
+_START = 40_000.0  # of blocks that find their part, and wait for one another's sums
+
+
+def rows_of_decode(problem: Problem) -> int:
+    """Rows of q to a head of k: queries times the heads that share it."""
+    return problem.seq_len_q * (problem.heads // max(problem.heads_kv, 1))
+
+
+def is_for_decode(problem: Problem, variant: Variant) -> bool:
+    """Whether the kernels of decode can compute it, and it is worth while to ask the model."""
+    few = 0 < rows_of_decode(problem) <= _MOST_ROWS
+    many = problem.seq_len_k >= _FEWEST_KEYS_OF_A_QUERY * problem.seq_len_q
+    return few and many and _is_plain(variant) and problem.batch > 0
+
+
+def rather_decode(
+    workload: Workload,
+    config: ForwardKernelConfig,
+    multiprocessors: int | None,
+    capability: Capability | None,
+) -> tuple[DecodeKernelConfig, float] | None:
+    """Decode's configuration for a workload, and about what share of the time of ``config``, the
+    forward's choice, it takes; None: the forward is as good.
+
+    multiprocessors, capability: The GPU's; None: of a CPU.
+    """
+    problem = workload.problem
+    if not is_for_decode(problem, workload.variant):
+        return None
+    rows, d_head = rows_of_decode(problem), padded_d_head(problem)
+    decode = choose_decode(problem.dtype, d_head, capability, rows=rows)
+    if multiprocessors is None:
+        worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
+        return (decode, 0.0) if worth_it else None
+    share = decode_cost(decode, problem, multiprocessors, _RATE[config.family]) / forward_cost(
+        config, problem, multiprocessors
+    )
+    return (decode, share) if share < _CLEARLY else None
+
+
+def configs_of_few_queries(
+    dtype: DType, d_head: int, variant: Variant, capability: Capability | None
+) -> set[DecodeKernelConfig]:
+    """All that ``rather_decode`` may give for some sizes. Raises as ``choose_decode``."""
+    if not _is_plain(variant):
+        return set()
+    numbers = {rows for family in DECODE_FAMILIES for rows in family.rows}
+    return {choose_decode(dtype, d_head, capability, rows=rows) for rows in numbers}
+
+
+def _is_plain(variant: Variant) -> bool:
+    """How many keys a window shows is not known here."""
+    return not (variant.window or variant.bias or variant.score or variant.dropout)
+
+
+def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:
+    """The model's time of the forward: of the fullest multiprocessor, or of the memory."""
+    return problem.seq_len_k * max(
+        grid_cost(config, problem, multiprocessors), _reading(problem) / multiprocessors
+    )
+
+
+def decode_cost(
+    config: DecodeKernelConfig, problem: Problem, multiprocessors: int, rate: float
+) -> float:
+    """The model's time of decode: all multiprocessors are equally busy, then one of them merges the
+    sums of a tile's splits."""
+    tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
+    busy = max(tiles * config.B_r / rate, _reading(problem)) / multiprocessors
+    splits = max(multiprocessors / tiles, 1.0)
+    merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
+    return problem.seq_len_k * busy + merging + _START
+
+
+def _reading(problem: Problem) -> float:
+    """Of each key of all heads, and its value, once from memory."""
+    return float(problem.batch * problem.heads_kv * _ROWS_OF_A_READ)

@@ -1,0 +1,104 @@
+"""A decode kernel in the place of a forward one: k and v are a cache, of an entry a sequence."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
+from flashsmith.ops.first_use import find_first
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime.extras import FULL_EXTRAS
+from flashsmith.runtime.plan import Plan
+from flashsmith.runtime.workspace import counters_for
+from flashsmith.selection.choose import why_chosen
+
+# What a decode kernel calls its arguments, and what ``attention`` does.
+_NAMES = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k"}
+_EVENLY = Splitting()
+_OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
+
+
+@dataclass(frozen=True, eq=False)
+class FewQueries:
+    """Does what ``Kernel`` does, by its methods, arguments and errors."""
+
+    kernel: DecodeKernel
+
+    def plan(
+        self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
+    ) -> Plan:
+        try:
+            return self.kernel.plan(DecodeTensors(q, k, v, o, lse), extras=extras)
+        except (TypeError, ValueError) as error:
+            _raise_by_names_of_attention(error)
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        o: torch.Tensor,
+        softmax_scale: float,
+        timed: bool = False,
+        *,
+        lse: torch.Tensor | None = None,
+        workspace: torch.Tensor | None = None,
+        extras: Extras | None = None,
+    ) -> float:
+        tensors, told = DecodeTensors(q, k, v, o, lse), self.kernel.extras_or(extras)
+        counters = counters_for(self.plan(q, k, v, o, lse=lse, extras=told), q.device)
+        try:
+            return self.kernel(
+                tensors, softmax_scale, timed, counters=counters, workspace=workspace, extras=told
+            )
+        except (TypeError, ValueError) as error:
+            _raise_by_names_of_attention(error)
+
+    def repeatable(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        o: torch.Tensor,
+        lse: torch.Tensor | None,
+        workspace: torch.Tensor | None,
+        softmax_scale: float,
+        extras: Extras,
+    ) -> Callable[..., bool]:
+        plan = self.plan(q, k, v, o, lse=lse, extras=extras)
+        tensors, counters = DecodeTensors(q, k, v, o, lse), counters_for(plan, q.device)
+        try:
+            again = self.kernel.repeatable(
+                tensors, counters, workspace, softmax_scale, _EVENLY, extras
+            )
+        except (TypeError, ValueError) as error:
+            _raise_by_names_of_attention(error)
+
+        def repeat(q: Any, k: Any, v: Any, o: Any, lse: Any, workspace: Any, *rest: Any) -> bool:
+            counters = counters_for(plan, q.device)
+            try:
+                return again(q, k, v, o, lse, *_OF_A_CACHE, counters, workspace, *rest)
+            except (TypeError, ValueError) as error:
+                _raise_by_names_of_attention(error)
+
+        return repeat
+
+
+@functools.cache
+def few_queries_kernel_for(
+    cfg: DecodeKernelConfig, variant: Variant, device: torch.device
+) -> FewQueries:
+    """As ``launch.kernel_for``."""
+    reason = why_chosen(cfg, variant, device) or "named by the caller"
+    return FewQueries(find_first(find_decode, KernelId(cfg, variant), device, reason))
+
+
+def _raise_by_names_of_attention(error: TypeError | ValueError) -> NoReturn:
+    text = re.sub("|".join(_NAMES), lambda found: _NAMES[found[0]], str(error))
+    raise type(error)(text) from error

@@ -1,0 +1,61 @@
+"""What is chosen, where it comes from, and what was passed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashsmith.configs import DecodeKernelConfig, ForwardKernelConfig
+from flashsmith.configs.families import family_of
+from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that may be used for a GPU."""
+
+    title: str  # "your table" or "shipped table"
+    path: Path
+    table: Table
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A forward's configuration, and where it comes from: a table's entry, or the rule."""
+
+    config: ForwardKernelConfig
+    passed_over: tuple[str, ...]  # what would have come first, and why it did not serve
+    source: Source | None = None  # None: the rule
+    entry: Entry | None = None
+    measured: Measured | None = None  # the entry's row; of the entry's dtype
+
+    @property
+    def reason(self) -> str:
+        """In one line, where the configuration comes from."""
+        if self.source is None or self.entry is None:
+            return f"the rule: {family_of(self.config).rule_in_words}"
+        key = self.source.table.key_of(self.entry.workload)
+        return f"{self.source.title} {self.source.path}, {key.words}"
+
+
+@dataclass(frozen=True)
+class FewQueriesChoice:
+    """A configuration of decode, whose kernels serve few queries over many keys.
+
+    Attributes:
+        share: Of the forward's time, by the model; 0: none was weighed.
+    """
+
+    config: DecodeKernelConfig
+    forward: Choice  # what would serve else
+    share: float
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        share = f"; decode takes about {self.share:.0%} of its time" if self.share else ""
+        return (*self.forward.passed_over, f"{self.forward.config}: the forward{share}")
+
+    @property
+    def reason(self) -> str:
+        return "few queries: their keys are split among all multiprocessors"

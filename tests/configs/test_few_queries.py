@@ -1,0 +1,108 @@
+"""Which calls of attention go to decode's kernels: few queries where tiles leave a GPU idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, Variant, Workload
+from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, rather_decode
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.problem import Problem
+from flashsmith.selection.choose import choose, choose_forward
+
+H200 = "NVIDIA H200"
+
+
+def problem(batch: int, n_q: int, n_k: int, heads: tuple[int, int] = (32, 8)) -> Problem:
+    return Problem(DType.BF16, 128, batch, *heads, n_q, n_k)
+
+
+def rows_chosen(given: Problem, variant: Variant = CAUSAL, gpu: str | None = H200) -> int:
+    """B_r of decode's configuration; 0: the forward's is taken."""
+    config = choose(Workload(given, variant), gpu).config
+    return config.B_r if isinstance(config, DecodeKernelConfig) else 0
+
+
+@pytest.mark.parametrize(
+    "batch, n_q, n_k, B_r",
+    [
+        (4, 1, 8192, 16),
+        (4, 4, 8192, 16),
+        (4, 8, 8192, 32),
+        (4, 16, 8192, 64),
+        (4, 64, 8192, 64),
+        (4, 128, 8192, 0),
+        (4, 512, 8192, 0),
+        (1, 16, 32768, 64),
+        (1, 128, 32768, 64),
+        (1, 512, 32768, 0),
+        (4, 128, 32768, 0),
+        (1, 1, 256, 0),
+    ],
+)
+def test_an_h200_serves_few_queries_by_what_is_faster(
+    batch: int, n_q: int, n_k: int, B_r: int
+) -> None:
+    for variant in (FULL, CAUSAL):
+        assert rows_chosen(problem(batch, n_q, n_k), variant) == B_r
+
+
+def test_a_tile_that_is_mostly_empty_does_not_serve_few_queries() -> None:
+    """The forward's own choice, where decode is not for the call."""
+    for variant, n_q in ((FULL, 128), (CAUSAL, 128), (FULL, 64), (CAUSAL, 1)):
+        for n_k in (8192, 32768):
+            config = choose_forward(Workload(problem(4, n_q, n_k), variant), H200).config
+            assert config.B_r <= max(64, n_q)
+
+
+def test_what_decode_lacks_is_not_for_it() -> None:
+    few = problem(4, 16, 8192)
+    assert is_for_decode(few, Variant(causal=True, softcap=True, alibi=True, sinks=True))
+    for name in ("window", "bias", "dropout"):
+        assert not is_for_decode(few, replace(FULL, **{name: True}))
+    assert not is_for_decode(few, Variant(score=7))
+    for other in (
+        problem(4, 0, 8192), problem(0, 16, 8192), problem(4, 16, 63), problem(1, 513, 65536),
+    ):  # fmt: skip
+        assert not is_for_decode(other, FULL)
+    workload = Workload(few, Variant(ragged=True))
+    assert isinstance(choose(workload, H200, is_cache=True).config, DecodeKernelConfig)
+    assert not isinstance(choose(workload, H200).config, DecodeKernelConfig)
+    assert not isinstance(choose(workload, H200, is_cache=False).config, DecodeKernelConfig)
+
+
+def test_on_a_cpu_length_and_rows_decide() -> None:
+    assert rows_chosen(problem(1, 16, 512), gpu=None) == 64
+    assert rows_chosen(problem(1, 17, 512), gpu=None) == 0
+    assert rows_chosen(problem(1, 16, 511), gpu=None) == 0
+
+
+def test_the_model_grows_with_what_is_done() -> None:
+    forward = SM90_FORWARD.rule(DType.BF16, 128, 8192)
+    found = rather_decode(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
+    assert found is not None
+    config, share = found
+
+    def cost(given: Problem, multiprocessors: int = 132) -> float:
+        return decode_cost(config, given, multiprocessors, 0.64)
+
+    base = problem(4, 16, 8192)
+    assert share == cost(base) / forward_cost(forward, base, 132)
+    assert cost(base) < cost(problem(4, 32, 8192)) < cost(problem(4, 64, 8192))
+    assert cost(base) < cost(problem(8, 16, 8192))
+    assert cost(base) < cost(problem(4, 16, 16384))
+    assert cost(base, 132) < cost(base, 66)
+    # Memory bounds both where there are queries enough to fill tiles, and heads to fill the GPU.
+    many = problem(128, 1, 8192, (8, 8))
+    assert forward_cost(forward, many, 132) >= 8192 * 128 * 8 * 176 / 132
+
+
+def test_decode_of_few_queries_names_what_it_stands_before() -> None:
+    workload = Workload(problem(4, 16, 8192), FULL)
+    choice = choose(workload, H200)
+    forward = choose_forward(workload, H200)
+    assert "few queries" in choice.reason
+    assert str(forward.config) in choice.passed_over[-1]
+    assert "about 44% of its time" in choice.passed_over[-1]

@@ -1,0 +1,136 @@
+"""Teams of warps, which share the keys of 32 or 64 rows: right at every number of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Variant
+from flashsmith.configs.decode import choose_decode
+from flashsmith.configs.workload import D_HEADS
+from flashsmith.dtype import ELEMENT_BYTES
+from flashsmith.jit import Target
+from flashsmith.ops import decode_calls
+from flashsmith.reference import Semantics
+from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from support.decoding import PLAIN, TEAMS, WILD, assert_right, assert_same_bits, in_pages, requests
+from support.decoding import run as run_one
+
+LENGTHS = (0, 1, 33, 200, 64)
+# Queries whose rows, of two heads each, are around 16, 32, 64 and more of them.
+QUERIES = (1, 8, 9, 17, 33, 70)
+WIDE = TEAMS[0]
+
+
+@pytest.mark.parametrize("cfg", TEAMS, ids=str)
+def test_any_number_of_rows_is_right(cfg: DecodeKernelConfig) -> None:
+    for n_q, splits in product(QUERIES if cfg.d_head == 64 else (1, 9, 33), (0, 2)):
+        asked = requests(cfg, LENGTHS, n_q=n_q, heads=(4, 2))
+        assert_right(cfg, asked, Semantics(causal=bool(n_q % 2)), splits=splits)
+
+
+@pytest.mark.parametrize("cfg", TEAMS, ids=str)
+def test_pages_have_the_bits_of_entries_whatever_lies_behind_keys(cfg: DecodeKernelConfig) -> None:
+    asked = requests(cfg, (70, 0, 131, 1), n_q=9, heads=(6, 2))
+    found = assert_right(cfg, asked, splits=2)
+    for page_size in (1, 16, 100):
+        assert_same_bits(found, run_one(cfg, asked, placed=in_pages(asked, page_size), splits=2))
+
+
+def test_a_page_that_is_nowhere_is_not_followed() -> None:
+    asked = requests(WIDE, (70,), n_q=20)
+    placed = in_pages(asked, 16)
+    assert placed.block_table is not None
+    placed.block_table[0, 1] = WILD
+    asked.k[0, 16:32] = asked.v[0, 16:32] = 0
+    assert_same_bits(run_one(WIDE, asked, placed=placed), run_one(WIDE, asked))
+
+
+def test_scores_are_changed_and_masked_in_the_rows_of_each_warp() -> None:
+    asked = requests(WIDE, (90, 40), n_q=11, heads=(6, 2))
+    semantics = Semantics(
+        causal=True, window_size=(33, 0), softcap=2.0, alibi_slopes=torch.rand(6),
+        sinks=torch.linspace(-3, 6, 6),
+    )  # fmt: skip
+    for splits in (0, 3):
+        assert_right(WIDE, asked, semantics, splits=splits)
+
+
+def test_bits_depend_on_no_other_request_and_no_order_of_warps() -> None:
+    asked = requests(WIDE, (200, 17, 0, 90), n_q=20)
+    together = run_one(WIDE, asked, splits=3)
+    for seed in range(3):
+        assert_same_bits(together, run_one(WIDE, asked, splits=3, seed=seed, workers=1 + seed % 2))
+    for i in (0, 1, 3):
+        alone = run_one(WIDE, asked.part([i]), splits=3)
+        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+
+
+@pytest.mark.parametrize("cfg", [PLAIN, *TEAMS[:2]], ids=str)
+def test_a_plan_has_a_tile_for_each_B_r_rows(cfg: DecodeKernelConfig) -> None:
+    n_q, heads, splits = 20, (8, 2), 3
+    asked = requests(cfg, (40, 40), n_q=n_q, heads=heads)
+    kernel = find_decode(KernelId(cfg), Target.emulator())
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    plan = kernel.plan(tensors, how=Splitting(splits))
+    tiles = 2 * heads[1] * -(-n_q * (heads[0] // heads[1]) // cfg.B_r)
+    assert plan.counter_bytes == tiles * 4
+    assert plan.workspace_bytes == tiles * splits * cfg.B_r * (cfg.d_head + 2) * 4
+
+
+def test_the_rule_has_room_for_the_rows_of_a_head() -> None:
+    for d_head, fp8 in product(D_HEADS, (False, True)):
+        chosen = {
+            rows: choose_decode(DType.BF16, d_head, None, fp8, rows).B_r
+            for rows in (1, 16, 17, 32, 33, 64, 65, 4096)
+        }
+        assert chosen == {1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 64, 4096: 64}
+
+
+def test_where_many_rows_do_not_fit_the_rule_takes_fewer() -> None:
+    """Rows of 256 elements and their sums need more shared memory than a block has there."""
+    assert choose_decode(DType.FP16, 256, (9, 0), rows=64).B_r == 64
+    assert choose_decode(DType.FP16, 256, (8, 6), rows=64).B_r == 16
+
+
+def test_a_call_takes_the_kernel_for_its_queries_and_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.device) -> object:
+        taken.append(config.B_r)
+        return find(config, variant, device)
+
+    find = decode_calls._kernel_for
+    monkeypatch.setattr(decode_calls, "_kernel_for", kernel_for)
+    for n_q, heads in ((4, (8, 2)), (5, (8, 2)), (9, (4, 1))):
+        asked = requests(PLAIN, (65, 3), n_q=n_q, heads=heads)
+        flashsmith.decode(None, asked.q, asked.k, asked.v, cache_seqlens=asked.seqlens)
+    assert taken == [16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"B_r": 48}, "B_r"),
+        ({"n_warps": 2}, "n_warps is 2; 4 warps are a team for 64 rows"),
+        ({"B_c": 16}, ""),
+        ({"B_c": 64, "B_r": 16}, "a lane looks up the page of one key"),
+        ({"d_head": 96, "B_c": 16}, "copies 8 rows at a time"),
+        ({"d_head": 192, "B_c": 16, "n_stages": 4, "n_warps": 4}, "A team's ring has"),
+    ],
+    ids=str,
+)
+def test_what_teams_cannot_do_is_said(changed: dict[str, int], words: str) -> None:
+    problems = replace(WIDE, **changed).problems("sm_90")
+    assert bool(problems) == bool(words)
+    assert words in " ".join(problems)
+
+
+def test_a_team_has_one_ring() -> None:
+    stage = 2 * WIDE.B_c * WIDE.d_head * ELEMENT_BYTES
+    teams = WIDE.n_warps // (WIDE.B_r // 16)
+    assert WIDE.shared_memory_bytes - teams * WIDE.n_stages * stage == 2 * 128
