@@ -26,8 +26,9 @@ _MOST_ROWS = 2048  # queries times the heads that share keys
 _MOST_ROWS_ON_CPU, _FEWEST_KEYS_ON_CPU = 64, 512
 
 _CLEARLY = 0.9  # what the model says counts from 10% on
-# What share of the forward kernels' rate decode's instructions, mma.sync, reach.
-_RATE = {"sm80": 0.8, "sm90": 0.64}
+# What share of the forward kernels' rate decode's instructions, mma.sync, reach: beside the family
+# that has the same, and beside others.
+_RATES, _RATE_OF_OTHERS = {"sm80": 0.8}, 0.64
 _ROWS_OF_A_READ = 176  # whose products take as long as to read a key and its value from memory
 _READS_OF_A_SUM = 0.5  # of a key and its value, as long as which a row's sums take
 _START = 40_000.0  # of blocks that find their part, and wait for one another's sums
@@ -64,9 +65,9 @@ def rather_decode(
     if multiprocessors is None:
         worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
-    share = decode_cost(decode, problem, multiprocessors, _RATE[config.family]) / forward_cost(
-        config, problem, multiprocessors
-    )
+    rate = _RATES.get(config.family, _RATE_OF_OTHERS)
+    share = decode_cost(decode, problem, multiprocessors, rate)
+    share /= forward_cost(config, problem, multiprocessors)
     return (decode, share) if share < _CLEARLY else None
 
 
