@@ -113,6 +113,8 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         return found or _run_anew(asked, _checked(call, asked) if is_ready else call, scale, timed)
     except Exception:
         check_rows(q, cache)
+        if call.new is not None:
+            call.new.check(q)
         raise
 
 
