@@ -71,5 +71,15 @@ class Extras(NamedTuple):
         return any(each is not None for each in lengths)
 
 
+class Scales(NamedTuple):
+    """What numbers of float8_e4m3fn are multiplied with: (1,), (n_heads_kv,) or (batch,
+    n_heads_kv), float32; None: 1."""
+
+    q: Any = None
+    k: Any = None
+    v: Any = None
+
+
 FULL_EXTRAS = Extras()
+NO_SCALES = Scales()
 CAUSAL_EXTRAS = Extras(window_right=0)

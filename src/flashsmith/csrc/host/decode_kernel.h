@@ -16,6 +16,10 @@ class DecodeKernel : public Kernel {
 
   const ScalarType cache;  // the type of K and V
 
+  ScalarType type_of(Element element) const override {
+    return element == Element::of_cache ? cache : tiles.dtype;
+  }
+
   virtual Plan plan(const ForwardProblem &problem, const DecodeNumbers &own,
                     int multiprocessors) const = 0;
 

@@ -56,7 +56,7 @@ class DecodeTensors {
   // As those of a forward, whose keys and values are the whole cache.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};
-    std::copy_n(given_.begin(), kForwardOwn.size(), forward.begin());
+    std::copy_n(given_.begin(), kForwardShared, forward.begin());
     std::copy(given_.begin() + kDecodeOwn.size(), given_.end(),
               forward.begin() + kForwardOwn.size());
     return ForwardTensors(forward);

@@ -29,15 +29,6 @@ void check_lengths_of(const DecodeTensors &tensors) {
   }
 }
 
-void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
-                   const TensorView &t) {
-  if (argument.element == Element::of_cache && kernel.cache == ScalarType::Float8_e4m3fn) {
-    check_fp8_cache(argument, t);
-  } else {
-    check_dtype(all, argument, t, kernel.tiles.dtype);
-  }
-}
-
 // Whole chunks of 16 bytes of the cache.
 void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const TensorView &v) {
   constexpr int kChunkBytes = 16;
@@ -48,22 +39,6 @@ void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const Ten
     TVM_FFI_THROW(ValueError) << name << size << "; supported with a cache of float8_e4m3fn are "
                               << "multiples of " << kChunkBytes << " up to 256";
   }
-}
-
-void check_scale(const DecodeKernel &kernel, const char *name, const TensorView *t,
-                 const ForwardProblem &problem) {
-  if (!t) return;
-  if (kernel.cache != ScalarType::Float8_e4m3fn) {
-    TVM_FFI_THROW(ValueError) << name << " was passed, but the cache has 16 bits; pass None";
-  }
-  const bool is_vector = t->ndim() == 1 && (t->size(0) == 1 || t->size(0) == problem.n_heads_kv);
-  const bool is_matrix =
-      t->ndim() == 2 && t->size(0) == problem.batch && t->size(1) == problem.n_heads_kv;
-  if ((is_vector || is_matrix) && is_contiguous(*t) && is_aligned(*t, sizeof(float))) return;
-  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
-                            << "; it must be contiguous and of shape (1), (n_heads_kv) = ("
-                            << problem.n_heads_kv << ") or (batch, n_heads_kv) = (" << problem.batch
-                            << ", " << problem.n_heads_kv << ")";
 }
 
 // Rounds of keys, work tiles and slots are counted as int.
@@ -122,7 +97,7 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
   const ForwardTensors forward = tensors.forward();
   all.for_each([&](const Argument &argument, const TensorView &t) {
     if (!has_rows(argument)) return;
-    check_element(kernel, all, argument, t);
+    check_dtype(all, argument, t, kernel.type_of(argument.element));
     check_rank(argument, t);
     check_device(all, argument, t);
   });
@@ -145,8 +120,8 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
                 tensors.q().size(kBatch));
   check_counts(tensors, own);
   const ForwardProblem problem = problem_of(tensors);
-  check_scale(kernel, "k_scale", tensors.k_scale(), problem);
-  check_scale(kernel, "v_scale", tensors.v_scale(), problem);
+  check_fp8_scale("k_scale", tensors.k_scale(), "the cache", kernel.cache, problem);
+  check_fp8_scale("v_scale", tensors.v_scale(), "the cache", kernel.cache, problem);
   return problem;
 }
 

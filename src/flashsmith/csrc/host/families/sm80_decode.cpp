@@ -8,16 +8,7 @@
 namespace flashsmith {
 namespace {
 
-using tvm::ffi::TensorView;
 using Named = NamedKernel<FlashDecodeKernelConfig, FlashDecodeKernels>;
-
-CacheScale scale_of(const TensorView *t) {
-  if (!t) return {};
-  const int64_t heads = t->size(t->ndim() - 1);
-  return {.scale = static_cast<const float *>(t->data_ptr()),
-          .batch_stride = t->ndim() == 2 ? heads : 0,
-          .head_stride = heads > 1 ? 1 : 0};
-}
 
 class Sm80Decode final : public DecodeKernel {
   FlashDecodeKernelConfig config_;

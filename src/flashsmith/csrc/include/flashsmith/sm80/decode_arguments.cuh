@@ -21,20 +21,13 @@ struct FlashDecodeKernelConfig {
   constexpr auto operator<=>(const FlashDecodeKernelConfig &) const = default;
 };
 
-// What the numbers of a cache are to be multiplied with: one for all, for each of its heads, or for
-// each head of each request, as strides say; null: 1.
-struct CacheScale {
-  const float *__restrict__ scale;
-  int64_t batch_stride, head_stride;
-};
-
 struct DecodeKernelArgs {
   const void *__restrict__ Q;  // (batch, seq_len_q, n_heads, d_head)
   const void *__restrict__ K;  // (entries, rows, n_heads_kv, d_head)
   const void *__restrict__ V;  // (entries, rows, n_heads_kv, d_v)
   TensorStrides Q_strides, K_strides, V_strides;
   DecodeProblem problem;
-  CacheScale K_scale, V_scale;  // of a cache of 8 bits
+  Fp8Scale K_scale, V_scale;  // of a cache of 8 bits
 };
 
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);

@@ -216,7 +216,7 @@ class DecodeMerge {
 
   FLASHSMITH_DEVICE float V_scale() const {
     if constexpr (!Traits::fp8_cache) return 1.f;
-    return load_scale(args_.V_scale, split_);
+    return load_scale(args_.V_scale, split_.batch, split_.head);
   }
 
   FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk) const {

@@ -7,13 +7,6 @@
 
 namespace flashsmith::sm80 {
 
-// Of the head of the cache, and of the request.
-FLASHSMITH_DEVICE float load_scale(const CacheScale &of, const KeySplit &split) {
-  if (of.scale == nullptr) return 1.f;
-  return ptx::thread_load_global(of.scale + split.batch * of.batch_stride +
-                                 split.head * of.head_stride);
-}
-
 template <typename Traits>
 class DecodeRows {
   const DecodeProblem &problem_;

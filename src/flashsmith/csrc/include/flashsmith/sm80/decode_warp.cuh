@@ -66,7 +66,7 @@ class DecodeWarp {
  private:
   FLASHSMITH_DEVICE float K_scale() const {
     if constexpr (!Traits::fp8_cache) return 1.f;
-    return load_scale(args_.K_scale, split_);
+    return load_scale(args_.K_scale, split_.batch, split_.head);
   }
 
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
