@@ -77,16 +77,77 @@ struct Permute {
     thread_store_global_4(&got[0], permute_bytes<0x0123>(0x11228344));
     thread_store_global_4(&got[1], permute_bytes<0xb391>(0x11228344));
     thread_store_global_4(&got[2], permute_bytes<0x3120>(0x11228344));
+    thread_store_global_4(&got[3], permute_bytes(0x11228344, 0x55667788, 0x7531));
+    thread_store_global_4(&got[4], permute_bytes(0x11228344, 0x55667788, 0x0c64));
   }
 };
 
 inline void check_permute(Results &results) {
-  Buffer<uint32_t> got(3);
+  Buffer<uint32_t> got(5);
   run(Permute{got.data()}, {.shared_bytes = 0}, got);
-  const uint32_t right[] = {0x44832211, 0x0011ff83, 0x11832244};
+  const uint32_t right[] = {0x44832211, 0x0011ff83, 0x11832244, 0x55778311, 0x44ff6688};
   for (size_t i = 0; i < got.size(); ++i) {
     results.check(got[i] == right[i], "permute_bytes: %08x in place of %08x", got[i], right[i]);
   }
+}
+
+// Thread i packs a number and the one behind it.
+struct PackE4m3 {
+  static constexpr int kThreads = 256;
+
+  const float *numbers;
+  uint32_t *got;
+
+  FLASHSMITH_DEVICE void operator()() const {
+    const int thread = thread_index();
+    const float low = thread_load_global(numbers + thread);
+    const float high = thread_load_global(numbers + thread + 1);
+    thread_store_global_4(&got[thread], pack_e4m3(low, high));
+  }
+};
+
+// The nearest number's byte, of two the one with an even mantissa; by looking at all of them.
+inline uint32_t nearest(double value) {
+  if (std::isnan(value)) return 0x7f;
+  const uint32_t sign = std::signbit(value) ? 0x80 : 0;
+  uint32_t best = 0;
+  for (uint32_t byte = 0; byte < 0x7f; ++byte) {
+    const double distance = std::fabs(value_of(byte) - std::fabs(value));
+    const double least = std::fabs(value_of(best) - std::fabs(value));
+    if (distance < least || (distance == least && byte % 2 == 0)) best = byte;
+  }
+  return (std::isinf(value) ? 0x7e : best) | sign;
+}
+
+// Numbers, what lies just beside them, and in the middle between two; beyond the largest, NaN.
+inline void check_pack_e4m3(Results &results) {
+  std::vector<float> numbers = {449.f,     463.9f, 464.f,  465.f, 1e30f, INFINITY, -INFINITY,
+                                -1e-30f,   NAN,    -500.f, 0.f,   -0.f,  0x1p-10f, 0x1.8p-10f,
+                                0x1p-149f, 240.f};
+  Random random(11);
+  for (uint32_t byte = 0; byte < 0x7e; ++byte) {
+    const auto at = static_cast<float>(value_of(byte));
+    const auto middle = static_cast<float>((value_of(byte) + value_of(byte + 1)) / 2);
+    for (float value : {at, middle, std::nextafter(middle, 0.f), std::nextafter(middle, 1e3f)}) {
+      numbers.push_back(random.bits() % 2 ? value : -value);
+    }
+  }
+  while (numbers.size() % PackE4m3::kThreads != 0) numbers.push_back(random.uniform());
+  numbers.push_back(1.f);
+  int wrong = 0;
+  for (size_t first = 0; first + 1 < numbers.size(); first += PackE4m3::kThreads) {
+    Buffer<float> given;
+    for (int i = 0; i <= PackE4m3::kThreads; ++i) {
+      given.push_back(numbers[first + static_cast<size_t>(i)]);
+    }
+    Buffer<uint32_t> got(PackE4m3::kThreads);
+    run(PackE4m3{given.data(), got.data()}, {.shared_bytes = 0}, given, got);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const auto byte = [&](size_t place) { return nearest(static_cast<double>(given[place])); };
+      wrong += got[i] != (byte(i) | byte(i + 1) << 8);
+    }
+  }
+  results.check(wrong == 0, "pack_e4m3: %d words are wrong", wrong);
 }
 
 // Of small whole numbers, whose products and sums are exact; and beyond the range.
@@ -132,6 +193,7 @@ inline void check(Results &results) {
   check_unpack<bfloat16_t, Way::in_turn>(results, "bf16, in turn");
   check_unpack<bfloat16_t, Way::bits>(results, "bf16, by bits");
   check_permute(results);
+  check_pack_e4m3(results);
   check_fma<half_t>(results, "fp16");
   check_fma<bfloat16_t>(results, "bf16");
 }

@@ -11,6 +11,7 @@
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm90/epilogue.cuh"
+#include "flashsmith/sm90/output_sums.cuh"
 #include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
 
@@ -33,11 +34,8 @@ class Consumer {
   QOperand<Traits> Q_;
   SAccumulator<Traits> S_;
   POperand<Traits> P_;
-  OAccumulator<Traits> O_;
+  OutputSums<Traits> O_;
   Softmax<Traits> softmax_;
-  // With two_level: the sums of one block, and what O is multiplied with before it gets them.
-  OAccumulator<Traits> block_O_;
-  float kept_[kHalves];
 
   typename Traits::Sequence sequence_;       // of the tile
   Head head_{};                              // of the tile
@@ -48,7 +46,6 @@ class Consumer {
   int begin_ = 0;                            // the tile's last block to be visited
   int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
   int skipped_ = 0;                          // blocks at the tile's end that no row here sees
-  bool O_started_ = false;
   float score_scale_ = 1;  // of the tile: what scores are multiplied with before they are changed
 
  public:
@@ -167,7 +164,7 @@ class Consumer {
     const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM + warp() * kWarpRows;
     const ptx::shared_address staging =
         shared_ + Traits::O_offset + (warpgroup_ * 4 + warp()) * Traits::warp_staging_bytes;
-    store_tile<Traits>(args_, O_, softmax, {row, tile.head, tile.batch}, staging);
+    store_tile<Traits>(args_, O_.sums(), softmax, {row, tile.head, tile.batch}, staging);
   }
 
   // ---- steps ----
@@ -180,7 +177,7 @@ class Consumer {
     release_loaded_Q();
     start_softmax();
     pack_weights<Traits>(P_, S_);
-    start_O();
+    O_.start(softmax_);
   }
 
   FLASHSMITH_DEVICE void start_softmax() {
@@ -203,7 +200,7 @@ class Consumer {
     // Before the branch in rescale: in one basic block with the exponentials, it fits in their
     // gaps.
     pack_weights<Traits>(P_, S_);
-    rescale_O();
+    O_.rescale(softmax_);
   }
 
   // The last O += P V of the tile that is done, together with S of the first block of the one at
@@ -235,7 +232,7 @@ class Consumer {
       start_softmax();
     }
     pack_weights<Traits>(P_, S_);
-    start_O();
+    O_.start(softmax_);
   }
 
   // One product after the other.
@@ -249,7 +246,7 @@ class Consumer {
     softmax_.template step<kMasked>(S_);
     drop();
     pack_weights<Traits>(P_, S_);
-    rescale_O();
+    O_.rescale(softmax_);
     values();
   }
 
@@ -258,36 +255,11 @@ class Consumer {
     finish_values();
   }
 
-  // Before the first P V of a tile.
-  FLASHSMITH_DEVICE void start_O() {
-    O_started_ = false;
-    if constexpr (Traits::two_level) {
-#pragma unroll
-      for (int i = 0; i < Traits::d_head / 2; i++) O_[i] = 0.f;
-      rescale_O();
-    }
-  }
-
-  // With two_level: when the sums come that have the new reference.
-  FLASHSMITH_DEVICE void rescale_O() {
-    if constexpr (Traits::two_level) {
-      kept_[0] = softmax_.factor(0);
-      kept_[1] = softmax_.factor(1);
-    } else {
-      softmax_.rescale(O_);
-    }
-  }
-
   // ---- products ----
 
   FLASHSMITH_DEVICE void issue_values() {
     wait_V();
-    if constexpr (Traits::two_level) {
-      issue_PV<Traits>(block_O_, P_, V_block(), false);
-    } else {
-      issue_PV<Traits>(O_, P_, V_block(), O_started_);
-    }
-    O_started_ = true;
+    O_.issue(P_, V_block());
   }
 
   FLASHSMITH_DEVICE void issue_scores() {
@@ -321,15 +293,10 @@ class Consumer {
   template <int kPending = 0>
   FLASHSMITH_DEVICE void finish_values() {
     ptx::wgmma_wait_group<kPending>();
-    ptx::pin_registers(Traits::two_level ? block_O_ : O_);
+    O_.pin();
     release(Barriers<Traits>::V(V_stage_.buffer));
     V_stage_.advance();
-    if constexpr (Traits::two_level) {
-#pragma unroll
-      for (int i = 0; i < Traits::d_head / 2; i++) {
-        O_[i] = fmaf(O_[i], kept_[half_of(i)], block_O_[i]);
-      }
-    }
+    O_.add_block();
   }
 
   // Blocks that other warpgroups work on pass by. A lane that still waits when the others let go of
