@@ -152,12 +152,12 @@ FAULTS = {
 @pytest.mark.parametrize(
     ("case", "tested"),
     [
-        ("products", 94),
+        ("products", 134),
         ("copies", 61),
         ("ragged", 48),
         ("sums", 8),
         ("scores", 9),
-        ("bytes", 11),
+        ("bytes", 14),
         ("barriers", 20),
         ("clusters", 80),
         ("warps", 15),

@@ -32,6 +32,7 @@ WGMMA_M = 64  # rows of one wgmma
 WGMMA_K = 16  # elements that one wgmma sums over, of 16 bits
 WGMMA_K_BYTES = 32
 CHUNK_BYTES = 16
+TILE_ALIGNMENT_BYTES = 1024
 FP8_BYTES = 1
 MAX_WGMMA_N = 256
 MAX_STAGES = 8
@@ -274,6 +275,12 @@ def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     multiple = config.key_multiple
     if config.B_c % multiple != 0 or config.B_c > MAX_WGMMA_N:
         yield f"B_c is {config.B_c}; it must be a multiple of {multiple} up to {MAX_WGMMA_N}."
+    elif config.B_c * config.d_head * config.score_bytes % TILE_ALIGNMENT_BYTES != 0:
+        n_bytes = config.B_c * config.d_head * config.score_bytes
+        yield (
+            f"{config.B_c} rows of K take {n_bytes} bytes; swizzled tiles are multiples of "
+            f"{TILE_ALIGNMENT_BYTES}."
+        )
 
 
 def _schedule_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
