@@ -43,7 +43,7 @@ MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 SUPPORTED_D_HEADS = D_HEADS
 # Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
-_TO_TRANSPOSE = {2: 8}  # that a consumer's thread has less where the producer's transpose V
+_TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and share with it
 # Registers that O, S and P may take of a consumer's thread beside what depends on a score's place,
 # by the number of consumer warpgroups; a bias needs more.
 _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
@@ -353,8 +353,8 @@ def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     registers = _registers(config)
     needed = sum(registers.values())
     available = CONSUMER_REGISTERS[config.n_warpgroups]
-    if config.fp8_values:
-        available -= _TO_TRANSPOSE.get(config.n_warpgroups, 0)
+    if config.fp8_values and config.n_warpgroups > 1:
+        available -= _TO_TRANSPOSE
     if needed > available:
         listed = " + ".join(f"{n} ({what})" for what, n in registers.items() if n)
         yield (

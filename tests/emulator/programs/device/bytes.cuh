@@ -85,7 +85,7 @@ struct Permute {
 inline void check_permute(Results &results) {
   Buffer<uint32_t> got(5);
   run(Permute{got.data()}, {.shared_bytes = 0}, got);
-  const uint32_t right[] = {0x44832211, 0x0011ff83, 0x11832244, 0x55778311, 0x44ff6688};
+  const uint32_t right[] = {0x44832211, 0x0011ff83, 0x11832244, 0x55771183, 0x44ff6688};
   for (size_t i = 0; i < got.size(); ++i) {
     results.check(got[i] == right[i], "permute_bytes: %08x in place of %08x", got[i], right[i]);
   }

@@ -30,9 +30,9 @@ constexpr RegisterSplit register_split(int n_warpgroups, bool transposes) {
     case 2:
       return transposes ? RegisterSplit{40, 232} : RegisterSplit{24, 240};
     case 3:
-      return {32, 160};
+      return transposes ? RegisterSplit{56, 152} : RegisterSplit{32, 160};
     default:
-      return {32, 112};
+      return transposes ? RegisterSplit{64, 104} : RegisterSplit{32, 112};
   }
 }
 

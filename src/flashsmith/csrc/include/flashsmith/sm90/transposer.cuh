@@ -32,6 +32,8 @@ class Transposer {
   static constexpr int kKeys = 32, kColumns = 16, kChunkBytes = 16;
   static constexpr int kColumnUnits = Traits::d_head / kColumns;
   static constexpr int kUnits = Traits::B_c / kKeys * kColumnUnits;
+  // Units that are read before the first of them is written, so that latencies overlap.
+  static constexpr int kBatch = kColumnUnits % 4 == 0 ? 4 : 2;
 
   const int warp_, lane_;
 
@@ -72,19 +74,27 @@ class Transposer {
     const int write_permutation = permutation<kTo>(column);
     constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // of two words of two keys of two columns
     const uint32_t first = lane_ < kWarpSize / 2 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
-#pragma unroll 2
-    for (int unit = warp_; unit < kUnits; unit += kTransposingWarps) {
+#pragma unroll 1  // the thread has few registers
+    for (int unit = warp_ * kBatch; unit < kUnits; unit += kTransposingWarps * kBatch) {
       const int columns = unit % kColumnUnits * kColumns, keys = unit / kColumnUnits * kKeys;
-      uint32_t in[4], out[4];
-      ptx::ldmatrix_x4<true>(in, read + keys * kFrom.row_bytes +
-                                     chunk<kFrom>(columns / kChunkBytes, read_permutation));
-      out[0] = ptx::permute_bytes(in[0], in[1], first);
-      out[1] = ptx::permute_bytes(in[0], in[1], second);
-      out[2] = ptx::permute_bytes(in[2], in[3], first);
-      out[3] = ptx::permute_bytes(in[2], in[3], second);
-      ptx::stmatrix_x4(write + columns * kTo.row_bytes +
-                           chunk<kTo>(keys / kChunkBytes + lane_ / 16, write_permutation),
-                       out);
+      uint32_t in[kBatch][4];
+#pragma unroll
+      for (int i = 0; i < kBatch; i++) {
+        ptx::ldmatrix_x4<true>(in[i],
+                               read + keys * kFrom.row_bytes +
+                                   chunk<kFrom>(columns / kChunkBytes + i, read_permutation));
+      }
+      const ptx::shared_address to_columns =
+          write + columns * kTo.row_bytes +
+          chunk<kTo>(keys / kChunkBytes + lane_ / 16, write_permutation);
+#pragma unroll
+      for (int i = 0; i < kBatch; i++) {
+        const uint32_t out[4] = {ptx::permute_bytes(in[i][0], in[i][1], first),
+                                 ptx::permute_bytes(in[i][0], in[i][1], second),
+                                 ptx::permute_bytes(in[i][2], in[i][3], first),
+                                 ptx::permute_bytes(in[i][2], in[i][3], second)};
+        ptx::stmatrix_x4(to_columns + i * kColumns * kTo.row_bytes, out);
+      }
     }
   }
 
