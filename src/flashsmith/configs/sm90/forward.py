@@ -90,7 +90,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     cluster_size: thread blocks that work on neighbouring blocks of Q and load K and V together, by
         multicast: each loads its share for all; 1: each on its own. Not with dynamic_queue.
     lazy_rescale_log2: O is rescaled only where a row's maximum has grown by more than a factor
-        2^this; 0: at every block.
+        2^this; 0: at every block, with fp8_values where it has grown at all.
     stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale;
         in FP16 up to a lazy_rescale_log2 of 4.
     fma_exponentials: how many of 16 exponentials are polynomials on the FMA units.

@@ -26,7 +26,24 @@ _VALUE_TILES = {
     256: Sm90Tiles(2, 96, 2, Q_steps_in_registers=0, ping_pong=False),
 }
 _LONGEST_TWO_LEVEL = 128  # d_head
-_LAZY_LOG2 = 4  # of P in e4m3: each step costs as much of the range for small weights
+
+
+def make_fp8_config(
+    dtype: DType, d_head: int, tiles: Sm90Tiles, *, fp8_values: bool, two_level: bool = False
+) -> Sm90ForwardKernelConfig:
+    """As ``make_sm90_config``, in groups of 16 heads.
+
+    dtype: Of O, and of V unless that has 8 bits.
+    """
+    config = make_sm90_config(
+        dtype, d_head, tiles, heads_per_group=16, stale_maximum=not fp8_values
+    )
+    config = replace(
+        config, tma_store=True, fp8_scores=True, fp8_values=fp8_values, two_level=two_level
+    )
+    if fp8_values:  # the weight of the reference itself is exact, and often the largest by far
+        config = replace(config, lazy_rescale_log2=0)
+    return config if config.is_buildable() else replace(config, tma_store=False)
 
 
 def fp8_rule(dtype: DType, d_head: int, fp8_values: bool) -> Sm90ForwardKernelConfig:
@@ -38,20 +55,8 @@ def fp8_rule(dtype: DType, d_head: int, fp8_values: bool) -> Sm90ForwardKernelCo
         ValueError: The family does not take d_head.
     """
     tiles = tiles_of(_VALUE_TILES if fp8_values else _SCORE_TILES, d_head)
-    config = replace(
-        make_sm90_config(
-            dtype, d_head, tiles, heads_per_group=16, stale_maximum=not fp8_values
-        ),
-        fp8_scores=True,
-    )
-    if not fp8_values:
-        return config
-    return replace(
-        config,
-        fp8_values=True,
-        lazy_rescale_log2=_LAZY_LOG2,
-        two_level=d_head <= _LONGEST_TWO_LEVEL,
-    )
+    two_level = fp8_values and d_head <= _LONGEST_TWO_LEVEL
+    return make_fp8_config(dtype, d_head, tiles, fp8_values=fp8_values, two_level=two_level)
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:

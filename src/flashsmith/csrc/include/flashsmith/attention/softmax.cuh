@@ -42,7 +42,8 @@ struct SoftmaxPolicy {
   // apart by lane until the end; else the scores are scaled first, and sums reduced at every step.
   bool fold_scale;
   // R may fall behind the maximum by this before O and l are rescaled: P stays within
-  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step.
+  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step, or with
+  // most_log2 where the maximum has grown.
   int lazy_rescale_log2;
   // R is set lazy_rescale_log2 ahead, so that growth within the bound leaves exponents negative:
   // the conjunction of sign bits says so, half an instruction a score and no exchange between
@@ -57,7 +58,8 @@ struct SoftmaxPolicy {
 template <typename Traits>
 class Softmax {
   static constexpr bool kFoldScale = Traits::softmax.fold_scale;
-  static constexpr bool kLazy = Traits::softmax.lazy_rescale_log2 > 0;
+  static constexpr bool kLazy =
+      Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.most_log2 > 0;
   static constexpr float kBound = Traits::softmax.most_log2;
   static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.most_log2;
 
