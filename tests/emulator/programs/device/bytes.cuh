@@ -91,7 +91,7 @@ inline void check_permute(Results &results) {
   }
 }
 
-// Thread i packs a number and the one behind it.
+// Thread i packs four numbers, from its own on.
 struct PackE4m3 {
   static constexpr int kThreads = 256;
 
@@ -99,10 +99,10 @@ struct PackE4m3 {
   uint32_t *got;
 
   FLASHSMITH_DEVICE void operator()() const {
-    const int thread = thread_index();
-    const float low = thread_load_global(numbers + thread);
-    const float high = thread_load_global(numbers + thread + 1);
-    thread_store_global_4(&got[thread], pack_e4m3(low, high));
+    const float *own = numbers + thread_index();
+    thread_store_global_4(&got[thread_index()],
+                          pack_e4m3(thread_load_global(own), thread_load_global(own + 1),
+                                    thread_load_global(own + 2), thread_load_global(own + 3)));
   }
 };
 
@@ -133,18 +133,17 @@ inline void check_pack_e4m3(Results &results) {
     }
   }
   while (numbers.size() % PackE4m3::kThreads != 0) numbers.push_back(random.uniform());
-  numbers.push_back(1.f);
   int wrong = 0;
-  for (size_t first = 0; first + 1 < numbers.size(); first += PackE4m3::kThreads) {
+  for (size_t first = 0; first < numbers.size(); first += PackE4m3::kThreads) {
     Buffer<float> given;
-    for (int i = 0; i <= PackE4m3::kThreads; ++i) {
-      given.push_back(numbers[first + static_cast<size_t>(i)]);
+    for (size_t i = 0; i < PackE4m3::kThreads + kPlaces; ++i) {
+      given.push_back(numbers[(first + i) % numbers.size()]);
     }
     Buffer<uint32_t> got(PackE4m3::kThreads);
     run(PackE4m3{given.data(), got.data()}, {.shared_bytes = 0}, given, got);
     for (size_t i = 0; i < got.size(); ++i) {
       const auto byte = [&](size_t place) { return nearest(static_cast<double>(given[place])); };
-      wrong += got[i] != (byte(i) | byte(i + 1) << 8);
+      wrong += got[i] != (byte(i) | byte(i + 1) << 8 | byte(i + 2) << 16 | byte(i + 3) << 24);
     }
   }
   results.check(wrong == 0, "pack_e4m3: %d words are wrong", wrong);

@@ -73,8 +73,8 @@ FLASHSMITH_DEVICE void pack_operand_e4m3(uint32_t (&operand)[kElements / 16][4],
 #pragma unroll
   for (int i = 0; i < kElements / 4; i++) {
     const int first = i / 2 * 8 + i % 2 * 2;  // of 16 columns, of one half
-    operand[i / 4][i % 4] = ptx::pack_e4m3(fragment[first], fragment[first + 1]) |
-                            ptx::pack_e4m3(fragment[first + 4], fragment[first + 5]) << 16;
+    operand[i / 4][i % 4] = ptx::pack_e4m3(fragment[first], fragment[first + 1],
+                                           fragment[first + 4], fragment[first + 5]);
   }
 }
 

@@ -62,15 +62,22 @@ FLASHSMITH_DEVICE uint32_t unpack_e4m3(uint16_t bytes) {
 #endif
 }
 
-// cvt.rn.satfinite.e4m3x2.f32 (sm_89): two numbers in the lower half, `low` in the lowest byte; what
-// is beyond 448 becomes that, and NaN stays NaN.
-FLASHSMITH_DEVICE uint32_t pack_e4m3(float low, float high) {
+// cvt.rn.satfinite.e4m3x2.f32 (sm_89), twice: the first number in the lowest byte; what is beyond
+// 448 becomes that, and NaN stays NaN.
+FLASHSMITH_DEVICE uint32_t pack_e4m3(float first, float second, float third, float fourth) {
 #ifdef FLASHSMITH_EMULATOR
-  return emulator::pack_e4m3(low, high);
+  return emulator::pack_e4m3(first, second) | uint32_t{emulator::pack_e4m3(third, fourth)} << 16;
 #elif __CUDA_ARCH__ >= 890
-  uint16_t bytes;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bytes) : "f"(high), "f"(low));
-  return bytes;
+  uint32_t word;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n"
+      "}"
+      : "=r"(word)
+      : "f"(first), "f"(second), "f"(third), "f"(fourth));
+  return word;
 #else
   return 0;
 #endif
