@@ -15,9 +15,14 @@ from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule, get_fp8_kernel_configs
 from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError
-from flashsmith.reference import compare, reference_lse, reference_varlen
+from flashsmith.reference import (
+    attention_with_rounded_weights,
+    compare,
+    reference_lse,
+    reference_varlen,
+)
 from flashsmith.selection import choose as selection
-from support.problems import FP8, attention_with_fp8_weights
+from support.problems import FP8
 
 SCORES = parse_kernel_name_into_config(
     "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+persistent+tiles+lazy_8+stale+fp8_scores"
@@ -89,7 +94,7 @@ def assert_right(
     wide = {name: t.double() for name, t in exact.items()}
     truth, _ = reference_varlen(**wide, compute=torch.float64, **semantics)
     if "v" in cfg.fp8_tensors:
-        low = attention_with_fp8_weights(**wide, **semantics)
+        low = attention_with_rounded_weights(**wide, weights_in=FP8, **semantics)
     else:
         low, _ = reference_varlen(**wide, compute=o.dtype, **semantics)
     found = compare(o, truth, low)

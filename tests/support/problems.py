@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from flashsmith.configs import DType, ForwardKernelConfig, KernelId
-from flashsmith.reference import Semantics, compare, reference_attention, reference_lse
-from flashsmith.reference.scores import scores, shared_heads, weights
+from flashsmith.reference import (
+    attention_with_rounded_weights,
+    compare,
+    reference_attention,
+    reference_lse,
+)
 from flashsmith.runtime import Kernel
 from flashsmith.runtime.workspace import workspace_for
 
@@ -45,18 +48,6 @@ def in_16_bits(qkv: Tensors, dtype: torch.dtype) -> Tensors:
     return q, k, v
 
 
-def attention_with_fp8_weights(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **semantics: Any
-) -> torch.Tensor:
-    """What a kernel with P in e4m3 cannot do without losing: weights whose largest is 2^8 in e4m3,
-    their sums and all else in float32. Args, returns: as ``reference_attention``."""
-    meaning = Semantics(**semantics)
-    p = weights(scores(q, k, meaning, torch.float32), meaning)
-    largest = p.amax(-1, keepdim=True).clamp(min=1e-30) / 256
-    p = (p / largest).to(FP8).float() * largest
-    return (p @ shared_heads(v, q).float()).transpose(1, 2)
-
-
 def run(
     kernel: Kernel, qkv: Tensors, scale: float | None = None, o: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -77,7 +68,7 @@ def assert_correct(
     qkv = in_16_bits(qkv, o.dtype)
     exact = reference_attention(*qkv, **semantics)
     if "v" in instance.config.fp8_tensors:
-        low = attention_with_fp8_weights(*qkv, **semantics)
+        low = attention_with_rounded_weights(*qkv, weights_in=FP8, **semantics)
     else:
         low = reference_attention(*qkv, **semantics, compute=o.dtype)
     result = compare(o, exact, low)

@@ -49,7 +49,7 @@ def draw_cache(prepared: PreparedCase, fp8: bool = False) -> DrawnCache:
     page_size, splits = rng.choice(_PAGE_SIZES), rng.choice(_SPLITS)
     if not fp8:
         return _placed(rng, k, v, page_size, splits)
-    (k, k_scale, exact_k), (v, v_scale, exact_v) = (_quantised(rng, t) for t in (k, v))
+    (k, k_scale, exact_k), (v, v_scale, exact_v) = (quantised(rng, t) for t in (k, v))
     cache = _placed(rng, k, v, page_size, splits)
     small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
     return replace(
@@ -57,10 +57,13 @@ def draw_cache(prepared: PreparedCase, fp8: bool = False) -> DrawnCache:
     )
 
 
-def _quantised(
+def quantised(
     rng: Random, t: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product."""
+    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product.
+
+    t: (batch, rows, heads, d_head).
+    """
     largest, dims = torch.finfo(FP8).max, rng.choice(_SCALES)
     scale, spread = None, torch.ones((), dtype=torch.float64, device=t.device)
     if dims is not None and t.numel():

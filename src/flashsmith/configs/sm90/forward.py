@@ -21,6 +21,7 @@ from flashsmith.gpus import (
     GpuArchitecture,
     get_gpu_architecture,
 )
+from flashsmith.problem import Problem
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
 _STAGED_COLUMNS = 128  # of O, at most, in shared memory at a time
@@ -184,8 +185,12 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         if not variant.knows_positions:
             return self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
-        # Of a thread: O takes d_head / 2, and S and P 3 / 4 of a key.
-        most_keys = {n: (room[n] - self.d_head // 2) * 4 // 3 // WGMMA_K * WGMMA_K for n in room}
+        # Of a thread: O takes d_head / 2, or twice that, and S and P 3 / 4 of a key, or 5 / 8.
+        O_registers, eighths = self.d_head // (1 if self.two_level else 2), 4 + self.value_bytes
+        most_keys = {
+            n: (room[n] - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
+            for n in room
+        }
         n_warpgroups = max(
             n for n in room if n <= self.n_warpgroups and (n <= 2 or most_keys[n] >= _FEWEST_KEYS)
         )
@@ -194,7 +199,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, most_keys[n_warpgroups]) // self.key_multiple * self.key_multiple,
+            B_c=min(self.B_c, most_keys[n_warpgroups]),
             Q_steps_in_registers=0,
         )
 
@@ -216,6 +221,22 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     @property
     def row_multiple(self) -> int:
         return CHUNK_BYTES // self.score_bytes
+
+    def serves(self, problem: Problem) -> bool:
+        return not self.fp8_scores and super().serves(problem)
+
+    def has_room_for(self, problem: Problem) -> bool:
+        whole = problem.d_head % (CHUNK_BYTES // self.score_bytes) == 0
+        whole = whole and problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
+        return whole and super().has_room_for(problem)
+
+    def serves_variant(self, variant: Variant) -> bool:
+        return variant == self.served_of(variant)
+
+    def served_of(self, variant: Variant) -> Variant:
+        if not self.fp8_scores:
+            return variant
+        return replace(variant, bias=False, score=0, dropout=False)
 
     @property
     def fp8_tensors(self) -> frozenset[str]:
