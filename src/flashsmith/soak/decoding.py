@@ -18,7 +18,7 @@ _NOWHERE = -(1 << 30)
 _SPARE_PAGES = 2
 # The dimensions over which a scale is the same: of all, of each head, of each head of each request.
 _SCALES = (None, (0, 1, 2, 3), (0, 1, 3), (1, 3))
-_SMALLEST_SCALE = 1e-30
+_SMALLEST_SCALE = 1e-15  # two of them are multiplied in float32
 
 
 @dataclass(frozen=True)

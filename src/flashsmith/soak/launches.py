@@ -172,8 +172,8 @@ class _Fp8Forward(_Forward):
         for name in sorted(config.fp8_tensors):
             t = inputs[name]
             # Heads of q that share one of k share a scale.
-            n_entries = batch if t.ndim == _DENSE else 1
-            of_heads = t.reshape(n_entries, t.shape[-3], heads_kv, -1)
+            n_entries, sharing = batch if t.ndim == _DENSE else 1, t.shape[-2] // heads_kv
+            of_heads = t.reshape(n_entries, t.shape[-3], heads_kv, sharing * t.shape[-1])
             small, scale, product = quantised(rng, of_heads)
             if scale is not None and scale.ndim > 1:
                 scale = scale.expand(batch, heads_kv).contiguous()

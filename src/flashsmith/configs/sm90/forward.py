@@ -49,6 +49,8 @@ _TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and shar
 # by the number of consumer warpgroups; a bias needs more.
 _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
 _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
+# What scores of 8 bits, and a producer that transposes, take of it.
+_FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
 _FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
 # What addresses, statistics and temporaries take, at least.
 OTHER_REGISTERS = 24
@@ -181,16 +183,24 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 
     def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
-        """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be."""
+        """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be.
+
+        Sums of two levels leave so little that bounds and places take some of it, too.
+        """
         if not variant.knows_positions:
-            return self
+            tight = self.two_level and (variant.window or variant.ragged)
+            fewer = max(self.B_c - self.key_multiple, self.key_multiple)
+            return replace(self, B_c=fewer) if tight else self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
+        fp8 = _FP8_SCORES_TAKE * self.fp8_scores + _FP8_VALUES_TAKE * self.fp8_values
         # Of a thread: O takes d_head / 2, or twice that, and S and P 3 / 4 of a key, or 5 / 8.
         O_registers, eighths = self.d_head // (1 if self.two_level else 2), 4 + self.value_bytes
         most_keys = {
-            n: (room[n] - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
+            n: (room[n] - fp8 - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
             for n in room
         }
+        if self.two_level and most_keys[min(2, self.n_warpgroups)] < _FEWEST_KEYS:
+            return replace(self, two_level=False).with_room_for(variant)
         n_warpgroups = max(
             n for n in room if n <= self.n_warpgroups and (n <= 2 or most_keys[n] >= _FEWEST_KEYS)
         )
@@ -199,7 +209,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, most_keys[n_warpgroups]),
+            B_c=min(self.B_c, max(most_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,
         )
 
