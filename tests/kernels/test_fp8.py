@@ -233,7 +233,7 @@ def test_sums_of_two_levels_lose_less() -> None:
         (flashsmith.attention(q, k, v, config=cfg).double() - truth).square().mean().sqrt()
         for cfg in (VALUES, replace(VALUES, two_level=False))
     ]
-    assert errors[0] < 0.5 * errors[1]
+    assert errors[0] < 0.1 * errors[1]
 
 
 # Calls.
