@@ -105,9 +105,7 @@ def candidates(tensors: Tensors, d_head: int, causal: bool) -> dict[str, tuple[R
         )  # type: ignore[dict-item]
     }  # fmt: skip
     for cfg in configs(d_head):
-        run: Any = partial(
-            flashsmith.attention, **tensors.given_to(cfg), causal=causal, config=cfg
-        )
+        run: Any = partial(flashsmith.attention, **tensors.given_to(cfg), causal=causal, config=cfg)
         found[str(cfg)] = run, "".join(cfg.fp8_tensors)
     if tensors.small["q"].is_cuda and not fa3.why_missing():
         small, n_heads = tensors.small, tensors.small["k"].shape[2]
@@ -126,9 +124,7 @@ def candidates(tensors: Tensors, d_head: int, causal: bool) -> dict[str, tuple[R
     return found
 
 
-def measure(
-    workload: Workload, device: str, repeats: int, errors_up_to: int = 8192
-) -> list[Row]:
+def measure(workload: Workload, device: str, repeats: int, errors_up_to: int = 8192) -> list[Row]:
     problem, causal = workload.problem, workload.variant == CAUSAL
     tensors = Tensors(problem, device)
     runs: dict[str, Run] = {}

@@ -1,4 +1,4 @@
-"""The forward of 8 bits: what it computes, of which tensors, and what it refuses."""
+"""The forward kernels of 8 bits: what they compute, and which of them can be."""
 
 from __future__ import annotations
 
@@ -10,97 +10,19 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.configs import FULL, parse_kernel_name_into_config
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule, get_fp8_kernel_configs
 from flashsmith.dtype import DType
-from flashsmith.errors import DeviceError
-from flashsmith.reference import (
-    attention_with_rounded_weights,
-    compare,
-    reference_lse,
-    reference_varlen,
-)
-from flashsmith.selection import choose as selection
+from flashsmith.reference import reference_varlen
+from support.fp8 import SCORES, VALUES, Quantised
 from support.problems import FP8
 
-SCORES = parse_kernel_name_into_config(
-    "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+persistent+tiles+lazy_8+stale+fp8_scores"
-)
-VALUES = parse_kernel_name_into_config(
-    "(BF16, 64, 64, 32, 1): wgmma+stages_2+overlap+persistent+queue+tiles+lazy_4+tma_store"
-    "+fp8_scores+fp8_values+two_level"
-)
 BOTH = pytest.mark.parametrize("cfg", [SCORES, VALUES], ids=["scores", "values"])
 SEMANTICS: dict[str, dict[str, Any]] = {
     "window": {"window_size": (40, 7)},
     "softcap and alibi": {"softcap": 2.0, "alibi_slopes": torch.tensor([0.1, 0.02])},
     "causal and sinks": {"causal": True, "sinks": torch.tensor([3.0, -2.0])},
 }
-
-
-class Quantised:
-    """q, k and v of 8 bits as a configuration says, their scales, and what they stand for."""
-
-    def __init__(
-        self,
-        cfg: Sm90ForwardKernelConfig,
-        lengths: tuple[int, int] = (150, 130),
-        heads: tuple[int, int] = (2, 1),
-        rows: tuple[int, int] = (64, 64),
-        batch: int = 2,
-        per: str = "request",
-    ):
-        shapes = {
-            "q": (batch, lengths[0], heads[0], rows[0]),
-            "k": (batch, lengths[1], heads[1], rows[0]),
-            "v": (batch, lengths[1], heads[1], rows[1]),
-        }
-        sizes = {"tensor": (1,), "head": (heads[1],), "request": (batch, heads[1])}[per]
-        self.given: dict[str, Any] = {}
-        self.exact: dict[str, torch.Tensor] = {}
-        for name, shape in shapes.items():
-            self.given[name] = self.exact[name] = torch.randn(shape).bfloat16()
-            if name not in cfg.fp8_tensors:
-                continue
-            scale = torch.rand(sizes) + 0.5
-            small = torch.randn(shape).to(FP8)
-            self.given |= {name: small, f"{name}_scale": scale}
-            self.exact[name] = small.double() * spread(scale, shape[2])
-
-    def run(self, cfg: Sm90ForwardKernelConfig | None, **keywords: Any) -> Any:
-        return flashsmith.attention(**self.given, config=cfg, return_lse=True, **keywords)
-
-    def assert_right(self, cfg: Sm90ForwardKernelConfig, **keywords: Any) -> None:
-        assert_right(cfg, self.exact, *self.run(cfg, **keywords), **keywords)
-
-
-def spread(scale: torch.Tensor, heads: int) -> torch.Tensor:
-    """Over (batch, rows, heads, d_head)."""
-    of_heads = scale.double().reshape(1 if scale.ndim == 1 else scale.shape[0], 1, -1, 1)
-    return of_heads if of_heads.shape[2] == 1 else of_heads.repeat_interleave(
-        heads // of_heads.shape[2], 2
-    )
-
-
-def assert_right(
-    cfg: Sm90ForwardKernelConfig,
-    exact: dict[str, torch.Tensor],
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    **semantics: Any,
-) -> None:
-    """Of weights in 16 bits twice the error of plain torch, of those in 8 of such weights there."""
-    wide = {name: t.double() for name, t in exact.items()}
-    truth, _ = reference_varlen(**wide, compute=torch.float64, **semantics)
-    if "v" in cfg.fp8_tensors:
-        low = attention_with_rounded_weights(**wide, weights_in=FP8, **semantics)
-    else:
-        low, _ = reference_varlen(**wide, compute=o.dtype, **semantics)
-    found = compare(o, truth, low)
-    assert found.ok, found
-    expected = reference_lse(wide["q"], wide["k"], **semantics).float()
-    torch.testing.assert_close(lse, expected, atol=2e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS.values(), ids=SEMANTICS.keys())
@@ -234,142 +156,6 @@ def test_sums_of_two_levels_lose_less() -> None:
         for cfg in (VALUES, replace(VALUES, two_level=False))
     ]
     assert errors[0] < 0.1 * errors[1]
-
-
-# Calls.
-
-
-def test_what_serves_is_chosen_by_dtypes() -> None:
-    """Of v, and where that has 8 bits of out; calls that look alike but for these are told apart."""
-    q, k, v = (torch.randn(1, 20, 1, 64).to(FP8) for _ in range(3))
-    truth, _ = reference_varlen(q.double(), k.double(), v.double(), compute=torch.float64)
-    for _ in range(2):
-        for dtype in (torch.bfloat16, torch.float16):
-            found = flashsmith.attention(q, k, v.to(dtype))
-            assert found.dtype == dtype
-            torch.testing.assert_close(found.double(), truth, atol=0.02, rtol=0)
-            out = torch.empty(1, 20, 1, 64, dtype=dtype)
-            assert flashsmith.attention(q, k, v, out=out) is out
-            torch.testing.assert_close(out.double(), truth, atol=0.1, rtol=0)
-        assert flashsmith.attention(q, k, v).dtype == torch.bfloat16
-
-
-@BOTH
-def test_a_call_made_again_reads_scales_anew(cfg: Sm90ForwardKernelConfig) -> None:
-    asked = Quantised(cfg, (70, 40))
-    for _ in range(3):
-        asked.assert_right(cfg)
-        for name in cfg.fp8_tensors:
-            asked.given[f"{name}_scale"] *= 1.25
-            asked.exact[name] = asked.exact[name] * 1.25
-    for name in cfg.fp8_tensors:
-        asked.exact[name] = asked.given[name].double()
-        asked.given[f"{name}_scale"] = None
-    asked.assert_right(cfg)
-
-
-def test_there_may_be_no_keys_or_no_queries() -> None:
-    q, none = torch.ones(1, 5, 1, 64).to(FP8), torch.ones(1, 0, 1, 64).to(FP8)
-    o, lse = flashsmith.attention(q, none, none, config=VALUES, return_lse=True)
-    assert o.dtype == torch.bfloat16 and not o.any() and lse.isneginf().all()
-    assert flashsmith.attention(none, q, q, config=VALUES).shape == (1, 0, 1, 64)
-
-
-def test_forward_takes_them_too() -> None:
-    asked = Quantised(VALUES, (70, 40))
-    q, k, v = (asked.given.pop(name) for name in "qkv")
-    o, lse, _ = flashsmith.forward(
-        VALUES, q, k, v, benchmark=True, return_lse=True, **asked.given
-    )
-    assert_right(VALUES, asked.exact, o, lse)
-
-
-def test_a_graph_of_torch_compile_has_them() -> None:
-    asked = Quantised(VALUES, (70, 40))
-
-    def call(given: dict[str, Any]) -> Any:
-        return flashsmith.attention(**given, causal=True)
-
-    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
-    found = compiled(asked.given)
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, call(asked.given))
-
-
-REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "k of 16 bits": ({"k": torch.bfloat16}, TypeError, "k has dtype bfloat16, but"),
-    "v of e5m2": ({"v": torch.float8_e5m2}, TypeError, "v has dtype .*float8_e5m2"),
-    "an out of 8 bits": (
-        {"out": torch.empty(1, 20, 2, 64).to(FP8)}, TypeError, "out has dtype .*float8_e4m3fn",
-    ),
-    "a bias": (
-        {"bias": torch.zeros(1, 1, 20, 20).bfloat16()}, ValueError, "bias was passed with a q of",
-    ),
-    "dropout": ({"dropout_p": 0.5}, ValueError, "dropout_p was passed with a q of float8_e4m3fn"),
-    "a score_mod": (
-        {"score_mod": lambda s, b, h, i, j: s * 2}, ValueError, "score_mod, mask_mod or block_mask",
-    ),
-    "a scale of three": ({"k_scale": torch.ones(3)}, ValueError, r"k_scale has shape \(3\)"),
-    "a scale of float64": ({"q_scale": torch.ones(2).double()}, TypeError, "q_scale has dtype"),
-    "a scale below zero": ({"v_scale": -torch.ones(1)}, ValueError, "v_scale has -1.0"),
-    "a scale that is NaN": ({"v_scale": torch.tensor([math.nan])}, ValueError, "v_scale has nan"),
-    "a number as a scale": ({"q_scale": 2.0}, TypeError, "q_scale is a float"),
-    "rows of 24": (dict.fromkeys("qk", 24), ValueError, "q has d_head 24; .* multiples of 16"),
-    "values of 40": ({"v": 40}, ValueError, "v has d_v 40; .* multiples of 16"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("changed", "error", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_bad_input_is_refused_in_words(
-    changed: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    given: dict[str, Any] = {name: torch.ones(1, 20, 2, 64).to(FP8) for name in "qkv"}
-    for name, value in changed.items():
-        if isinstance(value, torch.dtype):
-            given[name] = given[name].float().to(value)
-        elif name in given:
-            given[name] = given[name][..., :value].contiguous()
-        else:
-            given[name] = value
-    with pytest.raises(error, match=words):
-        flashsmith.attention(**given)
-
-
-def test_scales_of_16_bits_are_refused() -> None:
-    q = torch.ones(1, 20, 1, 64).bfloat16()
-    with pytest.raises(ValueError, match="q_scale was passed, but q has 16 bits; pass None"):
-        flashsmith.attention(q, q, q, q_scale=torch.ones(1))
-    small = q.to(FP8)
-    with pytest.raises(ValueError, match="v_scale was passed, but v has 16 bits; pass None"):
-        flashsmith.attention(small, small, q, v_scale=torch.ones(1), config=SCORES)
-
-
-def test_configurations_and_tensors_have_to_fit() -> None:
-    q = torch.ones(1, 20, 1, 64).bfloat16()
-    with pytest.raises(TypeError, match="q has dtype bfloat16, but the configuration is for one"):
-        flashsmith.attention(q, q, q, config=SCORES)
-    plain = replace(SCORES, fp8_scores=False)
-    with pytest.raises(TypeError, match="q has dtype float8_e4m3fn; supported are"):
-        flashsmith.attention(q.to(FP8), q.to(FP8), q, config=plain)
-
-
-def test_no_gradients() -> None:
-    q, v = torch.ones(1, 20, 1, 64).to(FP8), torch.ones(1, 20, 1, 64).bfloat16().requires_grad_()
-    for call in (flashsmith.attention, torch.compile(flashsmith.attention, backend="aot_eager")):
-        with pytest.raises(NotImplementedError, match="v requires a gradient"):
-            call(q, q, v)
-    with torch.no_grad():
-        assert flashsmith.attention(q, q, v, config=SCORES).shape == v.shape
-
-
-def test_other_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    q = torch.ones(1, 20, 1, 64).to(FP8)
-    monkeypatch.setattr(selection, "gpu_of", lambda _: ("NVIDIA B200", (10, 0)))
-    with pytest.raises(DeviceError, match=r"compute capability 9.0 alone; NVIDIA B200 has 10.0"):
-        selection.select_fp8(q, q, None, FULL)
-
-
-# Configurations.
 
 
 def test_what_the_rule_chooses_can_be_built() -> None:

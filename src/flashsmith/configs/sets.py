@@ -71,8 +71,8 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
     prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
     as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90: progression,
     tuning space and both of the sm90 family; backward: what the rules of all families of the
-    backward choose; decode: likewise of decode; fp8: likewise of a forward of 8 bits. None or empty: what the environment variable
-    KERNELS says, and "all" where it is unset.
+    backward choose; decode: likewise of decode; fp8: likewise of a forward of 8 bits. None or
+    empty: what the environment variable KERNELS says, and "all" where it is unset.
 
     Raises:
         ValueError: there is no such set; the message lists the keys.

@@ -45,8 +45,8 @@ def forward(
             n_heads is a multiple of n_heads_kv: neighbouring heads of q share one of k and v. The
             rows of v may have another length than those of q and k; o has v's. With fp8_scores v is
             of the configuration's dtype; with fp8_values it has q's.
-        o: Where to write the result, of the configuration's dtype, in memory of its own; None: a new contiguous
-            tensor.
+        o: Where to write the result, of the configuration's dtype, in memory of its own; None: a
+            new contiguous tensor.
         causal: Query i attends to keys 0 to i + seq_len_k - seq_len_q. A query that sees no key
             gets zeros, and -inf as log-sum-exp.
         softmax_scale: None: 1 / sqrt(d_head).

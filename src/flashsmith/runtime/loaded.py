@@ -131,8 +131,9 @@ class Kernel(LoadedKernel):
         """Makes a call, as ``__call__`` does, and returns a function that makes it again.
 
         It takes q, k, v, o, lse, the scales one by one, the workspace, the softmax's scale, and the
-        extras one by one, or none if they are numbers that stay. It returns whether it did: it does nothing for tensors that do not look like these,
-        and where other work may have the workspace, on another stream or in a CUDA graph.
+        extras one by one, or none if they are numbers that stay. It returns whether it did: it does
+        nothing for tensors that do not look like these, and where other work may have the
+        workspace, on another stream or in a CUDA graph.
         """
         tensors = q, k, v, o, lse, *scales, workspace
         return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]

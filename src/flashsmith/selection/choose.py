@@ -237,7 +237,9 @@ def select_fp8(
             f"{gpu} has {version}"
         )
     fp8_values = v.dtype == q.dtype
-    name, of = ("out", torch.bfloat16 if out is None else out.dtype) if fp8_values else ("v", v.dtype)
+    name, of = (
+        ("out", torch.bfloat16 if out is None else out.dtype) if fp8_values else ("v", v.dtype)
+    )
     if of not in _DTYPES:
         beside = "" if name == "out" else f", or {q.dtype} as q has"
         raise TypeError(

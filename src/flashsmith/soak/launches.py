@@ -184,12 +184,12 @@ class _Fp8Forward(_Forward):
         if truth is not None:
             weights_in = FP8 if "v" in config.fp8_tensors else config.dtype.to_torch_dtype()
             truth = truth_of(
-                *exact.values(), prepared.semantics, prepared.packing,
+                exact["q"], exact["k"], exact["v"], prepared.semantics, prepared.packing,
                 weights_in=weights_in, fp8_scores=True,
             )  # fmt: skip
-        placed = replace(prepared.placed, **{name: t.clone() for name, t in inputs.items()})
-        given = inputs["q"], inputs["k"], inputs["v"]
-        super().__init__(instance, replace(prepared, placed=placed, inputs=given, truth=truth))
+        q, k, v = (inputs[name] for name in "qkv")
+        placed = replace(prepared.placed, q=q.clone(), k=k.clone(), v=v.clone())
+        super().__init__(instance, replace(prepared, placed=placed, inputs=(q, k, v), truth=truth))
 
 
 class _Decode(Launch):

@@ -42,8 +42,8 @@ inline constexpr std::array<float, 256> kE4m3 = [] {
   for (int byte = 0; byte < kSign; byte++) {
     const int exponent = byte >> kMantissaBits, mantissa = byte & 7;
     const int units = exponent == 0 ? mantissa : (mantissa + 8) << (exponent - 1);
-    const float value = byte == kNaN ? std::numeric_limits<float>::quiet_NaN()
-                                     : static_cast<float>(units) / kUnits;
+    const float value =
+        byte == kNaN ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(units) / kUnits;
     values[static_cast<size_t>(byte)] = value;
     values[static_cast<size_t>(byte | kSign)] = -value;
   }

@@ -138,11 +138,9 @@ ptx::TensorMap encode(const Description &tensor) {
   const cuuint32_t element_strides[kMostRank] = {1, 1, 1, 1, 1};
   ptx::TensorMap map;
   const CUresult result =
-      encode_tiled(&map,
-                   data_type(tensor.type),
-                   static_cast<cuuint32_t>(tensor.rank), tensor.base, tensor.sizes.data(),
-                   tensor.strides.data() + 1, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   swizzle_of(tensor.box),
+      encode_tiled(&map, data_type(tensor.type), static_cast<cuuint32_t>(tensor.rank), tensor.base,
+                   tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(tensor.box),
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled refused a tensor of (batch, sequence, "
@@ -181,8 +179,7 @@ void check_map_strides(const Argument &argument, const TensorView &t) {
   for (int i = kBatch; i <= kHead; i++) {
     if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= most)) {
       TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
-                                << t.stride(i)
-                                << " elements; the sm90 family takes "
+                                << t.stride(i) << " elements; the sm90 family takes "
                                 << 16 / element_bytes(t) << " to 2^"
                                 << (element_bytes(t) == 1 ? 40 : 39)
                                 << " (an expanded dimension has 0): call .contiguous()";

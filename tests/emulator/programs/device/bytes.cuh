@@ -121,9 +121,9 @@ inline uint32_t nearest(double value) {
 
 // Numbers, what lies just beside them, and in the middle between two; beyond the largest, NaN.
 inline void check_pack_e4m3(Results &results) {
-  std::vector<float> numbers = {449.f,     463.9f, 464.f,  465.f, 1e30f, INFINITY, -INFINITY,
-                                -1e-30f,   NAN,    -500.f, 0.f,   -0.f,  0x1p-10f, 0x1.8p-10f,
-                                0x1p-149f, 240.f};
+  std::vector<float> numbers = {449.f,     463.9f,     464.f,     465.f,  1e30f, INFINITY,
+                                -INFINITY, -1e-30f,    NAN,       -500.f, 0.f,   -0.f,
+                                0x1p-10f,  0x1.8p-10f, 0x1p-149f, 240.f};
   Random random(11);
   for (uint32_t byte = 0; byte < 0x7e; ++byte) {
     const auto at = static_cast<float>(value_of(byte));

@@ -212,10 +212,10 @@ void check(Results &results, Swizzle swizzle_a, Swizzle swizzle_b, bool accumula
   }
   results.check(
       wrong < 0,
-      "%s, n %d, majors %d %d, swizzles %d %d, a in registers %d: c[%d][%d] is %a, not %a",
-      kName, kN, static_cast<int>(kMajorA), static_cast<int>(kMajorB),
-      static_cast<int>(swizzle_a), static_cast<int>(swizzle_b), kInRegisters, wrong / kN,
-      wrong % kN, static_cast<double>(c[static_cast<size_t>(wrong < 0 ? 0 : wrong)]),
+      "%s, n %d, majors %d %d, swizzles %d %d, a in registers %d: c[%d][%d] is %a, not %a", kName,
+      kN, static_cast<int>(kMajorA), static_cast<int>(kMajorB), static_cast<int>(swizzle_a),
+      static_cast<int>(swizzle_b), kInRegisters, wrong / kN, wrong % kN,
+      static_cast<double>(c[static_cast<size_t>(wrong < 0 ? 0 : wrong)]),
       static_cast<double>(expected_there));
 }
 

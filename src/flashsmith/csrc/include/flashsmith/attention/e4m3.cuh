@@ -2,24 +2,9 @@
 // subnormal numbers are numbers, and NaN, of which there are two and no infinity, stays NaN.
 #pragma once
 
-#include "flashsmith/params.h"
 #include "flashsmith/ptx/bytes.cuh"
-#include "flashsmith/ptx/memory.cuh"
 
 namespace flashsmith {
-
-constexpr int kE4m3MostLog2 = 8;  // powers of two up to 2^this are numbers, the largest is 448
-
-// Of a head of K and V, and of an entry of the batch.
-FLASHSMITH_DEVICE float load_scale(const Fp8Scale &of, int batch, int head) {
-  if (of.scale == nullptr) return 1.f;
-  return ptx::thread_load_global(of.scale + batch * of.batch_stride + head * of.head_stride);
-}
-
-// Which of them a head of Q shares.
-FLASHSMITH_DEVICE int head_of_keys(const ProblemArgs &problem, int head) {
-  return head / (problem.n_heads / problem.n_heads_kv);
-}
 
 // How e4m3's exponent and mantissa lie in a wider format, with its sign on top.
 template <typename value_t>
@@ -61,20 +46,6 @@ FLASHSMITH_DEVICE void unpack_e4m3(uint32_t (&words)[2], uint32_t bytes) {
   } else {
     words[0] = unpack_e4m3_by_bits<value_t, 0, kInTurn ? 2 : 1>(bytes);
     words[1] = unpack_e4m3_by_bits<value_t, kInTurn ? 1 : 2, 3>(bytes);
-  }
-}
-
-// Two rows' elements become words of four numbers of 8 bits, as operands of the next product: words
-// 4 k to 4 k + 3 are columns 32 k to 32 k + 31. A lane packs what it has, so that of every 16
-// columns those at places 4 p to 4 p + 3 are 2 p, 2 p + 1, 2 p + 8 and 2 p + 9.
-template <int kElements>
-FLASHSMITH_DEVICE void pack_operand_e4m3(uint32_t (&operand)[kElements / 16][4],
-                                         const float (&fragment)[kElements]) {
-#pragma unroll
-  for (int i = 0; i < kElements / 4; i++) {
-    const int first = i / 2 * 8 + i % 2 * 2;  // of 16 columns, of one half
-    operand[i / 4][i % 4] = ptx::pack_e4m3(fragment[first], fragment[first + 1],
-                                           fragment[first + 4], fragment[first + 5]);
   }
 }
 

@@ -36,6 +36,8 @@ struct RowTotal {
   }
 };
 
+constexpr int kE4m3MostLog2 = 8;  // powers of two up to 2^this are numbers, the largest is 448
+
 // How the softmax saves work.
 struct SoftmaxPolicy {
   // The scale is part of the exponential, one fused multiply-add an element, and row sums stay

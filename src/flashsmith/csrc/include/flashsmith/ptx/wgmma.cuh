@@ -16,48 +16,48 @@
 #ifndef FLASHSMITH_EMULATOR
 #include "flashsmith/ptx/wgmma_shapes.cuh"
 
-#define FLASHSMITH_WGMMA(TYPE, N, K, REGISTERS, A, B, ACCUMULATE, TRANSPOSED)                  \
-  "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #ACCUMULATE                           \
-  ", 0;\n"                                                                                     \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPE "." TYPE " {" REGISTERS "}, " A   \
+#define FLASHSMITH_WGMMA(TYPE, N, K, REGISTERS, A, B, ACCUMULATE, TRANSPOSED)                \
+  "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #ACCUMULATE                         \
+  ", 0;\n"                                                                                   \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPE "." TYPE " {" REGISTERS "}, " A \
   ", %" #B ", accumulate, 1, 1" TRANSPOSED ";\n}\n"
-#define FLASHSMITH_WGMMA_SHARED(TYPE, N, A, B, S, TA, TB)                                           \
-  asm volatile(FLASHSMITH_WGMMA(TYPE, N, 16, FLASHSMITH_R##A, "%" #A, B, S, ", %" #TA ", %" #TB)    \
-               : FLASHSMITH_C##A                                                                    \
-               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kMajorA == Major::mn),      \
+#define FLASHSMITH_WGMMA_SHARED(TYPE, N, A, B, S, TA, TB)                                        \
+  asm volatile(FLASHSMITH_WGMMA(TYPE, N, 16, FLASHSMITH_R##A, "%" #A, B, S, ", %" #TA ", %" #TB) \
+               : FLASHSMITH_C##A                                                                 \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kMajorA == Major::mn),   \
                  "n"(kMajorB == Major::mn))
-#define FLASHSMITH_WGMMA_REGISTERS(TYPE, N, A0, A1, A2, A3, B, S, TB)                            \
-  asm volatile(FLASHSMITH_WGMMA(TYPE, N, 16, FLASHSMITH_R##A0,                                   \
-                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, ", %" #TB)     \
-               : FLASHSMITH_C##A0                                                                \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                             \
+#define FLASHSMITH_WGMMA_REGISTERS(TYPE, N, A0, A1, A2, A3, B, S, TB)                        \
+  asm volatile(FLASHSMITH_WGMMA(TYPE, N, 16, FLASHSMITH_R##A0,                               \
+                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, ", %" #TB) \
+               : FLASHSMITH_C##A0                                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
                  "r"(static_cast<int>(accumulate)), "n"(kMajorB == Major::mn))
 // Operands of 8 bits have one layout.
 #define FLASHSMITH_WGMMA_SHARED_E4M3(N, A, B, S)                                  \
   asm volatile(FLASHSMITH_WGMMA("e4m3", N, 32, FLASHSMITH_R##A, "%" #A, B, S, "") \
                : FLASHSMITH_C##A                                                  \
                : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)))
-#define FLASHSMITH_WGMMA_REGISTERS_E4M3(N, A0, A1, A2, A3, B, S)                           \
-  asm volatile(FLASHSMITH_WGMMA("e4m3", N, 32, FLASHSMITH_R##A0,                           \
-                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, "")      \
-               : FLASHSMITH_C##A0                                                          \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                       \
+#define FLASHSMITH_WGMMA_REGISTERS_E4M3(N, A0, A1, A2, A3, B, S)                      \
+  asm volatile(FLASHSMITH_WGMMA("e4m3", N, 32, FLASHSMITH_R##A0,                      \
+                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, "") \
+               : FLASHSMITH_C##A0                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                  \
                  "r"(static_cast<int>(accumulate)))
-#define FLASHSMITH_SHARED_CASE(N, A, B, S, TA, TB, ...)    \
-  if constexpr (kN == N && is_e4m3<value_t>) {             \
-    FLASHSMITH_WGMMA_SHARED_E4M3(N, A, B, S);              \
-  } else if constexpr (kN == N && is_half<value_t>) {      \
-    FLASHSMITH_WGMMA_SHARED("f16", N, A, B, S, TA, TB);    \
-  } else if constexpr (kN == N) {                          \
-    FLASHSMITH_WGMMA_SHARED("bf16", N, A, B, S, TA, TB);   \
+#define FLASHSMITH_SHARED_CASE(N, A, B, S, TA, TB, ...)  \
+  if constexpr (kN == N && is_e4m3<value_t>) {           \
+    FLASHSMITH_WGMMA_SHARED_E4M3(N, A, B, S);            \
+  } else if constexpr (kN == N && is_half<value_t>) {    \
+    FLASHSMITH_WGMMA_SHARED("f16", N, A, B, S, TA, TB);  \
+  } else if constexpr (kN == N) {                        \
+    FLASHSMITH_WGMMA_SHARED("bf16", N, A, B, S, TA, TB); \
   }
-#define FLASHSMITH_REGISTERS_CASE(N, A0, A1, A2, A3, B, S, TB)        \
-  if constexpr (kN == N && is_e4m3<value_t>) {                        \
-    FLASHSMITH_WGMMA_REGISTERS_E4M3(N, A0, A1, A2, A3, B, S);         \
-  } else if constexpr (kN == N && is_half<value_t>) {                 \
-    FLASHSMITH_WGMMA_REGISTERS("f16", N, A0, A1, A2, A3, B, S, TB);   \
-  } else if constexpr (kN == N) {                                     \
-    FLASHSMITH_WGMMA_REGISTERS("bf16", N, A0, A1, A2, A3, B, S, TB);  \
+#define FLASHSMITH_REGISTERS_CASE(N, A0, A1, A2, A3, B, S, TB)       \
+  if constexpr (kN == N && is_e4m3<value_t>) {                       \
+    FLASHSMITH_WGMMA_REGISTERS_E4M3(N, A0, A1, A2, A3, B, S);        \
+  } else if constexpr (kN == N && is_half<value_t>) {                \
+    FLASHSMITH_WGMMA_REGISTERS("f16", N, A0, A1, A2, A3, B, S, TB);  \
+  } else if constexpr (kN == N) {                                    \
+    FLASHSMITH_WGMMA_REGISTERS("bf16", N, A0, A1, A2, A3, B, S, TB); \
   }
 #endif
 
@@ -68,7 +68,7 @@ constexpr bool is_wgmma_n = kN >= 16 && kN <= 256 && kN % 16 == 0;
 
 #ifdef FLASHSMITH_EMULATOR
 template <typename value_t>
-constexpr emulator::MmaType kMmaType = is_e4m3<value_t>  ? emulator::MmaType::e4m3
+constexpr emulator::MmaType kMmaType = is_e4m3<value_t>   ? emulator::MmaType::e4m3
                                        : is_half<value_t> ? emulator::MmaType::f16
                                                           : emulator::MmaType::bf16;
 #endif

@@ -39,8 +39,8 @@ struct Sm90ForwardKernelConfig {
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
 // The maps have four dimensions: d_head, sequence, head, batch; or five: see rows.cuh. Their boxes
-// are as wide as BoxedRows says, swizzled over that width, and kQueryBoxRows (Q), `map_KV_rows(cfg)`
-// (K, V) or kOutputBoxRows (O) rows high.
+// are as wide as BoxedRows says, swizzled over that width, and kQueryBoxRows (Q),
+// `map_KV_rows(cfg)` (K, V) or kOutputBoxRows (O) rows high.
 struct Sm90ForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   ProblemArgs problem;
@@ -134,7 +134,6 @@ constexpr int shared_memory_bytes(const Sm90ForwardKernelConfig &cfg) {
 }
 
 constexpr int map_KV_rows(const Sm90ForwardKernelConfig &cfg) { return cfg.B_c / cfg.cluster_size; }
-
 
 // Blocks of rows of Q: whole clusters of them, so that the last may lie beyond the sequence.
 constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q) {

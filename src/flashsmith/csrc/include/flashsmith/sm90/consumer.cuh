@@ -323,8 +323,8 @@ class Consumer {
   // Of the tile's heads: part of the softmax's scale, unless scores are changed before.
   FLASHSMITH_DEVICE void open_scales() {
     const int head = head_of_keys(args_.problem, head_.head);
-    const float scale = load_scale(args_.Q_scale, head_.batch, head) *
-                        load_scale(args_.K_scale, head_.batch, head);
+    const float scale =
+        load_scale(args_.Q_scale, head_.batch, head) * load_scale(args_.K_scale, head_.batch, head);
     if constexpr (Traits::Score::kChanges) {
       score_scale_ = scale;
     } else {

@@ -32,7 +32,8 @@ template <typename Traits>
 FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
                                    const WarpRows &rows, const float (&factor)[2],
                                    ptx::shared_address staging, int first, int end) {
-  constexpr int kPairsPerBox = Traits::O_rows.columns / 16, kChunksPerRow = Traits::O_rows.row_bytes / 16;
+  constexpr int kPairsPerBox = Traits::O_rows.columns / 16,
+                kChunksPerRow = Traits::O_rows.row_bytes / 16;
   const int lane = ptx::recomputed(ptx::thread_index() % kWarpSize);
   const int row = lane % 16, permutation = row * Traits::O_rows.row_bytes / 128 % kChunksPerRow;
   const typename Traits::Sequence sequence(args.problem, rows.batch);
@@ -66,7 +67,8 @@ FLASHSMITH_DEVICE void store_by_copy(const Sm90ForwardKernelArgs &args,
   constexpr int kRound = Traits::n_staged_boxes;
 #pragma unroll
   for (int first = 0; first < Traits::O_rows.n_boxes; first += kRound) {
-    const int end = first + kRound < Traits::O_rows.n_boxes ? first + kRound : Traits::O_rows.n_boxes;
+    const int end =
+        first + kRound < Traits::O_rows.n_boxes ? first + kRound : Traits::O_rows.n_boxes;
     store_boxes<Traits>(args, O, rows, factor, staging, first, end);
   }
 }

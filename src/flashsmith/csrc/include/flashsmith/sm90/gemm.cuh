@@ -55,9 +55,9 @@ class QOperand {
     for (int step = 0; step < kSteps; step++) {
       if (!is_in_registers(step)) continue;
       const int chunk = step % (kRowBytes / kWgmmaKBytes) * 2 + lane / 16;
-      ptx::ldmatrix_x4<false>(fragments_[fragment(step)],
-                              rows + box_of_step<Traits::Q_tile>(step) + row * kRowBytes +
-                                  (chunk ^ permutation) * 16);
+      ptx::ldmatrix_x4<false>(
+          fragments_[fragment(step)],
+          rows + box_of_step<Traits::Q_tile>(step) + row * kRowBytes + (chunk ^ permutation) * 16);
     }
   }
 

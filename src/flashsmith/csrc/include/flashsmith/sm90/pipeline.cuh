@@ -59,7 +59,7 @@ struct Barriers {
       const bool is_transposed = Traits::fp8_values && i >= kFirstV && !is_arriving;
       ptx::mbarrier_init(pair(i).full, is_transposed ? kTransposingWarps : 1);
       const int n_warps = i < Traits::n_warpgroups ? kWarpgroupSize / kWarpSize
-                          : is_arriving            ? kTransposingWarps
+                          : is_arriving ? kTransposingWarps
                                         : Traits::n_consumer_warps * Traits::cluster_size;
       ptx::mbarrier_init(pair(i).empty, n_warps);
     }

@@ -99,9 +99,9 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
     if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
     for (int block = end - 1; block >= begin; block--, stage.advance()) {
       const int row = block * Traits::B_c;
-      load_block<Traits, Traits::K_tile>(
-          shared + Traits::K_offset + stage.buffer * Traits::K_bytes,
-          Barriers<Traits>::K(stage.buffer), stage.parity, args.K_map, row, K);
+      load_block<Traits, Traits::K_tile>(shared + Traits::K_offset + stage.buffer * Traits::K_bytes,
+                                         Barriers<Traits>::K(stage.buffer), stage.parity,
+                                         args.K_map, row, K);
       if (!kQFirst && block == end - 1) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
       load_block<Traits, Traits::V_tile>(
           shared + kVOffset + stage.buffer * Traits::V_bytes,

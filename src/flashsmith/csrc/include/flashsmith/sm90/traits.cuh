@@ -3,7 +3,6 @@
 #pragma once
 
 #include "flashsmith/attention/dropout.cuh"
-#include "flashsmith/attention/e4m3.cuh"
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/attention/score.cuh"
 #include "flashsmith/attention/sequence.cuh"
@@ -94,12 +93,14 @@ struct KernelTraits {
   static_assert(!CFG.stale_maximum || !fp8_values,
                 "a stale maximum leaves P below 1, where e4m3 has no room for small weights");
 
-  static constexpr SoftmaxPolicy softmax = {
-      .fold_scale = true,
-      .lazy_rescale_log2 = CFG.lazy_rescale_log2,
-      .stale_maximum = CFG.stale_maximum,
-      .fma_exponentials = CFG.fma_exponentials,
-      .most_log2 = fp8_values ? kE4m3MostLog2 : CFG.stale_maximum ? 0 : CFG.lazy_rescale_log2};
+  static constexpr SoftmaxPolicy softmax = {.fold_scale = true,
+                                            .lazy_rescale_log2 = CFG.lazy_rescale_log2,
+                                            .stale_maximum = CFG.stale_maximum,
+                                            .fma_exponentials = CFG.fma_exponentials,
+                                            .most_log2 = fp8_values ? kE4m3MostLog2
+                                                         : CFG.stale_maximum
+                                                             ? 0
+                                                             : CFG.lazy_rescale_log2};
 
   static constexpr int n_threads = threads_per_block(CFG);
   static constexpr RegisterSplit registers = register_split(n_warpgroups, fp8_values);
