@@ -77,9 +77,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     n_warpgroups: consumer warpgroups.
     n_stages: blocks of K, and of V, that are in shared memory at a time: how far the producer may
         be ahead.
-    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T (see fp8_scores) take Q from registers, loaded
-        once a tile, the others from shared memory. That is less shared-memory traffic for 4
-        registers a thread each; with all of them Q's buffer is free a tile ahead.
+    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T (fp8_scores has half of them)
+        take Q from registers, loaded once a tile, the others from shared memory. That is less
+        shared-memory traffic for 4 registers a thread each; with all of them Q's buffer is free a
+        tile ahead.
     overlap_softmax: Q K^T of the next block runs while the softmax of this one does; S and P have
         registers of their own.
     ping_pong: the consumer warpgroups take turns with the tensor cores.
