@@ -44,7 +44,7 @@ MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 SUPPORTED_D_HEADS = D_HEADS
 # Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
-_TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and share with it
+TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and share with it
 # Registers that O, S and P may take of a consumer's thread beside what depends on a score's place,
 # by the number of consumer warpgroups; a bias needs more.
 _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
@@ -225,6 +225,21 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return FP8_BYTES if self.fp8_values else ELEMENT_BYTES
 
     @property
+    def QK_steps(self) -> int:
+        """Of a product Q K^T: what one wgmma sums over."""
+        return self.d_head * self.score_bytes // WGMMA_K_BYTES
+
+    @property
+    def PV_steps(self) -> int:
+        return self.B_c * self.value_bytes // WGMMA_K_BYTES
+
+    @property
+    def swizzle_bytes(self) -> int:
+        """Of rows of Q and K: the widest that a row is a multiple of."""
+        row = self.d_head * self.score_bytes
+        return next(width for width in (128, 64, 32) if row % width == 0)
+
+    @property
     def key_multiple(self) -> int:
         """Of what B_c is a multiple: the keys that a wgmma sums over."""
         return WGMMA_K_BYTES // self.value_bytes
@@ -298,11 +313,10 @@ def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
             f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "
             f"{WGMMA_M} rows of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
         )
-    steps = config.d_head * config.score_bytes // WGMMA_K_BYTES
-    if config.Q_steps_in_registers > steps:
+    if config.Q_steps_in_registers > config.QK_steps:
         yield (
             f"Q_steps_in_registers is {config.Q_steps_in_registers}; with d_head {config.d_head} "
-            f"Q K^T has {steps}."
+            f"Q K^T has {config.QK_steps}."
         )
     multiple = config.key_multiple
     if config.B_c % multiple != 0 or config.B_c > MAX_WGMMA_N:
@@ -386,7 +400,7 @@ def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     needed = sum(registers.values())
     available = CONSUMER_REGISTERS[config.n_warpgroups]
     if config.fp8_values and config.n_warpgroups > 1:
-        available -= _TO_TRANSPOSE
+        available -= TO_TRANSPOSE
     if needed > available:
         listed = " + ".join(f"{n} ({what})" for what, n in registers.items() if n)
         yield (

@@ -23,16 +23,23 @@ struct RegisterSplit {
   int producer, consumer;
 };
 
-// `transposes`: the producer's warpgroup does more than copy.
-constexpr RegisterSplit register_split(int n_warpgroups, bool transposes) {
+constexpr RegisterSplit register_split(int n_warpgroups) {
   switch (n_warpgroups) {
     case 2:
-      return transposes ? RegisterSplit{40, 232} : RegisterSplit{24, 240};
+      return {24, 240};
     case 3:
-      return transposes ? RegisterSplit{56, 152} : RegisterSplit{32, 160};
+      return {32, 160};
     default:
-      return transposes ? RegisterSplit{64, 104} : RegisterSplit{32, 112};
+      return {32, 112};
   }
+}
+
+// What each consumer's thread gives where the producer's warpgroup does more than copy.
+constexpr int kToTranspose = 8;
+
+constexpr RegisterSplit transposing_split(int n_warpgroups) {
+  const RegisterSplit copying = register_split(n_warpgroups);
+  return {copying.producer + n_warpgroups * kToTranspose, copying.consumer - kToTranspose};
 }
 
 template <Sm90ForwardKernelConfig CFG, Variant VARIANT = Variant{}>
@@ -103,7 +110,8 @@ struct KernelTraits {
                                                              : CFG.lazy_rescale_log2};
 
   static constexpr int n_threads = threads_per_block(CFG);
-  static constexpr RegisterSplit registers = register_split(n_warpgroups, fp8_values);
+  static constexpr RegisterSplit registers =
+      fp8_values ? transposing_split(n_warpgroups) : register_split(n_warpgroups);
   static constexpr int n_consumer_warps = n_warpgroups * 4;
   static constexpr int QK_steps = d_head * static_cast<int>(sizeof(score_t)) / kWgmmaKBytes;
   static constexpr int PV_steps = B_c * static_cast<int>(sizeof(weight_t)) / kWgmmaKBytes;
