@@ -145,7 +145,10 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
         return fma_per_visit(config) / 1e6
 
     def bank_maps(self, config: Sm90ForwardKernelConfig) -> Sequence[BankMap]:
-        return [bank_map(config.swizzle_bytes, swizzled=swizzled) for swizzled in (False, True)]
+        """Of rows of Q and K, whose boxes are as wide as the widest swizzle that fits."""
+        row = config.d_head * config.score_bytes
+        row_bytes = next(width for width in (128, 64, 32) if row % width == 0)
+        return [bank_map(row_bytes, swizzled=swizzled) for swizzled in (False, True)]
 
     def quantities(
         self, visit: Mapping[str, float], tile: Mapping[str, float], unit: str, scale: float

@@ -12,6 +12,7 @@ from typing import ClassVar
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
+from flashsmith.configs.sm90.fp8 import fp8_problems
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -173,7 +174,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             *_tile_problems(self),
             *_schedule_problems(self),
             *_softmax_problems(self),
-            *_fp8_problems(self),
+            *fp8_problems(self),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
         ]
@@ -232,12 +233,6 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     @property
     def PV_steps(self) -> int:
         return self.B_c * self.value_bytes // WGMMA_K_BYTES
-
-    @property
-    def swizzle_bytes(self) -> int:
-        """Of rows of Q and K: the widest that a row is a multiple of."""
-        row = self.d_head * self.score_bytes
-        return next(width for width in (128, 64, 32) if row % width == 0)
 
     @property
     def key_multiple(self) -> int:
@@ -367,17 +362,6 @@ def _softmax_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
         )
     if config.fma_exponentials > 16:
         yield f"fma_exponentials is {config.fma_exponentials} of 16; at most all of them can be."
-
-
-def _fp8_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
-    if config.fp8_values and not config.fp8_scores:
-        yield "fp8_values needs fp8_scores: with V, Q and K have 8 bits, too."
-    if config.two_level and not config.fp8_values:
-        yield "two_level needs fp8_values: sums of 16-bit products lose nothing."
-    if config.fp8_values and config.cluster_size > 1:
-        yield f"cluster_size is {config.cluster_size}; with fp8_values each block transposes its V."
-    if config.fp8_values and config.stale_maximum:
-        yield "stale_maximum leaves P below 1, where e4m3 has no room for small weights."
 
 
 def _registers(config: Sm90ForwardKernelConfig) -> dict[str, int]:
