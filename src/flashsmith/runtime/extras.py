@@ -72,12 +72,15 @@ class Extras(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """What numbers of float8_e4m3fn are multiplied with: (1,), (n_heads_kv,) or (batch,
-    n_heads_kv), float32; None: 1."""
+    """What numbers of float8_e4m3fn are multiplied with; None: 1.
 
-    q: Any = None
-    k: Any = None
-    v: Any = None
+    q_scale, k_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32.
+    v_scale: Likewise, float32.
+    """
+
+    q_scale: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
 
 
 FULL_EXTRAS = Extras()

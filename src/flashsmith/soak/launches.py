@@ -178,7 +178,7 @@ class _Fp8Forward(_Forward):
             if scale is not None and scale.ndim > 1:
                 scale = scale.expand(batch, heads_kv).contiguous()
             inputs[name], exact[name] = small.reshape(t.shape).to(FP8), product.reshape(t.shape)
-            scales[name] = scale
+            scales[f"{name}_scale"] = scale
         self._scales = Scales(**scales)
         truth = prepared.truth
         if truth is not None:
