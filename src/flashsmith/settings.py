@@ -29,7 +29,8 @@ class FamilySets(NamedTuple):
 
 SM80_SETS = FamilySets("prog", "tune", "all")
 SM90_SETS = FamilySets("sm90-prog", "sm90-tune", "sm90")
-BACKWARD_SET, DECODE_SET = "backward", "decode"  # of every family, what its rule chooses
+# Of every family, what its rule chooses; "fp8": for a forward of 8 bits.
+BACKWARD_SET, DECODE_SET, FP8_SET = "backward", "decode", "fp8"
 DEFAULT_SET = SM80_SETS.both
 ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each of them
 # The keys that get_kernel_configs() takes; every other place that lists them reads this.
@@ -38,6 +39,7 @@ KERNEL_SETS = (
     *SM90_SETS,
     BACKWARD_SET,
     DECODE_SET,
+    FP8_SET,
 )
 
 

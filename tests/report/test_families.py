@@ -14,6 +14,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.sm90.forward import TO_TRANSPOSE
 from flashsmith.report import Report
 from flashsmith.report.families import FAMILIES, family_of
 from flashsmith.report.model import Step
@@ -104,6 +105,7 @@ def test_producer_registers_are_those_of_the_kernel() -> None:
     default = re.search(r"default:\s+return \{(\d+), \d+\};", text)
     assert default
     assert cases | {4: int(default[1])} == PRODUCER_REGISTERS
+    assert f"kToTranspose = {TO_TRANSPOSE};" in text
 
 
 def test_with_one_consumer_warpgroup_every_thread_keeps_its_registers() -> None:

@@ -23,7 +23,7 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
-from flashsmith.runtime.extras import FULL_EXTRAS, Extras
+from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Extras, Scales
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
@@ -98,14 +98,15 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     load_library(library())
     kernel = find_kernel(INSTANCES[3], TARGET)
     assert kernel("q", "k", "v", "o", 0.25) == 0.5
-    assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w") == 0.5
+    scales = Scales(k_scale="s")
+    assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w", scales=scales) == 0.5
     sinks = Extras(sinks="s", window_right=5)
     assert kernel("q", "k", "v", "o", 0.25, extras=sinks) == 0.5
     causal = (*[None] * 10, 0.0, -1, 0, False, -1, 0, 1, 0.0)
     assert module.calls == [
-        (3, False, "q", "k", "v", "o", None, None, 0.25, *causal),
-        (3, True, "q", "k", "v", "o", "l", "w", 0.25, *causal),
-        (3, False, "q", "k", "v", "o", None, None, 0.25, *sinks),
+        (3, False, "q", "k", "v", "o", None, *NO_SCALES, None, 0.25, *causal),
+        (3, True, "q", "k", "v", "o", "l", None, "s", None, "w", 0.25, *causal),
+        (3, False, "q", "k", "v", "o", None, *NO_SCALES, None, 0.25, *sinks),
     ]
 
 
@@ -148,10 +149,13 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
     parameters = inspect.signature(Kernel.__call__).parameters
     for argument in declared:  # of the list, each has its line
         argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))
-    given = [*(n for n in parameters if n in NAMES[:-1]), *TENSORS, NAMES[-1]]
+    own = [*(n for n in parameters if n in NAMES[:-1]), *Scales._fields]
+    given = [*own, *TENSORS, NAMES[-1]]
     assert [*dict.fromkeys(a["name"] for a in declared)] == given
-    assert {a["name"] for a in declared if a["optional"] == "yes"} == {"lse", "workspace", *TENSORS}
-    told = f"{inspect.getdoc(Kernel.__call__)}\n{inspect.getdoc(Extras)}"
+    assert {a["name"] for a in declared if a["optional"] == "yes"} == {
+        "lse", "workspace", *Scales._fields, *TENSORS,
+    }  # fmt: skip
+    told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, Extras))
     for argument in declared:
         (entry,) = re.findall(rf"^ *(?:\w+, )?{argument['name']}(?:, \w+)?: (.*)", told, re.M)
         if argument["shape"] != "()":  # of sizes that only its own check knows
@@ -167,16 +171,16 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
     names = [str(name) for name in real.kernels()]
     mma, wgmma = (real.operations(names.index(BUILT[i].name))["plan"] for i in (0, 4))
-    plan = Plan.of(mma(q, k, k, q, None, None, 1.0, *FULL_EXTRAS))
+    plan = Plan.of(mma(q, k, k, q, None, *NO_SCALES, None, 1.0, *FULL_EXTRAS))
     assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
     tensors = (t.bfloat16() for t in (q, k, k, q))
-    plan = Plan.of(wgmma(*tensors, None, None, 1.0, *FULL_EXTRAS))
+    plan = Plan.of(wgmma(*tensors, None, *NO_SCALES, None, 1.0, *FULL_EXTRAS))
     assert plan.launches[0].grid == (3 * 4 * 2, 1, 1)
     assert plan.launches[0].threads == BUILT[4].config.threads_per_block
     assert plan.launches[0].shared_memory_bytes == BUILT[4].config.shared_memory_bytes
     with pytest.raises(ValueError, match="q has 4 heads and k has 3"):
         k = torch.zeros(2, 70, 3, 64).half()
-        mma(q, k, k, q, None, None, 1.0)
+        mma(q, k, k, q, None, *NO_SCALES, None, 1.0)
 
 
 @pytest.mark.parametrize("handle", [-1, len(BUILT)])
@@ -190,23 +194,23 @@ def test_a_handle_of_no_kernel_is_refused(real: Any, handle: int) -> None:
     [
         (1, None, "k is a None; expected a tensor"),
         (4, 3, "lse is a int; expected a tensor"),
-        (6, "half", "softmax_scale is a .*; expected a number"),
-        (9, 2.0, "sinks is a float; expected a tensor"),
-        (17, None, "softcap is a None; expected a number"),
-        (19, 1.5, "window_right is a float; expected a number"),
+        (9, "half", "softmax_scale is a .*; expected a number"),
+        (12, 2.0, "sinks is a float; expected a tensor"),
+        (20, None, "softcap is a None; expected a number"),
+        (22, 1.5, "window_right is a float; expected a number"),
     ],
 )
 def test_an_argument_of_another_type_is_named(
     real: Any, index: int, given: Any, words: str
 ) -> None:
     q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
-    arguments = [q, q, q, torch.empty_like(q), None, None, 1.0, *FULL_EXTRAS]
+    arguments = [q, q, q, torch.empty_like(q), None, *NO_SCALES, None, 1.0, *FULL_EXTRAS]
     arguments[index] = given
     with pytest.raises(TypeError, match=words):
         real.operations(0)["plan"](*arguments)
 
 
-@pytest.mark.parametrize("count", [6, 8, 24, 26])
+@pytest.mark.parametrize("count", [9, 11, 27, 29])
 def test_another_number_of_arguments_is_refused(real: Any, count: int) -> None:
-    with pytest.raises(TypeError, match=f"takes 7 or 25 arguments, but got {count}"):
+    with pytest.raises(TypeError, match=f"takes 10 or 28 arguments, but got {count}"):
         real.operations(0)["plan"](*[1] * count)

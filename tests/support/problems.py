@@ -8,12 +8,18 @@ from collections.abc import Callable
 import torch
 
 from flashsmith.configs import DType, ForwardKernelConfig, KernelId
-from flashsmith.reference import compare, reference_attention, reference_lse
+from flashsmith.reference import (
+    attention_with_rounded_weights,
+    compare,
+    reference_attention,
+    reference_lse,
+)
 from flashsmith.runtime import Kernel
 from flashsmith.runtime.workspace import workspace_for
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Emulated = Callable[[KernelId], Kernel]
+FP8 = torch.float8_e4m3fn
 TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 
 
@@ -25,10 +31,20 @@ def random_qkv(
     seq_len_k: int | None = None,
     heads_kv: int | None = None,
 ) -> Tensors:
-    """Normal q, k, v of shape (batch, seq_len, heads, d_head), of cfg's dtype."""
+    """Normal q, k, v of shape (batch, seq_len, heads, d_head), of the dtypes that cfg says."""
     q_shape = (batch, seq_len, heads, cfg.d_head)
     k_shape = (batch, seq_len_k or seq_len, heads_kv or heads, cfg.d_head)
-    q, k, v = (torch.randn(s).to(TORCH_DTYPES[cfg.dtype]) for s in (q_shape, k_shape, k_shape))
+    shapes = {"q": q_shape, "k": k_shape, "v": k_shape}
+    q, k, v = (
+        torch.randn(shape).to(FP8 if name in cfg.fp8_tensors else TORCH_DTYPES[cfg.dtype])
+        for name, shape in shapes.items()
+    )
+    return q, k, v
+
+
+def in_16_bits(qkv: Tensors, dtype: torch.dtype) -> Tensors:
+    """Those of 8 bits, exactly."""
+    q, k, v = (t.to(dtype) if t.dtype == FP8 else t for t in qkv)
     return q, k, v
 
 
@@ -36,8 +52,9 @@ def run(
     kernel: Kernel, qkv: Tensors, scale: float | None = None, o: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The kernel's result, into ``o`` or memory that was NaN."""
-    o = torch.full_like(qkv[0], torch.nan) if o is None else o
     config = kernel.instance.config
+    if o is None:
+        o = torch.full(qkv[0].shape, torch.nan, dtype=TORCH_DTYPES[config.dtype])
     workspace = workspace_for(kernel.plan(*qkv, o), o.device)
     kernel(*qkv, o, config.d_head**-0.5 if scale is None else scale, workspace=workspace)
     assert workspace is None or not workspace.any(), "the launch left its workspace dirty"
@@ -47,9 +64,13 @@ def run(
 def assert_correct(
     o: torch.Tensor, qkv: Tensors, instance: KernelId, scale: float | None = None
 ) -> None:
-    causal = instance.variant.causal
-    exact = reference_attention(*qkv, causal=causal, softmax_scale=scale)
-    low = reference_attention(*qkv, causal=causal, softmax_scale=scale, compute=o.dtype)
+    semantics = {"causal": instance.variant.causal, "softmax_scale": scale}
+    qkv = in_16_bits(qkv, o.dtype)
+    exact = reference_attention(*qkv, **semantics)
+    if "v" in instance.config.fp8_tensors:
+        low = attention_with_rounded_weights(*qkv, weights_in=FP8, **semantics)
+    else:
+        low = reference_attention(*qkv, **semantics, compute=o.dtype)
     result = compare(o, exact, low)
     assert result.ok, f"{instance.name}: {result}"
 
@@ -58,16 +79,20 @@ def run_with_lse(kernel: Kernel, qkv: Tensors) -> tuple[torch.Tensor, torch.Tens
     """The kernel's result and log-sum-exp, into memory that was NaN."""
     q, config = qkv[0], kernel.instance.config
     batch, seq_len, heads, _ = q.shape
-    o, lse = torch.full_like(q, torch.nan), torch.full((batch, heads, seq_len), torch.nan)
+    o = torch.full(q.shape, torch.nan, dtype=TORCH_DTYPES[config.dtype])
+    lse = torch.full((batch, heads, seq_len), torch.nan)
     workspace = workspace_for(kernel.plan(*qkv, o, lse=lse), q.device)
     kernel(*qkv, o, config.d_head**-0.5, lse=lse, workspace=workspace)
     return o, lse
 
 
 def assert_lse(lse: torch.Tensor, qkv: Tensors, instance: KernelId) -> None:
-    """FP32 sums of exact exponentials; polynomials have a relative error of 7.5e-5."""
-    expected = reference_lse(*qkv[:2], causal=instance.variant.causal).float()
+    """FP32 sums of exact exponentials; polynomials have a relative error of 7.5e-5, and scores of 8
+    bits are rough sums."""
+    q, k, _ = in_16_bits(qkv, TORCH_DTYPES[instance.config.dtype])
+    expected = reference_lse(q, k, causal=instance.variant.causal).float()
     error = 8e-5 if getattr(instance.config, "fma_exponentials", 0) else 3e-6
+    error = 1e-3 if instance.config.fp8_tensors else error
     torch.testing.assert_close(lse, expected, atol=error, rtol=1e-6)
 
 

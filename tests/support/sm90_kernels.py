@@ -34,7 +34,28 @@ VARIED = [
         "+heads_2+cluster_2+lazy_8+stale+tma_store",
     )
 ]
-CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED]))
+# Q and K of 8 bits, and V: with rows of one swizzle and of several, and all ways to do a step.
+FP8 = [
+    parse_kernel_name_into_config(name)
+    for name in (
+        "(BF16, 64, 64, 64, 1): wgmma+stages_1+fp8_scores",
+        "(FP16, 96, 64, 32, 1): wgmma+stages_2+q_regs_3+overlap+persistent+queue+tiles+lazy_4+stale"
+        "+tma_store+fp8_scores",
+        "(BF16, 256, 128, 32, 2): wgmma+stages_2+q_regs_3+overlap+ping_pong+persistent+tiles"
+        "+heads_2+cluster_2+lazy_8+stale+tma_store+fp8_scores",
+        "(BF16, 64, 64, 32, 1): wgmma+stages_1+fp8_scores+fp8_values",
+        "(FP16, 96, 128, 64, 2): wgmma+stages_2+q_regs_3+overlap+persistent+tiles+lazy_4"
+        "+fp8_scores+fp8_values+two_level",
+        "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+ping_pong+persistent+queue+tiles+lazy_4"
+        "+tma_store+fp8_scores+fp8_values+two_level",
+        "(FP16, 128, 64, 96, 1): wgmma+stages_3+persistent+queue+lazy_1+fma_exp_4+tma_store"
+        "+fp8_scores+fp8_values+two_level",
+        "(BF16, 192, 128, 96, 2): wgmma+stages_2+overlap+ping_pong+lazy_8+fp8_scores+fp8_values",
+        "(FP16, 256, 64, 64, 1): wgmma+stages_2+q_regs_8+overlap+persistent+queue+tiles+lazy_2"
+        "+tma_store+fp8_scores+fp8_values",
+    )
+]
+CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED, *FP8]))
 SOME = [PROGRESSION[0], LAST, *(VARIED[i] for i in (1, 4, 5, 7, 9))]
 SYNCHRONISED = [
     PROGRESSION[0],
@@ -42,4 +63,5 @@ SYNCHRONISED = [
     LAST,
     RULE[0],
     *(VARIED[i] for i in (0, 1, 6, 7, 8, 9)),
+    *(FP8[i] for i in (3, 5, 6)),
 ]

@@ -109,6 +109,11 @@ class KernelConfig(ABC):
         return 8
 
     @property
+    def fp8_tensors(self) -> frozenset[str]:
+        """Which of q, k and v have 8 bits, e4m3."""
+        return frozenset()
+
+    @property
     def has_polynomials(self) -> bool:
         """Whether some exponentials are polynomials, which are less exact and have no NaN."""
         return False
@@ -279,6 +284,10 @@ class DecodeKernelConfig(KernelConfig):
     @property
     def row_multiple(self) -> int:
         return 16 if self.fp8_cache else super().row_multiple
+
+    @property
+    def fp8_tensors(self) -> frozenset[str]:
+        return frozenset("kv" if self.fp8_cache else "")
 
     def has_room_for(self, problem: Problem) -> bool:
         rows = problem.d_head, problem.d_v

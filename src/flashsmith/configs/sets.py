@@ -25,6 +25,7 @@ from flashsmith.configs.sm90.forward_space import (
     get_sm90_autotuning_kernel_configs,
     get_sm90_kernel_progression_configs,
 )
+from flashsmith.configs.sm90.fp8_space import get_fp8_kernel_configs
 
 C = TypeVar("C", bound=ForwardKernelConfig)
 
@@ -59,6 +60,7 @@ _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
 } | {
     settings.BACKWARD_SET: get_backward_kernel_configs,
     settings.DECODE_SET: get_decode_kernel_configs,
+    settings.FP8_SET: get_fp8_kernel_configs,
 }
 
 
@@ -69,8 +71,8 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
     prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
     as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90: progression,
     tuning space and both of the sm90 family; backward: what the rules of all families of the
-    backward choose; decode: likewise of decode. None or empty: what the environment variable
-    KERNELS says, and "all" where it is unset.
+    backward choose; decode: likewise of decode; fp8: likewise of a forward of 8 bits. None or
+    empty: what the environment variable KERNELS says, and "all" where it is unset.
 
     Raises:
         ValueError: there is no such set; the message lists the keys.

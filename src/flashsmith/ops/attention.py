@@ -9,7 +9,7 @@ import torch
 from flashsmith.configs import AttentionKernelConfig
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.trace import MaskMod, ScoreMod
-from flashsmith.ops.checks import is_traced, needs_gradient
+from flashsmith.ops.checks import FP8, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
@@ -42,6 +42,9 @@ def attention(
     block_mask: BlockMask | Any | None = None,
     dropout_p: float = 0.0,
     rng_state: torch.Tensor | None = None,
+    q_scale: torch.Tensor | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     config: AttentionKernelConfig | None = None,
     return_lse: bool = False,
@@ -65,11 +68,14 @@ def attention(
     Args:
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16, d_head a multiple of 8 up to
             256. The last dimension is contiguous, the other strides are multiples of 8 elements.
-            With cu_seqlens_q: (total_q, n_heads, d_head), the sequences one after the other.
+            With cu_seqlens_q: (total_q, n_heads, d_head), the sequences one after the other. Or
+            float8_e4m3fn, on compute capability 9.0 alone: d_head and strides are multiples of 16
+            then; not differentiable, and without bias, dropout_p, score_mod and mask_mod.
         k: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device; n_heads is a multiple of
             n_heads_kv: neighbouring heads of q share one of k and v. With cu_seqlens_k: (total_k,
             n_heads_kv, d_head).
-        v: As k, with rows of d_v elements, which are o's: a multiple of 8 up to 256.
+        v: As k, with rows of d_v elements, which are o's: a multiple of 8 up to 256. Beside a q of
+            float8_e4m3fn: of that dtype, too, or of 16 bits.
         causal: Queries see no keys ahead of their diagonal.
         softmax_scale: None: 1 / sqrt(d_head).
         window_size: (left, right): queries see keys from diagonal - left to diagonal + right; -1 is
@@ -97,6 +103,8 @@ def attention(
         rng_state: (2,), int64, on q's device: a seed and an offset, which say which weights are
             dropped (``flashsmith.dropout_mask``); None: drawn from torch's generator of the device.
             They are read on the device.
+        q_scale, k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive:
+            what q, k and v of float8_e4m3fn are multiplied with, read on the device; None: 1.
         out: Where to write the result; None: a new contiguous tensor.
         config: The kernel to use; None: see ``select_config``.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials, its
@@ -106,11 +114,12 @@ def attention(
             ``torch.use_deterministic_algorithms``. Results always have.
 
     Returns:
-        (batch, seq_len_q, n_heads, d_v), or (total_q, n_heads, d_v), of q's dtype; with
-        ``return_lse`` also the log-sum-exp.
+        (batch, seq_len_q, n_heads, d_v), or (total_q, n_heads, d_v), of v's dtype, where that has
+        8 bits of ``out``'s or bfloat16; with ``return_lse`` also the log-sum-exp.
 
     Raises:
-        NotImplementedError: alibi_slopes or a tensor that a function captures requires a gradient.
+        NotImplementedError: alibi_slopes, a tensor that a function captures or, beside a q of 8
+            bits, any tensor requires a gradient.
         TypeError, ValueError: An argument that no kernel takes; names it, what came and what is
             supported.
         TracingError: score_mod or mask_mod does what no kernel can; names the line.
@@ -126,6 +135,7 @@ def attention(
         and not top_left
         and score_mod is mask_mod is block_mask is None
         and dropout_p == 0
+        and q_scale is k_scale is v_scale is None
     ):
         semantics = {
             "window_size": window_size,
@@ -145,6 +155,8 @@ def attention(
             semantics |= {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
         if dropout_p != 0:
             semantics |= dropout_keywords(q, dropout_p, rng_state)
+        if not q_scale is k_scale is v_scale is None:
+            semantics |= {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
     try:
         requires_gradient = (
             q.requires_grad
@@ -154,6 +166,8 @@ def attention(
         )
     except AttributeError:  # no tensors: that is said below
         requires_gradient = False
+    if requires_gradient and q.dtype == FP8 and torch.is_grad_enabled():
+        refuse_gradients(q=q, k=k, v=v, **(semantics or {}))
     if is_traced(q) and (semantics is None or "score_mod" not in semantics):
         attend: Any = call_operator  # which takes no functions
     elif requires_gradient and torch.is_grad_enabled():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.ops.checks import check_rank, check_tensors
-from flashsmith.ops.semantics import may_look_at
+from flashsmith.ops.semantics import check_fp8_scales, may_look_at
 from flashsmith.runtime import DecodeKernel
 
 
@@ -63,9 +63,7 @@ class Cache(NamedTuple):
         for name, t in given.items():
             if t is not None:
                 _check_numbers(name, t, q, 2 if name == "block_table" else 1)
-        for name, t in {"k_scale": self.k_scale, "v_scale": self.v_scale}.items():
-            if t is not None:
-                _check_scale(name, t)
+        check_fp8_scales(k_scale=self.k_scale, v_scale=self.v_scale)
         if new is not None:
             new.check(q)
             if self.seqlens is None:
@@ -78,11 +76,6 @@ class Cache(NamedTuple):
     def _look(self, q: torch.Tensor, n_new: int, window_left: int) -> None:
         """Raises ValueError for numbers that kernels cut off, or take for none."""
         room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
-        for name, t in {"k_scale": self.k_scale, "v_scale": self.v_scale}.items():
-            if t is None or is_of_tokens(t):  # of which many belong to no key
-                continue
-            if not (t.isfinite() & (t > 0)).all():
-                raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
         lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
         lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
         _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
@@ -161,11 +154,6 @@ class New(NamedTuple):
         return q if turned is None else turned
 
 
-def is_of_tokens(scale: torch.Tensor) -> bool:
-    """Whether each row of the cache has one."""
-    return scale.ndim == 3
-
-
 def check_pages(
     name: str, pages: torch.Tensor, block_table: torch.Tensor, spans: Sequence[tuple[int, int]]
 ) -> None:
@@ -198,12 +186,6 @@ def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> 
             f"{name} has shape {tuple(t.shape)}; expected ({', '.join(expected)}), and q has batch "
             f"size {q.shape[0]}"
         )
-
-
-def _check_scale(name: str, t: torch.Tensor) -> None:
-    check_tensors(**{name: t})
-    if t.dtype != torch.float32:
-        raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.float32")
 
 
 def lengths_in_a_tensor(lengths: Any, q: torch.Tensor) -> torch.Tensor | None:

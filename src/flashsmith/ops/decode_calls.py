@@ -12,10 +12,10 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
 from flashsmith.configs.workload import d_head_of_rows
-from flashsmith.ops.cache import Cache, New, is_of_tokens
+from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
-from flashsmith.ops.semantics import checked_cap, checked_window
+from flashsmith.ops.semantics import checked_cap, checked_window, is_of_tokens
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for, workspace_for

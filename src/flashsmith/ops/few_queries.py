@@ -13,7 +13,7 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.ops.first_use import find_first
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
-from flashsmith.runtime.extras import FULL_EXTRAS
+from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for
 from flashsmith.selection.choose import why_chosen
@@ -26,7 +26,7 @@ _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "
 
 @dataclass(frozen=True, eq=False)
 class FewQueries:
-    """Does what ``Kernel`` does, by its methods, arguments and errors."""
+    """Does what ``Kernel`` does, by its methods, arguments and errors; there are no scales."""
 
     kernel: DecodeKernel
 
@@ -49,6 +49,7 @@ class FewQueries:
         *,
         lse: torch.Tensor | None = None,
         workspace: torch.Tensor | None = None,
+        scales: Scales = NO_SCALES,
         extras: Extras | None = None,
     ) -> float:
         tensors, told = DecodeTensors(q, k, v, o, lse), self.kernel.extras_or(extras)
@@ -70,6 +71,7 @@ class FewQueries:
         workspace: torch.Tensor | None,
         softmax_scale: float,
         extras: Extras,
+        scales: Scales = NO_SCALES,
     ) -> Callable[..., bool]:
         plan = self.plan(q, k, v, o, lse=lse, extras=extras)
         tensors, counters = DecodeTensors(q, k, v, o, lse), counters_for(plan, q.device)
@@ -80,10 +82,10 @@ class FewQueries:
         except (TypeError, ValueError) as error:
             _raise_by_names_of_attention(error)
 
-        def repeat(q: Any, k: Any, v: Any, o: Any, lse: Any, workspace: Any, *rest: Any) -> bool:
-            counters = counters_for(plan, q.device)
+        def repeat(q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
+            counters, told = counters_for(plan, q.device), rest[len(NO_SCALES) :]
             try:
-                return again(q, k, v, o, lse, *_OF_A_CACHE, counters, workspace, *rest)
+                return again(q, k, v, o, lse, *_OF_A_CACHE, counters, *told)
             except (TypeError, ValueError) as error:
                 _raise_by_names_of_attention(error)
 

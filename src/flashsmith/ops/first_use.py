@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from flashsmith import settings
-from flashsmith.configs import DecodeKernelConfig, DType, KernelConfig, KernelId
+from flashsmith.configs import DType, KernelConfig, KernelId, Variant
 from flashsmith.jit import Progress, Target
 from flashsmith.ops.checks import FP8
 from flashsmith.runtime.device import target_of
@@ -42,13 +42,13 @@ def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
 def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     q, expected = tensors["q"], cfg.dtype.to_torch_dtype()
     supported = [dtype.to_torch_dtype() for dtype in DType]
-    of_cache = ("k", "v") if isinstance(cfg, DecodeKernelConfig) and cfg.fp8_cache else ()
+    of_fp8 = cfg.fp8_tensors
     for name, tensor in tensors.items():
-        if name in of_cache:
+        if name in of_fp8:
             if tensor.dtype != FP8:
                 raise TypeError(
-                    f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for keys "
-                    f"and values of {_name(FP8)}"
+                    f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for one of "
+                    f"{_name(FP8)}"
                 )
             continue
         if tensor.dtype not in supported:
@@ -65,6 +65,15 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
             f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for "
             f"{_name(expected)}; pass a configuration of the tensors' dtype"
         )
+
+
+def refuse_of_fp8(variant: Variant) -> None:
+    """Raises for what is not computed of q and k of 8 bits."""
+    names = {"bias": variant.bias, "dropout_p": variant.dropout}
+    names["score_mod, mask_mod or block_mask"] = variant.score != 0
+    for name, given in names.items():
+        if given:
+            raise ValueError(f"{name} was passed with a q of {_name(FP8)}; only 16 bits take it")
 
 
 def refuse_transforms(**tensors: torch.Tensor) -> None:

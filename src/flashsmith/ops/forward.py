@@ -39,14 +39,15 @@ def forward(
     library holds is built first.
 
     Args:
-        cfg: The kernel's configuration; of the tensors' dtype and of their d_head, or more.
-        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16. The last dimension is
-            contiguous, the other strides are multiples of 8 elements.
+        cfg: The kernel's configuration; of the tensors' dtypes and of their d_head, or more.
+        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; float8_e4m3fn with fp8_scores.
+            The last dimension is contiguous, the other strides are multiples of 16 bytes.
         k, v: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device, laid out like it.
             n_heads is a multiple of n_heads_kv: neighbouring heads of q share one of k and v. The
-            rows of v may have another length than those of q and k; o has v's.
-        o: Where to write the result, of q's dtype, in memory of its own; None: a new contiguous
-            tensor.
+            rows of v may have another length than those of q and k; o has v's. With fp8_scores v is
+            of the configuration's dtype; with fp8_values it has q's.
+        o: Where to write the result, of the configuration's dtype, in memory of its own; None: a
+            new contiguous tensor.
         causal: Query i attends to keys 0 to i + seq_len_k - seq_len_q. A query that sees no key
             gets zeros, and -inf as log-sum-exp.
         softmax_scale: None: 1 / sqrt(d_head).

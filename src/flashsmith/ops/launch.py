@@ -18,15 +18,26 @@ from flashsmith.configs import (
     Workload,
 )
 from flashsmith.configs.workload import check_row_sizes
-from flashsmith.ops.checks import check_rank, check_scale, check_tensors
+from flashsmith.ops.checks import FP8, check_rank, check_scale, check_tensors
 from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
-from flashsmith.ops.first_use import check_before_building, find_first, refuse_transforms
+from flashsmith.ops.first_use import (
+    check_before_building,
+    find_first,
+    refuse_of_fp8,
+    refuse_transforms,
+)
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import is_kept, workspace_for
-from flashsmith.selection.choose import dtype_of, forget_with_tables, select_for, why_chosen
+from flashsmith.selection.choose import (
+    dtype_of,
+    forget_with_tables,
+    select_for,
+    select_fp8,
+    why_chosen,
+)
 from flashsmith.selection.standby import at_hand
 
 
@@ -88,6 +99,8 @@ def launch(
     does, and makes it again. Others take the way of ``_launch_anew``. Only if something fails,
     thorough checks say what, in the house's words.
     """
+    if getattr(q, "dtype", None) == FP8:  # which does not say what the others have
+        spec = spec._replace(key=(spec.key, *(getattr(t, "dtype", None) for t in (v, o))))
     kind = (id(config), spec.key, with_lse)
     last = _last.get(kind)
     try:
@@ -105,7 +118,7 @@ def launch(
             if needs_workspace:
                 workspace = workspace_for(call.plan, q.device)
             factor = call.scale if scale is None else check_scale(scale)
-            if again(q, k, v, result, lse, workspace, factor, *spec.told_again):
+            if again(q, k, v, result, lse, *spec.scales, workspace, factor, *spec.told_again):
                 return result, lse, 0.0
         key = (kind, q.shape, v.shape, q.dtype, q.device)
         known = _calls.get(key) or _first_call(key, config, spec, **_named(q, k, v, o))
@@ -142,10 +155,11 @@ def _launch_anew(
     workspace = workspace_for(call.plan, q.device)
     if timed:
         milliseconds = call.kernel(
-            q, k, v, o, scale, timed, lse=lse, workspace=workspace, extras=spec.extras
-        )
+            q, k, v, o, scale, timed,
+            lse=lse, workspace=workspace, scales=spec.scales, extras=spec.extras,
+        )  # fmt: skip
         return o, lse, milliseconds
-    again = call.kernel.repeatable(q, k, v, o, lse, workspace, scale, spec.extras)
+    again = call.kernel.repeatable(q, k, v, o, lse, workspace, scale, spec.extras, spec.scales)
     if not some_unused:
         needs_workspace = workspace is not None and not is_kept(call.plan, q.device)
         workspace = None if needs_workspace else workspace
@@ -165,11 +179,14 @@ def _first_call(
         check_rank(name, tensor, None)
     d_head, d_v = q.shape[-1], v.shape[-1]
     check_row_sizes(d_head, d_v)
+    if q.dtype == FP8:
+        refuse_of_fp8(spec.extras.variant)
+        config = config or select_fp8(q, v, tensors.get("o"), spec.extras.variant)
     chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
     check_before_building(chosen, **tensors)
     kernel: Kernel | FewQueries | None = None
     plan = Plan((), 0, 0)
-    o_like, lse_like = _like(q, d_v), _like_lse(q)
+    o_like, lse_like = _like(q, d_v, chosen.dtype.to_torch_dtype()), _like_lse(q)
     if v.shape[1] > 0:
         variant = _variant(chosen, spec)
         if {d_head, d_v} != {chosen.d_head}:
@@ -217,8 +234,8 @@ def _named(
     return {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
 
 
-def _like(q: torch.Tensor, d_v: int) -> torch.Tensor:
-    return q.new_empty(1).expand(*q.shape[:-1], d_v)
+def _like(q: torch.Tensor, d_v: int, dtype: torch.dtype) -> torch.Tensor:
+    return q.new_empty(1, dtype=dtype).expand(*q.shape[:-1], d_v)
 
 
 def _like_lse(q: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
 from flashsmith.ops.backward import Wanted, run_backward
-from flashsmith.ops.checks import needs_gradient, refuse_gradients, refuse_out
+from flashsmith.ops.checks import FP8, needs_gradient, refuse_gradients, refuse_out
 from flashsmith.ops.forward import run_attention
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
@@ -26,7 +26,8 @@ _ARGUMENTS = (
     "Tensor? rng_state=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, "
     "bool causal=False, bool top_left=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float? softmax_scale=None, float softcap=0.0, float dropout_p=0.0, "
-    "str? config=None, bool deterministic=False"
+    "str? config=None, bool deterministic=False, "
+    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
@@ -162,7 +163,8 @@ def _fake_forward(
     *_: Any,
     **__: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), fake_lse(q, return_lse)
+    dtype = torch.bfloat16 if v.dtype == FP8 else v.dtype
+    return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype), fake_lse(q, return_lse)
 
 
 def _fake_forward_out(

@@ -13,9 +13,15 @@ from flashsmith import settings
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.registry import remember
 from flashsmith.mods.trace import MaskMod, ScoreMod, trace
-from flashsmith.ops.checks import LARGEST, SMALLEST, check_block_mask, check_flags
+from flashsmith.ops.checks import (
+    LARGEST,
+    SMALLEST,
+    check_block_mask,
+    check_flags,
+    check_tensors,
+)
 from flashsmith.reference.dropout import check_dropout
-from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
+from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 
 _ALL = -1  # of a window's sides: every key
 
@@ -26,7 +32,7 @@ class Spec(NamedTuple):
     key: Tells calls of other kernels and plans apart.
     told_again: What a call has to be told that is made again: nothing where the key says it all.
     is_cache: Whether decode counts keys and diagonals as the call does: these from the ends, and of
-        lengths there are those of keys alone.
+        lengths there are those of keys alone; of 16 bits.
     """
 
     key: Hashable
@@ -35,6 +41,7 @@ class Spec(NamedTuple):
     batch: int | None = None  # sequences, if they have lengths of their own
     max_seqlen_k: int | None = None
     is_cache: bool = True
+    scales: Scales = NO_SCALES
 
 
 FULL_SPEC, CAUSAL_SPEC = Spec(False, FULL_EXTRAS), Spec(True, CAUSAL_EXTRAS)
@@ -62,11 +69,14 @@ class Semantics:
     block_mask: BlockMask | None = None
     dropout_p: float = 0.0
     rng_state: torch.Tensor | None = None
+    q_scale: torch.Tensor | None = None
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Those that were given, by name."""
-        names = ("alibi_slopes", "sinks", "bias", "rng_state", *_LENGTHS)
+        names = ("alibi_slopes", "sinks", "bias", "rng_state", *_LENGTHS, *_SCALES)
         return {name: t for name in names if (t := getattr(self, name)) is not None}
 
     def spec(self, q: torch.Tensor, k: torch.Tensor) -> Spec:
@@ -96,14 +106,16 @@ class Semantics:
             **_dropout(self),
             **_traced(self, q, k),
         )
+        scales = Scales(*(getattr(self, name) for name in _SCALES))
+        check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
         places_or_rows = self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_q
         whole = most_q == q.shape[1] and all(each is None for each in places_or_rows)
-        is_cache = whole and not self.top_left
+        is_cache = whole and not self.top_left and all(t is None for t in scales)
         key = extras.variant, is_cache
         if not extras.is_ragged:
-            return Spec(key, extras, extras, is_cache=is_cache)
+            return Spec(key, extras, extras, is_cache=is_cache, scales=scales)
         extras = extras._replace(max_seqlen_q=most_q)
-        return Spec((*key, batch, most_q, most_k), extras, extras, batch, most_k, is_cache)
+        return Spec((*key, batch, most_q, most_k), extras, extras, batch, most_k, is_cache, scales)
 
     def _batch(self, q: torch.Tensor) -> int:
         places = self.cu_seqlens_q if self.cu_seqlens_q is not None else self.cu_seqlens_k
@@ -152,6 +164,7 @@ def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any
     return {"mod_tensors": list(mods.buffers) or None, "score": score, **ranges}
 
 
+_SCALES = ("q_scale", "k_scale", "v_scale")
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 
 
@@ -243,6 +256,26 @@ def may_look_at(t: torch.Tensor) -> bool:
     if t.device.type == "cpu":
         return True
     return bool(settings.CHECK_LENGTHS.get()) and not torch.cuda.is_current_stream_capturing()
+
+
+def check_fp8_scales(**scales: torch.Tensor | None) -> None:
+    """Raises TypeError, ValueError for what numbers of 8 bits cannot be multiplied with; they are
+    looked at where that costs nothing, or if it is asked for."""
+    for name, t in scales.items():
+        if t is None:
+            continue
+        check_tensors(**{name: t})
+        if t.dtype != torch.float32:
+            raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.float32")
+        if is_of_tokens(t) or not may_look_at(t):
+            continue  # of tokens many belong to no key
+        if not (t.isfinite() & (t > 0)).all():
+            raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
+
+
+def is_of_tokens(scale: torch.Tensor) -> bool:
+    """Whether each row of a cache has one."""
+    return scale.ndim == 3
 
 
 def _is_vector(t: torch.Tensor) -> bool:

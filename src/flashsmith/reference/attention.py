@@ -56,18 +56,28 @@ def reference_lse(
 
 
 def attention_with_rounded_weights(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **semantics: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    weights_in: torch.dtype | None = None,
+    **semantics: Any,
 ) -> torch.Tensor:
-    """What a kernel cannot do without losing: weights in q's dtype, all else in float32.
+    """What a kernel cannot do without losing: weights rounded, all else in float32.
 
     Beside ``reference_attention`` in q's dtype, which rounds the scores too, it allows little where
     scores are large.
 
     Args, returns: as ``reference_attention``; in float32.
+        weights_in: The weights' dtype; None: q's. Those of float8_e4m3fn are such that a row's
+            largest is 2^8, an exact number.
     """
-    meaning = Semantics(**semantics)
+    meaning, dtype = Semantics(**semantics), weights_in or q.dtype
     p = weights(scores(q, k, meaning, torch.float32), meaning)
-    p = meaning.dropped(p.to(q.dtype).float())
+    unit = torch.ones((), device=q.device)
+    if dtype == torch.float8_e4m3fn and p.shape[-1]:
+        unit = p.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 2**8
+    p = meaning.dropped((p / unit).to(dtype).float() * unit)
     return (p @ shared_heads(v, q).float()).transpose(1, 2)
 
 

@@ -37,7 +37,12 @@ def log_sum_exp(s: torch.Tensor, semantics: Semantics) -> torch.Tensor:
 
 
 def score_error(
-    q: torch.Tensor, k: torch.Tensor, *, tanh_error: float = 0.0, **semantics: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    tanh_error: float = 0.0,
+    fp8: bool = False,
+    **semantics: Any,
 ) -> torch.Tensor:
     """A bound of what the errors of a query's scores do to its log-sum-exp, in float32.
 
@@ -53,6 +58,7 @@ def score_error(
 
     Args:
         tanh_error: Relative, of the kernel's tanh: see ``TANH_APPROX_ERROR``.
+        fp8: The products are of e4m3: 32 at a time, cut off 2^-13 below the largest.
         semantics: The fields of ``Semantics``. A ``score_mod`` is taken to pass errors as they are.
 
     Returns:
@@ -61,7 +67,8 @@ def score_error(
     meaning = Semantics(**semantics)
     s = meaning.modified(_products(q, k, meaning, torch.float64))
     magnitudes = _products(q.abs(), k.abs(), meaning, torch.float64).abs()
-    errors = (math.ceil(q.shape[-1] / 16) + 2) * 2.0**-22 * magnitudes
+    at_once, cut_off = (32, 2.0**-13) if fp8 else (16, 2.0**-22)
+    errors = (math.ceil(q.shape[-1] / at_once) + 2) * cut_off * magnitudes
     if meaning.softcap > 0:
         errors = _passed_by_cap(s, errors, meaning.softcap)
         s = _capped(s, meaning.softcap)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flashsmith.configs import Sm90ForwardKernelConfig, Variant
-from flashsmith.configs.sm90.forward import CONSUMER_REGISTERS, WGMMA_K, WGMMA_M
-from flashsmith.dtype import ELEMENT_BYTES
+from flashsmith.configs.sm90.forward import CONSUMER_REGISTERS, TO_TRANSPOSE, WGMMA_M
 from flashsmith.gpus import WARP_SIZE, WARPGROUP_SIZE
 from flashsmith.report.banks import BankMap, bank_map
 from flashsmith.report.family import (
@@ -26,8 +25,7 @@ from flashsmith.report.sm90_facts import explain
 # one of these no register moves. csrc/include/flashsmith/sm90/traits.cuh.
 PRODUCER_REGISTERS = {2: 24, 3: 32, 4: 32}
 _WARPS = WARPGROUP_SIZE // WARP_SIZE
-_QUEUE_BYTES, _BARRIER_BYTES = 16, 8
-_WIDEST_BOX = 64  # columns of a tensor map's box: 128 bytes, the widest swizzle
+_QUEUE_BYTES, _END_BYTES, _BARRIER_BYTES = 16, 32, 8
 
 
 class Sm90(Family[Sm90ForwardKernelConfig]):
@@ -41,22 +39,32 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
         return explain(config)
 
     def shared_memory(self, config: Sm90ForwardKernelConfig) -> list[Region]:
-        row = config.d_head * ELEMENT_BYTES
+        row, row_of_V = config.d_head * config.score_bytes, config.d_head * config.value_bytes
+        rows = config.n_stages * config.B_c
         stages = f"{config.n_stages} stages of {config.B_c} rows"
-        barriers = 2 * config.n_warpgroups + 4 * config.n_stages + 2
-        before_O = (config.B_r + 2 * config.n_stages * config.B_c) * row
-        staged = config.shared_memory_bytes - before_O - _QUEUE_BYTES - barriers * _BARRIER_BYTES
+        arriving = rows * row_of_V if config.fp8_values else 0
+        pairs_of_stage = 3 if config.fp8_values else 2
+        barriers = 2 * config.n_warpgroups + 2 * pairs_of_stage * config.n_stages + 2
+        ends = _END_BYTES if config.fp8_values else 0
+        before_O = config.B_r * row + rows * (row + row_of_V) + arriving
+        behind_O = _QUEUE_BYTES + ends + barriers * _BARRIER_BYTES
+        staged = config.shared_memory_bytes - before_O - behind_O
         regions = [
             Region("Q", config.B_r * row, "the tile's rows of Q, 64 of each warpgroup"),
-            Region("K", config.n_stages * config.B_c * row, stages),
-            Region("V", config.n_stages * config.B_c * row, stages),
+            Region("K", rows * row, stages),
+            Region("V", rows * row_of_V, f"{stages}, transposed" if arriving else stages),
+            Region("arriving V", arriving, f"{stages}, before they are transposed"),
+            Region("ends of V", ends, "whether no more of it arrives, a word a stage"),
             Region("O staging", staged, "columns of O on their way to a bulk copy"),
             Region("queue", _QUEUE_BYTES, "two entries: the tiles that the block works on next"),
             Region(
                 "barriers",
                 barriers * _BARRIER_BYTES,
                 f"{barriers} mbarriers: full and empty, for Q of each warpgroup and for each stage "
-                "of K and of V; two of the queue",
+                "of K and of V, and of V that arrives; two of the queue"
+                if arriving
+                else f"{barriers} mbarriers: full and empty, for Q of each warpgroup and for each "
+                "stage of K and of V; two of the queue",
             ),
         ]
         return [region for region in regions if region.bytes]
@@ -66,16 +74,18 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
         holds = {
             "O": config.d_head // 2,
             "S": config.B_c // 2,
-            "P": config.B_c // 4 if config.overlap_softmax else 0,
+            "P": config.B_c * config.value_bytes // 8 if config.overlap_softmax else 0,
+            "a block's O": config.d_head // 2 if config.two_level else 0,
             "Q": 4 * config.Q_steps_in_registers,
         }
         moved = n in PRODUCER_REGISTERS  # setmaxnreg
+        given = TO_TRANSPOSE if config.fp8_values else 0  # by each thread that computes
         return [
-            Role("loads", _WARPS, PRODUCER_REGISTERS[n] if moved else registers, {}),
+            Role("loads", _WARPS, PRODUCER_REGISTERS[n] + n * given if moved else registers, {}),
             Role(
                 "compute",
                 n * _WARPS,
-                CONSUMER_REGISTERS[n] if moved else registers,
+                CONSUMER_REGISTERS[n] - given if moved else registers,
                 {name: count for name, count in holds.items() if count},
             ),
         ]
@@ -135,8 +145,9 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
         return fma_per_visit(config) / 1e6
 
     def bank_maps(self, config: Sm90ForwardKernelConfig) -> Sequence[BankMap]:
-        columns = _WIDEST_BOX if config.d_head % _WIDEST_BOX == 0 else _WIDEST_BOX // 2
-        row_bytes = columns * ELEMENT_BYTES
+        """Of rows of Q and K, whose boxes are as wide as the widest swizzle that fits."""
+        row = config.d_head * config.score_bytes
+        row_bytes = next(width for width in (128, 64, 32) if row % width == 0)
         return [bank_map(row_bytes, swizzled=swizzled) for swizzled in (False, True)]
 
     def quantities(
@@ -158,7 +169,7 @@ class Sm90(Family[Sm90ForwardKernelConfig]):
 
 def wgmma_per_visit(config: Sm90ForwardKernelConfig) -> int:
     """Of a tile's warpgroups: the steps of Q K^T, and those of P V."""
-    return config.n_warpgroups * (config.d_head // WGMMA_K + config.B_c // WGMMA_K)
+    return config.n_warpgroups * (config.QK_steps + config.PV_steps)
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 
 from flashsmith.configs import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.forward import WGMMA_K, WGMMA_M
+from flashsmith.configs.sm90.forward import WGMMA_M
 from flashsmith.report.family import Fact, value_text
 
 
 def explain(config: Sm90ForwardKernelConfig) -> list[Fact]:
     """One fact for each field, in their order."""
     meanings = _tile(config) | _products(config) | _schedule(config) | _softmax(config)
+    meanings |= _fp8(config)
     return [
         Fact(each.name, value_text(getattr(config, each.name)), meanings[each.name])
         for each in fields(config)
@@ -20,12 +21,12 @@ def explain(config: Sm90ForwardKernelConfig) -> list[Fact]:
 
 def _tile(config: Sm90ForwardKernelConfig) -> dict[str, str]:
     return {
-        "dtype": f"Q, K, V and O are {config.dtype}; sums and softmax statistics are FP32.",
-        "d_head": f"A row is {config.d_head} elements; Q K^T takes {config.d_head // WGMMA_K} "
+        "dtype": f"{_in_16_bits(config)} are {config.dtype}; sums and softmax statistics are FP32.",
+        "d_head": f"A row is {config.d_head} elements; Q K^T takes {config.QK_steps} "
         f"wgmma of a warpgroup, and O {config.d_head // 2} registers of a thread.",
         "B_r": f"A tile is {config.B_r} rows of Q, {WGMMA_M} for each warpgroup that computes.",
         "B_c": f"A block of K and V is {config.B_c} rows: N of the wgmma of Q K^T, and "
-        f"{config.B_c // WGMMA_K} steps of P V. S takes {config.B_c // 2} registers of a thread.",
+        f"{config.PV_steps} steps of P V. S takes {config.B_c // 2} registers of a thread.",
         "n_warpgroups": f"{config.n_warpgroups} warpgroups compute, and one loads: "
         f"{config.threads_per_block} threads a block.",
         "n_stages": f"{config.n_stages} blocks of K and as many of V are in shared memory at a "
@@ -34,7 +35,7 @@ def _tile(config: Sm90ForwardKernelConfig) -> dict[str, str]:
 
 
 def _products(config: Sm90ForwardKernelConfig) -> dict[str, str]:
-    steps, held = config.d_head // WGMMA_K, config.Q_steps_in_registers
+    steps, held = config.QK_steps, config.Q_steps_in_registers
     if held == 0:
         Q = f"All {steps} steps of Q K^T read Q from shared memory, at every visit."
     else:
@@ -97,4 +98,26 @@ def _softmax(config: Sm90ForwardKernelConfig) -> dict[str, str]:
         "fma_exponentials": f"{polynomials} of 16 exponentials are polynomials on the FMA units."
         if polynomials
         else "All exponentials are computed by the special-function units.",
+    }
+
+
+def _in_16_bits(config: Sm90ForwardKernelConfig) -> str:
+    if config.fp8_values:
+        return "Elements of O"
+    return "V and O" if config.fp8_scores else "Q, K, V and O"
+
+
+def _fp8(config: Sm90ForwardKernelConfig) -> dict[str, str]:
+    return {
+        "fp8_scores": "Q and K have 8 bits: a wgmma sums over 32 numbers."
+        if config.fp8_scores
+        else "Q and K have 16 bits.",
+        "fp8_values": "V has 8 bits, which three warps beside the loading one transpose; P becomes "
+        "e4m3, its largest weight 2^8."
+        if config.fp8_values
+        else "V has 16 bits, and P, too.",
+        "two_level": "Each block's P V is a sum of its own, which O gets in FP32: "
+        f"{config.d_head // 2} more registers of a thread."
+        if config.two_level
+        else "O is summed up in the tensor cores' accumulators.",
     }

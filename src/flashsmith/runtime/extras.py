@@ -71,5 +71,18 @@ class Extras(NamedTuple):
         return any(each is not None for each in lengths)
 
 
+class Scales(NamedTuple):
+    """What numbers of float8_e4m3fn are multiplied with; None: 1.
+
+    q_scale, k_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32.
+    v_scale: Likewise, float32.
+    """
+
+    q_scale: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+
+
 FULL_EXTRAS = Extras()
+NO_SCALES = Scales()
 CAUSAL_EXTRAS = Extras(window_right=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flashsmith.configs import KernelId
-from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, Extras
+from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 from flashsmith.runtime.plan import Plan
 
 
@@ -71,7 +71,7 @@ class Kernel(LoadedKernel):
             ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
             DeviceError: The GPU could not be asked.
         """
-        return Plan.of(self.operations["plan"](q, k, v, o, lse, None, 1.0, *extras))
+        return Plan.of(self.operations["plan"](q, k, v, o, lse, *NO_SCALES, None, 1.0, *extras))
 
     def __call__(
         self,
@@ -84,13 +84,14 @@ class Kernel(LoadedKernel):
         *,
         lse: Any = None,
         workspace: Any = None,
+        scales: Scales = NO_SCALES,
         extras: Extras | None = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
 
         Args:
-            q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the
-                configuration's dtype and on the device of all others.
+            q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the dtype that
+                the configuration says and on the device of all others.
             k: (batch, seq_len_k, n_heads_kv, d_head).
             v: (batch, seq_len_k, n_heads_kv, d_v).
             o: (batch, seq_len_q, n_heads, d_v): overwritten.
@@ -100,6 +101,7 @@ class Kernel(LoadedKernel):
                 logarithm of the sum of the exponentials.
             workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
                 the same time may have the same.
+            scales: Of q, k and v that have 8 bits.
             extras: What the kernel's variant takes besides; None: nothing, or a causal mask.
 
         Returns:
@@ -110,7 +112,7 @@ class Kernel(LoadedKernel):
             DeviceError: The GPU is too old, or refused the launch.
             EmulatorFault: The kernel broke a rule on the emulator.
         """
-        tensors = q, k, v, o, lse, workspace
+        tensors = q, k, v, o, lse, *scales, workspace
         told = self.extras_or(extras)
         return float(self.operations["forward"](timed, *tensors, softmax_scale, *told))
 
@@ -124,14 +126,16 @@ class Kernel(LoadedKernel):
         workspace: Any,
         softmax_scale: float,
         extras: Extras,
+        scales: Scales = NO_SCALES,
     ) -> Callable[..., bool]:
         """Makes a call, as ``__call__`` does, and returns a function that makes it again.
 
-        It takes what this method takes, and the extras one by one, or none if they are numbers that
-        stay. It returns whether it did: it does nothing for tensors that do not look like these,
-        and where other work may have the workspace, on another stream or in a CUDA graph.
+        It takes q, k, v, o, lse, the scales one by one, the workspace, the softmax's scale, and the
+        extras one by one, or none if they are numbers that stay. It returns whether it did: it does
+        nothing for tensors that do not look like these, and where other work may have the
+        workspace, on another stream or in a CUDA graph.
         """
-        tensors = q, k, v, o, lse, workspace
+        tensors = q, k, v, o, lse, *scales, workspace
         return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]
 
 

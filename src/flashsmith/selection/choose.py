@@ -14,6 +14,7 @@ from flashsmith.configs import (
     FULL,
     AttentionKernelConfig,
     DType,
+    ForwardKernelConfig,
     KernelConfig,
     Variant,
     Workload,
@@ -21,8 +22,10 @@ from flashsmith.configs import (
 from flashsmith.configs.base import Capability
 from flashsmith.configs.families import serving
 from flashsmith.configs.few_queries import rather_decode
-from flashsmith.configs.workload import TuningKey
-from flashsmith.errors import TuningError
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.fp8_space import fp8_rule
+from flashsmith.configs.workload import TuningKey, d_head_of_rows
+from flashsmith.errors import DeviceError, TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import Problem
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
@@ -229,6 +232,41 @@ def select_for(
         variant = replace(variant, ragged=False)  # as its kernels have it
     remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
+
+
+def select_fp8(
+    q: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None, variant: Variant
+) -> ForwardKernelConfig:
+    """The configuration for q and k of float8_e4m3fn, by rule.
+
+    Of O's dtype, which is v's; with v of 8 bits ``out``'s, or bfloat16.
+
+    Raises:
+        DeviceError: The GPU is none of compute capability 9.0.
+        TypeError: v or out has another dtype.
+        ValueError: No kernel has room for the rows.
+    """
+    gpu, capability = gpu_of(q.device)
+    if capability is not None and not Sm90ForwardKernelConfig.runs_on(capability):
+        version = ".".join(map(str, capability))
+        raise DeviceError(
+            f"q has dtype {q.dtype}, for which there are kernels for compute capability 9.0 alone; "
+            f"{gpu} has {version}"
+        )
+    fp8_values = v.dtype == q.dtype
+    name, of = (
+        ("out", torch.bfloat16 if out is None else out.dtype) if fp8_values else ("v", v.dtype)
+    )
+    if of not in _DTYPES:
+        beside = "" if name == "out" else f", or {q.dtype} as q has"
+        raise TypeError(
+            f"{name} has dtype {of}; supported are torch.float16 and torch.bfloat16{beside}"
+        )
+    config = fp8_rule(_DTYPES[of], d_head_of_rows(q.shape[-1], v.shape[-1]), fp8_values)
+    config = config.with_room_for(variant)
+    reason = "the rule: one configuration of the sm90 family for each d_head and kind of v"
+    remember_reason(config, variant, q.device, reason)
+    return config
 
 
 def gpu_of(device: torch.device) -> tuple[str | None, Capability | None]:

@@ -169,7 +169,7 @@ def _has_the_bits(launch: Launch, first: dict[str, torch.Tensor]) -> torch.Tenso
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+    return tensor.view({4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()])
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

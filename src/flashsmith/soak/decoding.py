@@ -9,8 +9,8 @@ from random import Random
 
 import torch
 
-from flashsmith.ops.cache import is_of_tokens
 from flashsmith.ops.checks import FP8
+from flashsmith.ops.semantics import is_of_tokens
 from flashsmith.soak.prepared import PreparedCase
 
 _PAGE_SIZES = (None, None, 1, 7, 16, 64)  # None: entries
@@ -18,9 +18,9 @@ _SPLITS = (0, 0, 1, 3)
 _NOWHERE = -(1 << 30)
 _SPARE_PAGES = 2
 # The dimensions over which a scale is the same: of all, of each head, of each head of each request.
-_SCALES = (None, (0, 1, 2, 3), (0, 1, 3), (1, 3))
+SCALES = (None, (0, 1, 2, 3), (0, 1, 3), (1, 3))
 _OF_TOKENS = (3,)
-_SMALLEST_SCALE = 1e-30
+_SMALLEST_SCALE = 1e-15  # two of them are multiplied in float32
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,8 @@ def draw_cache(prepared: PreparedCase, fp8: bool = False, token_scales: bool = F
     page_size, splits = rng.choice(_PAGE_SIZES), rng.choice(_SPLITS)
     if not fp8:
         return _placed(rng, k, v, page_size, splits)
-    kinds = (*_SCALES, _OF_TOKENS, _OF_TOKENS) if token_scales else _SCALES
-    (k, k_scale, exact_k), (v, v_scale, exact_v) = (
-        _quantised(t, rng.choice(kinds)) for t in (k, v)
-    )
+    kinds = (*SCALES, _OF_TOKENS, _OF_TOKENS) if token_scales else SCALES
+    (k, k_scale, exact_k), (v, v_scale, exact_v) = (quantised(t, rng.choice(kinds)) for t in (k, v))
     cache = _placed(rng, k, v, page_size, splits)
     small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
     k_scale, v_scale = (_beside(scale, cache) for scale in (k_scale, v_scale))
@@ -64,11 +62,12 @@ def draw_cache(prepared: PreparedCase, fp8: bool = False, token_scales: bool = F
     )
 
 
-def _quantised(
+def quantised(
     t: torch.Tensor, dims: tuple[int, ...] | None
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Numbers of 8 bits, in float32, with what they are multiplied with, and the product.
 
+    t: (batch, rows, heads, d_head).
     dims: Over which a scale is the same; None: there is none.
     """
     largest, scale = torch.finfo(FP8).max, None
@@ -76,7 +75,7 @@ def _quantised(
     if dims is not None and t.numel():
         finite = t.float().nan_to_num(0, posinf=0, neginf=0).abs()
         spread = finite.amax(dims, keepdim=True).div(largest).clamp(min=_SMALLEST_SCALE)
-        scale = spread.squeeze(dims) if dims in (_SCALES[-1], _OF_TOKENS) else spread.flatten()
+        scale = spread.squeeze(dims) if dims in (SCALES[-1], _OF_TOKENS) else spread.flatten()
         scale, spread = scale.contiguous(), spread.double()
     small = (t.double() / spread).clamp(-largest, largest).float().to(FP8).float()
     return small, scale, small.double() * spread

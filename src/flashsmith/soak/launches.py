@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
 
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, ForwardKernelConfig, KernelConfig, KernelId
+from flashsmith.ops.checks import FP8
 from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Comparison
 from flashsmith.runtime import (
@@ -23,11 +26,12 @@ from flashsmith.runtime import (
     find_decode,
 )
 from flashsmith.runtime.device import target_of
+from flashsmith.runtime.extras import NO_SCALES, Scales
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for, workspace_for
 from flashsmith.soak.case import SoakCase
-from flashsmith.soak.decoding import draw_cache
+from flashsmith.soak.decoding import SCALES, draw_cache, quantised
 from flashsmith.soak.gradients import PreparedGradients, prepare_gradients
 from flashsmith.soak.layout import Results
 from flashsmith.soak.prepared import PreparedCase, Truth, prepare, truth_of
@@ -100,6 +104,8 @@ def make_launch(instance: KernelId, prepared: Prepared) -> Launch:
         return _Backward(instance, prepared)
     if instance.config.operation == "decode":
         return _Decode(instance, prepared)
+    if instance.config.fp8_tensors:
+        return _Fp8Forward(instance, prepared)
     return _Forward(instance, prepared)
 
 
@@ -117,6 +123,7 @@ def compare_result(
 
 class _Forward(Launch):
     kernel: Kernel
+    _scales = NO_SCALES
 
     def __init__(self, instance: KernelId, prepared: PreparedCase) -> None:
         placed, truth = prepared.placed, prepared.truth
@@ -141,13 +148,48 @@ class _Forward(Launch):
     def call(self, workspace: torch.Tensor | None) -> None:
         q, k, v, o, lse = self._tensors
         extras, scale = self._prepared.extras, self.case.scale
-        self.kernel(q, k, v, o, scale, lse=lse, workspace=workspace, extras=extras)
+        self.kernel(
+            q, k, v, o, scale,
+            lse=lse, workspace=workspace, scales=self._scales, extras=extras,
+        )  # fmt: skip
 
     @property
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         placed = self._prepared.placed
         lse = placed.lse if placed.q.ndim == _DENSE else placed.lse.unsqueeze(0)
         return (*map(_batched, (placed.q, placed.k, placed.v, placed.o)), lse)
+
+
+class _Fp8Forward(_Forward):
+    """With what the configuration says in 8 bits, contiguous, and scales drawn by the case's
+    seed."""
+
+    def __init__(self, instance: KernelId, prepared: PreparedCase) -> None:
+        config, inputs = instance.config, dict(zip("qkv", prepared.inputs, strict=True))
+        rng, batch = Random(prepared.case.seed), prepared.case.problem.batch
+        heads_kv = inputs["k"].shape[-2]
+        exact, scales = dict(inputs), {}
+        for name in sorted(config.fp8_tensors):
+            t = inputs[name]
+            # Heads of q that share one of k share a scale.
+            n_entries, sharing = batch if t.ndim == _DENSE else 1, t.shape[-2] // heads_kv
+            of_heads = t.reshape(n_entries, t.shape[-3], heads_kv, sharing * t.shape[-1])
+            small, scale, product = quantised(of_heads, rng.choice(SCALES))
+            if scale is not None and scale.ndim > 1:
+                scale = scale.expand(batch, heads_kv).contiguous()
+            inputs[name], exact[name] = small.reshape(t.shape).to(FP8), product.reshape(t.shape)
+            scales[f"{name}_scale"] = scale
+        self._scales = Scales(**scales)
+        truth = prepared.truth
+        if truth is not None:
+            weights_in = FP8 if "v" in config.fp8_tensors else config.dtype.to_torch_dtype()
+            truth = truth_of(
+                exact["q"], exact["k"], exact["v"], prepared.semantics, prepared.packing,
+                weights_in=weights_in, fp8_scores=True,
+            )  # fmt: skip
+        q, k, v = (inputs[name] for name in "qkv")
+        placed = replace(prepared.placed, q=q.clone(), k=k.clone(), v=v.clone())
+        super().__init__(instance, replace(prepared, placed=placed, inputs=(q, k, v), truth=truth))
 
 
 class _Decode(Launch):

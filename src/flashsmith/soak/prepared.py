@@ -128,9 +128,19 @@ def extras_of(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
 
 
 def truth_of(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, semantics: Semantics, packing: Packing
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    semantics: Semantics,
+    packing: Packing,
+    *,
+    weights_in: torch.dtype | None = None,
+    fp8_scores: bool = False,
 ) -> Truth:
-    """What kernels have to compute of these tensors, in parts as large as memory allows."""
+    """What kernels have to compute of these tensors, in parts as large as memory allows.
+
+    weights_in: Of ``attention_with_rounded_weights``. fp8_scores: Of ``score_error``.
+    """
     rows, of_lse = q.shape[:-1], lse_shape(q)
 
     def full(shape: tuple[int, ...], value: float | bool) -> torch.Tensor:
@@ -153,7 +163,7 @@ def truth_of(
         for heads, shared in head_slices(*own[:2]):
             meaning = sequence.semantics.part(slice(0, 1), heads)
             part = own[0][:, :, heads], own[1][:, :, shared], own[2][:, :, shared]
-            found = _truth_of_part(*part, meaning)
+            found = _truth_of_part(*part, meaning, weights_in, fp8_scores)
             for each in fields(Truth):
                 whole, value = getattr(truth, each.name), getattr(found, each.name)
                 if each.name.startswith("lse"):
@@ -185,11 +195,16 @@ def head_slices(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice
 
 
 def _truth_of_part(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, semantics: Semantics
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    semantics: Semantics,
+    weights_in: torch.dtype | None,
+    fp8_scores: bool,
 ) -> Truth:
     meaning = semantics.keywords
     lse = reference_lse(q, k, **meaning)
-    error = score_error(q, k, **meaning, tanh_error=TANH_APPROX_ERROR)
+    error = score_error(q, k, **meaning, tanh_error=TANH_APPROX_ERROR, fp8=fp8_scores)
     largest_v = v.double().where(v.isfinite(), 0).abs().amax() if v.numel() else 0.0
     largest_v = largest_v * dropout_scale(semantics.dropout_p)
     spread = score_range(q, k, **meaning)
@@ -203,7 +218,9 @@ def _truth_of_part(
     allowance = rows_of_o(moved * largest_v)
     return Truth(
         o=reference_attention(q, k, v, **meaning),
-        low_precision=attention_with_rounded_weights(q, k, v, **meaning).double(),
+        low_precision=attention_with_rounded_weights(
+            q, k, v, weights_in=weights_in, **meaning
+        ).double(),
         allowance=allowance,
         lse=lse,
         lse_tolerance=lse_tolerance(lse, error, k.shape[1]),

@@ -152,12 +152,12 @@ FAULTS = {
 @pytest.mark.parametrize(
     ("case", "tested"),
     [
-        ("products", 94),
+        ("products", 134),
         ("copies", 61),
         ("ragged", 48),
         ("sums", 8),
         ("scores", 9),
-        ("bytes", 12),
+        ("bytes", 14),
         ("barriers", 20),
         ("clusters", 80),
         ("warps", 15),
@@ -232,6 +232,15 @@ def test_counts(pipeline: dict[str, Any]) -> None:
     }
     assert {name: pipeline[name] for name in expected} == expected
     assert pipeline["mbarrier_waits"] > 0
+
+
+@needs_cxx
+def test_sums_of_8_bit_products_are_as_rough_as_the_cards(run: Run) -> None:
+    """From 8192 on nothing is left below 1, from 16384 on below 2, whatever its sign."""
+    found = run("sm90_rough_sums")
+    assert found["kept"] == [8195, 16384, 0.375]
+    assert found["lost"] == [8192, 8193, 8191, 16384]
+    assert found["not finite"] == [1, 1, 1]
 
 
 def test_wrappers_compile_for_sm_90a(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
+from flashsmith.configs.sm90.fp8 import fp8_problems
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -21,14 +22,20 @@ from flashsmith.gpus import (
     GpuArchitecture,
     get_gpu_architecture,
 )
+from flashsmith.problem import Problem
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
 _STAGED_COLUMNS = 128  # of O, at most, in shared memory at a time
 _QUEUE_BYTES = 16  # of shared memory: two entries
+_END_BYTES = 32  # likewise: whether V ends, for each buffer in which it arrives
 _BARRIER_BYTES = 8
 COMPUTE_CAPABILITY = (9, 0)  # wgmma exists there alone
 WGMMA_M = 64  # rows of one wgmma
-WGMMA_K = 16  # elements that one wgmma sums over
+WGMMA_K = 16  # elements that one wgmma sums over, of 16 bits
+WGMMA_K_BYTES = 32
+CHUNK_BYTES = 16
+TILE_ALIGNMENT_BYTES = 1024
+FP8_BYTES = 1
 MAX_WGMMA_N = 256
 MAX_STAGES = 8
 MAX_CLUSTER = 2
@@ -38,10 +45,13 @@ MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 SUPPORTED_D_HEADS = D_HEADS
 # Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
+TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and share with it
 # Registers that O, S and P may take of a consumer's thread beside what depends on a score's place,
 # by the number of consumer warpgroups; a bias needs more.
 _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
 _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
+# What scores of 8 bits, and a producer that transposes, take of it.
+_FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
 _FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
 # What addresses, statistics and temporaries take, at least.
 OTHER_REGISTERS = 24
@@ -60,16 +70,18 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     A thread block has one warpgroup that loads, and others that compute (consumers).
 
-    dtype: element type of Q, K, V and O; sums and statistics are FP32.
+    dtype: element type of Q, K, V and O, but of those that have 8 bits; sums and statistics are
+        FP32.
     d_head: head dimension, one of SUPPORTED_D_HEADS.
     B_r: rows of Q that a thread block works on at a time, 64 for each consumer warpgroup.
     B_c: rows of K and V that a stage holds.
     n_warpgroups: consumer warpgroups.
     n_stages: blocks of K, and of V, that are in shared memory at a time: how far the producer may
         be ahead.
-    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T take Q from registers, loaded
-        once a tile, the others from shared memory. That is less shared-memory traffic for 4
-        registers a thread each; with all of them Q's buffer is free a tile ahead.
+    Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T (fp8_scores has half of them)
+        take Q from registers, loaded once a tile, the others from shared memory. That is less
+        shared-memory traffic for 4 registers a thread each; with all of them Q's buffer is free a
+        tile ahead.
     overlap_softmax: Q K^T of the next block runs while the softmax of this one does; S and P have
         registers of their own.
     ping_pong: the consumer warpgroups take turns with the tensor cores.
@@ -83,12 +95,17 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     cluster_size: thread blocks that work on neighbouring blocks of Q and load K and V together, by
         multicast: each loads its share for all; 1: each on its own. Not with dynamic_queue.
     lazy_rescale_log2: O is rescaled only where a row's maximum has grown by more than a factor
-        2^this; 0: at every block.
+        2^this; 0: at every block, with fp8_values where it has grown at all.
     stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale;
         in FP16 up to a lazy_rescale_log2 of 4.
     fma_exponentials: how many of 16 exponentials are polynomials on the FMA units.
     tma_store: O leaves through shared memory by bulk copies, 128 columns at a time, else from
         registers.
+    fp8_scores: Q and K have 8 bits, e4m3; Q K^T has d_head / 32 steps then.
+    fp8_values: V has 8 bits, too, and P becomes e4m3; three warps of the producer's warpgroup
+        transpose V. Not with stale_maximum or clusters.
+    two_level: Each block's P V is summed by itself and added to O in FP32, because the sums of
+        8-bit products keep about 14 bits; for d_head / 2 more registers a thread.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -114,6 +131,9 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     stale_maximum: bool
     fma_exponentials: int
     tma_store: bool
+    fp8_scores: bool = False
+    fp8_values: bool = False
+    two_level: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -140,6 +160,9 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("stale", "stale_maximum"),
         number("fma_exp", "fma_exponentials", absent=0),
         flag("tma_store", "tma_store"),
+        flag("fp8_scores", "fp8_scores"),
+        flag("fp8_values", "fp8_values"),
+        flag("two_level", "two_level"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
@@ -151,6 +174,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             *_tile_problems(self),
             *_schedule_problems(self),
             *_softmax_problems(self),
+            *fp8_problems(self),
             *_register_problems(self),
             *_gpu_problems(self, architecture),
         ]
@@ -161,12 +185,24 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 
     def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
-        """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be."""
+        """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be.
+
+        Sums of two levels leave so little that bounds and places take some of it, too.
+        """
         if not variant.knows_positions:
-            return self
+            tight = self.two_level and (variant.window or variant.ragged)
+            fewer = max(self.B_c - self.key_multiple, self.key_multiple)
+            return replace(self, B_c=fewer) if tight else self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
-        # Of a thread: O takes d_head / 2, and S and P 3 / 4 of a key.
-        most_keys = {n: (room[n] - self.d_head // 2) * 4 // 3 // WGMMA_K * WGMMA_K for n in room}
+        fp8 = _FP8_SCORES_TAKE * self.fp8_scores + _FP8_VALUES_TAKE * self.fp8_values
+        # Of a thread: O takes d_head / 2, or twice that, and S and P 3 / 4 of a key, or 5 / 8.
+        O_registers, eighths = self.d_head // (1 if self.two_level else 2), 4 + self.value_bytes
+        most_keys = {
+            n: (room[n] - fp8 - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
+            for n in room
+        }
+        if self.two_level and most_keys[min(2, self.n_warpgroups)] < _FEWEST_KEYS:
+            return replace(self, two_level=False).with_room_for(variant)
         n_warpgroups = max(
             n for n in room if n <= self.n_warpgroups and (n <= 2 or most_keys[n] >= _FEWEST_KEYS)
         )
@@ -175,9 +211,57 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, most_keys[n_warpgroups]),
+            B_c=min(self.B_c, max(most_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,
         )
+
+    @property
+    def score_bytes(self) -> int:
+        """Of an element of Q and K."""
+        return FP8_BYTES if self.fp8_scores else ELEMENT_BYTES
+
+    @property
+    def value_bytes(self) -> int:
+        """Of an element of V and of P."""
+        return FP8_BYTES if self.fp8_values else ELEMENT_BYTES
+
+    @property
+    def QK_steps(self) -> int:
+        """Of a product Q K^T: what one wgmma sums over."""
+        return self.d_head * self.score_bytes // WGMMA_K_BYTES
+
+    @property
+    def PV_steps(self) -> int:
+        return self.B_c * self.value_bytes // WGMMA_K_BYTES
+
+    @property
+    def key_multiple(self) -> int:
+        """Of what B_c is a multiple: the keys that a wgmma sums over."""
+        return WGMMA_K_BYTES // self.value_bytes
+
+    @property
+    def row_multiple(self) -> int:
+        return CHUNK_BYTES // self.score_bytes
+
+    def serves(self, problem: Problem) -> bool:
+        return not self.fp8_scores and super().serves(problem)
+
+    def has_room_for(self, problem: Problem) -> bool:
+        whole = problem.d_head % (CHUNK_BYTES // self.score_bytes) == 0
+        whole = whole and problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
+        return whole and super().has_room_for(problem)
+
+    def serves_variant(self, variant: Variant) -> bool:
+        return variant == self.served_of(variant)
+
+    def served_of(self, variant: Variant) -> Variant:
+        if not self.fp8_scores:
+            return variant
+        return replace(variant, bias=False, score=0, dropout=False)
+
+    @property
+    def fp8_tensors(self) -> frozenset[str]:
+        return frozenset(("qk" if self.fp8_scores else "") + ("v" if self.fp8_values else ""))
 
     @property
     def threads_per_block(self) -> int:
@@ -185,12 +269,16 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def shared_memory_bytes(self) -> int:
-        """Tiles of Q, K and V, columns of O on their way out, queue entries and barriers."""
+        """Tiles of Q, K and V, columns of O on their way out, words and barriers."""
         staged_columns = min(self.d_head, _STAGED_COLUMNS) if self.tma_store else 0
-        elements = self.B_r * (self.d_head + staged_columns)
-        elements += self.B_c * 2 * self.n_stages * self.d_head
-        n_barriers = 2 * self.n_warpgroups + 4 * self.n_stages + 2
-        return elements * ELEMENT_BYTES + _QUEUE_BYTES + n_barriers * _BARRIER_BYTES
+        transposed_stages = self.n_stages if self.fp8_values else 0
+        of_key = self.n_stages * (self.score_bytes + self.value_bytes)
+        of_key += transposed_stages * self.value_bytes
+        tiles = self.B_r * (self.d_head * self.score_bytes + staged_columns * ELEMENT_BYTES)
+        tiles += self.B_c * self.d_head * of_key
+        n_barriers = 2 * self.n_warpgroups + 4 * self.n_stages + 2 * transposed_stages + 2
+        words = _QUEUE_BYTES + (_END_BYTES if self.fp8_values else 0)
+        return tiles + words + n_barriers * _BARRIER_BYTES
 
     @property
     def compute_warpgroups(self) -> int:
@@ -220,14 +308,20 @@ def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
             f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "
             f"{WGMMA_M} rows of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
         )
-    steps = config.d_head // WGMMA_K
-    if config.Q_steps_in_registers > steps:
+    if config.Q_steps_in_registers > config.QK_steps:
         yield (
             f"Q_steps_in_registers is {config.Q_steps_in_registers}; with d_head {config.d_head} "
-            f"Q K^T has {steps}."
+            f"Q K^T has {config.QK_steps}."
         )
-    if config.B_c % WGMMA_K != 0 or config.B_c > MAX_WGMMA_N:
-        yield f"B_c is {config.B_c}; it must be a multiple of {WGMMA_K} up to {MAX_WGMMA_N}."
+    multiple = config.key_multiple
+    if config.B_c % multiple != 0 or config.B_c > MAX_WGMMA_N:
+        yield f"B_c is {config.B_c}; it must be a multiple of {multiple} up to {MAX_WGMMA_N}."
+    elif config.B_c * config.d_head * config.score_bytes % TILE_ALIGNMENT_BYTES != 0:
+        n_bytes = config.B_c * config.d_head * config.score_bytes
+        yield (
+            f"{config.B_c} rows of K take {n_bytes} bytes; swizzled tiles are multiples of "
+            f"{TILE_ALIGNMENT_BYTES}."
+        )
 
 
 def _schedule_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
@@ -276,7 +370,8 @@ def _registers(config: Sm90ForwardKernelConfig) -> dict[str, int]:
         "O": config.d_head // 2,
         "S": config.B_c // 2,
         # Else S is in registers no longer when P, half as large, takes their place.
-        "P": config.B_c // 4 if config.overlap_softmax else 0,
+        "P": config.B_c * config.value_bytes // 8 if config.overlap_softmax else 0,
+        "a block's O": config.d_head // 2 if config.two_level else 0,
         "Q": 4 * config.Q_steps_in_registers,
         "other": OTHER_REGISTERS,
     }
@@ -288,6 +383,8 @@ def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     registers = _registers(config)
     needed = sum(registers.values())
     available = CONSUMER_REGISTERS[config.n_warpgroups]
+    if config.fp8_values and config.n_warpgroups > 1:
+        available -= TO_TRANSPOSE
     if needed > available:
         listed = " + ".join(f"{n} ({what})" for what, n in registers.items() if n)
         yield (

@@ -53,38 +53,33 @@ float unpack(uint16_t bits, MmaType type) {
 }
 
 uint32_t unpack_e4m3(uint16_t bytes) {
-  constexpr int kMantissaBits = 3, kBias = 7, kSign = 0x80, kNaN = 0x7f;
-  const auto value = [](int byte) {
-    const int exponent = (byte & kNaN) >> kMantissaBits, mantissa = byte & 7;
-    const int one = exponent == 0 ? 0 : 1 << kMantissaBits;
-    const float magnitude = std::ldexp(static_cast<float>(mantissa + one),
-                                       std::max(exponent, 1) - kBias - kMantissaBits);
-    return (byte & kNaN) == kNaN ? NAN : byte & kSign ? -magnitude : magnitude;
-  };
-  return pack(value(bytes & 0xff), value(bytes >> 8), MmaType::f16);
+  return pack(kE4m3[bytes & 0xff], kE4m3[bytes >> 8], MmaType::f16);
 }
 
 uint16_t pack_e4m3(float low, float high) {
-  constexpr int kMantissaBits = 3, kSmallestExponent = -6, kNaN = 0x7f;
-  const auto byte = [](float value) {
+  const auto convert = [](float value) -> int {
+    constexpr int kNaN = 0x7f, kLargest = 0x7e;
     if (std::isnan(value)) return kNaN;
-    const double magnitude = std::min(std::abs(static_cast<double>(value)), 448.0);
-    int exponent = kSmallestExponent;
-    if (magnitude > 0) exponent = std::max(exponent, std::ilogb(magnitude));
-    // In units of the last place, rounded to even: a carry is the next exponent's first number.
-    const double units = std::nearbyint(std::ldexp(magnitude, kMantissaBits - exponent));
-    const int first = (exponent - kSmallestExponent) << kMantissaBits;
-    return first + static_cast<int>(units) | (std::signbit(value) ? 0x80 : 0);
+    const float magnitude = std::fabs(value);
+    // Bits grow with the number: the first that is not below it, and the one before.
+    int above = 0;
+    while (above < kLargest && kE4m3[static_cast<size_t>(above)] < magnitude) above++;
+    const int below = std::max(above - 1, 0);
+    const float up = kE4m3[static_cast<size_t>(above)] - magnitude;
+    const float down = magnitude - kE4m3[static_cast<size_t>(below)];
+    const int nearest = down < up || (down == up && below % 2 == 0) ? below : above;
+    return nearest | (std::signbit(value) ? 0x80 : 0);
   };
-  return static_cast<uint16_t>(byte(low) | byte(high) << 8);
+  return static_cast<uint16_t>(convert(low) | convert(high) << 8);
 }
 
-uint32_t permute_bytes(uint32_t word, uint32_t selector) {
+uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector) {
   constexpr uint32_t kIsSign = 8, kByte = 0xff;
+  const uint64_t words = uint64_t{second} << 32 | first;
   uint32_t result = 0;
   for (int place = 0; place < 4; place++) {
     const uint32_t digit = selector >> 4 * place & 0xf;
-    const uint32_t byte = word >> 8 * (digit & 3) & kByte;
+    const auto byte = static_cast<uint32_t>(words >> 8 * (digit & 7)) & kByte;
     result |= (digit & kIsSign ? (byte & 0x80 ? kByte : 0) : byte) << 8 * place;
   }
   return result;

@@ -74,7 +74,7 @@ void stmatrix_x4(void *row, const uint32_t (&fragment)[4], bool transposed = fal
 
 // mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32, accumulating into `c`.
 // Products are exact; they are added to c in order of k, each sum rounded to fp32.
-enum class MmaType { f16, bf16 };
+enum class MmaType { f16, bf16, e4m3 };  // e4m3: of wgmma alone
 void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, const uint32_t &b1,
                   MmaType type);
 
@@ -90,11 +90,13 @@ float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
 
 uint32_t unpack_e4m3(uint16_t bytes);  // cvt.rn.f16x2.e4m3x2: the lower byte in the lower half
 
-uint16_t pack_e4m3(float low, float high);  // cvt.rn.satfinite.e4m3x2.f32: `low` in the lower byte
+// cvt.rn.satfinite.e4m3x2.f32: `low` in the lower byte; what is beyond 448, infinity, too, becomes
+// that.
+uint16_t pack_e4m3(float low, float high);
 
-// prmt.b32 of one word: digit i of the selector says which of its bytes becomes byte i; from 8 on,
-// the sign of which.
-uint32_t permute_bytes(uint32_t word, uint32_t selector);
+// prmt.b32: digit i of the selector says which byte of the two words, the first's counted first,
+// becomes byte i; from 8 on, the sign of which.
+uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector);
 
 // fma.rn.{f16x2,bf16x2}. A sum that fp64 has to round is rounded twice.
 uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c, MmaType type);
@@ -167,9 +169,11 @@ void tma_store_wait_group_read(int pending, Where where);  // ... have been read
 
 // ---- warpgroup-level matrix instructions; warp, and all four of the warpgroup execute them ----
 
-// wgmma.mma_async.m64nNk16 with fp32 accumulators: c (64, n) += a (64, 16) * b (16, n), or = with
-// `accumulate` false. Operands are read at the wait that covers the instruction, and accumulators
-// hold poison until then. The sum is in order of k as for mma_m16n8k16.
+// wgmma.mma_async.m64nNk16, or k32 of e4m3, with fp32 accumulators: c (64, n) += a (64, k) *
+// b (k, n), or = with `accumulate` false. Operands are read at the wait that covers the
+// instruction, and accumulators hold poison until then. The sum is in order of k as for
+// mma_m16n8k16. Of e4m3 it is as rough as Hopper's: c and the products are cut off 13 places behind
+// the leading one of the largest, and then added exactly (DeepSeek-V3, section 3.3.2).
 struct Wgmma {
   float *c;                     // n / 2 registers of this lane
   const uint32_t *a_registers;  // 4 registers of this lane; or nullptr: a is in shared memory

@@ -1,8 +1,10 @@
 // The 16-bit types to fp32, with the compiler's vectors rather than those of an instruction set:
-// what has none gets scalars, with equal results.
+// what has none gets scalars, with equal results. And e4m3, by a table.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 
 namespace flashsmith::emulator {
 
@@ -32,5 +34,20 @@ struct DecodeF16 {
     return reinterpret_cast<Floats>(result | (bits & 0x8000) << 16);
   }
 };
+
+// Numbers by their bits: a sign, four bits of exponent, three of mantissa.
+inline constexpr std::array<float, 256> kE4m3 = [] {
+  constexpr int kSign = 0x80, kNaN = 0x7f, kMantissaBits = 3, kUnits = 1 << 9;  // of 2^-9
+  std::array<float, 256> values{};
+  for (int byte = 0; byte < kSign; byte++) {
+    const int exponent = byte >> kMantissaBits, mantissa = byte & 7;
+    const int units = exponent == 0 ? mantissa : (mantissa + 8) << (exponent - 1);
+    const float value =
+        byte == kNaN ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(units) / kUnits;
+    values[static_cast<size_t>(byte)] = value;
+    values[static_cast<size_t>(byte | kSign)] = -value;
+  }
+  return values;
+}();
 
 }  // namespace flashsmith::emulator

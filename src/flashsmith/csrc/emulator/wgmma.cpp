@@ -169,13 +169,15 @@ void Warpgroup::execute(Operation &operation, uint32_t epoch, unsigned warp) {
                            .instruction = Instruction::wgmma,
                            .warp = warp,
                            .lane = SharedMemory::kWholeWarp};
-  alignas(64) float a[kWgmmaK * kWgmmaM], b[kWgmmaK * kWgmmaMaxN];
+  const int n_k = wgmma_k(shape.type), of_word = 4 / bytes_of(shape.type);
+  alignas(64) float a[kWgmmaMaxK * kWgmmaM], b[kWgmmaMaxK * kWgmmaMaxN];
   if (shape.a_registers) {
     for (unsigned row = 0; row < kWgmmaM; ++row) {
       const unsigned g = row % 8, half = row / 8 % 2;
-      for (unsigned i = 0; i < kWgmmaK / 2; ++i) {
+      for (unsigned i = 0; i < kWgmmaKBytes / sizeof(uint32_t); ++i) {
         const uint32_t word = operation.a[row / kWarpRows][g * 4 + i % 4][half + i / 4 * 2];
-        decode_pair(word, shape.type, a[2 * i * kWgmmaM + row], a[(2 * i + 1) * kWgmmaM + row]);
+        const unsigned first = i * static_cast<unsigned>(of_word);
+        decode_word(word, shape.type, &a[first * kWgmmaM + row], kWgmmaM);
       }
     }
   } else {
@@ -184,13 +186,14 @@ void Warpgroup::execute(Operation &operation, uint32_t epoch, unsigned warp) {
   read_operand(block_.shared, access, shape.b, shape.n, shape.b_mn_major, shape.type, b);
   std::vector<float> &c = operation.accumulators->values;
   if (!shape.accumulate) std::fill(c.begin(), c.end(), 0.0f);
-  multiply_add(c.data(), a, b, shape.n);
+  const auto multiply = shape.type == MmaType::e4m3 ? multiply_add_e4m3 : multiply_add;
+  multiply(c.data(), a, b, shape.n);
 
   const auto n = static_cast<uint64_t>(shape.n);
   const uint64_t rows_read = n + (shape.a_registers ? 0 : kWgmmaM);
   ++block_.counters.wgmma;
-  block_.counters.wgmma_flops += 2 * kWgmmaM * kWgmmaK * n;
-  block_.counters.wgmma_shared_bytes += rows_read * kWgmmaK * sizeof(uint16_t);
+  block_.counters.wgmma_flops += 2 * kWgmmaM * static_cast<uint64_t>(n_k) * n;
+  block_.counters.wgmma_shared_bytes += rows_read * kWgmmaKBytes;
 }
 
 void Warpgroup::retire(Operation &operation, unsigned warp) {

@@ -18,6 +18,10 @@ class DecodeKernel : public Kernel {
   const ScalarType cache;   // the type of K and V
   const bool token_scales;  // each row of them may have its own
 
+  ScalarType type_of(Element element) const override {
+    return element == Element::of_cache ? cache : tiles.dtype;
+  }
+
   virtual Plan plan(const ForwardProblem &problem, const DecodeNumbers &own,
                     int multiprocessors) const = 0;
 

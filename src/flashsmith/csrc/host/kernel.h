@@ -5,6 +5,7 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/string.h>
 
+#include "host/args/argument.h"
 #include "host/named_kernel.h"
 
 namespace flashsmith {
@@ -31,6 +32,9 @@ class Kernel {
   const FamilyGpus gpus;
   const Variant variant;
   const TileSizes tiles;
+
+  // Of arguments whose type is the configuration's to say.
+  virtual ScalarType type_of(Element) const { return tiles.dtype; }
 
   // What can be done with it: functions of the arguments of a call (host/args/call.h).
   virtual Operations operations() const = 0;

@@ -22,6 +22,8 @@ using tvm::ffi::TensorView;
 constexpr int kMostRank = 5;
 constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
 
+int element_bytes(const TensorView &t) { return t.dtype().bits / 8; }
+
 // All that a map depends on. The contiguous dimension is the first.
 struct Description {
   void *base;
@@ -37,7 +39,7 @@ struct Description {
 // 16.
 uint64_t stride_of(const TensorView &t, int dimension) {
   const int64_t stride = t.size(dimension) > 1 ? t.stride(dimension) : t.size(kDim);
-  return static_cast<uint64_t>(stride) * kElementBytes;
+  return static_cast<uint64_t>(stride * element_bytes(t));
 }
 
 // The dimensions are d_head, sequence, head, batch.
@@ -49,21 +51,22 @@ Description describe(const TensorView &t, ScalarType type, const Box &box) {
     described.sizes[i] = static_cast<uint64_t>(t.size(kOrder[i]));
     described.strides[i] = stride_of(t, kOrder[i]);
   }
-  described.strides[0] = kElementBytes;
+  described.strides[0] = static_cast<uint64_t>(element_bytes(t));
   return described;
 }
 
 // The dimensions are d_head, row, head, end, shift (sm90/rows.cuh).
 Description describe_ragged(const TensorView &t, ScalarType type, const Box &box) {
   constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kRaggedRows + 1;
-  const uint64_t row = static_cast<uint64_t>(row_stride(t)) * kElementBytes;
+  const auto element = static_cast<uint64_t>(element_bytes(t));
+  const uint64_t row = static_cast<uint64_t>(row_stride(t)) * element;
   return {.base = t.data_ptr(),
           .type = type,
           .box = box,
           .rank = 5,
           .sizes = {static_cast<uint64_t>(t.size(kDim)), kRaggedRows,
                     static_cast<uint64_t>(t.size(kHead)), kAnyEnd, kOneShift},
-          .strides = {kElementBytes, row, stride_of(t, kHead), row, kRaggedShift - row}};
+          .strides = {element, row, stride_of(t, kHead), row, kRaggedShift - row}};
 }
 
 #ifdef FLASHSMITH_EMULATOR
@@ -75,7 +78,7 @@ ptx::TensorMap encode(const Description &tensor) {
   }
   ptx::TensorMap map{};
   map.base = tensor.base;
-  map.element_bytes = kElementBytes;
+  map.element_bytes = static_cast<uint32_t>(tensor.strides[0]);
   map.rank = static_cast<uint32_t>(tensor.rank);
   for (int i = 0; i < tensor.rank; i++) {
     map.sizes[i] = tensor.sizes[i];
@@ -106,6 +109,28 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
+CUtensorMapDataType data_type(ScalarType type) {
+  switch (type) {
+    case ScalarType::Half:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case ScalarType::BFloat16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    default:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // what bytes mean is not the copy's to know
+  }
+}
+
+CUtensorMapSwizzle swizzle_of(const Box &box) {
+  switch (box.swizzle) {
+    case ptx::Swizzle::bytes_128:
+      return CU_TENSOR_MAP_SWIZZLE_128B;
+    case ptx::Swizzle::bytes_64:
+      return CU_TENSOR_MAP_SWIZZLE_64B;
+    default:
+      return CU_TENSOR_MAP_SWIZZLE_32B;
+  }
+}
+
 ptx::TensorMap encode(const Description &tensor) {
   static const Encode encode_tiled = find_encode();
   const cuuint32_t box[kMostRank] = {static_cast<cuuint32_t>(tensor.box.columns),
@@ -113,13 +138,9 @@ ptx::TensorMap encode(const Description &tensor) {
   const cuuint32_t element_strides[kMostRank] = {1, 1, 1, 1, 1};
   ptx::TensorMap map;
   const CUresult result =
-      encode_tiled(&map,
-                   tensor.type == ScalarType::Half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                   static_cast<cuuint32_t>(tensor.rank), tensor.base, tensor.sizes.data(),
-                   tensor.strides.data() + 1, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   tensor.box.swizzle == ptx::Swizzle::bytes_128 ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                                 : CU_TENSOR_MAP_SWIZZLE_64B,
+      encode_tiled(&map, data_type(tensor.type), static_cast<cuuint32_t>(tensor.rank), tensor.base,
+                   tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(tensor.box),
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled refused a tensor of (batch, sequence, "
@@ -154,13 +175,14 @@ int64_t row_stride(const TensorView &t) {
 }
 
 void check_map_strides(const Argument &argument, const TensorView &t) {
-  constexpr int64_t kMaxStride = (int64_t{1} << 40) / kElementBytes;
+  const int64_t most = (int64_t{1} << 40) / element_bytes(t);
   for (int i = kBatch; i <= kHead; i++) {
-    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= kMaxStride)) {
+    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= most)) {
       TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
-                                << t.stride(i)
-                                << " elements; the sm90 family takes 8 to 2^39 (an expanded "
-                                   "dimension has 0): call .contiguous()";
+                                << t.stride(i) << " elements; the sm90 family takes "
+                                << 16 / element_bytes(t) << " to 2^"
+                                << (element_bytes(t) == 1 ? 40 : 39)
+                                << " (an expanded dimension has 0): call .contiguous()";
     }
   }
 }

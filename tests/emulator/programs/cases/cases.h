@@ -62,5 +62,6 @@ void sm90_warps();
 void sm90_faults(uint64_t seed);
 void sm90_pipeline();
 void sm90_far_lse();
+void sm90_rough_sums();
 
 }  // namespace cases

@@ -27,6 +27,7 @@ int main(int argc, char **argv) {
       {"sm90_faults", [&] { cases::sm90_faults(seed); }},
       {"sm90_pipeline", cases::sm90_pipeline},
       {"sm90_far_lse", cases::sm90_far_lse},
+      {"sm90_rough_sums", cases::sm90_rough_sums},
   };
   for (const auto &test : all) {
     if (name != test.name) continue;

@@ -69,17 +69,19 @@ void check_unpack(Results &results, const char *name) {
 
 // Of every number of 16 bits, and of as many of 32.
 struct Pack {
-  static constexpr int kThreads = 512, kPairs = 3 << 15;
+  static constexpr int kThreads = 512, kWords = 3 << 14;
 
   const float *numbers;
-  uint32_t *got;  // the bytes of a pair: by the instruction, or what stands for it, and by bits
+  uint32_t *got;  // the bytes of four: by the instruction, or what stands for it, and by bits
 
   FLASHSMITH_DEVICE void operator()() const {
-    for (int pair = thread_index(); pair < kPairs; pair += kThreads) {
-      const float low = thread_load_global(numbers + 2 * pair);
-      const float high = thread_load_global(numbers + 2 * pair + 1);
-      const uint32_t by_bits = pack_e4m3_by_bits(low) | pack_e4m3_by_bits(high) << 8;
-      thread_store_global_4(&got[pair], flashsmith::pack_e4m3(low, high) | by_bits << 16);
+    for (int word = thread_index(); word < kWords; word += kThreads) {
+      float of[4];
+      for (int i = 0; i < 4; i++) of[i] = thread_load_global(numbers + 4 * word + i);
+      uint32_t by_bits = 0;
+      for (int i = 0; i < 4; i++) by_bits |= pack_e4m3_by_bits(of[i]) << 8 * i;
+      thread_store_global_4(&got[2 * word], flashsmith::pack_e4m3(of[0], of[1], of[2], of[3]));
+      thread_store_global_4(&got[2 * word + 1], by_bits);
     }
   }
 };
@@ -98,8 +100,8 @@ inline uint32_t nearest(float number) {
 }
 
 inline void check_pack(Results &results) {
-  Buffer<float> numbers(2 * Pack::kPairs);
-  Buffer<uint32_t> got(Pack::kPairs);
+  Buffer<float> numbers(4 * Pack::kWords);
+  Buffer<uint32_t> got(2 * Pack::kWords);
   Random random(6);
   for (uint32_t i = 0; i < numbers.size(); ++i) {
     const uint32_t bits = i % (1 << 16), any = static_cast<uint32_t>(random.bits());
@@ -112,8 +114,9 @@ inline void check_pack(Results &results) {
   run(Pack{numbers.data(), got.data()}, {.shared_bytes = 0}, numbers, got);
   int wrong = 0;
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const uint32_t right = nearest(numbers[i]), both = got[i / 2] >> 8 * (i % 2);
-    for (const uint32_t found : {both & 0xff, both >> 16 & 0xff}) {
+    const uint32_t right = nearest(numbers[i]);
+    for (const uint32_t word : {got[i / 4 * 2], got[i / 4 * 2 + 1]}) {
+      const uint32_t found = word >> 8 * (i % 4) & 0xff;
       wrong += found != right && !(right == 0x7f && (found & 0x7f) == right);
     }
   }
@@ -130,13 +133,15 @@ struct Permute {
     thread_store_global_4(&got[0], permute_bytes<0x0123>(0x11228344));
     thread_store_global_4(&got[1], permute_bytes<0xb391>(0x11228344));
     thread_store_global_4(&got[2], permute_bytes<0x3120>(0x11228344));
+    thread_store_global_4(&got[3], permute_bytes(0x11228344, 0x55667788, 0x7531));
+    thread_store_global_4(&got[4], permute_bytes(0x11228344, 0x55667788, 0x0c64));
   }
 };
 
 inline void check_permute(Results &results) {
-  Buffer<uint32_t> got(3);
+  Buffer<uint32_t> got(5);
   run(Permute{got.data()}, {.shared_bytes = 0}, got);
-  const uint32_t right[] = {0x44832211, 0x0011ff83, 0x11832244};
+  const uint32_t right[] = {0x44832211, 0x0011ff83, 0x11832244, 0x55771183, 0x44ff6688};
   for (size_t i = 0; i < got.size(); ++i) {
     results.check(got[i] == right[i], "permute_bytes: %08x in place of %08x", got[i], right[i]);
   }

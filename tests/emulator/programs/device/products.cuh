@@ -1,5 +1,9 @@
-// wgmma against a plain computation: layouts of the operands, both types, many N.
+// wgmma against a plain computation: layouts of the operands, all types, many N.
+//
+// Operands are counted in units of 16 bits: an element, or two of e4m3.
 #pragma once
+
+#include <iterator>
 
 #include "device/harness.cuh"
 #include "flashsmith/ptx/barrier.cuh"
@@ -133,6 +137,17 @@ struct Product {
   }
 };
 
+// Units of e4m3 are made of these, whose sums are exact: as numbers, and as bytes.
+constexpr float kSmall[] = {0, 1, 2, 3, -1, -2, -3, 0.5f};
+constexpr uint8_t kSmallBytes[] = {0, 0x38, 0x40, 0x44, 0xb8, 0xc0, 0xc4, 0x30};
+
+inline float value_of(uint8_t byte) {
+  for (size_t i = 0; i < std::size(kSmall); ++i) {
+    if (kSmallBytes[i] == byte) return kSmall[i];
+  }
+  return NAN;
+}
+
 inline float value_of(uint16_t bits, bool half) {  // normal numbers
   const int mantissa_bits = half ? 10 : 7;
   const float mantissa =
@@ -142,8 +157,26 @@ inline float value_of(uint16_t bits, bool half) {  // normal numbers
                     exponent - (half ? 15 : 127) - mantissa_bits);
 }
 
-inline Buffer<uint16_t> draw(int count, bool half, Random &random) {
+template <typename value_t>
+float product_of(uint16_t a, uint16_t b) {
+  if constexpr (is_e4m3<value_t>) {
+    const auto byte = [](uint16_t unit, int i) {
+      return value_of(static_cast<uint8_t>(unit >> 8 * i));
+    };
+    return byte(a, 0) * byte(b, 0) + byte(a, 1) * byte(b, 1);
+  }
+  return value_of(a, is_half<value_t>) * value_of(b, is_half<value_t>);
+}
+
+template <typename value_t>
+Buffer<uint16_t> draw(int count, Random &random) {
+  constexpr bool half = is_half<value_t>;
   Buffer<uint16_t> elements;
+  for (int i = 0; is_e4m3<value_t> && i < count; ++i) {
+    const auto byte = [&] { return kSmallBytes[random.bits() % std::size(kSmallBytes)]; };
+    elements.push_back(static_cast<uint16_t>(byte() | byte() << 8));
+  }
+  if (is_e4m3<value_t>) return elements;
   const uint32_t base = half ? 0x3400 : 0x3E80;  // around 0.25
   for (int i = 0; i < count; ++i) {
     elements.push_back(static_cast<uint16_t>((random.bits() & (half ? 0x87FFu : 0x80FFu)) + base));
@@ -153,11 +186,14 @@ inline Buffer<uint16_t> draw(int count, bool half, Random &random) {
 
 template <typename value_t, int kN, Major kMajorA, Major kMajorB, bool kInRegisters>
 void check(Results &results, Swizzle swizzle_a, Swizzle swizzle_b, bool accumulate) {
-  constexpr bool kHalf = is_half<value_t>;
+  constexpr const char *kName = is_e4m3<value_t> ? "e4m3" : is_half<value_t> ? "fp16" : "bf16";
   Random random(static_cast<uint64_t>(results.tested() + 1));
-  Buffer<uint16_t> a = draw(kM * kK, kHalf, random), b = draw(kN * kK, kHalf, random);
+  Buffer<uint16_t> a = draw<value_t>(kM * kK, random), b = draw<value_t>(kN * kK, random);
   Buffer<float> c;
-  for (int i = 0; i < kM * kN; ++i) c.push_back(random.uniform());
+  for (int i = 0; i < kM * kN; ++i) {
+    const float value = random.uniform();
+    c.push_back(is_e4m3<value_t> ? std::floor(value * 8) : value);
+  }
   const std::vector<float> before(c.begin(), c.end());
   run(Product<value_t, kN, kMajorA, kMajorB, kInRegisters>{a.data(), b.data(), c.data(), swizzle_a,
                                                            swizzle_b, accumulate},
@@ -167,8 +203,8 @@ void check(Results &results, Swizzle swizzle_a, Swizzle swizzle_b, bool accumula
   for (int i = kM * kN - 1; i >= 0; --i) {
     float expected = accumulate ? before[static_cast<size_t>(i)] : 0, magnitude = kK;
     for (int k = 0; k < kK; ++k) {
-      expected += value_of(a[static_cast<size_t>(i / kN * kK + k)], kHalf) *
-                  value_of(b[static_cast<size_t>(i % kN * kK + k)], kHalf);
+      expected += product_of<value_t>(a[static_cast<size_t>(i / kN * kK + k)],
+                                      b[static_cast<size_t>(i % kN * kK + k)]);
     }
     if (is_sum(c[static_cast<size_t>(i)], expected, magnitude)) continue;
     wrong = i;
@@ -176,10 +212,10 @@ void check(Results &results, Swizzle swizzle_a, Swizzle swizzle_b, bool accumula
   }
   results.check(
       wrong < 0,
-      "%s, n %d, majors %d %d, swizzles %d %d, a in registers %d: c[%d][%d] is %a, not %a",
-      kHalf ? "fp16" : "bf16", kN, static_cast<int>(kMajorA), static_cast<int>(kMajorB),
-      static_cast<int>(swizzle_a), static_cast<int>(swizzle_b), kInRegisters, wrong / kN,
-      wrong % kN, static_cast<double>(c[static_cast<size_t>(wrong < 0 ? 0 : wrong)]),
+      "%s, n %d, majors %d %d, swizzles %d %d, a in registers %d: c[%d][%d] is %a, not %a", kName,
+      kN, static_cast<int>(kMajorA), static_cast<int>(kMajorB), static_cast<int>(swizzle_a),
+      static_cast<int>(swizzle_b), kInRegisters, wrong / kN, wrong % kN,
+      static_cast<double>(c[static_cast<size_t>(wrong < 0 ? 0 : wrong)]),
       static_cast<double>(expected_there));
 }
 
@@ -206,6 +242,15 @@ void check_layouts_of_a(Results &results) {
   }
 }
 
+template <int kN, bool kInRegisters>
+void check_e4m3(Results &results) {
+  for (Swizzle swizzle : kSwizzles) {
+    check<e4m3_t, kN, Major::k, Major::k, kInRegisters>(results, swizzle, swizzle, true);
+    check<e4m3_t, kN, Major::k, Major::k, kInRegisters>(results, Swizzle::bytes_128, swizzle,
+                                                        false);
+  }
+}
+
 // Operands of a in all layouts, of b too for each N; the types take turns.
 template <int... kN>
 void check(Results &results) {
@@ -215,6 +260,7 @@ void check(Results &results) {
    ...);
   (check_layouts_of_b<std::conditional_t<kN % 32 == 0, bfloat16_t, half_t>, kN, true>(results),
    ...);
+  (check_e4m3<kN, kN % 32 == 0>(results), ...);
 }
 
 }  // namespace wrappers::products

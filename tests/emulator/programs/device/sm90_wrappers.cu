@@ -38,12 +38,27 @@ __device__ void multiply(float *out) {
   for (int i = 0; i < kN / 2; ++i) out[i * kWarpgroupThreads + thread_index()] = c[i];
 }
 
+template <int kN>
+__device__ void multiply_e4m3(float *out) {
+  float c[kN / 2];
+  const uint32_t a[4] = {1, 2, 3, 4};
+  const MatrixDescriptor k = k_major_descriptor(shared_memory() + kTile, Swizzle::bytes_32);
+  wgmma_fence();
+  wgmma_shared<e4m3_t, kN, Major::k, Major::k>(c, k, advance(k, 32), false);
+  wgmma_registers<e4m3_t, kN, Major::k>(c, a, k, true);
+  wgmma_commit_group();
+  wgmma_wait_group<0>();
+  pin_registers(c);
+  for (int i = 0; i < kN / 2; ++i) out[i * kWarpgroupThreads + thread_index()] = c[i];
+}
+
 }  // namespace
 
 template <int kN>
 __global__ void __launch_bounds__(kWarpgroupThreads) products(float *out) {
   multiply<half_t, kN>(out);
   multiply<bfloat16_t, kN>(out);
+  multiply_e4m3<kN>(out);
 }
 
 #define INSTANTIATE(N) template __global__ void products<N>(float *);

@@ -12,7 +12,7 @@ NewRows new_rows(const TensorView &rows, const TensorView &cache, const TensorVi
           .cache = cache.data_ptr(),
           .strides = strides_of(rows),
           .cache_strides = strides_of(cache),
-          .scale = scale_args(scale),
+          .scale = scale_of(scale),
           .row_scales = row_scale_args(scale)};
 }
 

@@ -31,10 +31,20 @@ inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q"
 static_assert(std::size(kDimNames) == static_cast<size_t>(Dim::rows) + 1);
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
-// of_config: the configuration's dtype; of_cache: that of its cache; any: bytes.
-enum class Element : uint8_t { of_config, of_cache, float32, int32, int64, any };
-inline constexpr const char *kElementNames[] = {"of_config", "of_cache", "float32",
-                                                "int32",     "int64",    "any"};
+// of_config: the configuration's dtype; of_scores, of_values, of_cache: that of q and k, of v, of a
+// cache, which may have 8 bits; any: bytes.
+enum class Element : uint8_t {
+  of_config,
+  of_scores,
+  of_values,
+  of_cache,
+  float32,
+  int32,
+  int64,
+  any
+};
+inline constexpr const char *kElementNames[] = {"of_config", "of_scores", "of_values", "of_cache",
+                                                "float32",   "int32",     "int64",     "any"};
 static_assert(std::size(kElementNames) == static_cast<size_t>(Element::any) + 1);
 constexpr const char *name_of(Element element) {
   return kElementNames[static_cast<size_t>(element)];
@@ -76,7 +86,6 @@ struct Argument {
 
 constexpr bool has_rows(const Argument &argument) { return argument.layout == Layout::rows; }
 constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;
-constexpr int kElementBytes = 2;  // of what has the configuration's dtype
 
 // The tensors of one call, in the order of their operation's table; null: not given.
 struct Tensors {

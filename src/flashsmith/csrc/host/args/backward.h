@@ -56,7 +56,7 @@ class BackwardTensors {
   // The tensors that the forward had, whose o and lse are read here.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};
-    std::copy_n(given_.begin(), kForwardOwn.size(), forward.begin());
+    std::copy_n(given_.begin(), kForwardShared, forward.begin());
     std::copy(given_.begin() + kBackwardOwn.size(), given_.end(),
               forward.begin() + kForwardOwn.size());
     return ForwardTensors(forward);

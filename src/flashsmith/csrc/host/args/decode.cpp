@@ -28,14 +28,6 @@ CacheArgs cache_args(const TensorView &k, const TensorView *table, const TensorV
           .n_new = 0};
 }
 
-CacheScale scale_args(const TensorView *scale) {
-  if (!scale) return {};
-  const int64_t heads = scale->size(scale->ndim() - 1);
-  return {.scale = static_cast<const float *>(scale->data_ptr()),
-          .batch_stride = scale->ndim() > 1 ? scale->stride(0) : 0,
-          .head_stride = heads > 1 ? scale->stride(scale->ndim() - 1) : 0};
-}
-
 RowScales row_scale_args(const TensorView *scale) {
   if (!scale || scale->ndim() != kTokenScaleRank) return {};
   return {.of_rows = true, .row_stride = scale->stride(1)};

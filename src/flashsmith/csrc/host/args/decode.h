@@ -57,7 +57,7 @@ class DecodeTensors {
   // As those of a forward, whose keys and values are the whole cache.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};
-    std::copy_n(given_.begin(), kForwardOwn.size(), forward.begin());
+    std::copy_n(given_.begin(), kForwardShared, forward.begin());
     std::copy(given_.begin() + kDecodeOwn.size(), given_.end(),
               forward.begin() + kForwardOwn.size());
     return ForwardTensors(forward);
@@ -96,8 +96,7 @@ CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::Tensor
 // Dimensions of scales of tokens: (entries, rows, n_heads_kv).
 constexpr int kTokenScaleRank = 3;
 
-// What a cache is multiplied with, or null.
-CacheScale scale_args(const tvm::ffi::TensorView *scale);
+// Where a cache's scales of tokens are, if they are.
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
 // Of the sums that splits hand on.

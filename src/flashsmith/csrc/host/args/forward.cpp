@@ -158,4 +158,12 @@ TensorStrides strides_of(const TensorView &t) {
   return {t.stride(kBatch), t.stride(kSequence), t.stride(kHead)};
 }
 
+Fp8Scale scale_of(const TensorView *t) {
+  if (!t) return {};
+  const int64_t heads = t->size(t->ndim() - 1);
+  return {.scale = data_of<const float>(t),
+          .batch_stride = t->ndim() > 1 ? t->stride(0) : 0,
+          .head_stride = heads > 1 ? t->stride(t->ndim() - 1) : 0};
+}
+
 }  // namespace flashsmith

@@ -12,17 +12,24 @@ namespace flashsmith {
 // clang-format off
 inline constexpr std::array kForwardOwn = {
     Argument{.name = "q", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_head},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+             .element = Element::of_scores, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "k", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_head},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+             .element = Element::of_scores, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "v", .dims = {Dim::batch, Dim::seq_len_k, Dim::n_heads_kv, Dim::d_v},
-             .element = Element::of_config, .layout = Layout::rows, .use = Use::read},
+             .element = Element::of_values, .layout = Layout::rows, .use = Use::read},
     Argument{.name = "o", .dims = {Dim::batch, Dim::seq_len_q, Dim::n_heads, Dim::d_v},
              .element = Element::of_config, .layout = Layout::rows, .use = Use::written},
     Argument{.name = "lse", .dims = {Dim::batch, Dim::n_heads, Dim::seq_len_q},
              .element = Element::float32, .use = Use::written, .optional = true},
+    Argument{.name = "q_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "k_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "v_scale", .dims = {},
+             .element = Element::float32, .use = Use::read, .optional = true},
 };
 // clang-format on
+inline constexpr size_t kForwardShared = 5;  // of them: what other operations have, too
 inline constexpr std::array kForwardArguments = with_semantics(kForwardOwn);
 inline constexpr size_t kFirstModTensor = kForwardOwn.size() + kModTensors;
 inline constexpr size_t kWorkspace = kForwardArguments.size() - 1;
@@ -39,15 +46,18 @@ class ForwardTensors {
   const View &v() const { return *given_[2]; }
   const View &o() const { return *given_[3]; }
   const View *lse() const { return given_[4]; }
-  const View *alibi_slopes() const { return given_[5]; }
-  const View *bias() const { return given_[6]; }
-  const View *sinks() const { return given_[7]; }
-  const View *cu_seqlens_q() const { return given_[8]; }
-  const View *cu_seqlens_k() const { return given_[9]; }
-  const View *seqused_q() const { return given_[10]; }
-  const View *seqused_k() const { return given_[11]; }
-  const View *key_ranges() const { return given_[12]; }
-  const View *rng_state() const { return given_[13]; }
+  const View *q_scale() const { return given_[5]; }
+  const View *k_scale() const { return given_[6]; }
+  const View *v_scale() const { return given_[7]; }
+  const View *alibi_slopes() const { return given_[8]; }
+  const View *bias() const { return given_[9]; }
+  const View *sinks() const { return given_[10]; }
+  const View *cu_seqlens_q() const { return given_[11]; }
+  const View *cu_seqlens_k() const { return given_[12]; }
+  const View *seqused_q() const { return given_[13]; }
+  const View *seqused_k() const { return given_[14]; }
+  const View *key_ranges() const { return given_[15]; }
+  const View *rng_state() const { return given_[16]; }
   // What a user's functions read; the first that is null ends them.
   const View *mod_tensor(int k) const { return given_[kFirstModTensor + static_cast<size_t>(k)]; }
   const View *workspace() const { return given_[kWorkspace]; }
@@ -94,5 +104,8 @@ constexpr int64_t kQueueBytes = kQueueWords * sizeof(uint32_t);
 int64_t tile_table_bytes(int64_t n_entries);
 
 TensorStrides strides_of(const tvm::ffi::TensorView &t);
+
+// What numbers of 8 bits are multiplied with; null: 1.
+Fp8Scale scale_of(const tvm::ffi::TensorView *t);
 
 }  // namespace flashsmith

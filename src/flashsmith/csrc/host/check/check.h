@@ -27,12 +27,9 @@ void check_apart(const Tensors &tensors);
 
 // ---- of any operation: of what these are made ----
 
-// An argument of rows has the configuration's dtype, which is also that of `first`.
+// An argument of rows has the dtype that the configuration says.
 void check_dtype(const Tensors &tensors, const Argument &argument, const tvm::ffi::TensorView &t,
                  ScalarType expected);
-
-// The same of keys or values of 8 bits.
-void check_fp8_cache(const Argument &argument, const tvm::ffi::TensorView &t);
 
 void check_rank(const Argument &argument, const tvm::ffi::TensorView &t);
 
@@ -45,6 +42,10 @@ void check_semantics(const Kernel &kernel, const ForwardTensors &forward);
 // The kernel has room for the rows.
 void check_d_head(const Kernel &kernel, const tvm::ffi::TensorView &q,
                   const tvm::ffi::TensorView &v);
+
+// Of numbers of 8 bits: `type`, of the tensor called `of`, has them; and a shape that fits.
+void check_fp8_scale(const char *name, const tvm::ffi::TensorView *t, const char *of,
+                     ScalarType type, int64_t batch, int64_t heads);
 
 void check_heads(const tvm::ffi::TensorView &q, const tvm::ffi::TensorView &k);
 

@@ -69,39 +69,26 @@ void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
 
 }  // namespace
 
-void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
-                   const TensorView &t) {
-  if (argument.element == Element::of_cache && kernel.cache == ScalarType::Float8_e4m3fn) {
-    check_fp8_cache(argument, t);
-  } else {
-    check_dtype(all, argument, t, kernel.tiles.dtype);
-  }
-}
-
 void check_scale(const DecodeKernel &kernel, const char *name, const TensorView *t, int64_t batch,
                  const TensorView &cache) {
-  if (!t) return;
-  if (kernel.cache != ScalarType::Float8_e4m3fn) {
-    TVM_FFI_THROW(ValueError) << name << " was passed, but the cache has 16 bits; pass None";
+  const bool is_of_tokens = t && t->ndim() == kTokenScaleRank;
+  if (!is_of_tokens || kernel.cache != ScalarType::Float8_e4m3fn) {
+    return check_fp8_scale(name, t, "the cache", kernel.cache, batch, cache.size(kHead));
   }
   const int64_t entries = cache.size(kBatch), rows = cache.size(kSequence);
   const int64_t heads = cache.size(kHead);
-  const bool of_tokens = t->ndim() == kTokenScaleRank && t->size(0) == entries &&
-                         t->size(1) == rows && t->size(2) == heads;
-  if (of_tokens && !kernel.token_scales) {
+  if (t->size(0) != entries || t->size(1) != rows || t->size(2) != heads ||
+      !is_aligned(*t, sizeof(float))) {
+    TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
+                              << "; with a scale for each row it must be of shape (entries, rows, "
+                                 "n_heads_kv) = ("
+                              << entries << ", " << rows << ", " << heads << ")";
+  }
+  if (!kernel.token_scales) {
     TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
                               << ", a scale for each row, but the configuration is not for them; "
                                  "pass one with token_scales";
   }
-  const bool is_vector = t->ndim() == 1 && (t->size(0) == 1 || t->size(0) == heads);
-  const bool is_matrix = t->ndim() == 2 && t->size(0) == batch && t->size(1) == heads;
-  const bool fits = of_tokens || ((is_vector || is_matrix) && is_contiguous(*t));
-  if (fits && is_aligned(*t, sizeof(float))) return;
-  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
-                            << "; it must be contiguous and of shape (1), (n_heads_kv) = (" << heads
-                            << ") or (batch, n_heads_kv) = (" << batch << ", " << heads
-                            << "), or of shape (entries, rows, n_heads_kv) = (" << entries << ", "
-                            << rows << ", " << heads << ")";
 }
 
 void check_entries(const TensorView &k_cache, const TensorView *table, const TensorView *idx,
@@ -133,7 +120,7 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
   const ForwardTensors forward = tensors.forward();
   all.for_each([&](const Argument &argument, const TensorView &t) {
     if (!has_rows(argument)) return;
-    check_element(kernel, all, argument, t);
+    check_dtype(all, argument, t, kernel.type_of(argument.element));
     check_rank(argument, t);
     check_device(all, argument, t);
   });

@@ -11,10 +11,6 @@ namespace flashsmith {
 ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &tensors,
                             const Numbers &numbers, const DecodeNumbers &own);
 
-// An argument has the dtype that the kernel is for.
-void check_element(const DecodeKernel &kernel, const Tensors &all, const Argument &argument,
-                   const tvm::ffi::TensorView &t);
-
 // What a cache is multiplied with, if it is given.
 void check_scale(const DecodeKernel &kernel, const char *name, const tvm::ffi::TensorView *t,
                  int64_t batch, const tvm::ffi::TensorView &cache);

@@ -22,6 +22,9 @@ std::string name_of(DLDataType type) {
 }
 
 bool is_type(DLDataType type, ScalarType expected) {
+  if (expected == ScalarType::Float8_e4m3fn) {
+    return type.code == kDLFloat8_e4m3fn && type.bits == 8 && type.lanes == 1;
+  }
   const int code = expected == ScalarType::Half ? kDLFloat : kDLBfloat;
   return type.code == code && type.bits == 16 && type.lanes == 1;
 }
@@ -60,6 +63,11 @@ void check_dtype(const Tensors &tensors, const Argument &argument, const TensorV
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
                              << "; it must be int64";
   }
+  if (expected == ScalarType::Float8_e4m3fn) {
+    if (is_type(type, expected)) return;
+    TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
+                             << ", but the configuration is for one of float8_e4m3fn";
+  }
   if (!is_type(type, ScalarType::Half) && !is_type(type, ScalarType::BFloat16)) {
     TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
                              << "; supported are float16 and bfloat16";
@@ -75,13 +83,6 @@ void check_dtype(const Tensors &tensors, const Argument &argument, const TensorV
                            << ", but the configuration is for "
                            << (expected == ScalarType::Half ? "float16" : "bfloat16")
                            << "; pass a configuration of the tensors' dtype";
-}
-
-void check_fp8_cache(const Argument &argument, const TensorView &t) {
-  const DLDataType type = t.dtype();
-  if (type.code == kDLFloat8_e4m3fn && type.bits == 8 && type.lanes == 1) return;
-  TVM_FFI_THROW(TypeError) << argument.name << " has dtype " << name_of(type)
-                           << ", but the configuration is for keys and values of float8_e4m3fn";
 }
 
 }  // namespace flashsmith

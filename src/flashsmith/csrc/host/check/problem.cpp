@@ -74,6 +74,16 @@ void check_d_head(const Kernel &kernel, const TensorView &q, const TensorView &v
   }
 }
 
+// Rows are whole chunks of 16 bytes.
+void check_row_bytes(const Argument &argument, const TensorView &t) {
+  constexpr int kChunkBytes = 16;
+  const int multiple = kChunkBytes * 8 / t.dtype().bits;
+  if (t.size(kDim) % multiple == 0) return;
+  TVM_FFI_THROW(ValueError) << argument.name << " has " << name_of(argument.dims[kDim]) << " "
+                            << t.size(kDim) << "; supported with float8_e4m3fn are multiples of "
+                            << multiple << " up to 256";
+}
+
 void check_heads(const TensorView &q, const TensorView &k) {
   const int64_t n_heads = q.size(kHead), n_heads_kv = k.size(kHead);
   if (n_heads_kv == 0 ? n_heads != 0 : n_heads % n_heads_kv != 0) {
@@ -101,7 +111,7 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
                              const ForwardTensors &forward, const Numbers &numbers) {
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
     if (!has_rows(argument)) return;
-    check_dtype(tensors, argument, t, kernel.tiles.dtype);
+    check_dtype(tensors, argument, t, kernel.type_of(argument.element));
     check_rank(argument, t);
     check_device(tensors, argument, t);
   });
@@ -111,10 +121,13 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
     if (has_rows(tensors.table[i])) check_shape(tensors, i, forward.is_ragged());
   }
   check_d_head(kernel, forward.q(), forward.v());
+  tensors.for_each([](const Argument &argument, const TensorView &t) {
+    if (has_rows(argument)) check_row_bytes(argument, t);
+  });
   check_sizes(kernel.tiles, forward, numbers);
   tensors.for_each([&](const Argument &argument, const TensorView &t) {
     if (has_rows(argument) || argument.use == Use::scratch) return;
-    check_dtype(tensors, argument, t, kernel.tiles.dtype);
+    check_dtype(tensors, argument, t, kernel.type_of(argument.element));
     check_device(tensors, argument, t);
     if (argument.layout == Layout::broadcast) check_broadcast(tensors, argument, t);
     if (argument.rank() > 0 && argument.layout == Layout::contiguous) {
@@ -124,7 +137,13 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
   check_slopes(forward);
   check_lengths(forward);
   check_rng_state(forward);
-  return problem_of(forward, numbers);
+  const ForwardProblem problem = problem_of(forward, numbers);
+  const ScalarType scores = kernel.type_of(Element::of_scores);
+  check_fp8_scale("q_scale", forward.q_scale(), "q", scores, problem.batch, problem.n_heads_kv);
+  check_fp8_scale("k_scale", forward.k_scale(), "k", scores, problem.batch, problem.n_heads_kv);
+  check_fp8_scale("v_scale", forward.v_scale(), "v", kernel.type_of(Element::of_values),
+                  problem.batch, problem.n_heads_kv);
+  return problem;
 }
 
 void check_numbers(const Kernel &kernel, const Numbers &numbers) {

@@ -143,4 +143,18 @@ void check_contiguous_argument(const Tensors &tensors, const Argument &argument,
   }
 }
 
+void check_fp8_scale(const char *name, const TensorView *t, const char *of, ScalarType type,
+                     int64_t batch, int64_t heads) {
+  if (!t) return;
+  if (type != ScalarType::Float8_e4m3fn) {
+    TVM_FFI_THROW(ValueError) << name << " was passed, but " << of << " has 16 bits; pass None";
+  }
+  const bool is_vector = t->ndim() == 1 && (t->size(0) == 1 || t->size(0) == heads);
+  const bool is_matrix = t->ndim() == 2 && t->size(0) == batch && t->size(1) == heads;
+  if ((is_vector || is_matrix) && is_contiguous(*t) && is_aligned(*t, sizeof(float))) return;
+  TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
+                            << "; it must be contiguous and of shape (1), (n_heads_kv) = (" << heads
+                            << ") or (batch, n_heads_kv) = (" << batch << ", " << heads << ")";
+}
+
 }  // namespace flashsmith

@@ -75,8 +75,8 @@ class Sm80Decode final : public DecodeKernel {
     args.Q_strides = strides_of(tensors.q());
     args.K_strides = strides_of(tensors.k_cache());
     args.V_strides = strides_of(tensors.v_cache());
-    args.K_scale = scale_args(tensors.k_scale());
-    args.V_scale = scale_args(tensors.v_scale());
+    args.K_scale = scale_of(tensors.k_scale());
+    args.V_scale = scale_of(tensors.v_scale());
     args.K_row_scales = row_scale_args(tensors.k_scale());
     args.V_row_scales = row_scale_args(tensors.v_scale());
     const int64_t slots = plan.workspace_bytes / slot_bytes(tiles);

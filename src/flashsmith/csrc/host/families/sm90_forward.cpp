@@ -32,9 +32,10 @@ class Sm90Forward final : public ForwardKernel {
     return {static_cast<unsigned>(grid_blocks(config_, n_tiles, multiprocessors)), 1, 1};
   }
 
-  ptx::TensorMap map(const TensorView &t, int box_rows) const {
-    const Box box{map_columns(config_), box_rows, map_swizzle(config_)};
-    return make_tensor_map(t, config_.dtype, box, variant.ragged);
+  ptx::TensorMap map(const TensorView &t, Element element, const BoxedRows &rows,
+                     int box_rows) const {
+    const Box box{rows.columns, box_rows, rows.swizzle};
+    return make_tensor_map(t, type_of(element), box, variant.ragged);
   }
 
  public:
@@ -43,6 +44,12 @@ class Sm90Forward final : public ForwardKernel {
         config_(kernel.config),
         function_(kernel.function),
         schedule_(kernel.schedule) {}
+
+  ScalarType type_of(Element element) const override {
+    const bool fp8 = (element == Element::of_scores && config_.fp8_scores) ||
+                     (element == Element::of_values && config_.fp8_values);
+    return fp8 ? ScalarType::Float8_e4m3fn : config_.dtype;
+  }
 
   void check_layout(const ForwardTensors &tensors) const override {
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
@@ -73,10 +80,16 @@ class Sm90Forward final : public ForwardKernel {
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers) const override {
     Sm90ForwardKernelArgs args{};
-    args.Q_map = map(tensors.q(), kQueryBoxRows);
-    args.K_map = map(tensors.k(), map_KV_rows(config_));
-    args.V_map = map(tensors.v(), map_KV_rows(config_));
-    if (config_.tma_store) args.O_map = map(tensors.o(), kOutputBoxRows);
+    const int KV_rows = map_KV_rows(config_);
+    args.Q_map = map(tensors.q(), Element::of_scores, Q_tile(config_), kQueryBoxRows);
+    args.K_map = map(tensors.k(), Element::of_scores, K_tile(config_), KV_rows);
+    args.V_map = map(tensors.v(), Element::of_values, V_tile(config_), KV_rows);
+    if (config_.tma_store) {
+      args.O_map = map(tensors.o(), Element::of_config, O_rows(config_), kOutputBoxRows);
+    }
+    args.Q_scale = scale_of(tensors.q_scale());
+    args.K_scale = scale_of(tensors.k_scale());
+    args.V_scale = scale_of(tensors.v_scale());
     args.problem = problem_args(variant, tensors, problem, numbers);
     args.problem.n_Q_blocks = Q_blocks(config_, problem.seq_len_q);
     if (variant.ragged) {

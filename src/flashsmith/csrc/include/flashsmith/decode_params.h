@@ -42,13 +42,6 @@ struct DecodeProblem : ProblemArgs {
   SplitArgs split;
 };
 
-// What the numbers of a cache of 8 bits are multiplied with: one for all, for each of its heads, or
-// for each head of each request, as strides say; null: 1.
-struct CacheScale {
-  const float *__restrict__ scale;
-  int64_t batch_stride, head_stride;
-};
-
 // Where a scale is of each row: then batch_stride is that of entries of the cache.
 struct RowScales {
   bool of_rows;
@@ -60,7 +53,7 @@ struct NewRows {
   const void *__restrict__ rows;  // (batch, n_new, n_heads_kv, d_head or d_v)
   void *cache;                    // (entries, rows, n_heads_kv, d_head or d_v)
   TensorStrides strides, cache_strides;
-  CacheScale scale;
+  Fp8Scale scale;
   RowScales row_scales;
 };
 

@@ -59,6 +59,13 @@ struct RaggedArgs {
   int rows_q, rows_k;  // of one entry of the tensors' batch
 };
 
+// What numbers of 8 bits are to be multiplied with: one for all, for each head of K and V, or for
+// each of them in each entry of the batch, as strides say; null: 1.
+struct Fp8Scale {
+  const float *__restrict__ scale;
+  int64_t batch_stride, head_stride;
+};
+
 constexpr int kMostModBuffers = 8, kMostModDimensions = 4;
 
 // The tensors that a user's score_mod and mask_mod read. Sizes and strides are in elements.

@@ -28,4 +28,7 @@ using value_type = std::conditional_t<kType == ScalarType::Half, half_t, bfloat1
 template <typename value_t>
 constexpr bool is_half = std::is_same_v<value_t, half_t>;
 
+template <typename value_t>
+constexpr bool is_e4m3 = std::is_same_v<value_t, e4m3_t>;
+
 }  // namespace flashsmith

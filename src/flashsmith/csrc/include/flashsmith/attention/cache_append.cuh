@@ -101,8 +101,7 @@ class CacheAppend {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const float *four = x + 4 * i;
-      words[i] = pack_e4m3(four[0] / scale, four[1] / scale) |
-                 pack_e4m3(four[2] / scale, four[3] / scale) << 16;
+      words[i] = pack_e4m3(four[0] / scale, four[1] / scale, four[2] / scale, four[3] / scale);
     }
     ptx::store_global_8_if(active, destination, words);
   }

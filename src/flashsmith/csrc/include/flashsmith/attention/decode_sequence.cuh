@@ -68,14 +68,8 @@ class DecodeSequence {
 };
 static_assert(SequencePolicy<DecodeSequence>);
 
-// Of a request, and of a head of the cache.
-FLASHSMITH_DEVICE float load_scale(const CacheScale &of, int batch, int head) {
-  if (of.scale == nullptr) return 1.f;
-  return ptx::thread_load_global(of.scale + batch * of.batch_stride + head * of.head_stride);
-}
-
-// The same of a row of the request, which there is; null: 1.
-FLASHSMITH_DEVICE const float *scale_of_row(const CacheScale &of, const RowScales &rows, int batch,
+// Of a row of the request, which there is, in a head of the cache; null: 1.
+FLASHSMITH_DEVICE const float *scale_of_row(const Fp8Scale &of, const RowScales &rows, int batch,
                                             CachePlace place, int head) {
   if (of.scale == nullptr) return nullptr;
   const int64_t row = rows.of_rows ? place.entry * of.batch_stride + place.row * rows.row_stride

@@ -65,10 +65,11 @@ FLASHSMITH_DEVICE uint32_t pack_e4m3_by_bits(float value) {
   return sign | ((bits + half - 1 + (bits >> kLost & 1)) >> kLost) - kRebias;
 }
 
-// Two numbers as bytes, `low` in the lower one.
-FLASHSMITH_DEVICE uint32_t pack_e4m3(float low, float high) {
-  if constexpr (ptx::kConvertsE4m3) return ptx::pack_e4m3(low, high);
-  return pack_e4m3_by_bits(low) | pack_e4m3_by_bits(high) << 8;
+// Four numbers as bytes, the first in the lowest one.
+FLASHSMITH_DEVICE uint32_t pack_e4m3(float first, float second, float third, float fourth) {
+  if constexpr (ptx::kConvertsE4m3) return ptx::pack_e4m3(first, second, third, fourth);
+  return pack_e4m3_by_bits(first) | pack_e4m3_by_bits(second) << 8 |
+         pack_e4m3_by_bits(third) << 16 | pack_e4m3_by_bits(fourth) << 24;
 }
 
 }  // namespace flashsmith

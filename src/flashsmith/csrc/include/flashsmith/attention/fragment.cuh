@@ -14,6 +14,7 @@
 
 #include <type_traits>
 
+#include "flashsmith/ptx/bytes.cuh"
 #include "flashsmith/ptx/math.cuh"
 #include "flashsmith/ptx/platform.cuh"
 
@@ -68,6 +69,20 @@ FLASHSMITH_DEVICE void pack_operand(uint32_t (&operand)[kElements / 8][4],
 #pragma unroll
   for (int i = 0; i < kElements / 2; i++) {
     operand[i / 4][i % 4] = ptx::pack<value_t>(fragment[2 * i], fragment[2 * i + 1]);
+  }
+}
+
+// Two rows' elements become words of four numbers of 8 bits, as operands of the next product: words
+// 4 k to 4 k + 3 are columns 32 k to 32 k + 31. A lane packs what it has, so that of every 16
+// columns those at places 4 p to 4 p + 3 are 2 p, 2 p + 1, 2 p + 8 and 2 p + 9.
+template <int kElements>
+FLASHSMITH_DEVICE void pack_operand_e4m3(uint32_t (&operand)[kElements / 16][4],
+                                         const float (&fragment)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements / 4; i++) {
+    const int first = i / 2 * 8 + i % 2 * 2;  // of 16 columns, of one half
+    operand[i / 4][i % 4] = ptx::pack_e4m3(fragment[first], fragment[first + 1],
+                                           fragment[first + 4], fragment[first + 5]);
   }
 }
 

@@ -108,6 +108,17 @@ class ScoreChanges {
 };
 static_assert(ScorePolicy<ScoreChanges<half_t, true, true, true, UserScore<0>>>);
 
+// Which head of K and V one of Q shares.
+FLASHSMITH_DEVICE int head_of_keys(const ProblemArgs &problem, int head) {
+  return head / (problem.n_heads / problem.n_heads_kv);
+}
+
+// Of numbers of 8 bits, of a head of K and V and an entry of the batch.
+FLASHSMITH_DEVICE float load_scale(const Fp8Scale &of, int batch, int head) {
+  if (of.scale == nullptr) return 1.f;
+  return ptx::thread_load_global(of.scale + batch * of.batch_stride + head * of.head_stride);
+}
+
 // Changes the scores of 16 rows of a block of K. `row`: of this lane's first element, in the
 // sequence.
 template <typename Traits>

@@ -36,29 +36,34 @@ struct RowTotal {
   }
 };
 
+constexpr int kE4m3MostLog2 = 8;  // powers of two up to 2^this are numbers, the largest is 448
+
 // How the softmax saves work.
 struct SoftmaxPolicy {
   // The scale is part of the exponential, one fused multiply-add an element, and row sums stay
   // apart by lane until the end; else the scores are scaled first, and sums reduced at every step.
   bool fold_scale;
   // R may fall behind the maximum by this before O and l are rescaled: P stays within
-  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step.
+  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step, or with
+  // most_log2 where the maximum has grown.
   int lazy_rescale_log2;
   // R is set lazy_rescale_log2 ahead, so that growth within the bound leaves exponents negative:
   // the conjunction of sign bits says so, half an instruction a score and no exchange between
   // lanes, and only where it does not the maxima are looked for.
   bool stale_maximum;
   int fma_exponentials;  // of 16 exponentials, how many are polynomials on the FMA units
+  // P stays within 2^this: where the reference is new, the largest weight is 2^lazy_rescale_log2
+  // below.
+  int most_log2 = stale_maximum ? 0 : lazy_rescale_log2;
 };
 
 template <typename Traits>
 class Softmax {
   static constexpr bool kFoldScale = Traits::softmax.fold_scale;
-  static constexpr bool kLazy = Traits::softmax.lazy_rescale_log2 > 0;
-  static constexpr float kLead =
-      Traits::softmax.stale_maximum ? Traits::softmax.lazy_rescale_log2 : 0;
-  static constexpr float kBound =
-      Traits::softmax.stale_maximum ? 0 : Traits::softmax.lazy_rescale_log2;
+  static constexpr bool kLazy =
+      Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.most_log2 > 0;
+  static constexpr float kBound = Traits::softmax.most_log2;
+  static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.most_log2;
 
   float scale_log2_;      // softmax_scale * log2(e)
   float R_[kHalves];      // reference of the lane's rows
@@ -72,6 +77,8 @@ class Softmax {
     scale_log2_ = scale_log2;
     reset();
   }
+
+  FLASHSMITH_DEVICE void set_scale(float scale_log2) { scale_log2_ = scale_log2; }
 
   // Before the first block of a tile.
   FLASHSMITH_DEVICE void reset() {
@@ -148,6 +155,9 @@ class Softmax {
 #pragma unroll
     for (int i = 0; i < Traits::d_head / 2; i++) O[i] *= alpha_[half_of(i)];
   }
+
+  // What that is: 1 where the reference has stayed.
+  FLASHSMITH_DEVICE float factor(int half) const { return alpha_[half]; }
 
   // Of a row, when all blocks are done.
   FLASHSMITH_DEVICE RowTotal total(int half) const {

@@ -6,18 +6,23 @@
 
 namespace flashsmith::ptx {
 
-// prmt.b32: byte i of the result is the byte of `word` that digit i (hexadecimal, from the lowest)
-// of kSelector says; 8 more: its sign eight times.
+// prmt.b32: byte i of the result is the byte of the two words, those of `first` counted first, that
+// digit i (hexadecimal, from the lowest) of the selector says; 8 more: its sign eight times.
+FLASHSMITH_DEVICE uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::permute_bytes(first, second, selector);
+#else
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(first), "r"(second), "r"(selector));
+  return result;
+#endif
+}
+
+// The same of one word, by a selector that is known beforehand.
 template <uint32_t kSelector>
 FLASHSMITH_DEVICE uint32_t permute_bytes(uint32_t word) {
   static_assert((kSelector & 0xffff4444) == 0, "four digits, each of one of the word's four bytes");
-#ifdef FLASHSMITH_EMULATOR
-  return emulator::permute_bytes(word, kSelector);
-#else
-  uint32_t result;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(word), "n"(kSelector));
-  return result;
-#endif
+  return permute_bytes(word, 0, kSelector);
 }
 
 // fma.rn.{f16x2,bf16x2}: a * b + c in either half; subnormal numbers are numbers.
@@ -57,15 +62,22 @@ FLASHSMITH_DEVICE uint32_t unpack_e4m3(uint16_t bytes) {
 #endif
 }
 
-// cvt.rn.satfinite.e4m3x2.f32 (sm_89): to nearest even, `low` in the lower byte. What is beyond 448
-// becomes that, infinity too; NaN stays NaN.
-FLASHSMITH_DEVICE uint16_t pack_e4m3(float low, float high) {
+// cvt.rn.satfinite.e4m3x2.f32 (sm_89), twice: to nearest even, the first number in the lowest byte.
+// What is beyond 448 becomes that, infinity too; NaN stays NaN.
+FLASHSMITH_DEVICE uint32_t pack_e4m3(float first, float second, float third, float fourth) {
 #ifdef FLASHSMITH_EMULATOR
-  return emulator::pack_e4m3(low, high);
+  return emulator::pack_e4m3(first, second) | uint32_t{emulator::pack_e4m3(third, fourth)} << 16;
 #elif __CUDA_ARCH__ >= 890
-  uint16_t bytes;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bytes) : "f"(high), "f"(low));
-  return bytes;
+  uint32_t word;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n"
+      "}"
+      : "=r"(word)
+      : "f"(first), "f"(second), "f"(third), "f"(fourth));
+  return word;
 #else
   return 0;
 #endif

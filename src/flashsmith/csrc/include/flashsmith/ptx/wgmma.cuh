@@ -1,5 +1,6 @@
 // Matrix instructions of a warpgroup. PTX ISA, Asynchronous Warpgroup Level Matrix Instructions:
-// wgmma.mma_async.m64nNk16 with fp32 accumulators. All four warps of the warpgroup execute them.
+// wgmma.mma_async.m64nNk16, and m64nNk32 of e4m3, with fp32 accumulators. All four warps of the
+// warpgroup execute them.
 //
 // Accumulators, of lane l of warp w: c[4 * j + 2 * h + i] is column 8 * j + 2 * (l % 4) + i of row
 // 16 * w + l / 4 + 8 * h. Neither they nor registers of A may be touched until a wait has covered
@@ -15,30 +16,45 @@
 #ifndef FLASHSMITH_EMULATOR
 #include "flashsmith/ptx/wgmma_shapes.cuh"
 
-#define FLASHSMITH_WGMMA(TYPE, N, REGISTERS, A, B, ACCUMULATE, TRANSPOSED)                        \
-  "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #ACCUMULATE                              \
-  ", 0;\n"                                                                                        \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, " A ", %" #B \
-  ", accumulate, 1, 1, " TRANSPOSED ";\n}\n"
-#define FLASHSMITH_WGMMA_SHARED(TYPE, N, A, B, S, TA, TB)                                      \
-  asm volatile(FLASHSMITH_WGMMA(TYPE, N, FLASHSMITH_R##A, "%" #A, B, S, "%" #TA ", %" #TB)     \
-               : FLASHSMITH_C##A                                                               \
-               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kMajorA == Major::mn), \
+#define FLASHSMITH_WGMMA(TYPE, N, K, REGISTERS, A, B, ACCUMULATE, TRANSPOSED)                \
+  "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #ACCUMULATE                         \
+  ", 0;\n"                                                                                   \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPE "." TYPE " {" REGISTERS "}, " A \
+  ", %" #B ", accumulate, 1, 1" TRANSPOSED ";\n}\n"
+#define FLASHSMITH_WGMMA_SHARED(TYPE, N, A, B, S, TA, TB)                                        \
+  asm volatile(FLASHSMITH_WGMMA(TYPE, N, 16, FLASHSMITH_R##A, "%" #A, B, S, ", %" #TA ", %" #TB) \
+               : FLASHSMITH_C##A                                                                 \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kMajorA == Major::mn),   \
                  "n"(kMajorB == Major::mn))
-#define FLASHSMITH_WGMMA_REGISTERS(TYPE, N, A0, A1, A2, A3, B, S, TB)                      \
-  asm volatile(FLASHSMITH_WGMMA(TYPE, N, FLASHSMITH_R##A0,                                 \
-                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, "%" #TB) \
-               : FLASHSMITH_C##A0                                                          \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                       \
+#define FLASHSMITH_WGMMA_REGISTERS(TYPE, N, A0, A1, A2, A3, B, S, TB)                        \
+  asm volatile(FLASHSMITH_WGMMA(TYPE, N, 16, FLASHSMITH_R##A0,                               \
+                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, ", %" #TB) \
+               : FLASHSMITH_C##A0                                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
                  "r"(static_cast<int>(accumulate)), "n"(kMajorB == Major::mn))
+// Operands of 8 bits have one layout.
+#define FLASHSMITH_WGMMA_SHARED_E4M3(N, A, B, S)                                  \
+  asm volatile(FLASHSMITH_WGMMA("e4m3", N, 32, FLASHSMITH_R##A, "%" #A, B, S, "") \
+               : FLASHSMITH_C##A                                                  \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)))
+#define FLASHSMITH_WGMMA_REGISTERS_E4M3(N, A0, A1, A2, A3, B, S)                      \
+  asm volatile(FLASHSMITH_WGMMA("e4m3", N, 32, FLASHSMITH_R##A0,                      \
+                                "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, S, "") \
+               : FLASHSMITH_C##A0                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                  \
+                 "r"(static_cast<int>(accumulate)))
 #define FLASHSMITH_SHARED_CASE(N, A, B, S, TA, TB, ...)  \
-  if constexpr (kN == N && is_half<value_t>) {           \
+  if constexpr (kN == N && is_e4m3<value_t>) {           \
+    FLASHSMITH_WGMMA_SHARED_E4M3(N, A, B, S);            \
+  } else if constexpr (kN == N && is_half<value_t>) {    \
     FLASHSMITH_WGMMA_SHARED("f16", N, A, B, S, TA, TB);  \
   } else if constexpr (kN == N) {                        \
     FLASHSMITH_WGMMA_SHARED("bf16", N, A, B, S, TA, TB); \
   }
 #define FLASHSMITH_REGISTERS_CASE(N, A0, A1, A2, A3, B, S, TB)       \
-  if constexpr (kN == N && is_half<value_t>) {                       \
+  if constexpr (kN == N && is_e4m3<value_t>) {                       \
+    FLASHSMITH_WGMMA_REGISTERS_E4M3(N, A0, A1, A2, A3, B, S);        \
+  } else if constexpr (kN == N && is_half<value_t>) {                \
     FLASHSMITH_WGMMA_REGISTERS("f16", N, A0, A1, A2, A3, B, S, TB);  \
   } else if constexpr (kN == N) {                                    \
     FLASHSMITH_WGMMA_REGISTERS("bf16", N, A0, A1, A2, A3, B, S, TB); \
@@ -50,18 +66,27 @@ namespace flashsmith::ptx {
 template <int kN>
 constexpr bool is_wgmma_n = kN >= 16 && kN <= 256 && kN % 16 == 0;
 
-// c += a * b, or = with `accumulate` false: a (64, 16) and b (16, kN) in shared memory.
+#ifdef FLASHSMITH_EMULATOR
+template <typename value_t>
+constexpr emulator::MmaType kMmaType = is_e4m3<value_t>   ? emulator::MmaType::e4m3
+                                       : is_half<value_t> ? emulator::MmaType::f16
+                                                          : emulator::MmaType::bf16;
+#endif
+
+// c += a * b, or = with `accumulate` false: a (64, K) and b (K, kN) in shared memory.
 template <typename value_t, int kN, Major kMajorA, Major kMajorB>
 FLASHSMITH_DEVICE void wgmma_shared(float (&c)[kN / 2], MatrixDescriptor a, MatrixDescriptor b,
                                     bool accumulate) {
   static_assert(is_wgmma_n<kN>, "N is a multiple of 16 up to 256 here");
+  static_assert(!is_e4m3<value_t> || (kMajorA == Major::k && kMajorB == Major::k),
+                "K is contiguous in operands of 8 bits");
 #ifdef FLASHSMITH_EMULATOR
   emulator::wgmma({.c = c,
                    .a_registers = nullptr,
                    .a = a,
                    .b = b,
                    .n = kN,
-                   .type = is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16,
+                   .type = kMmaType<value_t>,
                    .a_mn_major = kMajorA == Major::mn,
                    .b_mn_major = kMajorB == Major::mn,
                    .accumulate = accumulate});
@@ -71,18 +96,20 @@ FLASHSMITH_DEVICE void wgmma_shared(float (&c)[kN / 2], MatrixDescriptor a, Matr
 }
 
 // The same with a in registers, laid out as the accumulators of two neighbouring groups of eight
-// columns: a[0], a[1] columns 2p, 2p + 1 of rows g, g + 8; a[2], a[3] columns 2p + 8, 2p + 9.
+// columns: a[0], a[1] columns 2p, 2p + 1 of rows g, g + 8; a[2], a[3] columns 2p + 8, 2p + 9. Of
+// e4m3 four columns are a word: a[0], a[1] from column 4p on, a[2], a[3] from 4p + 16.
 template <typename value_t, int kN, Major kMajorB>
 FLASHSMITH_DEVICE void wgmma_registers(float (&c)[kN / 2], const uint32_t (&a)[4],
                                        MatrixDescriptor b, bool accumulate) {
   static_assert(is_wgmma_n<kN>, "N is a multiple of 16 up to 256 here");
+  static_assert(!is_e4m3<value_t> || kMajorB == Major::k, "K is contiguous in operands of 8 bits");
 #ifdef FLASHSMITH_EMULATOR
   emulator::wgmma({.c = c,
                    .a_registers = a,
                    .a = 0,
                    .b = b,
                    .n = kN,
-                   .type = is_half<value_t> ? emulator::MmaType::f16 : emulator::MmaType::bf16,
+                   .type = kMmaType<value_t>,
                    .a_mn_major = false,
                    .b_mn_major = kMajorB == Major::mn,
                    .accumulate = accumulate});
@@ -142,6 +169,8 @@ FLASHSMITH_DEVICE void wgmma_wait_group(FLASHSMITH_CALL_SITE) {
 #undef FLASHSMITH_WGMMA
 #undef FLASHSMITH_WGMMA_SHARED
 #undef FLASHSMITH_WGMMA_REGISTERS
+#undef FLASHSMITH_WGMMA_SHARED_E4M3
+#undef FLASHSMITH_WGMMA_REGISTERS_E4M3
 #undef FLASHSMITH_SHARED_CASE
 #undef FLASHSMITH_REGISTERS_CASE
 #endif

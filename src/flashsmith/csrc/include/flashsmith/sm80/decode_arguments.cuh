@@ -28,7 +28,7 @@ struct DecodeKernelArgs {
   const void *__restrict__ V;  // (entries, rows, n_heads_kv, d_v)
   TensorStrides Q_strides, K_strides, V_strides;
   DecodeProblem problem;
-  CacheScale K_scale, V_scale;  // of a cache of 8 bits
+  Fp8Scale K_scale, V_scale;  // of a cache of 8 bits
   RowScales K_row_scales, V_row_scales;
 };
 

@@ -76,7 +76,7 @@ class KVRing {
     copy_scale(stage + Traits::V_scales_offset + to, args_.V_scale, args_.V_row_scales, place);
   }
 
-  FLASHSMITH_DEVICE void copy_scale(ptx::shared_address to, const CacheScale &scale,
+  FLASHSMITH_DEVICE void copy_scale(ptx::shared_address to, const Fp8Scale &scale,
                                     const RowScales &rows, const CachePlace &place) const {
     if (scale.scale == nullptr) {
       ptx::store_shared_4(to, ptx::float_bits(1.f));

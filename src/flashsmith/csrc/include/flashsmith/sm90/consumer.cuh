@@ -11,6 +11,7 @@
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm90/epilogue.cuh"
+#include "flashsmith/sm90/output_sums.cuh"
 #include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
 
@@ -18,7 +19,6 @@ namespace flashsmith::sm90 {
 
 template <typename Traits>
 class Consumer {
-  using value_t = typename Traits::value_t;
   // Whether tiles may leave out blocks at the beginning.
   static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
   static constexpr int kFirstTurn = 1;  // named barrier of the first warpgroup's turn
@@ -34,7 +34,7 @@ class Consumer {
   QOperand<Traits> Q_;
   SAccumulator<Traits> S_;
   POperand<Traits> P_;
-  OAccumulator<Traits> O_;
+  OutputSums<Traits> O_;
   Softmax<Traits> softmax_;
 
   typename Traits::Sequence sequence_;       // of the tile
@@ -46,7 +46,7 @@ class Consumer {
   int begin_ = 0;                            // the tile's last block to be visited
   int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
   int skipped_ = 0;                          // blocks at the tile's end that no row here sees
-  bool O_started_ = false;
+  float score_scale_ = 1;  // of the tile: what scores are multiplied with before they are changed
 
  public:
   FLASHSMITH_DEVICE Consumer(const Sm90ForwardKernelArgs &args, int warpgroup)
@@ -139,6 +139,7 @@ class Consumer {
     row_ = row + warp() * kWarpRows;
     head_ = {tile.head, tile.batch};
     const ProblemArgs &problem = args_.problem;
+    if constexpr (Traits::fp8_scores) open_scales();
     dropout_ = typename Traits::Dropout(problem, head_);
     sequence_ = typename Traits::Sequence(problem, tile.batch);
     const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence_, tile);
@@ -155,7 +156,7 @@ class Consumer {
   FLASHSMITH_DEVICE void load_Q() {
     ptx::mbarrier_wait_parity(Barriers<Traits>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
-    Q_.load(shared_ + Traits::Q_offset + warpgroup_ * kWgmmaM * Traits::row_bytes);
+    Q_.load(shared_ + Traits::Q_offset + warpgroup_ * kWgmmaM * Traits::Q_tile.row_bytes);
   }
 
   FLASHSMITH_DEVICE void store(int tile_index, const Softmax<Traits> &softmax) {
@@ -163,7 +164,7 @@ class Consumer {
     const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM + warp() * kWarpRows;
     const ptx::shared_address staging =
         shared_ + Traits::O_offset + (warpgroup_ * 4 + warp()) * Traits::warp_staging_bytes;
-    store_tile<Traits>(args_, O_, softmax, {row, tile.head, tile.batch}, staging);
+    store_tile<Traits>(args_, O_.sums(), softmax, {row, tile.head, tile.batch}, staging);
   }
 
   // ---- steps ----
@@ -175,8 +176,8 @@ class Consumer {
     finish_scores<0>();
     release_loaded_Q();
     start_softmax();
-    pack_operand<value_t>(P_, S_);
-    O_started_ = false;
+    pack_weights<Traits>(P_, S_);
+    O_.start(softmax_);
   }
 
   FLASHSMITH_DEVICE void start_softmax() {
@@ -198,8 +199,8 @@ class Consumer {
     finish_values();
     // Before the branch in rescale: in one basic block with the exponentials, it fits in their
     // gaps.
-    pack_operand<value_t>(P_, S_);
-    softmax_.rescale(O_);
+    pack_weights<Traits>(P_, S_);
+    O_.rescale(softmax_);
   }
 
   // The last O += P V of the tile that is done, together with S of the first block of the one at
@@ -230,8 +231,8 @@ class Consumer {
       finish_scores<0>();
       start_softmax();
     }
-    pack_operand<value_t>(P_, S_);
-    O_started_ = false;
+    pack_weights<Traits>(P_, S_);
+    O_.start(softmax_);
   }
 
   // One product after the other.
@@ -244,8 +245,8 @@ class Consumer {
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
     drop();
-    pack_operand<value_t>(P_, S_);
-    softmax_.rescale(O_);
+    pack_weights<Traits>(P_, S_);
+    O_.rescale(softmax_);
     values();
   }
 
@@ -258,8 +259,7 @@ class Consumer {
 
   FLASHSMITH_DEVICE void issue_values() {
     wait_V();
-    issue_PV<Traits>(O_, P_, V_block(), O_started_);
-    O_started_ = true;
+    O_.issue(P_, V_block());
   }
 
   FLASHSMITH_DEVICE void issue_scores() {
@@ -293,9 +293,10 @@ class Consumer {
   template <int kPending = 0>
   FLASHSMITH_DEVICE void finish_values() {
     ptx::wgmma_wait_group<kPending>();
-    ptx::pin_registers(O_);
+    O_.pin();
     release(Barriers<Traits>::V(V_stage_.buffer));
     V_stage_.advance();
+    O_.add_block();
   }
 
   // Blocks that other warpgroups work on pass by. A lane that still waits when the others let go of
@@ -319,7 +320,23 @@ class Consumer {
     }
   }
 
+  // Of the tile's heads: part of the softmax's scale, unless scores are changed before.
+  FLASHSMITH_DEVICE void open_scales() {
+    const int head = head_of_keys(args_.problem, head_.head);
+    const float scale =
+        load_scale(args_.Q_scale, head_.batch, head) * load_scale(args_.K_scale, head_.batch, head);
+    if constexpr (Traits::Score::kChanges) {
+      score_scale_ = scale;
+    } else {
+      softmax_.set_scale(args_.problem.softmax_scale_log2 * scale);
+    }
+  }
+
   FLASHSMITH_DEVICE void change_scores() {
+    if constexpr (Traits::fp8_scores && Traits::Score::kChanges) {
+#pragma unroll
+      for (int i = 0; i < Traits::B_c / 2; i++) S_[i] *= score_scale_;
+    }
     flashsmith::change_scores<Traits>(S_, args_.problem, sequence_, head_, row_ + first_row(lane()),
                                       block_);
   }
@@ -334,10 +351,10 @@ class Consumer {
   // ---- synchronisation ----
 
   FLASHSMITH_DEVICE ptx::shared_address K_block() const {
-    return shared_ + Traits::K_offset + K_stage_.buffer * Traits::KV_bytes;
+    return shared_ + Traits::K_offset + K_stage_.buffer * Traits::K_bytes;
   }
   FLASHSMITH_DEVICE ptx::shared_address V_block() const {
-    return shared_ + Traits::V_offset + V_stage_.buffer * Traits::KV_bytes;
+    return shared_ + Traits::V_offset + V_stage_.buffer * Traits::V_bytes;
   }
   FLASHSMITH_DEVICE void wait_K() const {
     ptx::mbarrier_wait_parity(Barriers<Traits>::K(K_stage_.buffer).full, K_stage_.parity);

@@ -32,9 +32,10 @@ template <typename Traits>
 FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
                                    const WarpRows &rows, const float (&factor)[2],
                                    ptx::shared_address staging, int first, int end) {
-  constexpr int kPairsPerBox = Traits::box_columns / 16, kChunksPerRow = Traits::row_bytes / 16;
+  constexpr int kPairsPerBox = Traits::O_rows.columns / 16,
+                kChunksPerRow = Traits::O_rows.row_bytes / 16;
   const int lane = ptx::recomputed(ptx::thread_index() % kWarpSize);
-  const int row = lane % 16, permutation = row * Traits::row_bytes / 128 % kChunksPerRow;
+  const int row = lane % 16, permutation = row * Traits::O_rows.row_bytes / 128 % kChunksPerRow;
   const typename Traits::Sequence sequence(args.problem, rows.batch);
   const Rows sequence_rows{sequence.queries(), sequence.seq_len_q(), rows.head, args.O_batch_rows};
   if (lane == 0) ptx::tma_store_wait_group_read<0>();
@@ -44,8 +45,8 @@ FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAcc
     uint32_t words[4];
     pack_columns<Traits>(words, O, pair, factor);
     const int chunk = pair % kPairsPerBox * 2 + lane / 16;
-    ptx::stmatrix_x4(staging + (pair / kPairsPerBox - first) * Traits::warp_box_bytes +
-                         row * Traits::row_bytes + (chunk ^ permutation) * 16,
+    ptx::stmatrix_x4(staging + (pair / kPairsPerBox - first) * Traits::O_rows.box_bytes +
+                         row * Traits::O_rows.row_bytes + (chunk ^ permutation) * 16,
                      words);
   }
   ptx::fence_proxy_async();
@@ -53,8 +54,8 @@ FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAcc
   if (lane != 0) return;
 #pragma unroll
   for (int box = first; box < end; box++) {
-    store_rows<Traits>(args.O_map, staging + (box - first) * Traits::warp_box_bytes,
-                       box * Traits::box_columns, rows.row, sequence_rows);
+    store_rows<Traits>(args.O_map, staging + (box - first) * Traits::O_rows.box_bytes,
+                       box * Traits::O_rows.columns, rows.row, sequence_rows);
   }
   ptx::tma_store_commit_group();
 }
@@ -65,8 +66,9 @@ FLASHSMITH_DEVICE void store_by_copy(const Sm90ForwardKernelArgs &args,
                                      const float (&factor)[2], ptx::shared_address staging) {
   constexpr int kRound = Traits::n_staged_boxes;
 #pragma unroll
-  for (int first = 0; first < Traits::n_boxes; first += kRound) {
-    const int end = first + kRound < Traits::n_boxes ? first + kRound : Traits::n_boxes;
+  for (int first = 0; first < Traits::O_rows.n_boxes; first += kRound) {
+    const int end =
+        first + kRound < Traits::O_rows.n_boxes ? first + kRound : Traits::O_rows.n_boxes;
     store_boxes<Traits>(args, O, rows, factor, staging, first, end);
   }
 }
@@ -112,6 +114,11 @@ FLASHSMITH_DEVICE void store_tile(const Sm90ForwardKernelArgs &args, const OAccu
                                   ptx::shared_address staging) {
   float factor[kHalves];
   finish_rows(factor, softmax, args.problem, rows);
+  if constexpr (Traits::fp8_values) {
+    const float scale = load_scale(args.V_scale, rows.batch, head_of_keys(args.problem, rows.head));
+    factor[0] *= scale;
+    factor[1] *= scale;
+  }
   if constexpr (Traits::config.tma_store) {
     store_by_copy<Traits>(args, O, rows, factor, staging);
   } else {

@@ -1,5 +1,6 @@
 // The forward kernel of the sm90 family: FlashAttention-2's algorithm 1 in warp-specialised blocks,
-// as FlashAttention-3 (section 3) lays them out. One warpgroup loads, the others compute.
+// as FlashAttention-3 (section 3) lays them out. One warpgroup loads, and transposes V of 8 bits;
+// the others compute.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -9,6 +10,7 @@
 #include "flashsmith/sm90/pipeline.cuh"
 #include "flashsmith/sm90/producer.cuh"
 #include "flashsmith/sm90/traits.cuh"
+#include "flashsmith/sm90/transposer.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -19,7 +21,10 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     forward_kernel(const __grid_constant__ Sm90ForwardKernelArgs args) {
   // With one consumer warpgroup every thread has as many registers as there can be.
   constexpr bool kMoveRegisters = Traits::n_warpgroups > 1;
-  if (ptx::thread_index() == 0) Barriers<Traits>::init();
+  if (ptx::thread_index() == 0) {
+    if constexpr (Traits::fp8_values) clear_end_words<Traits>();
+    Barriers<Traits>::init();
+  }
   if constexpr (Traits::cluster_size > 1) {
     ptx::cluster_sync();
   } else {
@@ -30,7 +35,11 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
   if (warpgroup == 0) {
     if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();
-    if (ptx::warp_index() == 0 && ptx::elect_one()) produce<Traits>(args);
+    if (Traits::fp8_values && ptx::warp_index() > 0) {
+      if constexpr (Traits::fp8_values) Transposer<Traits>(ptx::warp_index() - 1).run();
+    } else if (ptx::warp_index() == 0 && ptx::elect_one()) {
+      produce<Traits>(args);
+    }
   } else {
     if constexpr (kMoveRegisters) ptx::increase_registers<Traits::registers.consumer>();
     Consumer<Traits>(args, warpgroup - 1).run();

@@ -16,12 +16,21 @@ using OAccumulator = Fragment<Traits::d_head>;
 template <typename Traits>
 using POperand = uint32_t[Traits::PV_steps][4];
 
+// Where the columns that a step sums over begin: of a tile's boxes, and in all.
+template <BoxedRows kTile>
+FLASHSMITH_DEVICE int box_of_step(int step) {
+  return step / (kTile.row_bytes / kWgmmaKBytes) * kTile.box_bytes;
+}
+template <BoxedRows kTile>
+FLASHSMITH_DEVICE int place_of_step(int step) {
+  return box_of_step<kTile>(step) + step % (kTile.row_bytes / kWgmmaKBytes) * kWgmmaKBytes;
+}
+
 // The 64 rows of Q of a warpgroup as the operand of Q K^T: some steps from registers, evenly
 // spread, the others from shared memory.
 template <typename Traits>
 class QOperand {
   static constexpr int kSteps = Traits::QK_steps, kInRegisters = Traits::Q_register_steps;
-  static constexpr int kStepsPerBox = Traits::box_columns / kWgmmaK;
 
   ptx::shared_address rows_ = 0;
   uint32_t fragments_[kInRegisters > 0 ? kInRegisters : 1][4];
@@ -36,32 +45,32 @@ class QOperand {
  public:
   // `rows`: the first of them in shared memory.
   FLASHSMITH_DEVICE void load(ptx::shared_address rows) {
-    constexpr int kChunksPerRow = Traits::row_bytes / 16;
+    constexpr int kRowBytes = Traits::Q_tile.row_bytes, kChunksPerRow = kRowBytes / 16;
     const int lane = ptx::thread_index() % kWarpSize;
     const int row = ptx::thread_index() % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
     // The swizzle permutes a row's chunks by the bits of the address above a line of 128 bytes.
-    const int permutation = row * Traits::row_bytes / 128 % kChunksPerRow;
+    const int permutation = row * kRowBytes / 128 % kChunksPerRow;
     rows_ = rows;
 #pragma unroll
     for (int step = 0; step < kSteps; step++) {
       if (!is_in_registers(step)) continue;
-      const int chunk = step % kStepsPerBox * 2 + lane / 16;
-      ptx::ldmatrix_x4<false>(fragments_[fragment(step)],
-                              rows + step / kStepsPerBox * Traits::Q_box_bytes +
-                                  row * Traits::row_bytes + (chunk ^ permutation) * 16);
+      const int chunk = step % (kRowBytes / kWgmmaKBytes) * 2 + lane / 16;
+      ptx::ldmatrix_x4<false>(
+          fragments_[fragment(step)],
+          rows + box_of_step<Traits::Q_tile>(step) + row * kRowBytes + (chunk ^ permutation) * 16);
     }
   }
 
   FLASHSMITH_DEVICE void multiply(SAccumulator<Traits> &S, int step, ptx::MatrixDescriptor K) {
-    using value_t = typename Traits::value_t;
+    using score_t = typename Traits::score_t;
     if (is_in_registers(step)) {
-      ptx::wgmma_registers<value_t, Traits::B_c, ptx::Major::k>(S, fragments_[fragment(step)], K,
+      ptx::wgmma_registers<score_t, Traits::B_c, ptx::Major::k>(S, fragments_[fragment(step)], K,
                                                                 step > 0);
     } else {
-      const ptx::MatrixDescriptor Q = ptx::advance(
-          ptx::k_major_descriptor(rows_, Traits::swizzle),
-          step / kStepsPerBox * Traits::Q_box_bytes + step % kStepsPerBox * kWgmmaK * 2);
-      ptx::wgmma_shared<value_t, Traits::B_c, ptx::Major::k, ptx::Major::k>(S, Q, K, step > 0);
+      const ptx::MatrixDescriptor Q =
+          ptx::advance(ptx::k_major_descriptor(rows_, Traits::Q_tile.swizzle),
+                       place_of_step<Traits::Q_tile>(step));
+      ptx::wgmma_shared<score_t, Traits::B_c, ptx::Major::k, ptx::Major::k>(S, Q, K, step > 0);
     }
   }
 };
@@ -70,30 +79,42 @@ class QOperand {
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_QK(SAccumulator<Traits> &S, QOperand<Traits> &Q,
                                 ptx::shared_address K) {
-  constexpr int kStepsPerBox = Traits::box_columns / kWgmmaK;
-  const ptx::MatrixDescriptor first = ptx::k_major_descriptor(K, Traits::swizzle);
+  const ptx::MatrixDescriptor first = ptx::k_major_descriptor(K, Traits::K_tile.swizzle);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::QK_steps; step++) {
-    Q.multiply(S, step,
-               ptx::advance(first, step / kStepsPerBox * Traits::KV_box_bytes +
-                                       step % kStepsPerBox * kWgmmaK * 2));
+    Q.multiply(S, step, ptx::advance(first, place_of_step<Traits::K_tile>(step)));
   }
   ptx::wgmma_commit_group();
 }
 
-// Issues O += P V, or O = P V, as a group of its own. `V`: the block in shared memory.
+// P as the operand of P V. Of e4m3 in the order in which V is transposed: transposer.cuh.
+template <typename Traits>
+FLASHSMITH_DEVICE void pack_weights(POperand<Traits> &P, const SAccumulator<Traits> &S) {
+  if constexpr (Traits::fp8_values) {
+    pack_operand_e4m3(P, S);
+  } else {
+    pack_operand<typename Traits::value_t>(P, S);
+  }
+}
+
+// Issues O += P V, or O = P V, as a group of its own. `V`: the block in shared memory, of e4m3
+// transposed.
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_PV(OAccumulator<Traits> &O, const POperand<Traits> &P,
                                 ptx::shared_address V, bool accumulate) {
+  constexpr bool kFp8 = Traits::fp8_values;
   const ptx::MatrixDescriptor first =
-      ptx::mn_major_descriptor(V, Traits::swizzle, Traits::KV_box_bytes);
+      kFp8 ? ptx::k_major_descriptor(V, Traits::transposed_V_tile.swizzle)
+           : ptx::mn_major_descriptor(V, Traits::V_tile.swizzle, Traits::V_tile.box_bytes);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::PV_steps; step++) {
-    ptx::wgmma_registers<typename Traits::value_t, Traits::d_head, ptx::Major::mn>(
-        O, P[step], ptx::advance(first, step * kWgmmaK * Traits::row_bytes),
-        accumulate || step > 0);
+    const int place = kFp8 ? place_of_step<Traits::transposed_V_tile>(step)
+                           : step * kWgmmaK * Traits::V_tile.row_bytes;
+    ptx::wgmma_registers<typename Traits::weight_t, Traits::d_head,
+                         kFp8 ? ptx::Major::k : ptx::Major::mn>(
+        O, P[step], ptx::advance(first, place), accumulate || step > 0);
   }
   ptx::wgmma_commit_group();
 }

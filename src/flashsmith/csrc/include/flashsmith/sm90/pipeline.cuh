@@ -28,6 +28,8 @@ struct RingPosition {
 };
 
 constexpr int kQueueEntries = 2;
+// Of the producer's warpgroup, if V has 8 bits: all but the one that copies.
+constexpr int kTransposingWarps = kWarpgroupSize / kWarpSize - 1;
 
 template <typename Traits>
 struct Barriers {
@@ -40,17 +42,25 @@ struct Barriers {
     return pair(Traits::n_warpgroups + Traits::n_stages + stage);
   }
 
+  // Those of the buffers in which V of 8 bits arrives; V's are then of what is transposed.
+  static FLASHSMITH_DEVICE BufferBarriers arriving_V(int stage) {
+    return pair(Traits::n_warpgroups + 2 * Traits::n_stages + stage);
+  }
+
   // An entry of the queue is full. That it is empty again needs no barrier: before the producer
   // writes it once more it waits for Q's buffer, which warps free after they have read the entry.
   static FLASHSMITH_DEVICE ptx::shared_address queue(int entry) { return at(2 * kPairs + entry); }
 
   // One thread calls this before any other thread touches a barrier.
   static FLASHSMITH_DEVICE void init() {
+    constexpr int kFirstV = Traits::n_warpgroups + Traits::n_stages;
     for (int i = 0; i < kPairs; i++) {
-      ptx::mbarrier_init(pair(i).full, 1);
-      const int n_warps = i < Traits::n_warpgroups
-                              ? kWarpgroupSize / kWarpSize
-                              : Traits::n_consumer_warps * Traits::cluster_size;
+      const bool is_arriving = i >= kFirstV + Traits::n_stages;
+      const bool is_transposed = Traits::fp8_values && i >= kFirstV && !is_arriving;
+      ptx::mbarrier_init(pair(i).full, is_transposed ? kTransposingWarps : 1);
+      const int n_warps = i < Traits::n_warpgroups ? kWarpgroupSize / kWarpSize
+                          : is_arriving ? kTransposingWarps
+                                        : Traits::n_consumer_warps * Traits::cluster_size;
       ptx::mbarrier_init(pair(i).empty, n_warps);
     }
     if constexpr (Traits::config.dynamic_queue) {
@@ -60,7 +70,8 @@ struct Barriers {
   }
 
  private:
-  static constexpr int kPairs = Traits::n_warpgroups + 2 * Traits::n_stages;
+  static constexpr int kPairs =
+      Traits::n_warpgroups + (Traits::fp8_values ? 3 : 2) * Traits::n_stages;
   static_assert(Traits::n_barriers == 2 * kPairs + kQueueEntries,
                 "the traits count as many barriers as there are here");
 

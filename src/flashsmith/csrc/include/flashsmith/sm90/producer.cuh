@@ -6,26 +6,28 @@
 #include "flashsmith/sm90/rows.cuh"
 #include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
+#include "flashsmith/sm90/transposer.cuh"
 
 namespace flashsmith::sm90 {
 
-// Fills a buffer of K or V with the rows from `row` on, once it is empty. In a cluster every
-// producer does so for its share of the rows, in all blocks.
-template <typename Traits>
+// Fills a buffer of K or V, which lies there as `kTile` says, with the rows from `row` on, once it
+// is empty. In a cluster every producer does so for its share of the rows, in all blocks.
+template <typename Traits, BoxedRows kTile>
 FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarriers &barriers,
                                   int parity, const ptx::TensorMap &map, int row,
                                   const Rows &rows) {
+  constexpr int kShareBytes = Traits::KV_share_rows * kTile.row_bytes;
   ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
-  ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::KV_bytes);
+  ptx::mbarrier_arrive_expect_tx(barriers.full, kTile.bytes);
 #pragma unroll
-  for (int box = 0; box < Traits::n_boxes; box++) {
-    const ptx::shared_address to = buffer + box * Traits::KV_box_bytes;
-    const int column = box * Traits::box_columns;
+  for (int box = 0; box < kTile.n_boxes; box++) {
+    const ptx::shared_address to = buffer + box * kTile.box_bytes;
+    const int column = box * kTile.columns;
     if constexpr (Traits::cluster_size == 1) {
       load_rows<Traits>(to, map, barriers.full, column, row, rows);
     } else {
       const int rank = ptx::cluster_rank();
-      load_rows_of_cluster<Traits>(to + rank * Traits::KV_share_bytes, map, barriers.full, column,
+      load_rows_of_cluster<Traits>(to + rank * kShareBytes, map, barriers.full, column,
                                    row + rank * Traits::KV_share_rows, rows);
     }
   }
@@ -35,19 +37,20 @@ FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarrie
 template <typename Traits>
 FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, const WorkTile &tile,
                               const typename Traits::Sequence &sequence) {
-  constexpr int kBytes = kWgmmaM * Traits::row_bytes;
+  constexpr BoxedRows kTile = Traits::Q_tile;
+  constexpr int kBytes = kWgmmaM * kTile.row_bytes;
   const Rows rows{sequence.queries(), sequence.seq_len_q(), tile.head, args.Q_batch_rows};
 #pragma unroll 1  // the thread has few registers
   for (int warpgroup = 0; warpgroup < Traits::n_warpgroups; warpgroup++) {
     const BufferBarriers barriers = Barriers<Traits>::Q(warpgroup);
     // A block with one tile loads them once.
     if constexpr (Traits::config.persistent) ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(barriers.full, kBytes * Traits::n_boxes);
+    ptx::mbarrier_arrive_expect_tx(barriers.full, kBytes * kTile.n_boxes);
 #pragma unroll
-    for (int box = 0; box < Traits::n_boxes; box++) {
+    for (int box = 0; box < kTile.n_boxes; box++) {
       load_rows<Traits>(
-          ptx::shared_memory() + Traits::Q_offset + box * Traits::Q_box_bytes + warpgroup * kBytes,
-          args.Q_map, barriers.full, box * Traits::box_columns,
+          ptx::shared_memory() + Traits::Q_offset + box * kTile.box_bytes + warpgroup * kBytes,
+          args.Q_map, barriers.full, box * kTile.columns,
           tile.Q_block * Traits::B_r + warpgroup * kWgmmaM, rows);
     }
   }
@@ -63,12 +66,23 @@ FLASHSMITH_DEVICE void wait_for_cluster(RingPosition<Traits::n_stages> stage) {
   }
 }
 
+// Tells the warps that transpose V that no more will arrive: by the buffer that would be next.
+template <typename Traits>
+FLASHSMITH_DEVICE void end_arrivals(const RingPosition<Traits::n_stages> &stage) {
+  const BufferBarriers barriers = Barriers<Traits>::arriving_V(stage.buffer);
+  ptx::mbarrier_wait_parity(barriers.empty, stage.parity ^ 1);
+  ptx::thread_store_shared_4(end_word<Traits>(stage.buffer), true);
+  ptx::mbarrier_arrive(barriers.full);
+}
+
 // Blocks of K and V are visited from the last to the first: those with a mask come first.
 template <typename Traits>
 FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
   // Its buffer is free as soon as the tile before has it in registers; else only after that tile's
   // last product, when one of K has been free for long.
   constexpr bool kQFirst = Traits::Q_in_registers;
+  constexpr bool kFp8 = Traits::fp8_values;
+  constexpr int kVOffset = kFp8 ? Traits::arriving_V_offset : Traits::V_offset;
   const ptx::shared_address shared = ptx::shared_memory();
   const int queries_per_key_head = args.problem.n_heads / args.problem.n_heads_kv;
   TileProducer<Traits> tiles(args);
@@ -84,17 +98,21 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
     const Rows V{sequence.keys(), sequence.seq_len_k(), head, args.V_batch_rows};
     if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
     for (int block = end - 1; block >= begin; block--, stage.advance()) {
-      const int row = block * Traits::B_c, buffer = stage.buffer * Traits::KV_bytes;
-      load_block<Traits>(shared + Traits::K_offset + buffer, Barriers<Traits>::K(stage.buffer),
-                         stage.parity, args.K_map, row, K);
+      const int row = block * Traits::B_c;
+      load_block<Traits, Traits::K_tile>(shared + Traits::K_offset + stage.buffer * Traits::K_bytes,
+                                         Barriers<Traits>::K(stage.buffer), stage.parity,
+                                         args.K_map, row, K);
       if (!kQFirst && block == end - 1) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
-      load_block<Traits>(shared + Traits::V_offset + buffer, Barriers<Traits>::V(stage.buffer),
-                         stage.parity, args.V_map, row, V);
+      load_block<Traits, Traits::V_tile>(
+          shared + kVOffset + stage.buffer * Traits::V_bytes,
+          kFp8 ? Barriers<Traits>::arriving_V(stage.buffer) : Barriers<Traits>::V(stage.buffer),
+          stage.parity, args.V_map, row, V);
     }
     Q_buffer.advance();
     tiles.advance(next);
   }
   tiles.finish();
+  if constexpr (kFp8) end_arrivals<Traits>(stage);
   wait_for_cluster<Traits>(stage);
 }
 

@@ -13,8 +13,10 @@
 
 namespace flashsmith::sm90 {
 
-// Rows of one wgmma, its step along K, and the rows a warp has of it.
-constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWarpRows = kOutputBoxRows;
+// Rows of one wgmma, its step along K, of 16-bit elements and in bytes, and the rows a warp has of
+// it.
+constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWgmmaKBytes = 32;
+constexpr int kWarpRows = kOutputBoxRows;
 
 // Registers of a thread after setmaxnreg: what the block has at its launch, moved to the consumers.
 struct RegisterSplit {
@@ -32,12 +34,28 @@ constexpr RegisterSplit register_split(int n_warpgroups) {
   }
 }
 
+// What each consumer's thread gives where the producer's warpgroup does more than copy.
+constexpr int kToTranspose = 8;
+
+constexpr RegisterSplit transposing_split(int n_warpgroups) {
+  const RegisterSplit copying = register_split(n_warpgroups);
+  return {copying.producer + n_warpgroups * kToTranspose, copying.consumer - kToTranspose};
+}
+
 template <Sm90ForwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct KernelTraits {
   static constexpr Sm90ForwardKernelConfig config = CFG;
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
+  // Elements of Q and K, and of P and V.
+  static constexpr bool fp8_scores = CFG.fp8_scores, fp8_values = CFG.fp8_values;
+  using score_t = std::conditional_t<fp8_scores, e4m3_t, value_t>;
+  using weight_t = std::conditional_t<fp8_values, e4m3_t, value_t>;
+  static_assert(!fp8_values || fp8_scores, "with V, Q and K have 8 bits, too");
+  // Each block's P V is a sum of its own, added to O in FP32.
+  static constexpr bool two_level = CFG.two_level;
+  static_assert(!two_level || fp8_values, "sums of 16-bit products lose nothing");
 
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score =
@@ -55,6 +73,8 @@ struct KernelTraits {
   static_assert(B_r == n_warpgroups * kWgmmaM, "each warpgroup works on the 64 rows of a wgmma");
   static_assert(B_c % kWgmmaK == 0 && B_c >= 16 && B_c <= 256,
                 "B_c is N of one wgmma and K of the next: a multiple of 16 up to 256");
+  static_assert(!fp8_values || B_c % 32 == 0, "B_c is K of wgmma: 32 elements of 8 bits a step");
+  static_assert(!fp8_values || CFG.cluster_size == 1, "each block transposes its own V");
   static_assert(n_stages >= 1 && n_stages <= 8, "there are 1 to 8 stages");
   static_assert(!CFG.overlap_softmax || n_stages >= 2,
                 "the next block's K is in shared memory together with this one's V");
@@ -77,43 +97,52 @@ struct KernelTraits {
   static_assert(CFG.fma_exponentials >= 0 && CFG.fma_exponentials <= 16,
                 "0 to 16 of 16 exponentials are polynomials");
 
+  static_assert(!CFG.stale_maximum || !fp8_values,
+                "a stale maximum leaves P below 1, where e4m3 has no room for small weights");
+
   static constexpr SoftmaxPolicy softmax = {.fold_scale = true,
                                             .lazy_rescale_log2 = CFG.lazy_rescale_log2,
                                             .stale_maximum = CFG.stale_maximum,
-                                            .fma_exponentials = CFG.fma_exponentials};
+                                            .fma_exponentials = CFG.fma_exponentials,
+                                            .most_log2 = fp8_values ? kE4m3MostLog2
+                                                         : CFG.stale_maximum
+                                                             ? 0
+                                                             : CFG.lazy_rescale_log2};
 
   static constexpr int n_threads = threads_per_block(CFG);
-  static constexpr RegisterSplit registers = register_split(n_warpgroups);
+  static constexpr RegisterSplit registers =
+      fp8_values ? transposing_split(n_warpgroups) : register_split(n_warpgroups);
   static constexpr int n_consumer_warps = n_warpgroups * 4;
-  static constexpr int QK_steps = d_head / kWgmmaK, PV_steps = B_c / kWgmmaK;
+  static constexpr int QK_steps = d_head * static_cast<int>(sizeof(score_t)) / kWgmmaKBytes;
+  static constexpr int PV_steps = B_c * static_cast<int>(sizeof(weight_t)) / kWgmmaKBytes;
   static constexpr int Q_register_steps = CFG.Q_steps_in_registers;
   static constexpr bool Q_in_registers = Q_register_steps == QK_steps;
   static_assert(Q_register_steps >= 0 && Q_register_steps <= QK_steps,
                 "up to all steps of Q K^T take Q from registers");
 
-  // A tile in shared memory is as many boxes of a tensor map as d_head is wide.
-  static constexpr ptx::Swizzle swizzle = map_swizzle(CFG);
-  static constexpr int box_columns = map_columns(CFG), n_boxes = d_head / box_columns;
-  static constexpr int row_bytes = box_columns * 2;
-  static constexpr int Q_box_bytes = B_r * row_bytes, KV_box_bytes = B_c * row_bytes;
-  static constexpr int Q_bytes = Q_box_bytes * n_boxes, KV_bytes = KV_box_bytes * n_boxes;
-  static constexpr int warp_box_bytes = kWarpRows * row_bytes;
-  // O leaves in rounds of so many boxes.
-  static constexpr int n_staged_boxes = staged_columns(CFG) / box_columns;
-  static constexpr int warp_staging_bytes = n_staged_boxes * warp_box_bytes;
-  // Each block of a cluster loads its share of the rows of K and V, for all of them.
+  // In shared memory. Each block of a cluster loads its share of the rows of K and V, for all of
+  // them. V of 8 bits is transposed there: rows of B_c keys.
+  static constexpr BoxedRows Q_tile = flashsmith::Q_tile(CFG), K_tile = flashsmith::K_tile(CFG),
+                             V_tile = flashsmith::V_tile(CFG), O_rows = flashsmith::O_rows(CFG);
+  static constexpr BoxedRows transposed_V_tile = boxed_rows(d_head, B_c, kFp8Bytes);
   static constexpr int KV_share_rows = map_KV_rows(CFG);
-  static constexpr int KV_share_bytes = KV_share_rows * row_bytes;
+  // O leaves in rounds of so many boxes.
+  static constexpr int n_staged_boxes = staged_columns(CFG) / O_rows.columns;
+  static constexpr int warp_staging_bytes = n_staged_boxes * O_rows.box_bytes;
 
-  // Shared memory. Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
+  // Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
+  static constexpr int Q_bytes = Q_tile.bytes, K_bytes = K_tile.bytes, V_bytes = V_tile.bytes;
   static constexpr int Q_offset = 0;
   static constexpr int K_offset = Q_offset + Q_bytes;
-  static constexpr int V_offset = K_offset + n_stages * KV_bytes;
-  static constexpr int O_offset = V_offset + n_stages * KV_bytes;
+  static constexpr int V_offset = K_offset + n_stages * K_bytes;
+  static constexpr int arriving_V_offset = V_offset + n_stages * V_bytes;
+  static constexpr int O_offset = arriving_V_offset + transposed_stages(CFG) * V_bytes;
   static constexpr int queue_offset = O_offset + n_consumer_warps * warp_staging_bytes;
-  static constexpr int barriers_offset = queue_offset + 16;
-  static constexpr int n_barriers = 2 * n_warpgroups + 4 * n_stages + 2;
-  static_assert(Q_bytes % 1024 == 0 && KV_bytes % 1024 == 0, "tiles are 1024-byte aligned");
+  static constexpr int end_offset = queue_offset + 16;
+  static constexpr int barriers_offset = queue_offset + word_bytes(CFG);
+  static constexpr int n_barriers = flashsmith::n_barriers(CFG);
+  static_assert(Q_bytes % 1024 == 0 && K_bytes % 1024 == 0 && V_bytes % 1024 == 0,
+                "tiles are 1024-byte aligned");
   static_assert(barriers_offset + n_barriers * ptx::kMbarrierBytes == shared_memory_bytes(CFG),
                 "the host asks for as much shared memory as the kernel uses");
 };

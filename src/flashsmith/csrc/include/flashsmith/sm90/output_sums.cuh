@@ -1,0 +1,68 @@
+// O of a warpgroup's 64 rows while it is summed up.
+//
+// With two_level each block's P V is a sum of its own: those of 8-bit products keep about 14 bits,
+// which for a block is enough, but not for a sequence. O gets it in FP32, by the multiplication
+// that brings O to another reference.
+#pragma once
+
+#include "flashsmith/attention/softmax.cuh"
+#include "flashsmith/sm90/gemm.cuh"
+
+namespace flashsmith::sm90 {
+
+template <typename Traits>
+class OutputSums {
+  static constexpr bool kTwoLevel = Traits::two_level;
+
+  OAccumulator<Traits> O_;
+  bool started_ = false;
+  // With two_level: P V of one block, and what O is multiplied with before it gets that.
+  OAccumulator<Traits> block_;
+  float kept_[kHalves];
+
+ public:
+  FLASHSMITH_DEVICE const OAccumulator<Traits> &sums() const { return O_; }
+
+  // Before the first P V of a tile.
+  FLASHSMITH_DEVICE void start(const Softmax<Traits> &softmax) {
+    started_ = false;
+    if constexpr (kTwoLevel) {
+#pragma unroll
+      for (int i = 0; i < Traits::d_head / 2; i++) O_[i] = 0.f;
+      rescale(softmax);
+    }
+  }
+
+  // Issues P V as a group of its own. `V`: the block in shared memory.
+  FLASHSMITH_DEVICE void issue(const POperand<Traits> &P, ptx::shared_address V) {
+    if constexpr (kTwoLevel) {
+      issue_PV<Traits>(block_, P, V, false);
+    } else {
+      issue_PV<Traits>(O_, P, V, started_);
+    }
+    started_ = true;
+  }
+
+  // When a wait has covered that.
+  FLASHSMITH_DEVICE void pin() { ptx::pin_registers(kTwoLevel ? block_ : O_); }
+  FLASHSMITH_DEVICE void add_block() {
+    if constexpr (kTwoLevel) {
+#pragma unroll
+      for (int i = 0; i < Traits::d_head / 2; i++) {
+        O_[i] = fmaf(O_[i], kept_[half_of(i)], block_[i]);
+      }
+    }
+  }
+
+  // Brings O to the reference of the softmax's last step; with two_level when the next block comes.
+  FLASHSMITH_DEVICE void rescale(const Softmax<Traits> &softmax) {
+    if constexpr (kTwoLevel) {
+      kept_[0] = softmax.factor(0);
+      kept_[1] = softmax.factor(1);
+    } else {
+      softmax.rescale(O_);
+    }
+  }
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,37 @@
+// The sums of wgmma's products of e4m3: of what is added nothing is left beyond 13 places behind
+// the leading one of the largest.
+#include <cmath>
+#include <iostream>
+#include <vector>
+
+#include "cases.h"
+#include "emulator/matrix_operand.h"
+
+namespace cases {
+
+namespace {
+
+using namespace flashsmith::emulator;
+
+// c plus products, all of them in row 0 and column 0 of a product with n = 8.
+float sum(float c, const std::vector<float> &products) {
+  constexpr int kN = 8;
+  std::vector<float> all_c(kWgmmaM * kN), a(kWgmmaMaxK * kWgmmaM), b(kWgmmaMaxK * kN, 1.f);
+  all_c[0] = c;
+  for (size_t k = 0; k < products.size(); ++k) a[k * kWgmmaM] = products[k];
+  multiply_add_e4m3(all_c.data(), a.data(), b.data(), kN);
+  return all_c[0];
+}
+
+}  // namespace
+
+void sm90_rough_sums() {
+  std::cout << "{\"kept\": [" << sum(0, {8192, 1, -1, 3}) << ", " << sum(16383, {1}) << ", "
+            << sum(-0.25f, {0.5f, 0.125f}) << "], \"lost\": [" << sum(0, {8192, 0.75f, 0.75f})
+            << ", " << sum(1.5f, {8192}) << ", " << sum(-1.5f, {8192}) << ", "
+            << sum(16384, {1, 1, 1, 1}) << "], \"not finite\": [" << std::isnan(sum(0, {NAN, 1}))
+            << ", " << std::isinf(sum(INFINITY, {1})) << ", "
+            << std::isnan(sum(INFINITY, {1, -INFINITY})) << "]}\n";
+}
+
+}  // namespace cases

@@ -1,0 +1,55 @@
+"""The forward of 8 bits on the card: its soak, graphs, the same bits every time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import flashsmith
+from support.card_soak import assert_set_is_right
+from support.problems import FP8
+
+pytestmark = pytest.mark.gpu
+
+RUNS = 300
+SHAPE = (2, 1500, 4, 128)
+BOTH = pytest.mark.parametrize("v_dtype", [torch.bfloat16, FP8], ids=["16-bit v", "8-bit v"])
+
+
+@pytest.fixture(autouse=True)
+def _hopper() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the kernels of 8 bits need compute capability 9.0")
+
+
+def tensors(v_dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    given = {name: torch.randn(SHAPE, device="cuda").to(FP8) for name in "qk"}
+    scale = torch.full((1,), 0.5, device="cuda")
+    return given | {"v": torch.randn(SHAPE, device="cuda").to(v_dtype), "k_scale": scale}
+
+
+def test_every_kernel_of_the_set_is_right_everywhere() -> None:
+    assert_set_is_right("fp8")
+
+
+@BOTH
+def test_a_graph_is_replayed_with_other_scales(v_dtype: torch.dtype) -> None:
+    given = tensors(v_dtype)
+    flashsmith.attention(**given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = flashsmith.attention(**given)
+    for scale in (0.5, 0.25, 1.5):
+        given["k_scale"].fill_(scale)
+        graph.replay()
+        assert torch.equal(captured, flashsmith.attention(**given))
+
+
+@BOTH
+def test_every_run_gives_the_same_bits(v_dtype: torch.dtype) -> None:
+    given = tensors(v_dtype)
+    first = flashsmith.attention(**given, causal=True)
+    differing = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(RUNS):
+        differing += (flashsmith.attention(**given, causal=True) != first).any()
+    assert not int(differing)
