@@ -129,6 +129,15 @@ def test_a_call_is_made_again_with_what_it_is_given() -> None:
         assert_near_truth(attend(asked, causal=True), asked, Semantics(causal=True))
 
 
+@pytest.mark.parametrize("name", ["q_scale", "k_scale", "v_scale"])
+def test_a_scale_of_16_bits_is_refused_as_by_the_forward(name: str) -> None:
+    asked = few()
+    for _ in range(2):  # before a call is remembered that has none, and after
+        with pytest.raises(ValueError, match=f"{name} was passed, but {name[0]} has 16 bits"):
+            attend(asked, **{name: torch.ones(1)})
+        attend(asked)
+
+
 def test_gradients_are_those_of_the_forward() -> None:
     found = []
     for config in (None, FORWARD):
