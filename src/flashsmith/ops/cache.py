@@ -44,8 +44,9 @@ class Cache(NamedTuple):
     def key(self) -> Hashable:
         """What calls of one kernel and plan have in common."""
         table = None if self.block_table is None else self.block_table.shape
-        scales = tuple(None if t is None else t.ndim for t in (self.k_scale, self.v_scale))
-        return self.k.shape, self.v.shape, self.k.dtype, table, scales
+        k_scale = None if self.k_scale is None else self.k_scale.ndim
+        v_scale = None if self.v_scale is None else self.v_scale.ndim
+        return self.k.shape, self.v.shape, self.k.dtype, table, k_scale, v_scale
 
     def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
         """With lengths in a tensor. What they say is looked at where that costs nothing, or if it

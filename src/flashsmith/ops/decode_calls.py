@@ -181,12 +181,16 @@ def _appended(kernel: DecodeKernel, call: Call, numbers: tuple[Any, ...]) -> Cal
 
 def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Where o and lse go."""
-    q = call.q
-    batch, n_q, n_heads, _ = q.shape
-    o, lse = call.out, None
+    q, o, lse = call.q, call.out, None
     if o is None:
-        o = q.new_empty((batch, n_q, n_heads, call.cache.v.shape[-1]))
+        d_v = call.cache.v.shape[-1]
+        # Mostly like q, which is faster than by sizes, which torch would convert.
+        if d_v == q.shape[-1]:
+            o = torch.empty_like(q, memory_format=torch.contiguous_format)
+        else:
+            o = q.new_empty((*q.shape[:-1], d_v))
     if call.with_lse:
+        batch, n_q, n_heads, _ = q.shape
         lse = q.new_empty((batch, n_heads, n_q), dtype=torch.float32)
     return o, lse
 
