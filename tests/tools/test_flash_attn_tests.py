@@ -26,6 +26,7 @@ import flashsmith
 from flashsmith.configs import (
     FULL,
     BackwardKernelConfig,
+    DecodeKernelConfig,
     ForwardKernelConfig,
     KernelId,
     get_kernel_progression_configs,
@@ -313,6 +314,15 @@ def test_the_kernels_of_a_case_are_those_of_its_calls_forward_and_backward() -> 
     assert len(after) == 2
     assert kernels_of(test, {"d": 7, "causal": True, "grad": False}) == set()  # refused
     assert kernels_of(lambda: pytest.skip("not here"), {}) == set()
+
+
+def test_few_queries_over_many_keys_are_noted_with_their_kernel() -> None:
+    def test() -> None:
+        q, k = (torch.randn(1, n, 2, 64, dtype=torch.float16) for n in (2, 600))
+        flashsmith.attention(q, k, k)
+
+    (kernel,) = kernels_of(test, {})
+    assert isinstance(kernel.config, DecodeKernelConfig)
 
 
 def test_calls_have_kernels_again_after_stand_ins() -> None:

@@ -58,7 +58,7 @@ def _recording(kernels: set[KernelId]) -> Iterator[None]:
         return _Nothing()
 
     with (
-        patch.multiple(launch, kernel_for=find, _calls={}, _last={}),
+        patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find, _calls={}, _last={}),
         patch.multiple("flashsmith.ops.backward", _kernel_for=find, _last={}),
         patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find, _last={}),
     ):
