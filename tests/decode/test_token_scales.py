@@ -266,4 +266,6 @@ def test_bad_input_is_refused_in_words(changed: Any, error: type[Exception], wor
 def test_scales_without_numbers_of_8_bits_are_no_configuration() -> None:
     (problem,) = replace(PLAIN, token_scales=True).problems()
     assert problem.startswith("token_scales is on without fp8_cache; keys and values of 16 bits")
+    (problem,) = replace(SMALL, B_r=32).problems()
+    assert problem.startswith("B_r is 32 with token_scales")
     assert all(not cfg.problems() for cfg in RULES)
