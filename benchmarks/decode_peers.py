@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from flashsmith.bench import fa3
 from flashsmith.bench.peers import PEERS as FORWARD_PEERS
@@ -52,17 +50,11 @@ class DecodePeer:
     build: Callable[[], str]
 
 
-def _sdpa(backend: SDPBackend, q: torch.Tensor, cache: Cache) -> Run | None:
-    """torch's, for which all requests have all rows."""
+def _dense(name: str, q: torch.Tensor, cache: Cache) -> Run | None:
+    """A peer of the forward, for which all requests have all rows."""
     if cache.table is not None or not cache.is_full or cache.k.dtype != q.dtype:
         return None
-    transposed = [t.transpose(1, 2) for t in (q, cache.k, cache.v)]
-
-    def run() -> torch.Tensor:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(*transposed, enable_gqa=True).transpose(1, 2)
-
-    return run
+    return FORWARD_PEERS[name].make(q, cache.k, cache.v, False)
 
 
 def _fa3(has_lengths: bool, q: torch.Tensor, cache: Cache) -> Run | None:
@@ -125,8 +117,8 @@ def _of_forward(name: str, make: Callable[[torch.Tensor, Cache], Run | None]) ->
 
 
 PEERS = {
-    "fa2": _of_forward("fa2", partial(_sdpa, SDPBackend.FLASH_ATTENTION)),
-    "cudnn": _of_forward("cudnn", partial(_sdpa, SDPBackend.CUDNN_ATTENTION)),
+    "fa2": _of_forward("fa2", partial(_dense, "fa2")),
+    "cudnn": _of_forward("cudnn", partial(_dense, "cudnn")),
     "fa3": _of_forward("fa3", partial(_fa3, True)),
     f"fa3 {_ALL_ROWS}": _of_forward("fa3", partial(_fa3, False)),
     "flashinfer": DecodePeer(_flashinfer, _why_no_flashinfer, _flashinfer_build),
