@@ -139,6 +139,35 @@ def test_keys_that_are_not_there_count_as_zeros() -> None:
     assert torch.equal(found[0][1], good[0][1])
 
 
+EXPONENTS = (0, -100, 20, 7)  # of two, by head
+
+
+def test_each_row_of_q_is_scaled_by_its_own_power_of_two() -> None:
+    """To FP16's range and back, exactly, whatever the rows beside it hold."""
+    asked = Quantised(SMALL, (40,), heads=(4, 1))
+    q = asked.exact.q
+    mixed = torch.stack([q[:, :, h] * 2.0**e for h, e in enumerate(EXPONENTS)], dim=2)
+    found = call(asked, q=mixed, softmax_scale=0.1)
+    plain = call(asked, softmax_scale=0.1)
+    for h, exponent in enumerate(EXPONENTS):
+        alone = call(asked, q=q * 2.0**exponent, softmax_scale=0.1)
+        assert torch.equal(found[0][:, :, h], alone[0][:, :, h])
+        same = call(asked, q=q * 2.0**exponent, softmax_scale=0.1 * 2.0**-exponent)
+        assert_same_bits(plain, same)
+    assert not torch.equal(found[0][:, :, 3], plain[0][:, :, 3])
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_rows_of_q_that_are_not_finite_are_so_alone(odd: float) -> None:
+    asked = Quantised(SMALL, (40,), heads=(4, 1))
+    plain, q = call(asked), asked.exact.q.clone()
+    q[:, :, 1, 3] = odd
+    found = call(asked, q=q)
+    for h in (0, 2, 3):
+        assert torch.equal(found[0][:, :, h], plain[0][:, :, h])
+    assert found[0][:, :, 1].isnan().all()
+
+
 def test_the_order_of_warps_makes_no_difference() -> None:
     asked = Quantised(SMALL, n_q=2)
     found = asked.run(SMALL, seed=1)

@@ -236,10 +236,11 @@ def test_counts(pipeline: dict[str, Any]) -> None:
 
 @needs_cxx
 def test_sums_of_8_bit_products_are_as_rough_as_the_cards(run: Run) -> None:
-    """From 8192 on nothing is left below 1, from 16384 on below 2, whatever its sign."""
+    """From 8192 on nothing is left below 1, from 16384 on below 2, whatever its sign; and of sums
+    neither."""
     found = run("sm90_rough_sums")
     assert found["kept"] == [8195, 16384, 0.375]
-    assert found["lost"] == [8192, 8193, 8191, 16384]
+    assert found["lost"] == [8192, 8193, 8191, 16384, 1, 31 * 240]
     assert found["not finite"] == [1, 1, 1]
 
 

@@ -173,7 +173,8 @@ void tma_store_wait_group_read(int pending, Where where);  // ... have been read
 // b (k, n), or = with `accumulate` false. Operands are read at the wait that covers the
 // instruction, and accumulators hold poison until then. The sum is in order of k as for
 // mma_m16n8k16. Of e4m3 it is as rough as Hopper's: c and the products are cut off 13 places behind
-// the leading one of the largest, and then added exactly (DeepSeek-V3, section 3.3.2).
+// the leading one of the largest, and then added; the sum is cut off likewise (DeepSeek-V3, section
+// 3.3.2; docs/emulator.md).
 struct Wgmma {
   float *c;                     // n / 2 registers of this lane
   const uint32_t *a_registers;  // 4 registers of this lane; or nullptr: a is in shared memory

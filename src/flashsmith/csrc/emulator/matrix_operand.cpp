@@ -154,6 +154,7 @@ FLASHSMITH_CLONES
 void multiply_add_e4m3(float *c, const float *a, const float *b, int n) {
   constexpr int kColumns = 8, kWgmmaK = wgmma_k(MmaType::e4m3), kKept = 13;
   constexpr uint32_t kExponent = 0x7F800000, kLeast = (kKept + 1) << 23, kUnit = 127 << 23;
+  constexpr uint32_t kKeptBits = ~((1U << (23 - kKept)) - 1);
   typedef float Row __attribute__((vector_size(kColumns * sizeof(float))));
   typedef int32_t Numbers __attribute__((vector_size(kColumns * sizeof(int32_t))));
   typedef uint32_t Bits __attribute__((vector_size(kColumns * sizeof(uint32_t))));
@@ -188,7 +189,8 @@ void multiply_add_e4m3(float *c, const float *a, const float *b, int n) {
         std::memcpy(&b_row, &b[k * n + column], sizeof(Row));
         total += units(a[k * kWgmmaM + row] * b_row);
       }
-      const Row rough = __builtin_convertvector(total, Row) * unit;
+      const Row aligned = __builtin_convertvector(total, Row) * unit;
+      const Row rough = reinterpret_cast<Row>(reinterpret_cast<Bits>(aligned) & kKeptBits);
       sum = is_finite ? rough : plain;
       std::memcpy(&c[row * n + column], &sum, sizeof(Row));
     }

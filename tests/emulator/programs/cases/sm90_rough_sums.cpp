@@ -1,5 +1,5 @@
 // The sums of wgmma's products of e4m3: of what is added nothing is left beyond 13 places behind
-// the leading one of the largest.
+// the leading one of the largest, and of the sum nothing beyond 13 behind its own.
 #include <cmath>
 #include <iostream>
 #include <vector>
@@ -23,14 +23,21 @@ float sum(float c, const std::vector<float> &products) {
   return all_c[0];
 }
 
+std::vector<float> large_and_one(float large, float other) {
+  std::vector<float> products(kWgmmaMaxK, large);
+  products[3] = other;
+  return products;
+}
+
 }  // namespace
 
 void sm90_rough_sums() {
   std::cout << "{\"kept\": [" << sum(0, {8192, 1, -1, 3}) << ", " << sum(16383, {1}) << ", "
             << sum(-0.25f, {0.5f, 0.125f}) << "], \"lost\": [" << sum(0, {8192, 0.75f, 0.75f})
             << ", " << sum(1.5f, {8192}) << ", " << sum(-1.5f, {8192}) << ", "
-            << sum(16384, {1, 1, 1, 1}) << "], \"not finite\": [" << std::isnan(sum(0, {NAN, 1}))
-            << ", " << std::isinf(sum(INFINITY, {1})) << ", "
+            << sum(16384, {1, 1, 1, 1}) << ", " << sum(1 + 0x1p-20f, {}) << ", "
+            << sum(0, large_and_one(240, 0x1p-5f)) << "], \"not finite\": ["
+            << std::isnan(sum(0, {NAN, 1})) << ", " << std::isinf(sum(INFINITY, {1})) << ", "
             << std::isnan(sum(INFINITY, {1, -INFINITY})) << "]}\n";
 }
 

@@ -1,5 +1,8 @@
 #include "host/args/decode.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace flashsmith {
 namespace {
 
@@ -9,6 +12,18 @@ constexpr int64_t kFloatBytes = sizeof(float);
 
 const int32_t *data_of(const TensorView *t) {
   return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
+}
+
+int64_t quotient_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+
+// Below 0: it is no power of two.
+int exponent_of_two(int64_t value) {
+  const auto bits = static_cast<uint64_t>(value);
+  return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
+}
+
+int64_t rows_of_head(const ForwardProblem &problem) {
+  return int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
 }
 
 }  // namespace
@@ -24,6 +39,7 @@ CacheArgs cache_args(const TensorView &k, const TensorView *table, const TensorV
           .leftpad = nullptr,
           .n_entries = static_cast<int>(k.size(kBatch)),
           .rows_per_entry = static_cast<int>(k.size(kSequence)),
+          .page_shift = exponent_of_two(k.size(kSequence)),
           .rows = static_cast<int>(cache_rows(k, table)),
           .n_new = 0};
 }
@@ -44,8 +60,7 @@ ForwardProblem problem_of(const DecodeTensors &tensors) {
 }
 
 int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
-  const int64_t rows = int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
-  return (rows + B_r - 1) / B_r * problem.n_heads_kv * problem.batch;
+  return quotient_up(rows_of_head(problem), B_r) * problem.n_heads_kv * problem.batch;
 }
 
 int64_t slot_bytes(const TileSizes &tiles) {
@@ -54,15 +69,21 @@ int64_t slot_bytes(const TileSizes &tiles) {
 
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
-                             const DecodeNumbers &own, int64_t slots, const TileSizes &tiles) {
+                             const DecodeNumbers &own, const Plan &plan, const TileSizes &tiles) {
   DecodeProblem args{
       problem_args(variant, tensors.forward(), problem, numbers),
       cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx()),
-      {}};
+      {},
+      problem.n_heads / problem.n_heads_kv,
+      static_cast<int>(quotient_up(rows_of_head(problem), tiles.B_r))};
   args.cache.leftpad = data_of(tensors.cache_leftpad());
   args.cache.n_new = static_cast<int>(own.n_new);
   args.queue = args.tiles = nullptr;  // the workspace is for sums
+  const int64_t n_tiles = decode_tiles(problem, tiles.B_r), blocks = plan.launches[0].grid.x;
   args.split.splits = static_cast<int>(own.splits);
+  args.split.splits_of_blocks = static_cast<int>(std::max<int64_t>(blocks / n_tiles, 1));
+  args.split.tiles_of_block = static_cast<int>(quotient_up(n_tiles, blocks));
+  const int64_t slots = plan.workspace_bytes / slot_bytes(tiles);
   if (slots > 0) {
     args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
     args.split.partial_totals = args.split.partial_O + slots * tiles.B_r * tiles.d_head;

@@ -4,6 +4,7 @@
 #include "flashsmith/decode_params.h"
 #include "host/args/forward.h"
 #include "host/kernel.h"
+#include "host/plan.h"
 
 namespace flashsmith {
 
@@ -81,10 +82,10 @@ ForwardProblem problem_of(const DecodeTensors &tensors);
 // Work tiles: blocks of B_r packed rows of one head of the cache, of all heads and requests.
 int64_t decode_tiles(const ForwardProblem &problem, int B_r);
 
-// What kernels of every family are told alike. `slots`: as many as the plan has.
+// What kernels of every family are told alike.
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
-                             const DecodeNumbers &own, int64_t slots, const TileSizes &tiles);
+                             const DecodeNumbers &own, const Plan &plan, const TileSizes &tiles);
 
 // Rows that a request may have: of one entry, or of all pages of its row of the table.
 int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table);

@@ -79,8 +79,7 @@ class Sm80Decode final : public DecodeKernel {
     args.V_scale = scale_of(tensors.v_scale());
     args.K_row_scales = row_scale_args(tensors.k_scale());
     args.V_row_scales = row_scale_args(tensors.v_scale());
-    const int64_t slots = plan.workspace_bytes / slot_bytes(tiles);
-    args.problem = decode_problem(variant, tensors, problem, numbers, own, slots, tiles);
+    args.problem = decode_problem(variant, tensors, problem, numbers, own, plan, tiles);
     return KernelArguments(args);
   }
 };

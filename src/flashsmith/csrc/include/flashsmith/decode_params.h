@@ -23,6 +23,7 @@ struct CacheArgs {
   const int32_t *__restrict__ batch_idx;  // which entry that is, or null: the request's own number
   const int32_t *__restrict__ leftpad;    // rows of each request before its first key, or null
   int n_entries, rows_per_entry;          // of the tensors; with a table these are pages
+  int page_shift;                         // 2 to it is rows_per_entry; below 0: nothing is
   int rows;                               // that a request may have
   int n_new;                              // keys behind those that lengths tell of
 };
@@ -30,16 +31,21 @@ struct CacheArgs {
 // How the keys of a work tile are split among thread blocks.
 struct SplitArgs {
   int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
+  // Of work tiles and thread blocks: splits by which every block has one, and whole work tiles
+  // that a block has at most.
+  int splits_of_blocks, tiles_of_block;
   // What splits hand on: sums of rows in fp32, in slots of B_r * d_head, and kRowTotals of each
   // row; and how many splits of each work tile have done so, which stays zero.
   float *partial_O, *partial_totals;
   uint32_t *arrivals;
 };
 
-// The part of a call that masks and scores are told of, with the cache.
+// The part of a call that masks and scores are told of, with the cache. `group`: heads of Q to one
+// of the cache. `Q_blocks`: work tiles of a head.
 struct DecodeProblem : ProblemArgs {
   CacheArgs cache;
   SplitArgs split;
+  int group, Q_blocks;
 };
 
 // Where a scale is of each row: then batch_stride is that of entries of the cache.

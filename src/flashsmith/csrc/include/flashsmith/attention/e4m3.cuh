@@ -41,9 +41,7 @@ template <typename value_t, BytePairs kPairs>
 FLASHSMITH_DEVICE void unpack_e4m3(uint32_t (&words)[2], uint32_t bytes) {
   constexpr bool kInTurn = kPairs == BytePairs::in_turn;
   if constexpr (is_half<value_t> && ptx::kConvertsE4m3) {
-    const uint32_t ordered = kInTurn ? ptx::permute_bytes<0x3120>(bytes) : bytes;
-    words[0] = ptx::unpack_e4m3(static_cast<uint16_t>(ordered));
-    words[1] = ptx::unpack_e4m3(static_cast<uint16_t>(ordered >> 16));
+    ptx::unpack_e4m3(words, kInTurn ? ptx::permute_bytes<0x3120>(bytes) : bytes);
   } else {
     words[0] = unpack_e4m3_by_bits<value_t, 0, kInTurn ? 2 : 1>(bytes);
     words[1] = unpack_e4m3_by_bits<value_t, kInTurn ? 1 : 2, 3>(bytes);

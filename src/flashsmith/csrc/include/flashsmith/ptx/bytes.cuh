@@ -49,16 +49,21 @@ constexpr bool kConvertsE4m3 = true;
 constexpr bool kConvertsE4m3 = false;
 #endif
 
-// cvt.rn.f16x2.e4m3x2 (sm_89), which is exact: the lower byte of `bytes` becomes the lower half.
-FLASHSMITH_DEVICE uint32_t unpack_e4m3(uint16_t bytes) {
+// cvt.rn.f16x2.e4m3x2 (sm_89), twice, which is exact: four bytes become two words, the lowest byte
+// the lower half of the first.
+FLASHSMITH_DEVICE void unpack_e4m3(uint32_t (&words)[2], uint32_t bytes) {
 #ifdef FLASHSMITH_EMULATOR
-  return emulator::unpack_e4m3(bytes);
+  words[0] = emulator::unpack_e4m3(static_cast<uint16_t>(bytes));
+  words[1] = emulator::unpack_e4m3(static_cast<uint16_t>(bytes >> 16));
 #elif __CUDA_ARCH__ >= 890
-  uint32_t word;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(word) : "h"(bytes));
-  return word;
-#else
-  return 0;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+      "}"
+      : "=r"(words[0]), "=r"(words[1])
+      : "r"(bytes));
 #endif
 }
 

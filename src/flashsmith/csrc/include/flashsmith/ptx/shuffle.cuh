@@ -1,4 +1,4 @@
-// What one lane of a warp has, in others. PTX ISA, Data Movement: shfl.sync.
+// What lanes of a warp have, in others. PTX ISA, Data Movement: shfl.sync, redux.sync.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
@@ -11,6 +11,36 @@ FLASHSMITH_DEVICE int shuffle_from(int value, int lane) {
   return emulator::shuffle_from(value, lane);
 #else
   return __shfl_sync(0xffffffff, value, lane);
+#endif
+}
+
+FLASHSMITH_DEVICE int64_t shuffle_from(int64_t value, int lane) {
+  const auto low = static_cast<uint32_t>(shuffle_from(static_cast<int>(value), lane));
+  return static_cast<int64_t>(shuffle_from(static_cast<int>(value >> 32), lane)) << 32 | low;
+}
+
+// redux.sync.add.s32 (sm_80): over all lanes of the warp.
+FLASHSMITH_DEVICE int sum_of_lanes(int value) {
+#ifdef FLASHSMITH_EMULATOR
+  int sum = 0;
+  for (int lane = 0; lane < 32; lane++) sum += shuffle_from(value, lane);
+  return sum;
+#else
+  return __reduce_add_sync(0xffffffff, value);
+#endif
+}
+
+// redux.sync.max.s32 (sm_80).
+FLASHSMITH_DEVICE int max_of_lanes(int value) {
+#ifdef FLASHSMITH_EMULATOR
+  int most = value;
+  for (int lane = 0; lane < 32; lane++) {
+    const int other = shuffle_from(value, lane);
+    most = most > other ? most : other;
+  }
+  return most;
+#else
+  return __reduce_max_sync(0xffffffff, value);
 #endif
 }
 

@@ -34,7 +34,7 @@ FLASHSMITH_DEVICE void gemm_QK_e4m3(SAccumulators<Traits> &S, QFragments<Traits>
   using KTile = SmemTile<typename Traits::CacheTile>;
   using QSchedule = typename Traits::QSchedule;
   using KSchedule = typename Traits::ByteSchedule;
-  using value_t = typename Traits::value_t;
+  using score_t = typename Traits::score_t;
   const int Q_offset = SmemTile<Traits>::lane_offset(lane), K_offset = KTile::K_lane_offset(lane);
   uint32_t bytes[KSchedule::slots][Traits::S_n_tiles / 2][4];
 #pragma unroll
@@ -60,9 +60,43 @@ FLASHSMITH_DEVICE void gemm_QK_e4m3(SAccumulators<Traits> &S, QFragments<Traits>
 #pragma unroll
     for (int n = 0; n < Traits::S_n_tiles; n++) {
       uint32_t b[2];
-      unpack_e4m3<value_t, BytePairs::neighbours>(b, own[n / 2][n % 2 * 2 + step % 2]);
-      ptx::mma_m16n8k16<value_t>(n_tile(S[0], n), a, b[0], b[1]);
+      unpack_e4m3<score_t, BytePairs::neighbours>(b, own[n / 2][n % 2 * 2 + step % 2]);
+      ptx::mma_m16n8k16<score_t>(n_tile(S[0], n), a, b[0], b[1]);
     }
+  }
+}
+
+// Of the two rows that a lane has words of, in BF16: each becomes FP16, multiplied with a power of
+// two that brings its largest number close to FP16's. Numbers below 2^-39 of that lose places. What
+// scores are to be multiplied with is left in `factors`.
+template <typename Traits>
+FLASHSMITH_DEVICE void scale_to_half(QFragments<Traits> &q, float (&factors)[kHalves]) {
+  constexpr uint32_t kMagnitude = 0x7fff0000, kExponent = 23, kBias = 127;
+  constexpr uint32_t kLargestFinite = 254;  // exponents; what is infinite or NaN stays so
+  constexpr uint32_t kFirst = 14 + 2 * kBias, kLargestFactor = 253;
+#pragma unroll
+  for (int half = 0; half < kHalves; half++) {
+    uint32_t most = 0;
+    const auto for_each_word = [&](auto &&use) {
+#pragma unroll
+      for (int i = 0; i < 2 * Traits::QK_fragments; i++) use(q[i / 2][0][i % 2 * 2 + half]);
+    };
+    for_each_word([&](uint32_t word) {
+      const uint32_t low = word << 16 & kMagnitude, high = word & kMagnitude;
+      most = most > low ? most : low;
+      most = most > high ? most : high;
+    });
+    const float of_row = reduce_row(ptx::bits_float(most), fmaxf);
+    uint32_t exponent = ptx::float_bits(of_row) >> kExponent;
+    exponent = exponent < kLargestFinite ? exponent : kLargestFinite;
+    uint32_t up = kFirst - exponent;
+    up = up < kLargestFactor ? up : kLargestFactor;
+    const float factor = ptx::bits_float(up << kExponent);
+    factors[half] = ptx::bits_float((2 * kBias - up) << kExponent);
+    for_each_word([&](uint32_t &word) {
+      word = ptx::pack<half_t>(ptx::bits_float(word << 16) * factor,
+                               ptx::bits_float(word & 0xffff0000) * factor);
+    });
   }
 }
 

@@ -58,8 +58,12 @@ FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
 template <typename Traits>
 class DecodeMerge {
   static constexpr int kRowChunks = Traits::d_head / kChunkElements;
-  // Teams leave many sums, for which whoever merges them waits, as many as registers are left for.
-  static constexpr int kSplitsAtOnce = Traits::row_warps == 1 || Traits::d_head > 128 ? 2 : 3;
+  // Whoever merges waits for memory: as many sums are on their way as registers are left for.
+  static constexpr int kSplitsAtOnce = Traits::d_head > 128                         ? 2
+                                       : Traits::token_scales                       ? 2
+                                       : Traits::row_warps > 1 || Traits::fp8_cache ? 3
+                                                                                    : 4;
+  static constexpr int kTeamsAtOnce = Traits::n_teams < 4 ? Traits::n_teams : 4;
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -118,7 +122,7 @@ class DecodeMerge {
       return load_sums(ring + row * Traits::sum_row_bytes + chunk * kChunkElements * sizeof(float),
                        ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
     };
-    return merge_parts<2>(0, Traits::n_teams, 1, load);
+    return merge_parts<kTeamsAtOnce>(0, Traits::n_teams, 1, load);
   }
 
   // Of every `step`th split.

@@ -45,12 +45,14 @@ class KVRing {
   // Copies the slice that was looked up to a stage, and looks up the one that begins with `key`.
   FLASHSMITH_DEVICE void copy(ptx::shared_address stage, int key) {
     const CachePlace place = next_;
+    const int64_t K_offset = offset(args_.K_strides, place);
+    const int64_t V_offset = offset(args_.V_strides, place);
     look_up(key);
     const Walk walk(ptx::thread_index() % kWarpSize);
 #pragma unroll
     for (int pass = 0; pass < kPasses; pass++) {
       const int row = walk.row + pass * Walk::kRows;
-      copy_row(stage, {ptx::shuffle_from(place.entry, row), ptx::shuffle_from(place.row, row)},
+      copy_row(stage, ptx::shuffle_from(K_offset, row), ptx::shuffle_from(V_offset, row),
                share() + row, walk.chunk);
     }
     if constexpr (Traits::token_scales) copy_scales(stage, place);
@@ -86,19 +88,23 @@ class KVRing {
     }
   }
 
-  FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, const CachePlace &place, int row,
-                                  int first_chunk) const {
-    const cache_t *key = K_ + place.entry * args_.K_strides.batch + place.row * args_.K_strides.seq;
-    const cache_t *value =
-        V_ + place.entry * args_.V_strides.batch + place.row * args_.V_strides.seq;
-    const bool there = place.entry >= 0;
+  // Where the row of this lane's key begins, in elements from that of the head; below 0: there is
+  // none. Multiplied once for each key: all that copy it get this.
+  static FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, const CachePlace &place) {
+    return place.entry < 0 ? -1 : place.entry * strides.batch + place.row * strides.seq;
+  }
+
+  FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, int64_t K_offset, int64_t V_offset,
+                                  int row, int first_chunk) const {
+    const bool there = K_offset >= 0;
 #pragma unroll
     for (int panel = 0; panel < Walk::kPanels; panel++) {
       const int chunk = first_chunk + panel * Walk::kPanelChunks,
                 element = chunk * Traits::cache_chunk;
       const ptx::shared_address to = stage + T::offset(row, chunk);
-      ptx::cp_async_16_or_zero(to, key + element, there && has(chunk, args_.problem.d_qk));
-      ptx::cp_async_16_or_zero(to + Traits::V_offset, value + element,
+      ptx::cp_async_16_or_zero(to, K_ + K_offset + element,
+                               there && has(chunk, args_.problem.d_qk));
+      ptx::cp_async_16_or_zero(to + Traits::V_offset, V_ + V_offset + element,
                                there && has(chunk, args_.problem.d_v));
     }
   }

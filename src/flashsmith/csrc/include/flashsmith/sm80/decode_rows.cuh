@@ -15,7 +15,7 @@ class DecodeRows {
  public:
   FLASHSMITH_DEVICE DecodeRows(const DecodeProblem &problem, const KeySplit &split)
       : problem_(problem),
-        group_(problem.n_heads / problem.n_heads_kv),
+        group_(problem.group),
         head_(split.head * group_),
         first_(split.Q_block * Traits::B_r) {}
 

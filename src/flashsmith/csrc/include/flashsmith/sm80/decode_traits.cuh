@@ -76,6 +76,10 @@ struct StaticDecodeKernelConfig {
   static constexpr int m_tiles = 1, S_n_tiles = B_c / kMmaN, O_n_tiles = d_head / kMmaN;
   static constexpr int QK_fragments = d_head / kMmaK, PV_fragments = B_c / kMmaK;
   static constexpr bool Q_in_registers = d_head <= kLongestDecodeQInRegisters;
+  // Of Q and K: e4m3 becomes FP16 in one instruction, where BF16 takes six. Rows of Q are scaled to
+  // FP16's range by powers of two, which scores are multiplied with again.
+  static constexpr bool scales_Q = fp8_cache && Q_in_registers && !is_half<value_t>;
+  using score_t = std::conditional_t<scales_Q, half_t, value_t>;
   using QSchedule = FragmentSchedule<QK_fragments, Q_in_registers ? 0 : 2, !Q_in_registers>;
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
   using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of two fragments' columns

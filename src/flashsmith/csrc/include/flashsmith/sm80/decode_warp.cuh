@@ -27,6 +27,7 @@ class DecodeWarp {
   const DecodeRows<Traits> rows_;
   const ptx::shared_address ring_;
   QFragments<Traits> q_;
+  float Q_factors_[kHalves] = {1.f, 1.f};  // of scores, by row
   OAccumulators<Traits> O_ = {};
   Softmax<Traits> softmax_[Traits::m_tiles];
 
@@ -47,7 +48,7 @@ class DecodeWarp {
     const int end = split_end < keys.end ? split_end : keys.end;
     int key = keys.begin + (split_.begin * kTeams + team()) * B_c, stage = 0;
     KVRing<Traits> ring(args_, sequence_, split_, keys.end, key);
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kTeams * B_c, end);
     if constexpr (Traits::Q_in_registers) {
       load_Q();
@@ -121,6 +122,7 @@ class DecodeWarp {
                   : 0;
       }
     }
+    if constexpr (Traits::scales_Q) scale_to_half<Traits>(q_, Q_factors_);
   }
 
   // This thread's part of them, as a tile in shared memory.
@@ -164,6 +166,10 @@ class DecodeWarp {
     } else {
       gemm_QK<Traits>(S, q_, warp_Q_tile(), stage, SmemTile<Traits>::lane_offset(lane()),
                       SmemTile<Traits>::K_lane_offset(lane()), never_zero);
+    }
+    if constexpr (Traits::scales_Q) {
+#pragma unroll
+      for (int i = 0; i < B_c / 2; i++) S[0][i] *= Q_factors_[half_of(i)];
     }
     if constexpr (Traits::token_scales) {
       ColumnScales<B_c>(stage + Traits::K_scales_offset, lane()).multiply(S[0]);
