@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -45,9 +46,9 @@ class Requests:
         assert isinstance(found, torch.Tensor)
         return found
 
-    def assert_near(self, o: torch.Tensor) -> None:
-        exact, _ = reference_varlen(self.q, self.k, self.v, seqused_k=self.seqlens)
-        assert (o.double() - exact).abs().max() < _NEAR
+    def assert_near(self, o: torch.Tensor, **semantics: Any) -> None:
+        exact, _ = reference_varlen(self.q, self.k, self.v, seqused_k=self.seqlens, **semantics)
+        assert ((o.double() - exact).abs() < _NEAR * (1 + exact.abs() / 2)).all()
 
 
 LENGTHS = [0, 1, 15, 17, 64, 65, 129, 1000, ROWS, ROWS]
@@ -117,6 +118,41 @@ def test_a_graph_is_replayed_with_other_lengths() -> None:
         asked.seqlens.copy_(torch.randint(0, ROWS + 1, (8,), generator=chosen).int())
         graph.replay()
         asked.assert_near(out)
+
+
+@pytest.mark.parametrize("splits", [0, 3])
+def test_a_graph_is_replayed_with_other_trees_of_drafts(splits: int) -> None:
+    nodes, batch = 64, 4
+    asked = Requests([ROWS] * batch, queries=nodes)
+    paths = torch.zeros(batch, nodes, nodes, dtype=torch.bool, device="cuda")
+    sizes = torch.full((batch,), nodes, dtype=torch.int32, device="cuda")
+
+    def tree(b: Any, h: Any, q: Any, k: Any) -> Any:
+        node = k - (asked.seqlens[b] - sizes[b])
+        return (node < 0) | paths[b, q, node]
+
+    out, graph = torch.empty_like(asked.q), torch.cuda.CUDAGraph()
+    asked.decode(out=out, mask_mod=tree, splits=splits)
+    with torch.cuda.graph(graph):
+        asked.decode(out=out, mask_mod=tree, splits=splits)
+    for seed in range(5):
+        chosen = torch.Generator().manual_seed(seed)
+        parents = torch.rand(batch, nodes, generator=chosen).mul(torch.arange(nodes)).int() - 1
+        now = torch.eye(nodes, dtype=torch.bool).repeat(batch, 1, 1)
+        for b in range(batch):
+            for node, parent in enumerate(parents[b].tolist()):
+                if parent >= 0:
+                    now[b, node] |= now[b, parent]
+        paths.copy_(now)
+        sizes.copy_(torch.randint(1, nodes + 1, (batch,), generator=chosen))
+        asked.seqlens.copy_(torch.randint(nodes, 2 * nodes, (batch,), generator=chosen))
+        graph.replay()
+        first = (asked.seqlens - sizes).tolist()
+        visible = torch.zeros(batch, nodes, ROWS, dtype=torch.bool, device="cuda")
+        for b, (begin, size) in enumerate(zip(first, sizes.tolist(), strict=True)):
+            visible[b, :, :begin] = True
+            visible[b, :, begin : begin + size] = paths[b, :, :size]
+        asked.assert_near(out, mask_mod=lambda b, h, q, k, v=visible: v[b, q, k])
 
 
 def test_a_graph_appends_and_goes_on() -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, KernelId, Variant
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    VARIANTS,
+    DecodeKernelConfig,
+    DType,
+    KernelId,
+    Variant,
+)
 from flashsmith.configs.decode import choose_decode, get_decode_kernel_configs
 from flashsmith.problem import Problem
-from flashsmith.runtime import DecodeKernel, DecodeTensors
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
 from flashsmith.soak import (
     EMULATOR,
     SoakCase,
@@ -24,11 +33,14 @@ from flashsmith.soak import (
     takes,
 )
 from flashsmith.soak.decoding import draw_cache
+from flashsmith.soak.functions import number_of_functions
+from flashsmith.soak.meaning import Meaning
 
 CONFIG = choose_decode(DType.FP16, 64, None)
 FP8 = choose_decode(DType.FP16, 64, None, fp8_cache=True)
 TOKENS = choose_decode(DType.FP16, 64, None, fp8_cache=True, token_scales=True)
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
+FUNCTIONS = replace(ALL, score=number_of_functions())
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
 SEEDS = range(8)  # entries and pages, split and whole
 
@@ -43,7 +55,7 @@ def verdict_on(
 
 
 @pytest.mark.parametrize("config", [CONFIG, FP8, TOKENS], ids=str)
-@pytest.mark.parametrize("variant", [CAUSAL, ALL], ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [CAUSAL, ALL, FUNCTIONS], ids=["causal", "all", "functions"])
 def test_kernels_pass_cases_at_the_seams_and_at_random(
     variant: Variant, config: DecodeKernelConfig
 ) -> None:
@@ -99,6 +111,20 @@ def test_every_rule_is_soaked_with_variants_it_serves() -> None:
     assert all(kernel.config.serves_variant(kernel.variant) for kernel in kernels)
     features = {name for kernel in kernels for name in kernel.variant.name.split("+")}
     assert {"causal", "window", "softcap", "alibi", "sinks", "padded"} <= features
+    scores = [kernel.variant.score for kernel in kernels if kernel.variant not in VARIANTS]
+    assert set(scores) == {0, number_of_functions()}
+    assert 0.3 < scores.count(0) / len(scores) < 0.7
+
+
+def test_functions_that_are_not_heeded_are_seen() -> None:
+    """A case with them is told from the same without, in words that make it again."""
+    case = replace(CASE, meaning=Meaning(functions=True))
+    assert SoakCase.parse(str(case)) == case
+    assert case.kernel(CONFIG).variant == Variant(score=number_of_functions())
+    prepared = prepare(case, "cpu")
+    assert check(case.kernel(CONFIG), prepared, reruns=1).ok
+    without = replace(prepared, extras=Extras())
+    assert not check(KernelId(CONFIG), without, reruns=0).ok
 
 
 def written_by(act: Any) -> Any:

@@ -294,12 +294,11 @@ class DecodeKernelConfig(KernelConfig):
         return super().has_room_for(problem) and not any(d % self.row_multiple for d in rows)
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Lengths are arguments of every call; nothing is added to scores or dropped, and no
-        functions are called."""
+        """Lengths are arguments of every call; no bias is added, and nothing is dropped."""
         return variant == self.served_of(variant)
 
     def served_of(self, variant: Variant) -> Variant:
-        return replace(variant, ragged=False, bias=False, score=0, dropout=False)
+        return replace(variant, ragged=False, bias=False, dropout=False)
 
 
 AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # of what ``attention`` launches

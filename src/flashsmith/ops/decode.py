@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from flashsmith.configs import DecodeKernelConfig
+from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import check_flags, is_traced, refuse_gradients
-from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.decode_calls import Asked, Call, check_rows, run
 from flashsmith.ops.decode_operator import call_decode_operator
-from flashsmith.ops.semantics import in_float32
+from flashsmith.ops.semantics import Functions, in_float32
 
 
 def decode(
@@ -35,6 +36,8 @@ def decode(
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     softmax_scale: float | None = None,
+    score_mod: ScoreMod | None = None,
+    mask_mod: MaskMod | None = None,
     splits: int = 0,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
@@ -78,6 +81,12 @@ def decode(
         rotary_interleaved: Elements 2 i and 2 i + 1 are a pair; else i and i + rotary_dim / 2.
         causal: Query i sees keys up to i + n_keys - seq_len_q.
         window_size, softcap, alibi_slopes, sinks, softmax_scale: As of ``attention``.
+        score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead, before softcap.
+        mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key, of those that the other
+            arguments show it. Of both: b is the request, h the head of q, and kv_idx counts from
+            the request's first key, padding left out and new keys included. A tensor of lengths, or
+            of anything else, that a function captures is read on the device. See
+            docs/score-mod.md for what a function may do.
         splits: In how many parts the keys of each request are visited, 1 to 1024; 0: as keeps all
             multiprocessors busy.
         out: Where to write the result; None: a new contiguous tensor.
@@ -92,6 +101,7 @@ def decode(
     Raises:
         NotImplementedError: A tensor requires a gradient.
         TypeError: An argument of a wrong type, a tensor of a wrong dtype.
+        TracingError: score_mod or mask_mod does what no kernel can; names the line.
         ValueError: A shape, stride, alignment, device or length that the kernel does not take;
             page numbers and lengths are looked at on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
         KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
@@ -114,6 +124,10 @@ def decode(
     asked = Asked(cfg, causal, window_size, softcap, splits)
     call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
     start = call_decode_operator if is_traced(q) else run
+    if not score_mod is mask_mod is None:
+        check_rows(q, cache)
+        call = call._replace(functions=Functions.traced(score_mod, mask_mod, q.device))
+        start = run  # operators take no functions
     o, lse, milliseconds = start(asked, call, softmax_scale, benchmark)
     if lse is None and not benchmark:
         return o

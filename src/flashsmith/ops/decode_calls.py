@@ -15,7 +15,13 @@ from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
-from flashsmith.ops.semantics import checked_cap, checked_window, is_of_tokens
+from flashsmith.ops.semantics import (
+    NO_FUNCTIONS,
+    Functions,
+    checked_cap,
+    checked_window,
+    is_of_tokens,
+)
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for, workspace_for
@@ -55,11 +61,13 @@ class Call(NamedTuple):
     with_lse: bool
     alibi_slopes: torch.Tensor | None
     sinks: torch.Tensor | None
+    functions: Functions = NO_FUNCTIONS
 
     @property
     def key(self) -> Hashable:
         """What calls of one kernel and plan have in common; the library sees the rest."""
-        q, optional = self.q, (self.alibi_slopes is None, self.sinks is None)
+        q, score = self.q, self.functions.score
+        optional = self.alibi_slopes is None, self.sinks is None, score
         return q.shape, self.cache.key, q.dtype, q.device, self.with_lse, optional, self.n_new
 
     @property
@@ -68,8 +76,9 @@ class Call(NamedTuple):
 
     def extras(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
         """``Extras``, whose numbers come last."""
-        lengths = self.cache.seqlens
-        return (self.alibi_slopes, None, self.sinks, *_NO_LENGTHS, lengths, *_NONE_ELSE, *numbers)
+        lengths, read = self.cache.seqlens, self.functions.mod_tensors
+        optional = self.alibi_slopes, None, self.sinks
+        return (*optional, *_NO_LENGTHS, lengths, *_NONE_BETWEEN, read, *numbers)
 
     def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
         cache = self.cache
@@ -80,7 +89,8 @@ class Call(NamedTuple):
 
 _NO_LENGTHS = (None, None, None)  # of Extras: places of queries and keys, lengths of queries
 _FIRST_NUMBER = Extras._fields.index("softcap")
-_NONE_ELSE = (None,) * (_FIRST_NUMBER - Extras._fields.index("seqused_k") - 1)
+# From the lengths of keys to what functions read, the last before the numbers.
+_NONE_BETWEEN = (None,) * (_FIRST_NUMBER - Extras._fields.index("seqused_k") - 2)
 
 _Result = tuple[torch.Tensor, torch.Tensor | None, float]
 
@@ -149,7 +159,9 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     splits = checked_splits(asked.splits)
     q, softcap = call.q, checked_cap(asked.softcap)
     left, right = _window(asked.window_size, asked.causal, q.shape[1], call.cache.rows)
-    numbers = Extras(softcap=softcap, window_left=left, window_right=right)[_FIRST_NUMBER:]
+    score = call.functions.score
+    asked_for = Extras(softcap=softcap, window_left=left, window_right=right, score=score)
+    numbers = asked_for[_FIRST_NUMBER:]
     extras = Extras(*call.extras(numbers))
     tensors = call.tensors(*_results(call))
     kernel = _find(asked.config, tensors, extras)

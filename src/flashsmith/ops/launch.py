@@ -214,7 +214,7 @@ def _variant(chosen: AttentionKernelConfig, spec: Spec) -> Variant:
         return variant
     raise ValueError(
         f"config is {chosen}; kernels of decode take 16-bit keys, seqused_k as lengths, and no "
-        "top_left, bias, functions or dropout: pass a configuration of forward, or None"
+        "top_left, bias or dropout: pass a configuration of forward, or None"
     )
 
 

@@ -146,8 +146,7 @@ def _dropout(given: Semantics) -> dict[str, Any]:
 
 
 def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
-    """What the caller's functions compute: they are traced at every call, because what they capture
-    may have changed."""
+    """What the caller's functions compute, and the blocks of a mask."""
     mask_mod, ranges = given.mask_mod, {}
     if given.block_mask is not None:
         block_mask = BlockMask.of(given.block_mask)
@@ -159,9 +158,30 @@ def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any
         }
     if given.score_mod is None and mask_mod is None:
         return {}
-    mods = trace(given.score_mod, mask_mod, q.device)
-    score = remember(mods.expression)
-    return {"mod_tensors": list(mods.buffers) or None, "score": score, **ranges}
+    functions = Functions.traced(given.score_mod, mask_mod, q.device)
+    return {**functions._asdict(), **ranges}
+
+
+class Functions(NamedTuple):
+    """What the caller's score_mod and mask_mod compute, as ``Extras`` has it."""
+
+    mod_tensors: list[torch.Tensor] | None = None
+    score: int = 0
+
+    @classmethod
+    def traced(
+        cls, score_mod: ScoreMod | None, mask_mod: MaskMod | None, device: torch.device
+    ) -> Functions:
+        """They are traced at every call, because what they capture may have changed.
+
+        Raises:
+            TracingError, TypeError: As ``trace``.
+        """
+        mods = trace(score_mod, mask_mod, device)
+        return cls(list(mods.buffers) or None, remember(mods.expression))
+
+
+NO_FUNCTIONS = Functions()
 
 
 _SCALES = ("q_scale", "k_scale", "v_scale")

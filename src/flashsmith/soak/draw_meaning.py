@@ -57,6 +57,7 @@ def _meaning(rng: Random, variant: Variant, config: KernelConfig) -> Meaning:
         bias=rng.choice(_BIASES) if variant.bias else "",
         top_left=rng.random() < 0.25 and config.operation != "decode",
         dropout=rng.choice(_DROPOUTS) if variant.dropout else 0.0,
+        functions=variant.score != 0,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from flashsmith.selection.tables import (
     user_table_path,
 )
 from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.soak.functions import number_of_functions
 
 C = TypeVar("C", bound=KernelConfig)
 
@@ -73,10 +75,13 @@ def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
 
 
 def _mixed_variant(config: KernelConfig, first: int) -> Variant:
-    """The first from one of them on that there are kernels for."""
+    """The first from one of them on that there are kernels for; in decode's with functions, after
+    each has come once, and every second time from then on."""
     in_turn = (*MIXED_VARIANTS, *MIXED_VARIANTS)[first % len(MIXED_VARIANTS) :]
     served = (config.served_of(variant) for variant in in_turn)
-    return next(v for v in served if config.with_room_for(v).serves_variant(v))
+    found = next(v for v in served if config.with_room_for(v).serves_variant(v))
+    is_with_functions = config.operation == "decode" and first // len(MIXED_VARIANTS) % 2 == 1
+    return replace(found, score=number_of_functions()) if is_with_functions else found
 
 
 def that_run_on(configs: Iterable[C], device: str) -> list[C]:

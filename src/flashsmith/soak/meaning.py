@@ -10,11 +10,13 @@ import torch
 from flashsmith.configs import FULL, Variant
 from flashsmith.problem import Problem
 from flashsmith.reference import Packing, Semantics, check_dropout
+from flashsmith.soak.functions import functions_of, number_of_functions
 
 # Of ALiBi: none, steep, and growing with the distance.
 _SLOPES = (0.5, 2.0**-8, 0.0, 40.0, -0.02)
 # Of little and of all weight, of none, and beyond what float32 makes an exponential of.
 _SINKS = (0.7, -1e4, 1e4, -math.inf, 30.0, -3.0)
+_MODULI = (3.0, 1.0, 7.0, 2.0)
 _BIAS_DIMENSIONS = "bhij"
 _SHARE_HIDDEN = 0.1  # of a bias' elements, and of its rows
 
@@ -35,6 +37,7 @@ class Meaning:
         bias: Which of its dimensions it has, of b, h, i and j, in this order; the others are 1.
             "": none.
         dropout: The share of weights that are dropped, by a state of random numbers.
+        functions: Whether there are a score_mod and a mask_mod, those of ``functions_of``.
 
     Raises:
         ValueError: A field has a value that no call can have; names the field.
@@ -48,6 +51,7 @@ class Meaning:
     bias: str = ""
     top_left: bool = False
     dropout: float = 0.0
+    functions: bool = False
 
     def __post_init__(self) -> None:
         if min(self.window_size) < -1 or len(self.window_size) != 2:
@@ -71,6 +75,7 @@ class Meaning:
             sinks=self.sinks,
             bias=bool(self.bias),
             dropout=self.dropout > 0,
+            score=number_of_functions() if self.functions else 0,
         )
 
     def semantics(
@@ -79,6 +84,9 @@ class Meaning:
         """With tensors of random values, the same every time."""
         generator = torch.Generator(device).manual_seed(seed)
         heads, batch = problem.heads, problem.batch
+        score_mod = mask_mod = None
+        if self.functions:
+            score_mod, mask_mod = functions_of(_some(_MODULI, (batch,), generator).int())
         return Semantics(
             causal=self.causal,
             softmax_scale=softmax_scale,
@@ -94,6 +102,8 @@ class Meaning:
             top_left=self.top_left,
             dropout_p=self.dropout,
             rng_state=_state(generator) if self.dropout > 0 else None,
+            score_mod=score_mod,
+            mask_mod=mask_mod,
         )
 
     def _bias(self, problem: Problem, generator: torch.Generator) -> torch.Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from flashsmith.ops.semantics import NO_FUNCTIONS, Functions
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
     Comparison,
@@ -105,13 +106,19 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
     semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
     packing = ragged.packing(device)
     truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
-    extras = extras_of(semantics, packing, case.problem.seq_len_q)
+    extras = extras_of(semantics, packing, case.problem.seq_len_q, device)
     return PreparedCase(case, placed, (q, k, v), semantics, packing, extras, truth)
 
 
-def extras_of(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
-    """As kernels take them."""
+def extras_of(
+    semantics: Semantics, packing: Packing, longest_q: int, device: torch.device | str = "cpu"
+) -> Extras:
+    """As kernels take them on a device."""
     left, right = semantics.window_size
+    functions = NO_FUNCTIONS
+    if not semantics.score_mod is semantics.mask_mod is None:
+        device = torch.device(device)
+        functions = Functions.traced(semantics.score_mod, semantics.mask_mod, device)
     return Extras(
         **vars(packing),
         alibi_slopes=semantics.alibi_slopes,
@@ -124,6 +131,7 @@ def extras_of(semantics: Semantics, packing: Packing, longest_q: int) -> Extras:
         rng_state=semantics.rng_state,
         dropout_p=semantics.dropout_p,
         max_seqlen_q=-1 if packing.cu_seqlens_q is None else longest_q,
+        **functions._asdict(),
     )
 
 

@@ -63,10 +63,11 @@ struct StaticDecodeKernelConfig {
   using CacheTile = CacheTileShape<d_head * cache_bytes / kElementBytes>;
 
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
-  using Score = ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, false, UserScore<0>>;
+  using Score =
+      ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, false, UserScore<VARIANT.score>>;
   using Sequence = DecodeSequence;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
-  static_assert(!VARIANT.bias && VARIANT.score == 0, "decode adds no bias and calls no functions");
+  static_assert(!VARIANT.bias, "decode adds no bias");
   static_assert(!VARIANT.dropout, "decode drops no weights");
   static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
   static constexpr SoftmaxPolicy softmax = {
