@@ -6,8 +6,9 @@
 Writes fp8_forward.csv: at d_head 64, 128 and 256 and several lengths, full and causal, TFLOP/s and
 the root of the mean square of the error of one head (against float64 on the same numbers) of
 flashsmith's BF16 kernel, of Q and K in 8 bits and of V, too: what the rule chooses, and other
-tiles; and of FlashAttention-3's operator, if it is there and takes 8 bits. Timed in turn, with the
-L2 cache flushed. What cannot run is left out, with a line that says why.
+tiles; and of FlashAttention-3's operator, and cuDNN's kernel, whose o has 8 bits, by its Python
+frontend, if they are there and take 8 bits. Timed in turn, with the L2 cache flushed. What cannot
+run is left out, with a line that says why.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from fp8_peers import PEERS
 from rich.console import Console
 
 import flashsmith
 from flashsmith import bench
-from flashsmith.bench import fa3
 from flashsmith.configs import CAUSAL, FULL, DType, Sm90ForwardKernelConfig, Sm90Tiles, Workload
-from flashsmith.configs.sm90.fp8_space import fp8_rule, make_fp8_config
+from flashsmith.configs.sm90.fp8_space import fp8_rules, make_fp8_config
 from flashsmith.problem import Problem
 from flashsmith.reference import reference_attention
 
@@ -37,17 +38,25 @@ console = Console(width=180)
 FP8 = torch.float8_e4m3fn
 SHAPES = [(4, 16, 2048), (4, 16, 4096), (2, 16, 8192), (1, 16, 16384)]  # batch, heads, length
 TINY_SHAPES = [(1, 1, 256)]
-# Beside the rule's: n_warpgroups, B_c, n_stages, steps of Q in registers, ping_pong; of V in 8 bits
-# each with sums of one level and of two.
+_Long = partial(Sm90Tiles, ping_pong=True, long_turns=True)
+# Beside the rule's; of V in 8 bits each with sums of one level and of two.
 SCORE_TILES = {
-    64: [(3, 128, 2, 0, True), (2, 128, 3, 2, True)],
-    128: [(2, 128, 2, 4, False), (2, 160, 2, 4, True), (2, 144, 2, 4, True), (3, 80, 3, 0, True)],
-    256: [(2, 64, 2, 8, True), (2, 80, 2, 0, True)],
+    64: [_Long(4, 64, 4, 0), _Long(3, 96, 4, 0), _Long(3, 128, 2, 0)],
+    96: [Sm90Tiles(3, 96, 3, 0, ping_pong=True), _Long(3, 96, 3, 0), _Long(2, 128, 2, 3)],
+    128: [
+        *(_Long(3, 80, 3, 0), _Long(2, 128, 2, 4), _Long(2, 160, 2, 4)),
+        Sm90Tiles(2, 160, 2, 4, ping_pong=True),
+    ],
+    256: [_Long(2, 64, 2, 4), _Long(2, 80, 2, 0), Sm90Tiles(2, 64, 2, 8, ping_pong=True)],
 }
 VALUE_TILES = {
-    64: [(3, 128, 4, 0, True), (2, 128, 4, 2, True), (4, 64, 4, 0, True)],
-    128: [(2, 96, 3, 0, True), (2, 128, 2, 0, False), (2, 160, 2, 4, True), (2, 192, 2, 0, True)],
-    256: [(2, 64, 2, 8, True), (2, 96, 2, 0, True)],
+    64: [_Long(3, 128, 4, 0), _Long(3, 96, 4, 0), _Long(2, 192, 3, 0), _Long(4, 64, 4, 0)],
+    96: [_Long(2, 128, 3, 0), _Long(3, 96, 3, 0)],
+    128: [
+        *(_Long(2, 128, 2, 0), _Long(2, 160, 2, 0), _Long(2, 192, 2, 0), _Long(3, 96, 3, 0)),
+        Sm90Tiles(2, 128, 2, 0, ping_pong=True),
+    ],
+    256: [_Long(2, 96, 2, 0), _Long(2, 64, 2, 8), Sm90Tiles(2, 64, 2, 8, ping_pong=True)],
 }
 Run = Callable[[], torch.Tensor]
 Row = dict[str, object]
@@ -57,10 +66,10 @@ def configs(d_head: int) -> list[Sm90ForwardKernelConfig]:
     """What the rule chooses, then other tiles; those alone that can be built."""
     bf16 = DType.BF16
     make: Any = partial(make_fp8_config, bf16, d_head)
-    found = [fp8_rule(bf16, d_head, fp8_values) for fp8_values in (False, True)]
-    found += [make(Sm90Tiles(*tiles), fp8_values=False) for tiles in SCORE_TILES[d_head]]
+    found = fp8_rules(bf16, d_head, False) + fp8_rules(bf16, d_head, True)
+    found += [make(tiles, fp8_values=False) for tiles in SCORE_TILES[d_head]]
     for tiles, two_level in product(VALUE_TILES[d_head], (True, False)):
-        found.append(make(Sm90Tiles(*tiles), fp8_values=True, two_level=two_level))
+        found.append(make(tiles, fp8_values=True, two_level=two_level))
     return [cfg for cfg in dict.fromkeys(found) if cfg.is_buildable()]
 
 
@@ -76,8 +85,8 @@ class Tensors:
             self.scales[name] = scale
             self.wide[name] = (self.small[name].float() * scale).bfloat16()
 
-    def error(self, o: torch.Tensor, names_of_8_bits: str, causal: bool) -> float:
-        """Of the first head, against float64 on what a kernel was given."""
+    def error(self, o: torch.Tensor, names_of_8_bits: str, causal: bool, o_scale: float) -> float:
+        """Of the first head, times o_scale, against float64 on what a kernel was given."""
         exact = {
             name: (
                 self.small[name][:1, :, :1].double() * self.scales[name].double()
@@ -87,7 +96,7 @@ class Tensors:
             for name in "qkv"
         }
         truth = reference_attention(**exact, causal=causal)
-        return float((o[:1, :, :1].double() - truth).square().mean().sqrt())
+        return float((o[:1, :, :1].double() * o_scale - truth).square().mean().sqrt())
 
     def given_to(self, cfg: Sm90ForwardKernelConfig) -> dict[str, torch.Tensor]:
         names = cfg.fp8_tensors
@@ -97,30 +106,30 @@ class Tensors:
         } | scales
 
 
-def candidates(tensors: Tensors, d_head: int, causal: bool) -> dict[str, tuple[Run, str]]:
-    """By name, each with the names of its tensors of 8 bits."""
-    found: dict[str, tuple[Run, str]] = {
-        "flashsmith BF16": (
-            partial(flashsmith.attention, **tensors.wide, causal=causal), "",
-        )  # type: ignore[dict-item]
-    }  # fmt: skip
-    for cfg in configs(d_head):
-        run: Any = partial(flashsmith.attention, **tensors.given_to(cfg), causal=causal, config=cfg)
-        found[str(cfg)] = run, "".join(cfg.fp8_tensors)
-    if tensors.small["q"].is_cuda and not fa3.why_missing():
-        small, n_heads = tensors.small, tensors.small["k"].shape[2]
-        batch, forward = small["q"].shape[0], fa3.load_operators().fwd
-        scales = {
-            f"{name}_descale": scale.expand(batch, n_heads).contiguous()
-            for name, scale in tensors.scales.items()
-        }
-        found["FlashAttention-3"] = (
-            lambda: forward(
-                small["q"], small["k"], small["v"], softmax_scale=d_head**-0.5,
-                is_causal=causal, **scales,
-            )[0],
-            "qkv",
-        )  # fmt: skip
+class Candidate(NamedTuple):
+    """A function that computes o, the names of its tensors of 8 bits, and o's scale."""
+
+    run: Run
+    small: str = ""
+    o_scale: float = 1.0
+
+
+def candidates(tensors: Tensors, d_head: int, causal: bool) -> dict[str, Callable[[], Candidate]]:
+    """By name, what makes each."""
+    attention: Any = partial(flashsmith.attention, causal=causal)
+
+    def of_config(cfg: Sm90ForwardKernelConfig) -> Candidate:
+        run = partial(attention, **tensors.given_to(cfg), config=cfg)
+        return Candidate(run, "".join(cfg.fp8_tensors))
+
+    def of_peer(name: str) -> Candidate:
+        run, o_scale = PEERS[name](tensors.small, tensors.scales, causal)
+        return Candidate(run, "qkv", o_scale)
+
+    found = {"flashsmith BF16": lambda: Candidate(partial(attention, **tensors.wide))}
+    found |= {str(cfg): partial(of_config, cfg) for cfg in configs(d_head)}
+    if tensors.small["q"].is_cuda:
+        found |= {name: partial(of_peer, name) for name in PEERS}
     return found
 
 
@@ -129,15 +138,16 @@ def measure(workload: Workload, device: str, repeats: int, errors_up_to: int = 8
     tensors = Tensors(problem, device)
     runs: dict[str, Run] = {}
     errors: dict[str, float] = {}
-    for name, (run, small) in candidates(tensors, problem.d_head, causal).items():
+    for name, make in candidates(tensors, problem.d_head, causal).items():
         try:
+            run, small, o_scale = make()
             o = run()
         except Exception as error:  # a candidate that is not for here does not end the others
             console.print(f"left out: {name}: {type(error).__name__}: {str(error)[:200]}")
             continue
         runs[name] = run
         if problem.seq_len_q <= errors_up_to:
-            errors[name] = tensors.error(o, small, causal)
+            errors[name] = tensors.error(o, small, causal, o_scale)
     rows = []
     for name, ms in time_all(runs, device, repeats).items():
         row: Row = {

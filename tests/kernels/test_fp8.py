@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import flashsmith
+from flashsmith.configs import FULL
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.fp8_space import fp8_rule, get_fp8_kernel_configs
+from flashsmith.configs.sm90.fp8_space import fp8_rule, fp8_rules, get_fp8_kernel_configs
 from flashsmith.dtype import DType
+from flashsmith.problem import Problem
 from flashsmith.reference import reference_varlen
 from support.fp8 import SCORES, VALUES, Quantised
 from support.problems import FP8
@@ -132,7 +134,10 @@ def test_nan_of_a_query_stays_in_its_row(cfg: Sm90ForwardKernelConfig) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["grows", "shrinks"])
-@BOTH
+@pytest.mark.parametrize(
+    "cfg", [SCORES, VALUES, replace(VALUES, lazy_rescale_log2=4), replace(VALUES, two_level=False)],
+    ids=["scores", "values", "lazy", "one level"],
+)  # fmt: skip
 def test_maximum_that_moves(cfg: Sm90ForwardKernelConfig, order: int) -> None:
     """By less and by more than the bound of the lazy rescale: P in e4m3 stays below 448."""
     for growth in (1.0, 3.0, 9.0, 30.0):
@@ -160,10 +165,22 @@ def test_sums_of_two_levels_lose_less() -> None:
 
 def test_what_the_rule_chooses_can_be_built() -> None:
     configs = get_fp8_kernel_configs()
-    assert len(configs) == 2 * 5 * 2
+    assert len(configs) == 2 * (5 + 5 + 1)  # scores at d_head 128 have two
     assert not any(cfg.problems() for cfg in configs)
     with pytest.raises(ValueError, match="d_head 80; supported are"):
-        fp8_rule(DType.BF16, 80, fp8_values=False)
+        fp8_rules(DType.BF16, 80, fp8_values=False)
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "rows"), [(4, 2048, 128), (4, 4096, 192), (1, 16384, 192), (1, 100, 128)]
+)
+def test_rule_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) -> None:
+    """As measured on the H200: 192 rows are faster but where they leave multiprocessors idle."""
+    problem = Problem.square(DType.BF16, 128, batch, 16, length)
+    assert fp8_rule(problem, False, FULL, multiprocessors=132).B_r == rows
+    assert fp8_rule(problem, False, FULL, multiprocessors=None).B_r == 192
+    softcap = replace(FULL, softcap=True)
+    assert fp8_rule(problem, False, softcap, multiprocessors=132).is_buildable()
 
 
 @pytest.mark.parametrize(
@@ -173,6 +190,7 @@ def test_what_the_rule_chooses_can_be_built() -> None:
         ({"fp8_scores": False, "fp8_values": False}, "two_level needs fp8_values"),
         ({"cluster_size": 2, "dynamic_queue": False}, "with fp8_values each block transposes"),
         ({"stale_maximum": True}, "stale_maximum leaves P below 1"),
+        ({"long_turns": True}, "long_turns needs ping_pong"),
         ({"B_c": 48}, "B_c is 48; it must be a multiple of 32"),
         ({"Q_steps_in_registers": 4}, "Q_steps_in_registers is 4; with d_head 64 Q K^T has 2"),
         ({"B_c": 256, "n_stages": 8}, "bytes of shared memory"),

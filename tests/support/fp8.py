@@ -21,7 +21,7 @@ SCORES = parse_kernel_name_into_config(
     "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+persistent+tiles+lazy_8+stale+fp8_scores"
 )
 VALUES = parse_kernel_name_into_config(
-    "(BF16, 64, 64, 32, 1): wgmma+stages_2+overlap+persistent+queue+tiles+lazy_4+tma_store"
+    "(BF16, 64, 64, 32, 1): wgmma+stages_2+overlap+persistent+queue+tiles+tma_store"
     "+fp8_scores+fp8_values+two_level"
 )
 

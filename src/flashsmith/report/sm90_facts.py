@@ -120,4 +120,7 @@ def _fp8(config: Sm90ForwardKernelConfig) -> dict[str, str]:
         f"{config.d_head // 2} more registers of a thread."
         if config.two_level
         else "O is summed up in the tensor cores' accumulators.",
+        "long_turns": "A turn lasts until the exponentials begin."
+        if config.long_turns
+        else "A turn, if there are turns, ends when products are issued.",
     }

@@ -24,7 +24,7 @@ from flashsmith.configs.families import serving
 from flashsmith.configs.few_queries import rather_decode
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule
-from flashsmith.configs.workload import TuningKey, d_head_of_rows
+from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import DeviceError, TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import Problem
@@ -262,9 +262,10 @@ def select_fp8(
         raise TypeError(
             f"{name} has dtype {of}; supported are torch.float16 and torch.bfloat16{beside}"
         )
-    config = fp8_rule(_DTYPES[of], d_head_of_rows(q.shape[-1], v.shape[-1]), fp8_values)
-    config = config.with_room_for(variant)
-    reason = "the rule: one configuration of the sm90 family for each d_head and kind of v"
+    problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1])
+    multiprocessors = None if gpu is None else count_multiprocessors(gpu)
+    config = fp8_rule(problem, fp8_values, variant, multiprocessors)
+    reason = "the rule: tiles of the sm90 family for each d_head and kind of v"
     remember_reason(config, variant, q.device, reason)
     return config
 

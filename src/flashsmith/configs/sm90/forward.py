@@ -53,8 +53,7 @@ _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 # What scores of 8 bits, and a producer that transposes, take of it.
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
 _FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
-# What addresses, statistics and temporaries take, at least.
-OTHER_REGISTERS = 24
+OTHER_REGISTERS = 24  # what addresses, statistics and temporaries take, at least
 
 
 def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
@@ -106,6 +105,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         transpose V. Not with stale_maximum or clusters.
     two_level: Each block's P V is summed by itself and added to O in FP32, because the sums of
         8-bit products keep about 14 bits; for d_head / 2 more registers a thread.
+    long_turns: With ping_pong a turn lasts until the exponentials begin, not only until products
+        are issued: those of 8 bits are too short to keep warpgroups apart.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -134,6 +135,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     fp8_scores: bool = False
     fp8_values: bool = False
     two_level: bool = False
+    long_turns: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -163,20 +165,20 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("fp8_scores", "fp8_scores"),
         flag("fp8_values", "fp8_values"),
         flag("two_level", "two_level"),
+        flag("long_turns", "long_turns"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
     )
 
     def problems(self, gpu: str = "sm_90a") -> list[str]:
-        architecture = get_gpu_architecture(gpu)
         return [
             *_tile_problems(self),
             *_schedule_problems(self),
             *_softmax_problems(self),
             *fp8_problems(self),
             *_register_problems(self),
-            *_gpu_problems(self, architecture),
+            *_gpu_problems(self, get_gpu_architecture(gpu)),
         ]
 
     def for_dtype(self, dtype: DType) -> Sm90ForwardKernelConfig:
@@ -210,6 +212,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             self,
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
+            long_turns=self.long_turns and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
             B_c=min(self.B_c, max(most_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,
@@ -247,17 +250,15 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return not self.fp8_scores and super().serves(problem)
 
     def has_room_for(self, problem: Problem) -> bool:
-        whole = problem.d_head % (CHUNK_BYTES // self.score_bytes) == 0
-        whole = whole and problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
+        whole = problem.d_head % self.row_multiple == 0
+        whole &= problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
         return whole and super().has_room_for(problem)
 
     def serves_variant(self, variant: Variant) -> bool:
         return variant == self.served_of(variant)
 
     def served_of(self, variant: Variant) -> Variant:
-        if not self.fp8_scores:
-            return variant
-        return replace(variant, bias=False, score=0, dropout=False)
+        return replace(variant, bias=False, score=0, dropout=False) if self.fp8_scores else variant
 
     @property
     def fp8_tensors(self) -> frozenset[str]:

@@ -7,23 +7,31 @@ from dataclasses import replace
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.forward_space import Sm90Tiles, make_sm90_config
+from flashsmith.configs.variant import Variant
+from flashsmith.configs.waves import grid_cost
+from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.dtype import DType
+from flashsmith.problem import Problem
 
-# Those of 16 bits, with rows of Q and K half as long.
+# Measured on the H200 at d_head 64 and 128, docs/fp8.md; else those of 16 bits, with half as many
+# bytes of Q and K. Of several the model of waves takes one, and the first is for a full GPU.
 _SCORE_TILES = {
-    64: Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
-    96: Sm90Tiles(2, 128, 2, Q_steps_in_registers=3, ping_pong=False),
-    128: Sm90Tiles(2, 128, 2, Q_steps_in_registers=4, ping_pong=True),
-    192: Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
-    256: Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),
+    64: (Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),),
+    96: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=3, ping_pong=False),),
+    128: (
+        Sm90Tiles(3, 80, 3, Q_steps_in_registers=0, ping_pong=True),
+        Sm90Tiles(2, 128, 2, Q_steps_in_registers=4, ping_pong=False),
+    ),
+    192: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),),
+    256: (Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),),
 }
 # With V of 8 bits; with sums of two levels where O leaves registers for them.
 _VALUE_TILES = {
-    64: Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True),
-    96: Sm90Tiles(2, 128, 3, Q_steps_in_registers=0, ping_pong=True),
-    128: Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True),
-    192: Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),
-    256: Sm90Tiles(2, 96, 2, Q_steps_in_registers=0, ping_pong=False),
+    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True),),
+    96: (Sm90Tiles(2, 128, 3, Q_steps_in_registers=0, ping_pong=True),),
+    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=False),),
+    192: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),),
+    256: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=0, ping_pong=False),),
 }
 _LONGEST_TWO_LEVEL = 128  # d_head
 
@@ -46,24 +54,45 @@ def make_fp8_config(
     return config if config.is_buildable() else replace(config, tma_store=False)
 
 
-def fp8_rule(dtype: DType, d_head: int, fp8_values: bool) -> Sm90ForwardKernelConfig:
-    """Tiles by d_head alone, for a full GPU.
+def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
+    """What may be chosen by d_head alone, first what is for a full GPU.
 
     dtype: Of O, and of V unless that has 8 bits.
 
     Raises:
         ValueError: The family does not take d_head.
     """
-    tiles = tiles_of(_VALUE_TILES if fp8_values else _SCORE_TILES, d_head)
     two_level = fp8_values and d_head <= _LONGEST_TWO_LEVEL
-    return make_fp8_config(dtype, d_head, tiles, fp8_values=fp8_values, two_level=two_level)
+    return [
+        make_fp8_config(dtype, d_head, tiles, fp8_values=fp8_values, two_level=two_level)
+        for tiles in tiles_of(_VALUE_TILES if fp8_values else _SCORE_TILES, d_head)
+    ]
+
+
+def fp8_rule(
+    problem: Problem, fp8_values: bool, variant: Variant, multiprocessors: int | None
+) -> Sm90ForwardKernelConfig:
+    """Of those, with room for the variant, the one that takes least time by the model of waves.
+
+    problem: Of O's dtype.
+    multiprocessors: The GPU's; None: it is full.
+
+    Raises: as ``fp8_rules``.
+    """
+    d_head = d_head_of_rows(problem.d_head, problem.d_v)
+    rules = fp8_rules(problem.dtype, d_head, fp8_values)
+    configs = [config.with_room_for(variant) for config in rules]
+    if multiprocessors is None:
+        return configs[0]
+    return min(configs, key=lambda config: grid_cost(config, problem, multiprocessors))
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:
     """What the rule chooses, for every dtype, d_head and kind of V, sorted."""
     return sorted(
-        fp8_rule(dtype, d_head, fp8_values)
+        config
         for dtype in DType
         for d_head in _SCORE_TILES
         for fp8_values in (False, True)
+        for config in fp8_rules(dtype, d_head, fp8_values)
     )

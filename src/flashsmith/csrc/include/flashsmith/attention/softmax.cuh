@@ -55,6 +55,9 @@ struct SoftmaxPolicy {
   // P stays within 2^this: where the reference is new, the largest weight is 2^lazy_rescale_log2
   // below.
   int most_log2 = stale_maximum ? 0 : lazy_rescale_log2;
+  // R is raised without a branch, so that a step is one basic block, in which exponentials of one
+  // row begin while the maximum of the other is looked for. A step that is fresh has the branch.
+  bool branchless = false;
 };
 
 template <typename Traits>
@@ -90,18 +93,28 @@ class Softmax {
   // mask has hidden all of them.
   template <bool kFresh>
   FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S) {
+    step<kFresh>(S, [](float) {});
+  }
+
+  // The same; `then` is called before the exponentials with the reference of the first row.
+  template <bool kFresh, typename Then>
+  FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S, Then then) {
     alpha_[0] = alpha_[1] = 1.f;
     if constexpr (!kFoldScale) scale(S);
     if constexpr (Traits::softmax.stale_maximum && !kFresh) {
       subtract_reference<false>(S);
       rescale_ = ptx::vote_any(any_positive(S));
       if (rescale_) catch_up(S);
+    } else if constexpr (Traits::softmax.branchless && !kFresh) {
+      follow_maxima(S);
+      subtract_reference<false>(S);
     } else {
       const float maximum[kHalves] = {row_maximum(S, 0), row_maximum(S, 1)};
       if constexpr (kLazy) rescale_ = ptx::vote_any(is_due(maximum, 0) || is_due(maximum, 1));
       if (rescale_) raise_reference(maximum);
       subtract_reference<kFresh>(S);
     }
+    then(R_[0]);
     exponentiate<kFresh ? 0 : Traits::softmax.fma_exponentials>(S);
   }
 
@@ -151,7 +164,11 @@ class Softmax {
 
   // Brings O to the reference of the last step.
   FLASHSMITH_DEVICE void rescale(Fragment<Traits::d_head> &O) const {
-    if (!rescale_) return;
+    bool due = rescale_;
+    if constexpr (Traits::softmax.branchless) {
+      due = ptx::vote_any(alpha_[0] != 1.f || alpha_[1] != 1.f);
+    }
+    if (!due) return;
 #pragma unroll
     for (int i = 0; i < Traits::d_head / 2; i++) O[i] *= alpha_[half_of(i)];
   }
@@ -193,6 +210,28 @@ class Softmax {
 
   FLASHSMITH_DEVICE bool is_due(const float (&maximum)[2], int half) const {
     return maximum[half] > R_[half] + kBound;
+  }
+
+  // Raises the references of rows whose maximum has grown. Both rows are worked on in turn, so that
+  // one's instructions fill the gaps of the other's.
+  FLASHSMITH_DEVICE void follow_maxima(const Fragment<Traits::B_c> &S) {
+    static_assert(kBound == -kLead, "R follows every growth");
+    float maximum[kHalves] = {fmaxf(S[0], S[1]), fmaxf(S[2], S[3])};
+#pragma unroll
+    for (int i = 4; i < Traits::B_c / 2; i += 2) {
+      maximum[half_of(i)] = fmaxf(maximum[half_of(i)], fmaxf(S[i], S[i + 1]));
+    }
+    maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<1>(maximum[0]));
+    maximum[1] = fmaxf(maximum[1], ptx::shuffle_xor<1>(maximum[1]));
+    maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<2>(maximum[0]));
+    maximum[1] = fmaxf(maximum[1], ptx::shuffle_xor<2>(maximum[1]));
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const float reference = fmaxf(R_[half], fmaf(maximum[half], folded_scale(), kLead));
+      alpha_[half] = ptx::exp2_approx(R_[half] - reference);
+      R_[half] = reference;
+      l_[half] *= alpha_[half];
+    }
   }
 
   FLASHSMITH_DEVICE void raise_reference(const float (&maximum)[2]) {

@@ -24,4 +24,16 @@ FLASHSMITH_DEVICE void named_barrier_arrive(int id, int threads FLASHSMITH_LAST_
 #endif
 }
 
+// The index of a barrier, not before `known` has been computed: ptxas moves an arrival before
+// arithmetic on which nothing of it depends. No instruction makes the NaN it compares with.
+FLASHSMITH_DEVICE int when_known([[maybe_unused]] float known, int index) {
+#ifndef FLASHSMITH_EMULATOR
+  asm volatile(
+      "{\n.reg .pred never;\nsetp.eq.b32 never, %1, 0x7f800001;\n@never add.s32 %0, %0, 1;\n}\n"
+      : "+r"(index)
+      : "r"(__float_as_uint(known)));
+#endif
+  return index;
+}
+
 }  // namespace flashsmith::ptx

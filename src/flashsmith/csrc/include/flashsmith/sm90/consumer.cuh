@@ -9,11 +9,11 @@
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/barrier.cuh"
-#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm90/epilogue.cuh"
 #include "flashsmith/sm90/output_sums.cuh"
 #include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
+#include "flashsmith/sm90/turns.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -21,12 +21,12 @@ template <typename Traits>
 class Consumer {
   // Whether tiles may leave out blocks at the beginning.
   static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
-  static constexpr int kFirstTurn = 1;  // named barrier of the first warpgroup's turn
 
   const Sm90ForwardKernelArgs &args_;
   const int warpgroup_;
   const ptx::shared_address shared_;
 
+  const Turns<Traits> turns_;
   TileConsumer<Traits> tiles_;
   RingPosition<Traits::n_stages> K_stage_, V_stage_;
   RingPosition<1> Q_buffer_;
@@ -53,15 +53,14 @@ class Consumer {
       : args_(args),
         warpgroup_(warpgroup),
         shared_(ptx::shared_memory()),
+        turns_(warpgroup),
         tiles_(args),
         sequence_(args.problem, 0) {
     softmax_.start(args.problem.softmax_scale_log2);
   }
 
   FLASHSMITH_DEVICE void run() {
-    if constexpr (Traits::config.ping_pong) {
-      if (warpgroup_ == 0) pass_turn(Traits::n_warpgroups - 1);
-    }
+    turns_.begin();
     int tile_index = tiles_.next();
     if (tile_index < n_tiles<Traits>(args_.problem)) {
       if constexpr (Traits::config.overlap_tiles) {
@@ -71,9 +70,7 @@ class Consumer {
           run_tile(tile_index);
       }
     }
-    if constexpr (Traits::config.ping_pong) {
-      if (warpgroup_ == 0) wait_turn();  // nobody else waits for the last turn
-    }
+    turns_.end();
     if constexpr (Traits::config.tma_store) {
       if (lane() == 0) ptx::tma_store_wait_group<0>();
     }
@@ -172,7 +169,7 @@ class Consumer {
   // S of a tile's first block, and P.
   FLASHSMITH_DEVICE void first_scores() {
     issue_scores();
-    pass_turn(warpgroup_);
+    turns_.pass();
     finish_scores<0>();
     release_loaded_Q();
     start_softmax();
@@ -194,7 +191,7 @@ class Consumer {
     issue_both();
     change_scores();
     if constexpr (kMasked) mask_scores();
-    softmax_.template step<kMasked>(S_);
+    softmax_.template step<kMasked>(S_, [&](float known) { turns_.pass_when_known(known); });
     drop();
     finish_values();
     // Before the branch in rescale: in one basic block with the exponentials, it fits in their
@@ -224,7 +221,7 @@ class Consumer {
       open(tile_index);
       load_Q();
       issue_scores();
-      pass_turn(warpgroup_);
+      turns_.pass();
       finish_values<1>();
       skip_V();
       store(done, softmax_);
@@ -239,7 +236,7 @@ class Consumer {
   template <bool kMasked>
   FLASHSMITH_DEVICE void plain_step() {
     issue_scores();
-    pass_turn(warpgroup_);
+    turns_.pass();
     finish_scores<0>();
     change_scores();
     if constexpr (kMasked) mask_scores();
@@ -264,7 +261,7 @@ class Consumer {
 
   FLASHSMITH_DEVICE void issue_scores() {
     wait_K();
-    wait_turn();
+    turns_.wait();
     issue_QK<Traits>(S_, Q_, K_block());
   }
 
@@ -272,7 +269,7 @@ class Consumer {
   FLASHSMITH_DEVICE void issue_both() {
     issue_scores();
     issue_values();
-    pass_turn(warpgroup_);
+    turns_.pass_when_issued();
     finish_scores<1>();
   }
 
@@ -305,8 +302,8 @@ class Consumer {
     for (int i = 0; i < skipped_; i++) {
       wait_K();
       if constexpr (!Traits::config.ping_pong) ptx::warp_sync();
-      wait_turn();
-      pass_turn(warpgroup_);
+      turns_.wait();
+      turns_.pass();
       release(Barriers<Traits>::K(K_stage_.buffer));
       K_stage_.advance();
     }
@@ -378,18 +375,6 @@ class Consumer {
       if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
     } else if (lane() < Traits::cluster_size) {
       ptx::mbarrier_arrive_remote(barriers.empty, lane());
-    }
-  }
-
-  // Turns with the tensor cores go round the warpgroups.
-  FLASHSMITH_DEVICE void wait_turn() const {
-    if constexpr (Traits::config.ping_pong) {
-      ptx::named_barrier_sync(kFirstTurn + warpgroup_, 2 * kWarpgroupSize);
-    }
-  }
-  FLASHSMITH_DEVICE void pass_turn(int from) const {
-    if constexpr (Traits::config.ping_pong) {
-      ptx::named_barrier_arrive(kFirstTurn + (from + 1) % Traits::n_warpgroups, 2 * kWarpgroupSize);
     }
   }
 };

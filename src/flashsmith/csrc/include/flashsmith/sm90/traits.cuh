@@ -79,6 +79,8 @@ struct KernelTraits {
   static_assert(!CFG.overlap_softmax || n_stages >= 2,
                 "the next block's K is in shared memory together with this one's V");
   static_assert(!CFG.ping_pong || n_warpgroups >= 2, "one warpgroup has nobody to take turns with");
+  static_assert(!CFG.long_turns || (CFG.ping_pong && CFG.overlap_softmax),
+                "turns are longer where there are turns, and a softmax beside a product");
   static_assert(CFG.persistent || !CFG.dynamic_queue, "only persistent blocks ask for more tiles");
   static_assert(!CFG.overlap_tiles || (CFG.persistent && CFG.overlap_softmax),
                 "a tile runs into the next in persistent blocks that overlap the softmax");
@@ -107,7 +109,8 @@ struct KernelTraits {
                                             .most_log2 = fp8_values ? kE4m3MostLog2
                                                          : CFG.stale_maximum
                                                              ? 0
-                                                             : CFG.lazy_rescale_log2};
+                                                             : CFG.lazy_rescale_log2,
+                                            .branchless = fp8_values && CFG.lazy_rescale_log2 == 0};
 
   static constexpr int n_threads = threads_per_block(CFG);
   static constexpr RegisterSplit registers =

@@ -30,10 +30,15 @@ class Transposer {
   static constexpr BoxedRows kFrom = Traits::V_tile, kTo = Traits::transposed_V_tile;
   // Of a unit: 32 keys, of which wgmma sums over two chunks, by a chunk of columns.
   static constexpr int kKeys = 32, kColumns = 16, kChunkBytes = 16;
-  static constexpr int kColumnUnits = Traits::d_head / kColumns;
-  static constexpr int kUnits = Traits::B_c / kKeys * kColumnUnits;
-  // Units that are read before the first of them is written, so that latencies overlap.
-  static constexpr int kBatch = kColumnUnits % 4 == 0 ? 4 : 2;
+  // Chunks of a row of a box, among which the swizzle permutes.
+  static constexpr int kFromChunks = kFrom.row_bytes / kChunkBytes;
+  static constexpr int kToChunks = kTo.row_bytes / kChunkBytes;
+  // Units that are read before the first of them is written, so that latencies overlap: neighbours
+  // in one box.
+  static constexpr int kBatch = Traits::d_head / kColumns % 4 == 0 ? 4 : 2;
+  static constexpr int kColumnBatches = Traits::d_head / (kColumns * kBatch);
+  static constexpr int kBatches = Traits::B_c / kKeys * kColumnBatches;
+  static_assert(kFromChunks % kBatch == 0, "a batch lies in one box");
 
   const int warp_, lane_;
 
@@ -62,51 +67,50 @@ class Transposer {
   }
 
  private:
+  // A swizzle permutes chunks by an exclusive or with bits of the row, which an address here has
+  // from the beginning: another exclusive or gets to another chunk.
   FLASHSMITH_DEVICE void transpose(ptx::shared_address from, ptx::shared_address to) const {
     // Where this lane's row of a unit is read: of its key.
-    const ptx::shared_address read = from + lane_ * kFrom.row_bytes;
-    const int read_permutation = permutation<kFrom>(lane_);
+    const ptx::shared_address read =
+        from + lane_ * kFrom.row_bytes + permutation<kFrom>(lane_) * kChunkBytes;
     // And written: of two matrices the even columns, and the odd ones, but in their lower halves
     // the other way round, so that eight rows in a matrix are in eight different chunks.
     const bool lower = lane_ / 4 % 2;
     const int column = lane_ % 8 * 2 + (lane_ / 8 % 2 ^ lower);
-    const ptx::shared_address write = to + column * kTo.row_bytes;
-    const int write_permutation = permutation<kTo>(column);
+    const ptx::shared_address write =
+        to + column * kTo.row_bytes + (lane_ / 16 ^ permutation<kTo>(column)) * kChunkBytes;
     constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // of two words of two keys of two columns
     const uint32_t first = lane_ < kWarpSize / 2 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
 #pragma unroll 1  // the thread has few registers
-    for (int unit = warp_ * kBatch; unit < kUnits; unit += kTransposingWarps * kBatch) {
-      const int columns = unit % kColumnUnits * kColumns, keys = unit / kColumnUnits * kKeys;
+    for (uint32_t batch = warp_; batch < kBatches; batch += kTransposingWarps) {
+      const uint32_t columns = batch % kColumnBatches * kBatch;  // in chunks
+      const uint32_t keys = batch / kColumnBatches * kKeys;
+      const ptx::shared_address batch_from = (read ^ columns % kFromChunks * kChunkBytes) +
+                                             columns / kFromChunks * kFrom.box_bytes +
+                                             keys * kFrom.row_bytes;
       uint32_t in[kBatch][4];
 #pragma unroll
       for (int i = 0; i < kBatch; i++) {
-        ptx::ldmatrix_x4<true>(in[i],
-                               read + keys * kFrom.row_bytes +
-                                   chunk<kFrom>(columns / kChunkBytes + i, read_permutation));
+        ptx::ldmatrix_x4<true>(in[i], batch_from ^ i * kChunkBytes);
       }
-      const ptx::shared_address to_columns =
-          write + columns * kTo.row_bytes +
-          chunk<kTo>(keys / kChunkBytes + lane_ / 16, write_permutation);
+      const ptx::shared_address batch_to = (write ^ keys / kChunkBytes % kToChunks * kChunkBytes) +
+                                           keys / kChunkBytes / kToChunks * kTo.box_bytes +
+                                           columns * kColumns * kTo.row_bytes;
 #pragma unroll
       for (int i = 0; i < kBatch; i++) {
         const uint32_t out[4] = {ptx::permute_bytes(in[i][0], in[i][1], first),
                                  ptx::permute_bytes(in[i][0], in[i][1], second),
                                  ptx::permute_bytes(in[i][2], in[i][3], first),
                                  ptx::permute_bytes(in[i][2], in[i][3], second)};
-        ptx::stmatrix_x4(to_columns + i * kColumns * kTo.row_bytes, out);
+        ptx::stmatrix_x4(batch_to + i * kColumns * kTo.row_bytes, out);
       }
     }
   }
 
-  // How the swizzle permutes a row's chunks.
+  // How the swizzle permutes a row's chunks: number i is where i ^ this is.
   template <BoxedRows kTile>
   static FLASHSMITH_DEVICE int permutation(int row) {
     return row * kTile.row_bytes / 128 % (kTile.row_bytes / kChunkBytes);
-  }
-  template <BoxedRows kTile>
-  static FLASHSMITH_DEVICE int chunk(int index, int permutation) {
-    constexpr int kOfBox = kTile.row_bytes / kChunkBytes;
-    return index / kOfBox * kTile.box_bytes + (index % kOfBox ^ permutation) * kChunkBytes;
   }
 };
 
