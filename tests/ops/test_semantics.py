@@ -11,6 +11,7 @@ import torch
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import CAUSAL, FULL, Variant, parse_kernel_name_into_config
+from flashsmith.ops import semantics
 from flashsmith.ops.semantics import Semantics, Spec
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
@@ -139,11 +140,13 @@ def test_lengths_on_a_gpu_are_looked_at_if_that_is_asked_for(
 ) -> None:
     class OnGpu(torch.Tensor):
         device = torch.device("cuda")
+        is_cpu = False
 
     used = ints(3, 71).as_subclass(OnGpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     spec(seqused_k=used)
     monkeypatch.setenv(settings.CHECK_LENGTHS.name, "on")
+    monkeypatch.setattr(semantics, "asked_to_look", semantics.asked_to_look.__wrapped__)
     with pytest.raises(ValueError, match="seqused_k has 71"):
         spec(seqused_k=used)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from flashsmith.runtime import workspace
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import counters_for, workspace_for
+from flashsmith.runtime.workspace import counters_for, scratch_for, workspace_for
 
 CPU = torch.device("cpu")
 
@@ -145,6 +146,22 @@ def test_captured_launches_get_their_own(cuda: FakeCuda, index: int) -> None:
     cuda.capturing[cuda.streams[index]] = False
     assert at(index) is eager
     assert cuda.device == 0
+
+
+def test_the_scratch_of_a_stream_is_kept_up_to_a_size_and_its_parts_are_two(cuda: FakeCuda) -> None:
+    gpu = torch.device("cuda", 0)
+    plan = Plan((), workspace_bytes=4096, zeroed_bytes=0, counter_bytes=4096)
+    found = scratch_for(plan, gpu)
+    assert all(t is not None and t.nbytes >= 4096 for t in found)
+    assert found[0] is not found[1]
+    assert all(a is b for a, b in zip(scratch_for(plan, gpu), found, strict=True))
+    cuda.capturing[7] = True
+    captured = scratch_for(plan, gpu)
+    assert not {id(t) for t in captured} & {id(t) for t in found}
+    cuda.capturing[7] = False
+    large = replace(plan, workspace_bytes=1 << 25)
+    assert scratch_for(large, gpu)[0] is not scratch_for(large, gpu)[0]
+    assert scratch_for(replace(plan, workspace_bytes=0, counter_bytes=0), gpu) == (None, None)
 
 
 def test_what_is_more_than_zeros_is_each_calls_own(cuda: FakeCuda) -> None:

@@ -24,7 +24,7 @@ from flashsmith.ops.semantics import (
 )
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import counters_for, workspace_for
+from flashsmith.runtime.workspace import scratch_for
 from flashsmith.selection.choose import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
@@ -146,7 +146,7 @@ def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
     o, lse = _results(call)
     if call.new is not None:
         call = _appended(last.kernel, call, last.numbers)
-    workspace, counters = workspace_for(last.plan, q.device), counters_for(last.plan, q.device)
+    workspace, counters = scratch_for(last.plan, q.device)
     tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
     done = last.again(*tensors, counters, workspace, scale, *extras)
     return (o, lse, 0.0) if done else None
@@ -169,7 +169,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     plan = kernel.plan(tensors, how=how, extras=extras)
     if call.new is not None:
         tensors = tensors._replace(q=_appended(kernel, call, numbers).q)
-    workspace, counters = workspace_for(plan, q.device), counters_for(plan, q.device)
+    workspace, counters = scratch_for(plan, q.device)
     if timed:
         milliseconds = kernel(
             tensors, scale, timed=True, how=how, counters=counters, workspace=workspace,

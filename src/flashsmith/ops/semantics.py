@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -273,9 +274,15 @@ def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -
 
 def may_look_at(t: torch.Tensor) -> bool:
     """Whether what lengths and places say may be looked at."""
-    if t.device.type == "cpu":
+    if t.is_cpu:
         return True
-    return bool(settings.CHECK_LENGTHS.get()) and not torch.cuda.is_current_stream_capturing()
+    return asked_to_look() and not torch.cuda.is_current_stream_capturing()
+
+
+@functools.cache
+def asked_to_look() -> bool:
+    """Read once: to look for a variable takes a microsecond, of each call."""
+    return bool(settings.CHECK_LENGTHS.get())
 
 
 def check_fp8_scales(**scales: torch.Tensor | None) -> None:

@@ -10,6 +10,7 @@ import torch
 from flashsmith.runtime.plan import Plan
 
 _FEWEST_COUNTER_BYTES = 4096
+_MOST_KEPT_BYTES = 16 << 20
 
 
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
@@ -41,9 +42,34 @@ def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     if n_bytes == 0:
         return None
     if device.type == "cuda" and not _is_capturing(device):
-        n_bytes = max(_FEWEST_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())  # few sizes are kept
-        return _of_stream(n_bytes, device, torch._C._cuda_getCurrentRawStream(device.index))
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        return _of_stream(_kept_bytes(n_bytes), device, stream)
     return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+
+
+def scratch_for(
+    plan: Plan, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What ``workspace_for`` and ``counters_for`` give, of a call that counts beside its workspace.
+
+    A workspace of no more than ``_MOST_KEPT_BYTES`` is kept as its counters are, for torch's
+    allocator takes as long as a third of the call: nobody else reads what a launch leaves there.
+    """
+    n_bytes = plan.workspace_bytes
+    if device.type != "cuda" or n_bytes > _MOST_KEPT_BYTES or _is_capturing(device):
+        return workspace_for(plan, device), counters_for(plan, device)
+    if n_bytes == 0:
+        return None, counters_for(plan, device)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    return (
+        _of_stream(_kept_bytes(n_bytes), device, stream, "sums"),
+        _of_stream(_kept_bytes(plan.counter_bytes), device, stream),
+    )
+
+
+def _kept_bytes(n_bytes: int) -> int:
+    """So that few sizes are kept."""
+    return max(_FEWEST_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
 
 
 def is_kept(plan: Plan, device: torch.device) -> bool:
@@ -67,8 +93,10 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 @functools.cache
-def _of_stream(n_bytes: int, device: torch.device, stream: int) -> torch.Tensor:
-    """Zeros that are kept.
+def _of_stream(
+    n_bytes: int, device: torch.device, stream: int, purpose: str = "zeros"
+) -> torch.Tensor:
+    """What is kept for a purpose, made as zeros.
 
     Another thread makes them. What torch.compile tries out before it captures it allocates, as all
     of its thread then does, from the graphs' memory, of which nothing may be kept.
