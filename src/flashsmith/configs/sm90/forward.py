@@ -187,8 +187,11 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
         """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be.
 
-        Sums of two levels leave so little that bounds and places take some of it, too.
+        Sums of two levels leave so little that bounds and places take some of it, too. From pages
+        each block copies for itself, whatever cluster it was in.
         """
+        if variant.paged and self.cluster_size > 1:
+            return replace(self, cluster_size=1).with_room_for(variant)
         if not variant.knows_positions:
             tight = self.two_level and (variant.window or variant.ragged)
             fewer = max(self.B_c - self.key_multiple, self.key_multiple)
@@ -251,10 +254,9 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         whole = whole and problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
         return whole and super().has_room_for(problem)
 
-    def serves_variant(self, variant: Variant) -> bool:
-        return variant == self.served_of(variant)
-
     def served_of(self, variant: Variant) -> Variant:
+        paged = variant.paged and variant.ragged and self.cluster_size == 1 and not self.fp8_scores
+        variant = replace(variant, paged=paged)
         if not self.fp8_scores:
             return variant
         return replace(variant, bias=False, score=0, dropout=False)
