@@ -48,7 +48,8 @@ N_K = (1, 20, 64, 129, 257, 16, 17, 0)
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     kernels = [KernelId(cfg, CAUSAL) for cfg in (QUEUE, TURNS, FOUR, PLAIN)]
-    kernels += [KernelId(QUEUE, variant) for variant in (PAGED, MIXED)]
+    in_a_row = replace(CAUSAL, paged=False)
+    kernels += [KernelId(QUEUE, variant) for variant in (PAGED, MIXED, in_a_row)]
     load_kernels(kernels, Target.emulator())
 
 
@@ -98,6 +99,16 @@ def test_the_size_and_order_of_pages_change_no_bit(cfg: ForwardKernelConfig) -> 
         found.append(attend(cfg, asked(cfg, page_size), causal=True))
     for o, lse in found[1:]:
         assert torch.equal(o, found[0][0]) and torch.equal(lse, found[0][1])
+
+
+def test_bits_are_those_of_keys_in_a_row() -> None:
+    given = asked(QUEUE, 32)
+    rows = given.in_a_row
+    expected = flashsmith.forward(
+        QUEUE, given.q, rows.k, rows.v, causal=True, return_lse=True, seqused_k=rows.seqlens,
+        cu_seqlens_q=given.cu_seqlens_q, max_seqlen_q=max(given.n_q),
+    )  # fmt: skip
+    assert all(map(torch.equal, attend(QUEUE, given, causal=True), expected))
 
 
 def test_requests_that_share_pages() -> None:

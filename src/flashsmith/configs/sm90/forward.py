@@ -255,11 +255,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return whole and super().has_room_for(problem)
 
     def served_of(self, variant: Variant) -> Variant:
-        paged = variant.paged and variant.ragged and self.cluster_size == 1 and not self.fp8_scores
-        variant = replace(variant, paged=paged)
-        if not self.fp8_scores:
-            return variant
-        return replace(variant, bias=False, score=0, dropout=False)
+        if self.fp8_scores:
+            return replace(variant, bias=False, score=0, dropout=False, paged=False)
+        paged = variant.paged and variant.ragged and self.cluster_size == 1
+        return replace(variant, paged=paged)
 
     @property
     def fp8_tensors(self) -> frozenset[str]:
