@@ -149,11 +149,11 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
     parameters = inspect.signature(Kernel.__call__).parameters
     for argument in declared:  # of the list, each has its line
         argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))
-    own = [*(n for n in parameters if n in NAMES[:-1]), *Scales._fields]
+    own = [*(n for n in parameters if n in NAMES[:-1]), *Scales._fields, "block_table"]
     given = [*own, *TENSORS, NAMES[-1]]
     assert [*dict.fromkeys(a["name"] for a in declared)] == given
     assert {a["name"] for a in declared if a["optional"] == "yes"} == {
-        "lse", "workspace", *Scales._fields, *TENSORS,
+        "lse", "workspace", *own[-len(Scales._fields) - 1 :], *TENSORS,
     }  # fmt: skip
     told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, Extras))
     for argument in declared:

@@ -102,9 +102,9 @@ class Kernel(LoadedKernel):
         Args:
             q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the dtype that
                 the configuration says and on the device of all others.
-            k: (batch, seq_len_k, n_heads_kv, d_head); with block_table (n_pages, page_size,
-                n_heads_kv, d_head).
-            v: As k, with rows of d_v elements.
+            k: (batch, seq_len_k, n_heads_kv, d_head); with block_table the first two are n_pages
+                and page_size.
+            v: (batch, seq_len_k, n_heads_kv, d_v); likewise.
             o: (batch, seq_len_q, n_heads, d_v): overwritten.
             softmax_scale: Factor on q k^T.
             timed: Wait for the result and measure.
