@@ -12,6 +12,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
+from flashsmith.configs import DType
+from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
+from flashsmith.configs.family import Family
 from flashsmith.flash_attn import flash_attn_varlen_func
 from flashsmith.flash_attn.flash_attn_interface import _flash_attn_varlen_forward
 from flashsmith.integrations import pages, torch_sdpa
@@ -101,6 +104,20 @@ def recording(function: Callable[..., Any], calls: list[Any]) -> Callable[..., A
         return function(*arguments, **keywords)
 
     return recorded
+
+
+@pytest.mark.parametrize(
+    ("family", "copies"), [(SM80_FORWARD, 1), (SM90_FORWARD, 0)], ids=["sm80", "sm90"]
+)
+def test_pages_are_copied_for_configurations_that_do_not_read_them(
+    family: Family, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(pages._Pages, "gathered", recording(pages._Pages.gathered, made))
+    given = paged(MANY)
+    config = family.rule(DType.BF16, D_HEAD, 128)
+    given.assert_right(*given.attend(causal=True, config=config), causal=True)
+    assert len(made) == copies
 
 
 def test_what_is_copied_is_what_the_longest_request_may_have(

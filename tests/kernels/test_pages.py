@@ -123,12 +123,12 @@ def test_requests_that_share_pages() -> None:
 
 
 def test_pages_that_a_window_has_left_behind_are_not_read() -> None:
-    """A server may have given them to others."""
+    """A server may have given them to others; two of them share a block with keys that are seen."""
     given = paged((40,), (300,), 16)
-    window = {"causal": True, "window_size": (60, 0)}
-    left = (300 - 40 - 60) // 16
+    window = {"causal": True, "window_size": (20, 0)}
+    left = (300 - 40 - 20) // 16
     given.k[given.table[0, :left]] = given.v[given.table[0, :left]] = math.nan
-    given.table[0, : left - 1] = WILD
+    given.table[0, : left - 2] = WILD
     semantics = window | {
         "softcap": 1e4, "alibi_slopes": torch.zeros(4), "sinks": torch.zeros(4)
     }  # fmt: skip
