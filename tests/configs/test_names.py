@@ -133,9 +133,9 @@ _DEMANGLED = (
 _CONFIG_LITERALS = "LNS_10ScalarTypeE5ELi128ELi64ELi64ELi4ELb1ELb1ELb1ELi0ELi2ELi2ELb0ELb1EE"
 _PLAIN_LITERALS = "LNS_10ScalarTypeE15ELi64ELi128ELi32ELi8ELb0ELb0ELb0ELi0ELi0ELi0ELb0ELb0EE"
 _CONFIG_VALUES = "(flashsmith::ScalarType)5, 128, 64, 64, 4, true, true, true, 0, 2, 2, false, true"
-_FULL_VALUES = "false, false, false, false, false, false, false, false, 0l, false"
+_FULL_VALUES = "false, false, false, false, false, false, false, false, 0l, false, false"
 _WINDOW = Variant(causal=True, window=True, padded=True, score=77)
-_WINDOW_VALUES = "true, true, false, false, false, false, false, true, 77l, false"
+_WINDOW_VALUES = "true, true, false, false, false, false, false, true, 77l, false, false"
 
 
 def test_kernel_name_is_what_nvcc_and_cxxfilt_print() -> None:

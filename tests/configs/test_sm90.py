@@ -63,7 +63,8 @@ def test_spellings_are_exact() -> None:
         "flashsmith::Sm90ForwardKernelConfig{(flashsmith::ScalarType)5, 64, 192, 80, 3, 1, "
         "0, false, false, false, false, false, 0, 1, 0, false, 0, false, false, false, false, "
         "false}, "
-        "flashsmith::Variant{true, false, false, false, false, false, false, false, 0l, false}> >"
+        "flashsmith::Variant{true, false, false, false, false, false, false, false, 0l, false, "
+        "false}> >"
         "(flashsmith::Sm90ForwardKernelArgs)"
     )
 

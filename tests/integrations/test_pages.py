@@ -12,6 +12,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
+from flashsmith.configs import DType
+from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
+from flashsmith.configs.family import Family
 from flashsmith.flash_attn import flash_attn_varlen_func
 from flashsmith.flash_attn.flash_attn_interface import _flash_attn_varlen_forward
 from flashsmith.integrations import pages, torch_sdpa
@@ -39,14 +42,17 @@ def test_results_are_those_of_the_reference(
 
 @EITHER_WAY
 def test_the_size_and_order_of_pages_change_no_bit(n_q: tuple[int, ...]) -> None:
-    found = []
-    for page_size in (1, 7, 64):
-        torch.manual_seed(0)
-        given = paged(n_q, page_size=page_size)
-        found.append(given.attend(causal=True))
-    given.assert_right(*found[0], causal=True)
-    for o, lse in found[1:]:
-        assert torch.equal(o, found[0][0]) and torch.equal(lse, found[0][1])
+    """Of one way: pages that the forward reads where they lie, and pages that are copied."""
+    ways = [(16, 48, 256), (1, 5, 24)] if n_q == MANY else [(1, 7, 64)]
+    for page_sizes in ways:
+        found = []
+        for page_size in page_sizes:
+            torch.manual_seed(0)
+            given = paged(n_q, page_size=page_size)
+            found.append(given.attend(causal=True))
+        given.assert_right(*found[0], causal=True)
+        for o, lse in found[1:]:
+            assert torch.equal(o, found[0][0]) and torch.equal(lse, found[0][1])
 
 
 def test_a_prompt_in_chunks_is_as_one_prefill() -> None:
@@ -77,11 +83,12 @@ def odd_beginning(t: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@EITHER_WAY
 def test_pages_are_read_in_place_where_their_layout_allows(
-    layout: str, monkeypatch: pytest.MonkeyPatch
+    n_q: tuple[int, ...], layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_place, lay = LAYOUTS[layout]
-    given = paged(FEW)
+    given = paged(n_q)
     expected = given.attend(causal=True)
     copies = []
     monkeypatch.setattr(pages._Pages, "gathered", recording(pages._Pages.gathered, copies))
@@ -99,10 +106,24 @@ def recording(function: Callable[..., Any], calls: list[Any]) -> Callable[..., A
     return recorded
 
 
+@pytest.mark.parametrize(
+    ("family", "copies"), [(SM80_FORWARD, 1), (SM90_FORWARD, 0)], ids=["sm80", "sm90"]
+)
+def test_pages_are_copied_for_configurations_that_do_not_read_them(
+    family: Family, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(pages._Pages, "gathered", recording(pages._Pages.gathered, made))
+    given = paged(MANY)
+    config = family.rule(DType.BF16, D_HEAD, 128)
+    given.assert_right(*given.attend(causal=True, config=config), causal=True)
+    assert len(made) == copies
+
+
 def test_what_is_copied_is_what_the_longest_request_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given, found = paged(MANY, page_size=16), []
+    given, found = paged(MANY, page_size=5), []
     gathered = pages._Pages.gathered
 
     def recorded(own: Any, longest: int | None) -> Any:
@@ -112,7 +133,7 @@ def test_what_is_copied_is_what_the_longest_request_may_have(
     monkeypatch.setattr(pages._Pages, "gathered", recorded)
     given.attend()
     ((k, v),) = found
-    assert k.shape == v.shape == (len(MANY), 80, 2, D_HEAD)  # five pages for 70 keys
+    assert k.shape == v.shape == (len(MANY), 70, 2, D_HEAD)  # 14 pages
 
 
 @pytest.mark.parametrize("sizes", [{"d_head": 40}, {"d_v": 24}, {"d_head": 20}], ids=str)

@@ -17,7 +17,7 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionType
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 
-from flashsmith.integrations import vllm_batch
+from flashsmith.integrations import pages, vllm_batch
 from flashsmith.integrations.vllm import BACKEND, register
 from flashsmith.integrations.vllm_attention import FlashsmithBackend
 from support.vllm_server import Server, default_dtype, kinds
@@ -86,13 +86,24 @@ def test_rows_that_fill_a_graph_change_nothing() -> None:
 
 def test_copies_are_made_of_few_requests_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
-    server = Server()
+    server = Server(page_size=8, n_pages=120)
     server.assert_right({0: 40, 1: 9, 2: 2})
     given = {0: 40, 1: 50, 2: 50}
     server.assert_right(given)
     assert [p.seq_lens.tolist() for p in server.builder.build(0, server.metadata(given)).parts] == [
         [80, 59], [52]
     ]  # fmt: skip
+
+
+def test_requests_whose_pages_are_not_copied_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
+    monkeypatch.setattr(pages._Pages, "gathered", None)
+    server = Server(page_size=16)
+    server.assert_right({0: 40, 1: 9, 2: 2})
+    given = {0: 40, 1: 50, 2: 50}
+    server.assert_right(given)
+    (part,) = server.builder.build(0, server.metadata(given)).parts
+    assert part.seq_lens.tolist() == [80, 59, 52]
 
 
 def test_a_graph_is_replayed_with_what_the_buffers_hold() -> None:

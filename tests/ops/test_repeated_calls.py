@@ -366,13 +366,13 @@ def test_a_library_makes_a_call_again_or_does_nothing() -> None:
     q, k, v, o, scale, lse, workspace = arguments.values()
     again = kernel.repeatable(q, k, v, o, lse, workspace, scale, FULL_EXTRAS)
     expected = o.clone()
-    assert again(q, k, v, o.fill_(torch.nan), lse, *NO_SCALES, workspace, scale) is True
+    assert again(q, k, v, o.fill_(torch.nan), lse, *NO_SCALES, None, workspace, scale) is True
     assert torch.equal(o, expected)
     o.fill_(torch.nan)
     deep = workspace.view(1, 1, 1, 1, 2)
     shorter = q[:, :-1], k, v, o[:, :-1], lse[..., :-1].contiguous(), workspace
     for other in ((q, k, v, o, None, workspace), (q, k, v, o, lse, deep), shorter):
-        assert again(*other[:-1], *NO_SCALES, other[-1], scale) is False
+        assert again(*other[:-1], *NO_SCALES, None, other[-1], scale) is False
     assert o.isnan().all()
     of_deep = kernel.repeatable(q, k, v, o, lse, deep, scale, FULL_EXTRAS)
-    assert of_deep(q, k, v, o, lse, *NO_SCALES, deep, scale) is False
+    assert of_deep(q, k, v, o, lse, *NO_SCALES, None, deep, scale) is False

@@ -101,12 +101,12 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     scales = Scales(k_scale="s")
     assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w", scales=scales) == 0.5
     sinks = Extras(sinks="s", window_right=5)
-    assert kernel("q", "k", "v", "o", 0.25, extras=sinks) == 0.5
+    assert kernel("q", "k", "v", "o", 0.25, block_table="t", extras=sinks) == 0.5
     causal = (*[None] * 10, 0.0, -1, 0, False, -1, 0, 1, 0.0)
     assert module.calls == [
-        (3, False, "q", "k", "v", "o", None, *NO_SCALES, None, 0.25, *causal),
-        (3, True, "q", "k", "v", "o", "l", None, "s", None, "w", 0.25, *causal),
-        (3, False, "q", "k", "v", "o", None, *NO_SCALES, None, 0.25, *sinks),
+        (3, False, "q", "k", "v", "o", None, *NO_SCALES, None, None, 0.25, *causal),
+        (3, True, "q", "k", "v", "o", "l", None, "s", None, None, "w", 0.25, *causal),
+        (3, False, "q", "k", "v", "o", None, *NO_SCALES, "t", None, 0.25, *sinks),
     ]
 
 
@@ -149,11 +149,11 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
     parameters = inspect.signature(Kernel.__call__).parameters
     for argument in declared:  # of the list, each has its line
         argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))
-    own = [*(n for n in parameters if n in NAMES[:-1]), *Scales._fields]
+    own = [*(n for n in parameters if n in NAMES[:-1]), *Scales._fields, "block_table"]
     given = [*own, *TENSORS, NAMES[-1]]
     assert [*dict.fromkeys(a["name"] for a in declared)] == given
     assert {a["name"] for a in declared if a["optional"] == "yes"} == {
-        "lse", "workspace", *Scales._fields, *TENSORS,
+        "lse", "workspace", *own[-len(Scales._fields) - 1 :], *TENSORS,
     }  # fmt: skip
     told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, Extras))
     for argument in declared:
@@ -171,16 +171,16 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
     names = [str(name) for name in real.kernels()]
     mma, wgmma = (real.operations(names.index(BUILT[i].name))["plan"] for i in (0, 4))
-    plan = Plan.of(mma(q, k, k, q, None, *NO_SCALES, None, 1.0, *FULL_EXTRAS))
+    plan = Plan.of(mma(q, k, k, q, None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS))
     assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
     tensors = (t.bfloat16() for t in (q, k, k, q))
-    plan = Plan.of(wgmma(*tensors, None, *NO_SCALES, None, 1.0, *FULL_EXTRAS))
+    plan = Plan.of(wgmma(*tensors, None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS))
     assert plan.launches[0].grid == (3 * 4 * 2, 1, 1)
     assert plan.launches[0].threads == BUILT[4].config.threads_per_block
     assert plan.launches[0].shared_memory_bytes == BUILT[4].config.shared_memory_bytes
     with pytest.raises(ValueError, match="q has 4 heads and k has 3"):
         k = torch.zeros(2, 70, 3, 64).half()
-        mma(q, k, k, q, None, *NO_SCALES, None, 1.0)
+        mma(q, k, k, q, None, *NO_SCALES, None, None, 1.0)
 
 
 @pytest.mark.parametrize("handle", [-1, len(BUILT)])
@@ -194,23 +194,23 @@ def test_a_handle_of_no_kernel_is_refused(real: Any, handle: int) -> None:
     [
         (1, None, "k is a None; expected a tensor"),
         (4, 3, "lse is a int; expected a tensor"),
-        (9, "half", "softmax_scale is a .*; expected a number"),
-        (12, 2.0, "sinks is a float; expected a tensor"),
-        (20, None, "softcap is a None; expected a number"),
-        (22, 1.5, "window_right is a float; expected a number"),
+        (10, "half", "softmax_scale is a .*; expected a number"),
+        (13, 2.0, "sinks is a float; expected a tensor"),
+        (21, None, "softcap is a None; expected a number"),
+        (23, 1.5, "window_right is a float; expected a number"),
     ],
 )
 def test_an_argument_of_another_type_is_named(
     real: Any, index: int, given: Any, words: str
 ) -> None:
     q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
-    arguments = [q, q, q, torch.empty_like(q), None, *NO_SCALES, None, 1.0, *FULL_EXTRAS]
+    arguments = [q, q, q, torch.empty_like(q), None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS]
     arguments[index] = given
     with pytest.raises(TypeError, match=words):
         real.operations(0)["plan"](*arguments)
 
 
-@pytest.mark.parametrize("count", [9, 11, 27, 29])
+@pytest.mark.parametrize("count", [10, 12, 28, 30])
 def test_another_number_of_arguments_is_refused(real: Any, count: int) -> None:
-    with pytest.raises(TypeError, match=f"takes 10 or 28 arguments, but got {count}"):
+    with pytest.raises(TypeError, match=f"takes 11 or 29 arguments, but got {count}"):
         real.operations(0)["plan"](*[1] * count)

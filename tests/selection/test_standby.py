@@ -22,6 +22,7 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
 )
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
+from flashsmith.configs.variant import PAGED
 from flashsmith.errors import BuildError
 from flashsmith.jit import Target, build_library
 from flashsmith.ops.attention import attention
@@ -119,6 +120,13 @@ def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
     assert world.forgotten.wait(PATIENCE)
     assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
     assert world.orders == [KernelId(CHOSEN)]
+
+
+def test_a_family_without_such_kernels_stands_in_for_none(world: World, on_h200: None) -> None:
+    """Whatever has been built of it."""
+    chosen = SM90_FORWARD.rule(DType.FP16, 128, 4096)
+    world.built |= {KernelId(CHOSEN, PAGED)}
+    assert at_hand(chosen, PAGED, CUDA) == chosen and world.orders == []
 
 
 def test_kernels_are_built_one_at_a_time(world: World) -> None:

@@ -47,17 +47,20 @@ class Server:
         self.layer.process_weights_after_loading(dtype)
         self.layer.kv_cache = self._cache(n_pages, KVCacheLayout[layout])
         builder = FlashsmithBackend.get_builder_cls()
-        spec = self.layer.get_kv_cache_spec(self.config)
-        self.builder = builder(spec, [LAYER], self.config, torch.device("cpu"))
+        self.builder = builder(self._spec(), [LAYER], self.config, torch.device("cpu"))
         self.free = torch.randperm(n_pages).tolist()
         self.pages: dict[int, list[int]] = {}
         self.k: dict[int, torch.Tensor] = {}
         self.v: dict[int, torch.Tensor] = {}
 
+    def _spec(self) -> Any:
+        """Of the layer's cache, with pages of the server's size."""
+        spec = self.layer.get_kv_cache_spec(self.config)
+        return type(spec)(**{**vars(spec), "block_size": self.page_size, "dtype": self.dtype})
+
     def _cache(self, n_pages: int, layout: KVCacheLayout) -> torch.Tensor:
         """As vLLM allocates it for two layers; this one is the second."""
-        spec = self.layer.get_kv_cache_spec(self.config)
-        spec = type(spec)(**{**vars(spec), "block_size": self.page_size, "dtype": self.dtype})
+        spec = self._spec()
         page, n_layers = spec.page_size_bytes, 2
         raw = torch.empty(n_layers * n_pages * page, dtype=torch.int8)
         raw.view(self.dtype).fill_(math.nan)

@@ -142,11 +142,11 @@ class KernelConfig(ABC):
 
     def serves_variant(self, variant: Variant) -> bool:
         """Whether there are kernels for what a variant computes."""
-        return True
+        return variant == self.served_of(variant)
 
     def served_of(self, variant: Variant) -> Variant:
         """What of a variant kernels may be for, whatever the others say."""
-        return variant
+        return replace(variant, paged=False)
 
     def for_dtype(self, dtype: DType) -> Self:
         """The same tiles for another element type."""
@@ -293,12 +293,10 @@ class DecodeKernelConfig(KernelConfig):
         rows = problem.d_head, problem.d_v
         return super().has_room_for(problem) and not any(d % self.row_multiple for d in rows)
 
-    def serves_variant(self, variant: Variant) -> bool:
-        """Lengths are arguments of every call; no bias is added, and nothing is dropped."""
-        return variant == self.served_of(variant)
-
     def served_of(self, variant: Variant) -> Variant:
-        return replace(variant, ragged=False, bias=False, dropout=False)
+        """Lengths and pages are arguments of every call; no bias is added, nothing dropped."""
+        plain = super().served_of(variant)
+        return replace(plain, ragged=False, bias=False, dropout=False)
 
 
 AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # of what ``attention`` launches

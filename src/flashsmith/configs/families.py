@@ -13,8 +13,10 @@ from flashsmith.configs.base import Capability, ForwardKernelConfig
 from flashsmith.configs.family import Family, too_old
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.variant import PAGED, Variant
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload, padded_d_head
+from flashsmith.dtype import DType
 from flashsmith.gpus import count_multiprocessors, find_architecture, get_gpu_architecture
 
 FAMILIES = (SM80_FORWARD, SM90_FORWARD)  # from the plainest
@@ -48,6 +50,16 @@ def families_for(gpu: str | None, capability: Capability | None = None) -> tuple
     if families := families_on(capability):
         return families
     raise too_old(gpu, capability)
+
+
+def reads_pages_on(gpu: str | None, capability: Capability | None = None) -> bool:
+    """Whether kernels of some family take keys in pages on the GPU of this name; None: on the
+    emulator. Args, raises: as ``families_for``."""
+    return any(
+        config.with_room_for(PAGED).serves_variant(PAGED)
+        for family in families_for(gpu, capability)
+        for config in family.rule_configs(DType.BF16, family.d_heads[0])
+    )
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ class Serving:
             return self.refusals[family.name]
         if not config.serves(problem):
             return f"it is for {config.dtype} and d_head {config.d_head}"
+        if not config.serves_variant(self.workload.variant):
+            return f"it {_none_for(self.workload.variant)}"
         return ""
 
     def why_rather_the_rule(self, config: ForwardKernelConfig, multiprocessors: int) -> str:
@@ -123,13 +137,21 @@ def serving(workload: Workload, gpu: str | None, capability: Capability | None =
     for family in running:
         try:
             chosen = family.choose(workload, multiprocessors, architecture)
-            by_rule[family] = chosen.with_room_for(workload.variant)
+            chosen = chosen.with_room_for(workload.variant)
+            if chosen.serves_variant(workload.variant):
+                by_rule[family] = chosen
+            else:
+                refusals[family.name] = f"the {family.name} family {_none_for(workload.variant)}"
         except ValueError as error:
             refusals[family.name] = str(error)
     if not by_rule:
         newest = max(running, key=FAMILIES.index)
         raise ValueError(refusals[newest.name])
     return Serving(workload, by_rule, refusals, architecture)
+
+
+def _none_for(variant: Variant) -> str:
+    return f"has no kernels for {variant.name}"
 
 
 def _find_architecture(gpu: str, capability: Capability | None) -> str | None:

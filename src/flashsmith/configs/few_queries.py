@@ -82,8 +82,8 @@ def configs_of_few_queries(
 
 
 def _is_plain(variant: Variant) -> bool:
-    """How many keys a window shows is not known here."""
-    return not (variant.window or variant.bias or variant.score or variant.dropout)
+    """How many keys a window shows is not known here; pages are for ``decode`` itself."""
+    return not (variant.window or variant.bias or variant.score or variant.dropout or variant.paged)
 
 
 def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:

@@ -14,6 +14,7 @@ FEATURES: tuple[Feature, ...] = (
         for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded")
     ),
     flag("dropout", "dropout"),
+    flag("paged", "paged"),
     hashed("score", "score"),
 )
 _NO_FEATURE = "full"
@@ -36,6 +37,7 @@ class Variant:
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
     score: the hash of what the caller's score_mod and mask_mod compute, as a number; 0: none.
     dropout: some weights are dropped, at random.
+    paged: keys and values lie in pages, which a table lists; sequences are ragged then.
     """
 
     causal: bool = False
@@ -48,6 +50,7 @@ class Variant:
     padded: bool = False
     score: int = 0
     dropout: bool = False
+    paged: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -120,6 +123,7 @@ def _demangled(kind: str, value: int, with_types: bool) -> str:
 FULL = Variant()
 CAUSAL = Variant(causal=True)
 VARIANTS = (FULL, CAUSAL)
+PAGED = Variant(ragged=True, paged=True)
 
 # A regular expression for every name.
 _PART = "|".join(feature.pattern for feature in FEATURES)

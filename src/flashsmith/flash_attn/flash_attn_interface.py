@@ -168,7 +168,8 @@ def flash_attn_varlen_func(
             with ``block_table`` the latter say alone how many keys each has.
         max_seqlen_q, max_seqlen_k: No sequence is longer.
         block_table: int32 (batch, max_num_blocks_per_seq): the pages of each sequence. They are
-            read where they lie if max_seqlen_q is small, and copied otherwise (docs/decode.md).
+            read where they lie if max_seqlen_q is small, or if kernels of the forward can, and
+            copied otherwise (docs/decode.md).
 
     Returns:
         out, (total_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse, S_dmask):

@@ -8,17 +8,22 @@ import torch
 from torch.compiler import is_compiling
 
 from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs.variant import PAGED
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.cache import check_pages
-from flashsmith.ops.checks import check_tensors, needs_gradient, refuse_gradients
+from flashsmith.ops.checks import check_tensors, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
+from flashsmith.ops.forward import run_attention
 from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
+from flashsmith.selection.choose import reads_pages
 
 # Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
 # every 64 rows more; copied keys pass through memory three times, but the forward computes faster.
 _MOST_ROWS_TO_DECODE = 256
 _ELEMENTS = 8  # strides are multiples of it, where keys are not copied
+_PAGE_ROWS = 16  # of what pages have a multiple that the forward reads
+_MOST_ROWS = 2**31 - 1  # of a tensor of pages, counted in strides of a row
 
 _Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -43,12 +48,32 @@ class _Pages(NamedTuple):
         k, v = (t.index_select(0, pages).view(*rows, *t.shape[2:]) for t in (self.k, self.v))
         return k, v
 
-    def are_read_in_place(self, d_head: int) -> bool:
+    def are_dense(self, d_head: int) -> bool:
         """Whether ``decode`` takes them as they lie."""
         sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
         offsets = self.k.storage_offset(), self.v.storage_offset()
         dense = self.k.stride(-1) == self.v.stride(-1) == 1
         return dense and not any(size % _ELEMENTS for size in (*sizes, *offsets))
+
+    def are_in_order(self, d_head: int) -> bool:
+        """Whether the forward takes them as they lie: rows are reached by counting them."""
+        return (
+            self.table.shape[1] > 0
+            and self.k.shape[1] % _PAGE_ROWS == 0
+            and self.are_dense(d_head)
+            and all(_are_rows_of_each_other(t) for t in (self.k, self.v))
+        )
+
+
+def _are_rows_of_each_other(pages: torch.Tensor) -> bool:
+    """Whether a page is a whole number of rows behind the one before."""
+    n_pages, _, n_heads, _ = pages.shape
+    of_page, of_row, of_head, _ = pages.stride()
+    if of_row <= 0 or (n_heads > 1 and of_head <= 0):
+        return False
+    return n_pages == 1 or (
+        of_page > 0 and of_page % of_row == 0 and n_pages * (of_page // of_row) <= _MOST_ROWS
+    )
 
 
 def attend_pages(
@@ -73,10 +98,11 @@ def attend_pages(
 ) -> _Result:
     """``attention`` of packed queries over pages. Not differentiable.
 
-    Where no request has many queries, ``decode`` reads the pages. Otherwise those that the table
-    lists for the longest request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to
-    pages. Lengths and pages are read on the device in both cases, so that a CUDA graph replays with
-    others; pages outside of the cache are never followed.
+    Where no request has many queries, ``decode`` reads the pages. Otherwise kernels of the forward
+    do, where there are such: on compute capability 9.0, and the emulator, of pages of a multiple of
+    16 rows. Else those that the table lists for the longest request are copied, for all: 2 * batch
+    * max_seqlen_k rows, rounded up to pages. Lengths and pages are read on the device in all cases,
+    so that a CUDA graph replays with others; pages outside of the cache are never followed.
 
     Args:
         q: (total_q, n_heads, d_head).
@@ -113,6 +139,14 @@ def attend_pages(
     if config is None and _are_few(q, pages, max_seqlen_q):
         assert max_seqlen_q is not None
         return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
+    if not is_traced(q) and pages.are_in_order(q.shape[-1]) and _read_by(config, q.device):
+        return run_attention(
+            q, pages.k, pages.v, semantics.pop("causal", False),
+            semantics.pop("softmax_scale", None), out, config, return_lse,
+            {**semantics, "block_table": with_dense_rows(pages.table),
+             "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q,
+             "seqused_k": pages.lengths, "max_seqlen_k": max_seqlen_k},
+        )  # fmt: skip
     k, v = pages.gathered(max_seqlen_k)
     return attend_any_head(
         q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,
@@ -215,7 +249,19 @@ def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None) -> bool:
         return False
     shared_by = q.shape[1] // max(pages.k.shape[2], 1)
     few = max_seqlen_q * shared_by <= _MOST_ROWS_TO_DECODE
-    return few and pages.are_read_in_place(q.shape[-1])
+    return few and pages.are_dense(q.shape[-1])
+
+
+def are_read_in_place(device: torch.device, page_size: int) -> bool:
+    """Whether kernels of the forward read pages of a usual layout where they lie."""
+    return page_size % _PAGE_ROWS == 0 and reads_pages(device)
+
+
+def _read_by(config: ForwardKernelConfig | None, device: torch.device) -> bool:
+    """Whether kernels of a configuration, or of those that are chosen from, read pages."""
+    if config is None:
+        return reads_pages(device)
+    return isinstance(config, ForwardKernelConfig) and config.serves_variant(PAGED)
 
 
 def _decoded(

@@ -20,6 +20,7 @@ from vllm.v1.attention.backend import (
 )
 
 from flashsmith.configs.workload import check_row_sizes
+from flashsmith.integrations.pages import are_read_in_place
 from flashsmith.integrations.vllm_batch import Batch, Keys, divide
 
 _OLDEST_GPU = DeviceCapability(8, 0)
@@ -92,6 +93,7 @@ class FlashsmithBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         # Requests with at most so many queries come first in a batch.
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+        self.copies_pages = not are_read_in_place(device, kv_cache_spec.block_size)
 
     def build(
         self,
@@ -99,7 +101,8 @@ class FlashsmithBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> Batch:
-        return divide(common_attn_metadata, self.reorder_batch_threshold or 1)
+        few = self.reorder_batch_threshold or 1
+        return divide(common_attn_metadata, few, self.copies_pages)
 
 
 class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]

@@ -92,12 +92,13 @@ class Batch:
     parts: tuple[Decodes | Packed, ...]
 
 
-def divide(given: Any, few: int) -> Batch:
+def divide(given: Any, few: int, copied: bool = True) -> Batch:
     """The parts of a batch.
 
     Args:
         given: vLLM's CommonAttentionMetadata. Requests with few queries come first.
         few: So many queries at most are few.
+        copied: Whether pages of requests with more are copied first.
 
     Raises:
         NotImplementedError: The batch is not causal.
@@ -113,7 +114,8 @@ def divide(given: Any, few: int) -> Batch:
     ]
     decodes = _decodes(given, requests, few)
     parts: list[Decodes | Packed] = [decodes] if decodes else []
-    for first, end in _groups(requests, decodes.n_requests if decodes else 0, few):
+    most_rows = _MOST_ROWS_TO_COPY if copied else None
+    for first, end in _groups(requests, decodes.n_requests if decodes else 0, few, most_rows):
         if begins[end] > begins[first]:
             parts.append(_packed(given, begins, requests, first, end))
     return Batch(given.num_actual_tokens, tuple(parts))
@@ -142,11 +144,13 @@ def _decodes(given: Any, requests: list[_Request], few: int) -> Decodes | None:
     return Decodes(equal, each, given.seq_lens[:equal], given.block_table_tensor[:equal])
 
 
-def _groups(requests: list[_Request], first: int, few: int) -> Iterator[tuple[int, int]]:
+def _groups(
+    requests: list[_Request], first: int, few: int, most_rows: int | None
+) -> Iterator[tuple[int, int]]:
     """(first, end) of requests that one call computes well.
 
-    Those with few queries are together, whose pages are read where they are; those that are new,
-    whose pages are not read; and of others as many as may be copied at a time.
+    Those with few queries are together, which ``decode`` serves; those that are new, whose pages
+    are not read; and of others as many as have ``most_rows``, or all.
     """
 
     def kind(request: _Request) -> tuple[bool, bool]:
@@ -157,7 +161,8 @@ def _groups(requests: list[_Request], first: int, few: int) -> Iterator[tuple[in
         while end < len(requests) and kind(requests[end]) == kind_of_all:
             longest = max(longest, requests[end].n_keys)
             rows = (end + 1 - first) * longest
-            if end > first and not any(kind_of_all) and rows > _MOST_ROWS_TO_COPY:
+            too_many = most_rows is not None and rows > most_rows
+            if end > first and not any(kind_of_all) and too_many:
                 break
             end += 1
         yield first, end

@@ -21,17 +21,27 @@ from flashsmith.selection.choose import why_chosen
 # What a decode kernel calls its arguments, and what ``attention`` does.
 _NAMES = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k"}
 _EVENLY = Splitting()
+_OWN = (*NO_SCALES, None)  # what a forward kernel takes of its own, and these do not
 _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
 
 
 @dataclass(frozen=True, eq=False)
 class FewQueries:
-    """Does what ``Kernel`` does, by its methods, arguments and errors; there are no scales."""
+    """Does what ``Kernel`` does, by its methods, arguments and errors; there are neither scales nor
+    pages."""
 
     kernel: DecodeKernel
 
     def plan(
-        self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        *,
+        lse: Any = None,
+        block_table: Any = None,
+        extras: Extras = FULL_EXTRAS,
     ) -> Plan:
         try:
             return self.kernel.plan(DecodeTensors(q, k, v, o, lse), extras=extras)
@@ -50,6 +60,7 @@ class FewQueries:
         lse: torch.Tensor | None = None,
         workspace: torch.Tensor | None = None,
         scales: Scales = NO_SCALES,
+        block_table: Any = None,
         extras: Extras | None = None,
     ) -> float:
         tensors, told = DecodeTensors(q, k, v, o, lse), self.kernel.extras_or(extras)
@@ -72,6 +83,7 @@ class FewQueries:
         softmax_scale: float,
         extras: Extras,
         scales: Scales = NO_SCALES,
+        block_table: Any = None,
     ) -> Callable[..., bool]:
         plan = self.plan(q, k, v, o, lse=lse, extras=extras)
         tensors, counters = DecodeTensors(q, k, v, o, lse), counters_for(plan, q.device)
@@ -83,7 +95,7 @@ class FewQueries:
             _raise_by_names_of_attention(error)
 
         def repeat(q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
-            counters, told = counters_for(plan, q.device), rest[len(NO_SCALES) :]
+            counters, told = counters_for(plan, q.device), rest[len(_OWN) :]
             try:
                 return again(q, k, v, o, lse, *_OF_A_CACHE, counters, *told)
             except (TypeError, ValueError) as error:

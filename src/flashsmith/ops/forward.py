@@ -54,7 +54,12 @@ def forward(
         benchmark: Also return the milliseconds between two events around the launch.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials,
             (batch, n_heads, seq_len_q), float32.
-        semantics: What else ``attention`` can compute, by its keywords.
+        semantics: What else ``attention`` can compute, by its keywords. And block_table, int32
+            (batch, pages): k and v are (n_pages, page_size, n_heads_kv, d_head) then, of which
+            sequence i has the pages that row i lists and as many rows as seqused_k says. Beyond
+            them the table may hold anything, and so may pages; page numbers outside of the tensors
+            are not followed: their keys are zeros. For kernels of the sm90 family, without
+            clusters and of 16 bits, and page sizes that are multiples of 16.
 
     Returns:
         o; or the tuple of o, with ``return_lse`` lse, and with ``benchmark`` milliseconds.

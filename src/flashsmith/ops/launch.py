@@ -118,7 +118,8 @@ def launch(
             if needs_workspace:
                 workspace = workspace_for(call.plan, q.device)
             factor = call.scale if scale is None else check_scale(scale)
-            if again(q, k, v, result, lse, *spec.scales, workspace, factor, *spec.told_again):
+            own = *spec.scales, spec.block_table
+            if again(q, k, v, result, lse, *own, workspace, factor, *spec.told_again):
                 return result, lse, 0.0
         key = (kind, q.shape, v.shape, q.dtype, q.device)
         known = _calls.get(key) or _first_call(key, config, spec, **_named(q, k, v, o))
@@ -156,10 +157,13 @@ def _launch_anew(
     if timed:
         milliseconds = call.kernel(
             q, k, v, o, scale, timed,
-            lse=lse, workspace=workspace, scales=spec.scales, extras=spec.extras,
+            lse=lse, workspace=workspace, scales=spec.scales, block_table=spec.block_table,
+            extras=spec.extras,
         )  # fmt: skip
         return o, lse, milliseconds
-    again = call.kernel.repeatable(q, k, v, o, lse, workspace, scale, spec.extras, spec.scales)
+    again = call.kernel.repeatable(
+        q, k, v, o, lse, workspace, scale, spec.extras, spec.scales, spec.block_table
+    )
     if not some_unused:
         needs_workspace = workspace is not None and not is_kept(call.plan, q.device)
         workspace = None if needs_workspace else workspace
@@ -180,8 +184,8 @@ def _first_call(
     d_head, d_v = q.shape[-1], v.shape[-1]
     check_row_sizes(d_head, d_v)
     if q.dtype == FP8:
-        refuse_of_fp8(spec.extras.variant)
-        config = config or select_fp8(q, v, tensors.get("o"), spec.extras.variant)
+        refuse_of_fp8(spec.variant)
+        config = config or select_fp8(q, v, tensors.get("o"), spec.variant)
     chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
     check_before_building(chosen, **tensors)
     kernel: Kernel | FewQueries | None = None
@@ -191,13 +195,14 @@ def _first_call(
         variant = _variant(chosen, spec)
         if {d_head, d_v} != {chosen.d_head}:
             variant = replace(variant, padded=True)
-        if config is None and variant.ragged == spec.extras.variant.ragged:
+        if config is None and variant.ragged == spec.variant.ragged:
             chosen = at_hand(chosen, variant, q.device)
         if isinstance(chosen, DecodeKernelConfig):
             kernel = few_queries_kernel_for(chosen, variant, q.device)
         else:
             kernel = kernel_for(chosen, variant, q.device)
-        plan = kernel.plan(q, k, v, tensors.get("o", o_like), extras=spec.extras)
+        o = tensors.get("o", o_like)
+        plan = kernel.plan(q, k, v, o, block_table=spec.block_table, extras=spec.extras)
     call = _Call(config or chosen, kernel, plan, d_head**-0.5, o_like, lse_like)
     if len(_calls) >= _CALLS_REMEMBERED:
         _calls.clear()
@@ -206,7 +211,7 @@ def _first_call(
 
 def _variant(chosen: AttentionKernelConfig, spec: Spec) -> Variant:
     """Of the kernel for a call. Raises ValueError: decode's do not compute it."""
-    variant = spec.extras.variant
+    variant = spec.variant
     if not isinstance(chosen, DecodeKernelConfig):
         return variant
     variant = replace(variant, ragged=False)  # lengths are arguments of every call
@@ -225,7 +230,7 @@ def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: Spec) -> Workloa
         q_shape = torch.Size((spec.batch, spec.extras.max_seqlen_q, *q.shape[2:]))
         k_shape = torch.Size((spec.batch, spec.max_seqlen_k, *k.shape[2:]))
     problem = Problem.of_shapes(dtype_of(q.dtype), q_shape, k_shape, d_v)
-    return Workload(problem, spec.extras.variant)
+    return Workload(problem, spec.variant)
 
 
 def _named(

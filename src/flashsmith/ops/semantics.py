@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 
 from flashsmith import settings
+from flashsmith.configs import Variant
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.registry import remember
 from flashsmith.mods.trace import MaskMod, ScoreMod, trace
@@ -43,6 +44,13 @@ class Spec(NamedTuple):
     max_seqlen_k: int | None = None
     is_cache: bool = True
     scales: Scales = NO_SCALES
+    block_table: torch.Tensor | None = None
+
+    @property
+    def variant(self) -> Variant:
+        """What computes it, for rows that are not padded."""
+        variant = self.extras.variant
+        return variant if self.block_table is None else replace(variant, paged=True)
 
 
 FULL_SPEC, CAUSAL_SPEC = Spec(False, FULL_EXTRAS), Spec(True, CAUSAL_EXTRAS)
@@ -50,7 +58,8 @@ FULL_SPEC, CAUSAL_SPEC = Spec(False, FULL_EXTRAS), Spec(True, CAUSAL_EXTRAS)
 
 @dataclass(frozen=True)
 class Semantics:
-    """The keywords of ``attention`` that say what is computed, as the caller gave them."""
+    """The keywords of ``attention`` that say what is computed, as the caller gave them; and
+    block_table, (sequences, pages), with which k and v are pages."""
 
     causal: bool = False
     window_size: tuple[int, int] = (_ALL, _ALL)
@@ -65,6 +74,7 @@ class Semantics:
     max_seqlen_k: int | None = None
     seqused_q: torch.Tensor | None = None
     seqused_k: torch.Tensor | None = None
+    block_table: torch.Tensor | None = None
     score_mod: ScoreMod | None = None
     mask_mod: MaskMod | None = None
     block_mask: BlockMask | None = None
@@ -77,7 +87,7 @@ class Semantics:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Those that were given, by name."""
-        names = ("alibi_slopes", "sinks", "bias", "rng_state", *_LENGTHS, *_SCALES)
+        names = ("alibi_slopes", "sinks", "bias", "rng_state", "block_table", *_LENGTHS, *_SCALES)
         return {name: t for name in names if (t := getattr(self, name)) is not None}
 
     def spec(self, q: torch.Tensor, k: torch.Tensor) -> Spec:
@@ -90,7 +100,8 @@ class Semantics:
         _check_lengths(self, q, k)
         batch = self._batch(q)
         most_q = q.shape[1] if self.max_seqlen_q is None else min(self.max_seqlen_q, q.shape[1])
-        most_k = k.shape[1] if self.max_seqlen_k is None else min(self.max_seqlen_k, k.shape[1])
+        rows_k = self._rows_of_keys(k)
+        most_k = rows_k if self.max_seqlen_k is None else min(self.max_seqlen_k, rows_k)
         left, right = self._window(most_q, most_k)
         extras = Extras(
             alibi_slopes=self.alibi_slopes,
@@ -111,12 +122,18 @@ class Semantics:
         check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
         places_or_rows = self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_q
         whole = most_q == q.shape[1] and all(each is None for each in places_or_rows)
+        whole = whole and self.block_table is None
         is_cache = whole and not self.top_left and all(t is None for t in scales)
-        key = extras.variant, is_cache
+        key: tuple[Hashable, ...] = (extras.variant, is_cache)
         if not extras.is_ragged:
-            return Spec(key, extras, extras, is_cache=is_cache, scales=scales)
+            return Spec(key, extras, extras, None, None, is_cache, scales, self.block_table)
         extras = extras._replace(max_seqlen_q=most_q)
-        return Spec((*key, batch, most_q, most_k), extras, extras, batch, most_k, is_cache, scales)
+        key = (*key, batch, most_q, most_k, self.block_table is not None)
+        return Spec(key, extras, extras, batch, most_k, is_cache, scales, self.block_table)
+
+    def _rows_of_keys(self, k: torch.Tensor) -> int:
+        """The most that a sequence may have."""
+        return k.shape[1] * (1 if self.block_table is None else self.block_table.shape[-1])
 
     def _batch(self, q: torch.Tensor) -> int:
         places = self.cu_seqlens_q if self.cu_seqlens_q is not None else self.cu_seqlens_k
@@ -229,9 +246,9 @@ def checked_cap(softcap: Any) -> float:
 def _check_lengths(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> None:
     """What the device alone knows is looked at where that costs nothing, or if it is asked for."""
     check_longest(max_seqlen_q=given.max_seqlen_q, max_seqlen_k=given.max_seqlen_k)
-    for side, tensor in (("q", q), ("k", k)):
+    of_k = len(k) if given.block_table is None else len(given.block_table), given._rows_of_keys(k)
+    for side, (batch, rows) in (("q", q.shape[:2]), ("k", of_k)):
         places, used = getattr(given, f"cu_seqlens_{side}"), getattr(given, f"seqused_{side}")
-        batch, rows = tensor.shape[:2]
         check_lengths(side, batch, rows, places, used, getattr(given, f"max_seqlen_{side}"))
 
 

@@ -63,7 +63,15 @@ class Kernel(LoadedKernel):
     """A forward kernel."""
 
     def plan(
-        self, q: Any, k: Any, v: Any, o: Any, *, lse: Any = None, extras: Extras = FULL_EXTRAS
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        *,
+        lse: Any = None,
+        block_table: Any = None,
+        extras: Extras = FULL_EXTRAS,
     ) -> Plan:
         """What a call on such tensors does; their memory is not looked at.
 
@@ -71,7 +79,8 @@ class Kernel(LoadedKernel):
             ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
             DeviceError: The GPU could not be asked.
         """
-        return Plan.of(self.operations["plan"](q, k, v, o, lse, *NO_SCALES, None, 1.0, *extras))
+        tensors = q, k, v, o, lse, *NO_SCALES, block_table
+        return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
 
     def __call__(
         self,
@@ -85,6 +94,7 @@ class Kernel(LoadedKernel):
         lse: Any = None,
         workspace: Any = None,
         scales: Scales = NO_SCALES,
+        block_table: Any = None,
         extras: Extras | None = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
@@ -92,8 +102,9 @@ class Kernel(LoadedKernel):
         Args:
             q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the dtype that
                 the configuration says and on the device of all others.
-            k: (batch, seq_len_k, n_heads_kv, d_head).
-            v: (batch, seq_len_k, n_heads_kv, d_v).
+            k: (batch, seq_len_k, n_heads_kv, d_head); with block_table the first two are n_pages
+                and page_size.
+            v: (batch, seq_len_k, n_heads_kv, d_v); likewise.
             o: (batch, seq_len_q, n_heads, d_v): overwritten.
             softmax_scale: Factor on q k^T.
             timed: Wait for the result and measure.
@@ -102,6 +113,8 @@ class Kernel(LoadedKernel):
             workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
                 the same time may have the same.
             scales: Of q, k and v that have 8 bits.
+            block_table: (sequences, pages), int32: the pages of each, of which seqused_k says how
+                many rows it has; for a paged variant.
             extras: What the kernel's variant takes besides; None: nothing, or a causal mask.
 
         Returns:
@@ -112,7 +125,7 @@ class Kernel(LoadedKernel):
             DeviceError: The GPU is too old, or refused the launch.
             EmulatorFault: The kernel broke a rule on the emulator.
         """
-        tensors = q, k, v, o, lse, *scales, workspace
+        tensors = q, k, v, o, lse, *scales, block_table, workspace
         told = self.extras_or(extras)
         return float(self.operations["forward"](timed, *tensors, softmax_scale, *told))
 
@@ -127,15 +140,16 @@ class Kernel(LoadedKernel):
         softmax_scale: float,
         extras: Extras,
         scales: Scales = NO_SCALES,
+        block_table: Any = None,
     ) -> Callable[..., bool]:
         """Makes a call, as ``__call__`` does, and returns a function that makes it again.
 
-        It takes q, k, v, o, lse, the scales one by one, the workspace, the softmax's scale, and the
-        extras one by one, or none if they are numbers that stay. It returns whether it did: it does
-        nothing for tensors that do not look like these, and where other work may have the
-        workspace, on another stream or in a CUDA graph.
+        It takes q, k, v, o, lse, the scales one by one, block_table, the workspace, the softmax's
+        scale, and the extras one by one, or none if they are numbers that stay. It returns whether
+        it did: it does nothing for tensors that do not look like these, and where other work may
+        have the workspace, on another stream or in a CUDA graph.
         """
-        tensors = q, k, v, o, lse, *scales, workspace
+        tensors = q, k, v, o, lse, *scales, block_table, workspace
         return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]
 
 

@@ -20,7 +20,7 @@ from flashsmith.configs import (
     Workload,
 )
 from flashsmith.configs.base import Capability
-from flashsmith.configs.families import serving
+from flashsmith.configs.families import reads_pages_on, serving
 from flashsmith.configs.few_queries import rather_decode
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule
@@ -268,6 +268,13 @@ def select_fp8(
     reason = "the rule: tiles of the sm90 family for each d_head and kind of v"
     remember_reason(config, variant, q.device, reason)
     return config
+
+
+@functools.cache
+def reads_pages(device: torch.device) -> bool:
+    """Whether kernels of the forward take keys in pages on a device. Raises DeviceError: The GPU is
+    too old for every family."""
+    return reads_pages_on(*gpu_of(device))
 
 
 def gpu_of(device: torch.device) -> tuple[str | None, Capability | None]:

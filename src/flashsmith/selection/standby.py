@@ -65,7 +65,10 @@ def _find_stand_in(
 ) -> AttentionKernelConfig | None:
     """The one most like the kernel."""
     wanted = instance.config
-    trusted = {KernelId(cfg, instance.variant) for cfg in _trusted(instance, device)}
+    variant = instance.variant
+    trusted = {
+        KernelId(cfg, variant) for cfg in _trusted(instance, device) if cfg.serves_variant(variant)
+    }
     if only_loaded:
         found = {each for each in trusted if is_loaded(each, target)}
     else:

@@ -117,8 +117,9 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
         return False
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Nothing writes the gradient of a bias, and registers have no room for dropout."""
-        return not (variant.bias or variant.dropout)
+        """Nothing writes the gradient of a bias, or into pages; there is no room for dropout in
+        registers."""
+        return not (variant.bias or variant.dropout or variant.paged)
 
     @property
     def threads_per_block(self) -> int:

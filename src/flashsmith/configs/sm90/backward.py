@@ -135,9 +135,13 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         )
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Nothing writes the gradient of a bias. Derivatives of scores need two warpgroups, and the
-        caller's functions rows of less than 128 elements beside these."""
-        if variant.bias or (variant.score and self.d_head > _MOST_BESIDE_FUNCTIONS):
+        """Nothing writes the gradient of a bias, or into pages. Derivatives of scores need two
+        warpgroups, and the caller's functions rows of less than 128 elements beside these."""
+        if (
+            variant.bias
+            or variant.paged
+            or (variant.score and self.d_head > _MOST_BESIDE_FUNCTIONS)
+        ):
             return False
         return self.n_warpgroups == _ROOMY or not (variant.softcap or variant.score)
 

@@ -189,8 +189,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
         """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be.
 
-        Sums of two levels leave so little that bounds and places take some of it, too.
+        Sums of two levels leave little for bounds and places. Pages are not shared in clusters.
         """
+        if variant.paged and self.cluster_size > 1:
+            return replace(self, cluster_size=1).with_room_for(variant)
         if not variant.knows_positions:
             tight = self.two_level and (variant.window or variant.ragged)
             fewer = max(self.B_c - self.key_multiple, self.key_multiple)
@@ -254,11 +256,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         whole &= problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
         return whole and super().has_room_for(problem)
 
-    def serves_variant(self, variant: Variant) -> bool:
-        return variant == self.served_of(variant)
-
     def served_of(self, variant: Variant) -> Variant:
-        return replace(variant, bias=False, score=0, dropout=False) if self.fp8_scores else variant
+        if self.fp8_scores:
+            return replace(variant, bias=False, score=0, dropout=False, paged=False)
+        return replace(variant, paged=variant.paged and variant.ragged and self.cluster_size == 1)
 
     @property
     def fp8_tensors(self) -> frozenset[str]:

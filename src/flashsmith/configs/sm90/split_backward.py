@@ -104,8 +104,9 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
         return True
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Registers have no room for derivatives of scores, nor for the caller's functions."""
-        return not (variant.softcap or variant.bias or variant.score)
+        """Registers have no room for derivatives of scores, nor for the caller's functions; nothing
+        writes gradients into pages."""
+        return not (variant.softcap or variant.bias or variant.score or variant.paged)
 
     @property
     def threads_per_block(self) -> int:

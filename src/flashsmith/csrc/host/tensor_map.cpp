@@ -197,6 +197,21 @@ void check_map_batch_stride(const Argument &argument, const TensorView &t) {
   }
 }
 
+void check_map_pages(const Argument &argument, const TensorView &t) {
+  if (t.size(kSequence) % kPageRowMultiple != 0) {
+    TVM_FFI_THROW(ValueError) << argument.name << " has pages of " << t.size(kSequence)
+                              << " rows; the sm90 family reads pages of a multiple of "
+                              << kPageRowMultiple << " rows";
+  }
+  constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
+  const int64_t rows = t.stride(kBatch) / row_stride(t);
+  if (t.size(kBatch) > 1 && t.size(kBatch) > kMostRows / rows) {
+    TVM_FFI_THROW(ValueError)
+        << argument.name << " has " << t.size(kBatch) << " pages, each of them " << rows
+        << " rows behind the one before; the sm90 family reaches 2^31 - 1 rows";
+  }
+}
+
 int map_batch_rows(const TensorView &t) {
   return t.size(kBatch) > 1 ? static_cast<int>(t.stride(kBatch) / row_stride(t)) : 0;
 }

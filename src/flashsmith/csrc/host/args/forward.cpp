@@ -61,7 +61,7 @@ RaggedArgs ragged_of(const ForwardTensors &tensors) {
           .seqused_q = data_of<const int32_t>(tensors.seqused_q()),
           .seqused_k = data_of<const int32_t>(tensors.seqused_k()),
           .rows_q = static_cast<int>(tensors.q().size(kSequence)),
-          .rows_k = static_cast<int>(tensors.k().size(kSequence))};
+          .rows_k = static_cast<int>(rows_of_keys(tensors))};
 }
 
 ModBuffers mod_buffers_of(const ForwardTensors &tensors) {
@@ -101,6 +101,12 @@ DropoutArgs dropout_of(const ForwardTensors &tensors, const Numbers &numbers) {
 
 }  // namespace
 
+int64_t rows_of_keys(const ForwardTensors &tensors) {
+  const int64_t rows = tensors.k().size(kSequence);
+  const TensorView *table = tensors.block_table();
+  return table ? rows * table->size(1) : rows;
+}
+
 int64_t n_sequences(const ForwardTensors &tensors) {
   for (const TensorView *places : {tensors.cu_seqlens_q(), tensors.cu_seqlens_k()}) {
     if (places && places->ndim() == 1 && places->size(0) > 0) return places->size(0) - 1;
@@ -115,7 +121,7 @@ ForwardProblem problem_of(const ForwardTensors &tensors, const Numbers &numbers)
           .n_heads = static_cast<int>(tensors.q().size(kHead)),
           .n_heads_kv = static_cast<int>(tensors.k().size(kHead)),
           .seq_len_q = static_cast<int>(bounded ? std::min(numbers.max_seqlen_q, rows_q) : rows_q),
-          .seq_len_k = static_cast<int>(tensors.k().size(kSequence)),
+          .seq_len_k = static_cast<int>(rows_of_keys(tensors)),
           .total_q = tensors.cu_seqlens_q() ? static_cast<int>(rows_q) : 0};
 }
 

@@ -27,6 +27,8 @@ inline constexpr std::array kForwardOwn = {
              .element = Element::float32, .use = Use::read, .optional = true},
     Argument{.name = "v_scale", .dims = {},
              .element = Element::float32, .use = Use::read, .optional = true},
+    Argument{.name = "block_table", .dims = {},
+             .element = Element::int32, .use = Use::read, .optional = true},
 };
 // clang-format on
 inline constexpr size_t kForwardShared = 5;  // of them: what other operations have, too
@@ -49,15 +51,16 @@ class ForwardTensors {
   const View *q_scale() const { return given_[5]; }
   const View *k_scale() const { return given_[6]; }
   const View *v_scale() const { return given_[7]; }
-  const View *alibi_slopes() const { return given_[8]; }
-  const View *bias() const { return given_[9]; }
-  const View *sinks() const { return given_[10]; }
-  const View *cu_seqlens_q() const { return given_[11]; }
-  const View *cu_seqlens_k() const { return given_[12]; }
-  const View *seqused_q() const { return given_[13]; }
-  const View *seqused_k() const { return given_[14]; }
-  const View *key_ranges() const { return given_[15]; }
-  const View *rng_state() const { return given_[16]; }
+  const View *block_table() const { return given_[8]; }
+  const View *alibi_slopes() const { return given_[9]; }
+  const View *bias() const { return given_[10]; }
+  const View *sinks() const { return given_[11]; }
+  const View *cu_seqlens_q() const { return given_[12]; }
+  const View *cu_seqlens_k() const { return given_[13]; }
+  const View *seqused_q() const { return given_[14]; }
+  const View *seqused_k() const { return given_[15]; }
+  const View *key_ranges() const { return given_[16]; }
+  const View *rng_state() const { return given_[17]; }
   // What a user's functions read; the first that is null ends them.
   const View *mod_tensor(int k) const { return given_[kFirstModTensor + static_cast<size_t>(k)]; }
   const View *workspace() const { return given_[kWorkspace]; }
@@ -85,6 +88,9 @@ struct ForwardProblem {
   }
   bool is_empty() const { return batch == 0 || n_heads == 0 || seq_len_q == 0; }
 };
+
+// Rows of one entry of the batch of k; with a block_table those of all pages that it has room for.
+int64_t rows_of_keys(const ForwardTensors &tensors);
 
 // How many sequences there are: what cu_seqlens say, else the batch size.
 int64_t n_sequences(const ForwardTensors &tensors);

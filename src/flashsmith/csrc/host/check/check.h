@@ -71,6 +71,10 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers);
 // and is not looked at.
 void check_lengths(const ForwardTensors &tensors);
 
+// It lists pages for each sequence, whose lengths seqused_k says. Which pages it lists is on the
+// device and is not looked at.
+void check_table(const ForwardTensors &tensors);
+
 // float32, contiguous, aligned, and of the sizes of the arguments before it.
 void check_contiguous_argument(const Tensors &tensors, const Argument &argument,
                                const tvm::ffi::TensorView &t);

@@ -88,7 +88,26 @@ void check_lengths(const ForwardTensors &tensors) {
   check("seqused_q", tensors.seqused_q(), n, "batch");
   check("seqused_k", tensors.seqused_k(), n, "batch");
   check_batch("q", tensors.q(), "cu_seqlens_q", tensors.cu_seqlens_q(), n);
+  if (tensors.block_table()) return;  // the batch of k is of pages
   check_batch("k", tensors.k(), "cu_seqlens_k", tensors.cu_seqlens_k(), n);
+}
+
+void check_table(const ForwardTensors &tensors) {
+  const TensorView *table = tensors.block_table();
+  if (!table) return;
+  const int64_t n = n_sequences(tensors);
+  if (table->ndim() != 2 || table->size(0) != n || table->size(1) == 0 ||
+      (table->size(1) > 1 && table->stride(1) != 1)) {
+    TVM_FFI_THROW(ValueError) << "block_table has shape " << shape_of(*table)
+                              << "; it must have contiguous rows and be of shape (batch, pages) = ("
+                              << n << ", at least 1)";
+  }
+  if (tensors.cu_seqlens_k() || !tensors.seqused_k()) {
+    TVM_FFI_THROW(ValueError) << "block_table was passed "
+                              << (tensors.cu_seqlens_k() ? "with cu_seqlens_k"
+                                                         : "without seqused_k")
+                              << "; seqused_k says how many keys a sequence over pages has";
+  }
 }
 
 }  // namespace flashsmith

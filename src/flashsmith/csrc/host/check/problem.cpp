@@ -15,9 +15,9 @@ using tvm::ffi::TensorView;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 // Kernels count positions as int, to the end of the last block.
-void check_length(const char *name, const TensorView &t, int block) {
-  if (t.size(kSequence) > kMaxInt / block * block) {
-    TVM_FFI_THROW(ValueError) << name << " has sequence length " << t.size(kSequence)
+void check_length(const char *name, int64_t length, int block) {
+  if (length > kMaxInt / block * block) {
+    TVM_FFI_THROW(ValueError) << name << " has sequence length " << length
                               << "; at most 2^31 - 1 in whole blocks of " << block;
   }
 }
@@ -41,8 +41,8 @@ void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors, const Nu
   }
   // Where the keys end that a block of queries sees is counted from the end of that block.
   const int block = std::max(tiles.B_r, tiles.B_c);
-  check_length("q", q, block);
-  check_length("k", k, block);
+  check_length("q", q.size(kSequence), block);
+  check_length("k", rows_of_keys(tensors), block);
   check_n_tiles(tensors, numbers, tiles.B_r);
 }
 
@@ -117,6 +117,8 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
   });
   check_semantics(kernel, forward);
   check_part(kernel, "cu_seqlens or seqused", kernel.variant.ragged, forward.is_ragged());
+  check_part(kernel, "block_table", kernel.variant.paged, forward.block_table() != nullptr);
+  check_table(forward);
   for (size_t i = 1; i < tensors.size(); i++) {
     if (has_rows(tensors.table[i])) check_shape(tensors, i, forward.is_ragged());
   }

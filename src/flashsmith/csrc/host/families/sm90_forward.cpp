@@ -2,6 +2,7 @@
 #include <tvm/ffi/error.h>
 
 #include <memory>
+#include <numeric>
 
 #include "flashsmith/sm90/arguments.cuh"
 #include "host/forward_kernel.h"
@@ -32,6 +33,17 @@ class Sm90Forward final : public ForwardKernel {
     return {static_cast<unsigned>(grid_blocks(config_, n_tiles, multiprocessors)), 1, 1};
   }
 
+  // A box has the most rows that lie in one page wherever a block of keys begins.
+  PagesArgs pages_of(const ForwardTensors &tensors) const {
+    const TensorView &k = tensors.k(), &table = *tensors.block_table();
+    const auto page_rows = static_cast<int>(k.size(kSequence));
+    return {.block_table = static_cast<const int32_t *>(table.data_ptr()),
+            .block_table_stride = table.stride(0),
+            .n_pages = static_cast<int>(k.size(kBatch)),
+            .page_rows = page_rows,
+            .box_rows = std::gcd(page_rows, config_.B_c)};
+  }
+
   ptx::TensorMap map(const TensorView &t, Element element, const BoxedRows &rows,
                      int box_rows) const {
     const Box box{rows.columns, box_rows, rows.swizzle};
@@ -59,6 +71,10 @@ class Sm90Forward final : public ForwardKernel {
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
       if (has_rows(argument)) check_map_batch_stride(argument, t);
     });
+    if (!variant.paged) return;
+    tensors.all().for_each([](const Argument &argument, const TensorView &t) {
+      if (argument.has(Dim::seq_len_k)) check_map_pages(argument, t);
+    });
   }
 
   Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
@@ -80,7 +96,8 @@ class Sm90Forward final : public ForwardKernel {
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers) const override {
     Sm90ForwardKernelArgs args{};
-    const int KV_rows = map_KV_rows(config_);
+    if (variant.paged) args.pages = pages_of(tensors);
+    const int KV_rows = variant.paged ? args.pages.box_rows : map_KV_rows(config_);
     args.Q_map = map(tensors.q(), Element::of_scores, Q_tile(config_), kQueryBoxRows);
     args.K_map = map(tensors.k(), Element::of_scores, K_tile(config_), KV_rows);
     args.V_map = map(tensors.v(), Element::of_values, V_tile(config_), KV_rows);

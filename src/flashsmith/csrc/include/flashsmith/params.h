@@ -23,6 +23,7 @@ struct Variant {
   bool padded = false;   // rows of the tensors are shorter than the configuration's d_head
   int64_t score = 0;     // the hash of the user's functions; 0: none
   bool dropout = false;  // some weights are dropped, at random
+  bool paged = false;    // K and V lie in pages, which a table lists
 
   constexpr auto operator<=>(const Variant &) const = default;
 };

@@ -14,6 +14,18 @@ FLASHSMITH_DEVICE int recomputed(int value) {
   return value;
 }
 
+// The thread's number in its warp, read anew each time: it takes no register in between. PTX ISA,
+// Special Registers: %laneid.
+FLASHSMITH_DEVICE int lane_index() {
+#ifdef FLASHSMITH_EMULATOR
+  return thread_index() % 32;
+#else
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+#endif
+}
+
 // What stands after this is not issued before what stands before it. ptxas reorders instructions
 // freely inside a basic block, whatever their order in PTX, but not across its end: here an exit
 // that never happens, one comparison and one predicated instruction. `never_zero` is a kernel

@@ -66,6 +66,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   using Sequence = SequenceOf<VARIANT.ragged>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, has_bias = VARIANT.bias;
+  static_assert(!VARIANT.paged, "no gradients are written into pages");
   static constexpr bool padded = VARIANT.padded;
   static constexpr bool split_dK_dV = CFG.split_dK_dV;
   static constexpr Sums sums = Sums::none;

@@ -56,6 +56,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   using Sequence = SequenceOf<VARIANT.ragged>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
+  static_assert(!VARIANT.paged, "the sm80 family copies K and V from rows, not from pages");
   static constexpr SoftmaxPolicy softmax = {.fold_scale = CFG.optimized_softmax,
                                             .lazy_rescale_log2 = CFG.optimized_softmax ? 8 : 0,
                                             .stale_maximum = false,

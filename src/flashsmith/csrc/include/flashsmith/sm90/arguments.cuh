@@ -37,17 +37,26 @@ struct Sm90ForwardKernelConfig {
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };
 
+// Where sequences have their keys, if K and V are pages: (n_pages, page_rows, n_heads_kv, d_head).
+// A block of keys comes in boxes of box_rows, each of one page.
+struct PagesArgs {
+  const int32_t *__restrict__ block_table;  // of each sequence, the numbers of its pages
+  int64_t block_table_stride;
+  int n_pages, page_rows, box_rows;
+};
+
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
 // The maps have four dimensions: d_head, sequence, head, batch; or five: see rows.cuh. Their boxes
 // are as wide as BoxedRows says, swizzled over that width, and kQueryBoxRows (Q),
-// `map_KV_rows(cfg)` (K, V) or kOutputBoxRows (O) rows high.
+// `map_KV_rows(cfg)` (K, V; of pages PagesArgs::box_rows) or kOutputBoxRows (O) rows high.
 struct Sm90ForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   ProblemArgs problem;
   // Rows from one entry of a tensor's batch to the next, for maps of five dimensions.
   int Q_batch_rows, K_batch_rows, V_batch_rows, O_batch_rows;
   Fp8Scale Q_scale, K_scale, V_scale;  // of what has 8 bits
+  PagesArgs pages;
 };
 
 // Of maps of sequences with lengths of their own: a sequence ends at this row, and so many bytes
@@ -59,6 +68,8 @@ typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 
 constexpr int kQueryBoxRows = 64;   // of a warpgroup
 constexpr int kOutputBoxRows = 16;  // of a warp
+// Pages have a multiple of so many rows, as blocks of keys have: boxes of fewer would be too many.
+constexpr int kPageRowMultiple = 16;
 
 constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;

@@ -24,6 +24,7 @@ struct BackwardTraits {
   using Sequence = SequenceOf<VARIANT.ragged>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
+  static_assert(!VARIANT.paged, "no gradients are written into pages");
   static constexpr Sums sums = CFG.dQ_in_order ? Sums::in_order : Sums::in_any_order;
   static constexpr bool sums_by_chunks = true;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");

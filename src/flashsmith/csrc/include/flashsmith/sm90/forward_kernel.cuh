@@ -7,6 +7,7 @@
 #include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/consumer.cuh"
+#include "flashsmith/sm90/paged_producer.cuh"
 #include "flashsmith/sm90/pipeline.cuh"
 #include "flashsmith/sm90/producer.cuh"
 #include "flashsmith/sm90/traits.cuh"
@@ -37,6 +38,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();
     if (Traits::fp8_values && ptx::warp_index() > 0) {
       if constexpr (Traits::fp8_values) Transposer<Traits>(ptx::warp_index() - 1).run();
+    } else if (Traits::paged && ptx::warp_index() == 0) {
+      if constexpr (Traits::paged) produce_from_pages<Traits>(args);
     } else if (ptx::warp_index() == 0 && ptx::elect_one()) {
       produce<Traits>(args);
     }

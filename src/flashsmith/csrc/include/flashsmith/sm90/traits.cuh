@@ -63,6 +63,10 @@ struct KernelTraits {
   using Sequence = SequenceOf<VARIANT.ragged>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
+  static constexpr bool paged = VARIANT.paged;
+  static_assert(!paged || VARIANT.ragged, "sequences over pages have lengths of their own");
+  static_assert(!paged || CFG.cluster_size == 1, "each block copies from pages for itself");
+  static_assert(!paged || !CFG.fp8_scores, "K and V in pages have 16 bits");
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warpgroups = CFG.n_warpgroups, n_stages = CFG.n_stages;
@@ -73,6 +77,7 @@ struct KernelTraits {
   static_assert(B_r == n_warpgroups * kWgmmaM, "each warpgroup works on the 64 rows of a wgmma");
   static_assert(B_c % kWgmmaK == 0 && B_c >= 16 && B_c <= 256,
                 "B_c is N of one wgmma and K of the next: a multiple of 16 up to 256");
+  static_assert(!paged || B_c / kPageRowMultiple <= kWarpSize, "a lane copies one box of a block");
   static_assert(!fp8_values || B_c % 32 == 0, "B_c is K of wgmma: 32 elements of 8 bits a step");
   static_assert(!fp8_values || CFG.cluster_size == 1, "each block transposes its own V");
   static_assert(n_stages >= 1 && n_stages <= 8, "there are 1 to 8 stages");
