@@ -201,7 +201,8 @@ CHECK_LENGTHS = Setting(
     "on | off",
     "off",
     "whether cu_seqlens and seqused on a GPU are read and checked before each launch, which waits "
-    "for the GPU; kernels stay within the tensors anyway, and on a CPU they are always checked",
+    "for the GPU; kernels stay within the tensors anyway, and on a CPU they are always checked; "
+    "read once",
     _parse_switch,
 )
 LOG = Setting(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_compiling
 
-from flashsmith.configs import ForwardKernelConfig
+from flashsmith.configs import AttentionKernelConfig, ForwardKernelConfig, Variant, Workload
 from flashsmith.configs.variant import PAGED
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
@@ -15,14 +18,21 @@ from flashsmith.ops.cache import check_pages
 from flashsmith.ops.checks import check_tensors, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.many_queries import FEWEST_ROWS, is_forward_faster
 from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
-from flashsmith.selection.choose import reads_pages
+from flashsmith.problem import Problem
+from flashsmith.selection.choose import dtype_of, reads_pages, select_for
 
 # Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
 # every 64 rows more; copied keys pass through memory three times, but the forward computes faster.
+# Where nothing is copied its model decides from 65 rows on.
 _MOST_ROWS_TO_DECODE = 256
 _ELEMENTS = 8  # strides are multiples of it, where keys are not copied
 _PAGE_ROWS = 16  # of what pages have a multiple that the forward reads
+# Of rows that a copy brings, which a page and a tile share: queries and the heads that share keys,
+# up to which pages are read where they lie. More copies of fewer rows keep the multiprocessors
+# waiting; for more queries it is worth while to copy the pages first. Measured on an H200.
+_MOST_ROWS_IN_PLACE = {16: 512, 32: 768, 64: 1024, 128: 4096}
 _MOST_ROWS = 2**31 - 1  # of a tensor of pages, counted in strides of a row
 
 _Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -136,10 +146,10 @@ def attend_pages(
         name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
         _look(name, pages, max_seqlen_k)
     q = with_dense_rows(q)
-    if config is None and _are_few(q, pages, max_seqlen_q):
+    if config is None and _are_few(q, pages, max_seqlen_q, semantics.get("causal", False)):
         assert max_seqlen_q is not None
         return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
-    if not is_traced(q) and pages.are_in_order(q.shape[-1]) and _read_by(config, q.device):
+    if not is_traced(q) and _are_read_in_place(q, pages, max_seqlen_q, config, semantics):
         return run_attention(
             q, pages.k, pages.v, semantics.pop("causal", False),
             semantics.pop("softmax_scale", None), out, config, return_lse,
@@ -242,26 +252,70 @@ def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
     check_pages("k", pages.k, pages.table, [(0, length) for length in lengths])
 
 
-def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None) -> bool:
+def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None, causal: bool) -> bool:
     """Whether ``decode`` is for them; all that decides is known on the host, but to what is traced,
     which cannot ask where in its memory a tensor begins."""
     if is_compiling() or not max_seqlen_q or not q.numel() or not pages.table.numel():
         return False
-    shared_by = q.shape[1] // max(pages.k.shape[2], 1)
-    few = max_seqlen_q * shared_by <= _MOST_ROWS_TO_DECODE
-    return few and pages.are_dense(q.shape[-1])
+    _, n_heads, d_head = q.shape
+    rows = max_seqlen_q * (n_heads // max(pages.k.shape[2], 1))
+    if rows > _MOST_ROWS_TO_DECODE or not pages.are_dense(d_head):
+        return False
+    if (
+        rows <= FEWEST_ROWS
+        or q.is_cpu
+        or not (pages.are_in_order(d_head) and reads_pages(q.device))
+    ):
+        return True
+    batch, n_listed = pages.table.shape
+    q_shape = torch.Size((batch, max_seqlen_q, n_heads, d_head))
+    k_shape = (batch, n_listed * pages.k.shape[1], *pages.k.shape[2:])
+    variant = Variant(causal=causal, ragged=True)
+    return not is_forward_faster(q.dtype, q_shape, k_shape, pages.v.shape[-1], variant, q.device)
 
 
 def are_read_in_place(device: torch.device, page_size: int) -> bool:
-    """Whether kernels of the forward read pages of a usual layout where they lie."""
-    return page_size % _PAGE_ROWS == 0 and reads_pages(device)
+    """Whether kernels of the forward read pages of a usual layout where they lie, however many
+    queries there are."""
+    return page_size % max(_MOST_ROWS_IN_PLACE) == 0 and reads_pages(device)
 
 
-def _read_by(config: ForwardKernelConfig | None, device: torch.device) -> bool:
-    """Whether kernels of a configuration, or of those that are chosen from, read pages."""
-    if config is None:
-        return reads_pages(device)
-    return isinstance(config, ForwardKernelConfig) and config.serves_variant(PAGED)
+def _are_read_in_place(
+    q: torch.Tensor,
+    pages: _Pages,
+    max_seqlen_q: int | None,
+    config: ForwardKernelConfig | None,
+    semantics: dict[str, Any],
+) -> bool:
+    """Whether kernels of the forward read these, and lose no more by it than a copy takes."""
+    _, n_heads, d_head = q.shape
+    if not pages.are_in_order(d_head):
+        return False
+    if config is not None:  # the caller's wish
+        return isinstance(config, ForwardKernelConfig) and config.serves_variant(PAGED)
+    if q.is_cpu or not reads_pages(q.device):
+        return reads_pages(q.device)
+    most = q.shape[0] if max_seqlen_q is None else max_seqlen_q
+    batch, n_listed = pages.table.shape
+    page_size, heads_kv = pages.k.shape[1:3]
+    k_shape = (batch, n_listed * page_size, heads_kv, d_head)
+    variant = replace(PAGED, causal=semantics.get("causal", False))
+    chosen = _chosen(q.dtype, (batch, most, n_heads, d_head), k_shape, variant, q.device)
+    together = gcd(page_size, chosen.B_c)
+    limits = [most for rows, most in _MOST_ROWS_IN_PLACE.items() if rows <= together]
+    return most * (n_heads // heads_kv) <= max(limits)
+
+
+@functools.lru_cache(4096)
+def _chosen(
+    dtype: torch.dtype,
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    variant: Variant,
+    device: torch.device,
+) -> AttentionKernelConfig:
+    problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape)
+    return select_for(Workload(problem, variant), device)
 
 
 def _decoded(

@@ -15,6 +15,7 @@ from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
+from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.semantics import (
     NO_FUNCTIONS,
     Functions,
@@ -117,6 +118,10 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         is_ready = cache.is_ready
         if not is_ready:
             call = _checked(call, asked)
+        if q.shape[1] * q.shape[2] > FEWEST_ROWS * cache.k.shape[2] and not timed:
+            found = _run_as_forward(asked, call, softmax_scale)
+            if found is not None:
+                return found
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
         last = None if timed else _last.get((asked.key, call.key))
         found = None if last is None else _repeat(last, call, scale)
@@ -126,6 +131,30 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         if call.new is not None:
             call.new.check(q)
         raise
+
+
+def _run_as_forward(asked: Asked, call: Call, softmax_scale: Any) -> _Result | None:
+    """By kernels of the forward; None: those of decode are for it. With splits given, the caller
+    wants bits that the forward does not promise."""
+    if asked.config is not None or asked.splits != 0 or call.functions is not NO_FUNCTIONS:
+        return None
+    numbers = _numbers(asked, call)
+    extras = Extras(*call.extras(numbers))
+    semantics = {
+        "causal": asked.causal, "window_size": asked.window_size, "softcap": asked.softcap,
+        "alibi_slopes": call.alibi_slopes, "sinks": call.sinks,
+    }  # fmt: skip
+    many = ManyQueries(call.q, call.cache, replace(extras.variant, ragged=True), semantics)
+    if not many.are_for_forward(call.out):
+        return None
+    call = _checked(call, asked)
+    if call.new is not None:
+        kernel = _find(None, call.tensors(*_results(call)), extras)
+        lengths = call.cache.seqlens + call.n_new
+        call = _appended(kernel, call, numbers)
+        call = call._replace(cache=call.cache._replace(seqlens=lengths))
+    many = many._replace(q=call.q, cache=call.cache)
+    return *many.run(softmax_scale, call.out, call.with_lse), 0.0
 
 
 def _checked(call: Call, asked: Asked) -> Call:
@@ -157,11 +186,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     if asked.config is not None:
         check_config("cfg", asked.config, _CONFIGS)
     splits = checked_splits(asked.splits)
-    q, softcap = call.q, checked_cap(asked.softcap)
-    left, right = _window(asked.window_size, asked.causal, q.shape[1], call.cache.rows)
-    score = call.functions.score
-    asked_for = Extras(softcap=softcap, window_left=left, window_right=right, score=score)
-    numbers = asked_for[_FIRST_NUMBER:]
+    q, numbers = call.q, _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
     tensors = call.tensors(*_results(call))
     kernel = _find(asked.config, tensors, extras)
@@ -181,6 +206,15 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
         _last.clear()
     _last[asked.key, call.key] = _Repeatable(kernel, again, asked.config, plan, numbers)
     return tensors.o, tensors.lse, 0.0
+
+
+def _numbers(asked: Asked, call: Call) -> tuple[Any, ...]:
+    """The last of ``Extras``."""
+    left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
+    softcap, score = checked_cap(asked.softcap), call.functions.score
+    return Extras(softcap=softcap, window_left=left, window_right=right, score=score)[
+        _FIRST_NUMBER:
+    ]
 
 
 def _appended(kernel: DecodeKernel, call: Call, numbers: tuple[Any, ...]) -> Call:

@@ -79,9 +79,10 @@ class KeySplits {
   static constexpr int kCharge = 1, kChargeOfLine = 2;
   static constexpr int kAbout = 32;  // what share of a part does not count
   // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile: one of them adds up what all have summed.
-  static constexpr int kFewestRounds = 2 * Traits::row_warps, kManySplits = 32;
-  static constexpr int kFewestRoundsOfMany = 16 * Traits::row_warps;
+  // tile: one of them adds up what all have summed, more slowly the longer rows are.
+  static constexpr bool kLong = Traits::d_head > 128;
+  static constexpr int kFewestRounds = 2 * Traits::row_warps, kManySplits = kLong ? 12 : 32;
+  static constexpr int kFewestRoundsOfMany = (kLong ? 32 : 16) * Traits::row_warps;
   // Lengths that are on their way to a lane at a time.
   static constexpr int kLengthsAtOnce = 4;
 
@@ -128,13 +129,18 @@ class KeySplits {
   // Looks at all lengths, and chooses between a number of splits and the line.
   FLASHSMITH_DEVICE void share_out() {
     int most = 0, sum = 0;  // of the work tiles of a head
-    for (int first = 0; first < problem_.batch; first += kLengthsAtOnce * kWarpSize) {
+    const auto look_at = [&](int request) {
+      const int own = request < problem_.batch ? cost(rounds_of(request)) : 0;
+      most = most > own ? most : own;
+      sum += own;
+    };
+    const int lane = ptx::thread_index() % kWarpSize;
+    if (problem_.batch <= kWarpSize) {  // little code is soon there
+      look_at(lane);
+    } else {
+      for (int first = lane; first < problem_.batch + lane; first += kLengthsAtOnce * kWarpSize) {
 #pragma unroll
-      for (int i = 0; i < kLengthsAtOnce; i++) {
-        const int request = first + i * kWarpSize + ptx::thread_index() % kWarpSize;
-        const int own = request < problem_.batch ? cost(rounds_of(request)) : 0;
-        most = most > own ? most : own;
-        sum += own;
+        for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
     most = ptx::max_of_lanes(most) - kCharge;

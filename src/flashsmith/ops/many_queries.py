@@ -1,0 +1,106 @@
+"""The forward's kernels in the place of decode's: for many queries, whose products take longer than
+their keys to read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith.configs import DecodeKernelConfig, Variant, Workload
+from flashsmith.ops.cache import Cache
+from flashsmith.ops.forward import run_attention
+from flashsmith.problem import Problem
+from flashsmith.selection.choose import dtype_of, reads_pages, select_for
+
+# Rows of q to a head of the cache beyond which it is worth while to ask; on the emulator no time
+# counts.
+FEWEST_ROWS, _FEWEST_ROWS_ON_CPU = 64, 256
+_ROWS_OF_BOX = 16  # of what pages have a multiple where the forward reads them
+
+
+class ManyQueries(NamedTuple):
+    """A call of ``decode`` whose new keys are in the cache.
+
+    variant: Of ``semantics``, which are keywords of ``attention``.
+    """
+
+    q: torch.Tensor
+    cache: Cache
+    variant: Variant
+    semantics: dict[str, Any]
+
+    def are_for_forward(self, out: torch.Tensor | None) -> bool:
+        """Whether kernels of the forward compute them, and are faster. ``out``: a place for o."""
+        q, cache = self.q, self.cache
+        rows = q.shape[1] * (q.shape[2] // max(cache.k.shape[2], 1))
+        too_few = rows <= (_FEWEST_ROWS_ON_CPU if q.is_cpu else FEWEST_ROWS)
+        if too_few or not (self._lie_so() and (out is None or out.is_contiguous())):
+            return False
+        k_shape = (q.shape[0], cache.rows, *cache.k.shape[2:])
+        sizes = q.shape, k_shape, cache.v.shape[-1]
+        return is_forward_faster(q.dtype, *sizes, self.variant, q.device)
+
+    def _lie_so(self) -> bool:
+        """Whether the forward's kernels read the cache as it lies."""
+        q, cache = self.q, self.cache
+        if cache.k.dtype != q.dtype or not cache.batch_idx is cache.leftpad is None:
+            return False
+        if cache.block_table is None:
+            return cache.k.shape[0] == q.shape[0]
+        in_order = cache.k.is_contiguous() and cache.v.is_contiguous()
+        return in_order and cache.k.shape[1] % _ROWS_OF_BOX == 0 and reads_pages(q.device)
+
+    def run(
+        self, softmax_scale: float | None, out: torch.Tensor | None, with_lse: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """o and lse, of the shapes that ``decode`` gives."""
+        q, cache = self.q, self.cache
+        given = self.semantics | {"seqused_k": cache.seqlens}
+        causal = given.pop("causal")
+        n_requests, n_q = q.shape[:2]
+        if cache.block_table is not None:
+            q, out = q.flatten(0, 1), None if out is None else out.flatten(0, 1)
+            given |= {
+                "block_table": cache.block_table,
+                "cu_seqlens_q": _starts(n_requests, n_q, cache.k.device),
+                "max_seqlen_q": n_q,
+                "max_seqlen_k": cache.rows,
+            }
+            if cache.seqlens is None:
+                given["seqused_k"] = _all_rows(n_requests, cache.rows, cache.k.device)
+        found: Any = run_attention(
+            q, cache.k, cache.v, causal, softmax_scale, out, None, with_lse, given
+        )
+        o, lse = found if with_lse else (found, None)
+        if cache.block_table is None:
+            return o, lse
+        if lse is not None:
+            lse = lse.unflatten(1, (n_requests, n_q)).transpose(0, 1).contiguous()
+        return o.unflatten(0, (n_requests, n_q)), lse
+
+
+@functools.lru_cache(4096)
+def is_forward_faster(
+    dtype: torch.dtype,
+    q_shape: torch.Size,
+    k_shape: tuple[int, ...],
+    d_v: int,
+    variant: Variant,
+    device: torch.device,
+) -> bool:
+    """Whether ``attention`` would not have decode's kernels compute it. Shapes have four sizes."""
+    problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape, d_v)
+    chosen = select_for(Workload(problem, variant), device, is_cache=True)
+    return not isinstance(chosen, DecodeKernelConfig)
+
+
+@functools.lru_cache(64)
+def _starts(n_requests: int, n_q: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(n_requests + 1, dtype=torch.int32, device=device) * n_q
+
+
+@functools.lru_cache(64)
+def _all_rows(n_requests: int, rows: int, device: torch.device) -> torch.Tensor:
+    return torch.full((n_requests,), rows, dtype=torch.int32, device=device)
