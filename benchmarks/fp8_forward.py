@@ -37,7 +37,7 @@ from flashsmith.reference import reference_attention
 console = Console(width=180)
 FP8 = torch.float8_e4m3fn
 SHAPES = [(4, 16, 2048), (4, 16, 4096), (2, 16, 8192), (1, 16, 16384)]  # batch, heads, length
-TINY_SHAPES = [(1, 1, 256)]
+TINY_SHAPES = [(1, 8, 256)]  # more tiles than the emulator has multiprocessors
 _Long = partial(Sm90Tiles, ping_pong=True, long_turns=True)
 # Beside the rule's; of V in 8 bits each with sums of one level and of two.
 SCORE_TILES = {

@@ -189,6 +189,8 @@ class Consumer {
   template <bool kMasked>
   FLASHSMITH_DEVICE void overlapped_step() {
     issue_both();
+    turns_.pass_when_issued();
+    finish_scores<1>();
     change_scores();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_, [&](float known) { turns_.pass_when_known(known); });
@@ -209,6 +211,8 @@ class Consumer {
       open(tile_index);
       load_Q();
       issue_both();
+      turns_.pass();
+      finish_scores<1>();
       release_loaded_Q();
       const Softmax<Traits> softmax_of_done = softmax_;
       start_softmax();
@@ -265,12 +269,10 @@ class Consumer {
     issue_QK<Traits>(S_, Q_, K_block());
   }
 
-  // Both in one turn.
+  // Both in one turn, which the caller passes.
   FLASHSMITH_DEVICE void issue_both() {
     issue_scores();
     issue_values();
-    turns_.pass_when_issued();
-    finish_scores<1>();
   }
 
   // S has arrived, with kPending younger groups in flight; K may be overwritten, and after the last

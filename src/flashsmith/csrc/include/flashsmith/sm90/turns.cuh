@@ -3,7 +3,10 @@
 //
 // A turn ends when products are issued. Those of 8 bits take so little time that warpgroups would
 // follow one another closely, and compete for the units of the exponentials: with long_turns a turn
-// in the loop lasts until the exponentials begin.
+// in the loop lasts until the exponentials begin. Every wait needs its pass, or all wait for ever.
+//
+// Whoever has a turn waits for one thing that others decide about: V of the block before. Its
+// buffer is that of a block n_stages earlier, whose turns are over: to release it takes no other.
 #pragma once
 
 #include "flashsmith/ptx/named_barrier.cuh"
