@@ -160,7 +160,7 @@ def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
 
 @pytest.mark.parametrize("page", [-1, 1 << 30, -(1 << 31), (1 << 31) - 1])
 def test_pages_that_are_nowhere_are_not_followed(page: int) -> None:
-    asked = Requests(200)
+    asked = Requests(100)
     asked.draw(0)
     asked.cu_seqlens_q.copy_(torch.arange(BATCH + 1) * asked.most)
     asked.cu_seqlens_k.copy_(torch.arange(BATCH + 1) * ROWS)
