@@ -109,10 +109,11 @@ def attend_pages(
     """``attention`` of packed queries over pages. Not differentiable.
 
     Where no request has many queries, ``decode`` reads the pages. Otherwise kernels of the forward
-    do, where there are such: on compute capability 9.0, and the emulator, of pages of a multiple of
-    16 rows. Else those that the table lists for the longest request are copied, for all: 2 * batch
-    * max_seqlen_k rows, rounded up to pages. Lengths and pages are read on the device in all cases,
-    so that a CUDA graph replays with others; pages outside of the cache are never followed.
+    do, where there are such and a copy would take longer: on compute capability 9.0, and the
+    emulator, of pages of a multiple of 16 rows. Else those that the table lists for the longest
+    request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to pages. Lengths and
+    pages are read on the device in all cases, so that a CUDA graph replays with others; pages
+    outside of the cache are never followed.
 
     Args:
         q: (total_q, n_heads, d_head).

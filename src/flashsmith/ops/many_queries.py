@@ -48,7 +48,8 @@ class ManyQueries(NamedTuple):
         if cache.k.dtype != q.dtype or not cache.batch_idx is cache.leftpad is None:
             return False
         if cache.block_table is None:
-            return cache.k.shape[0] == q.shape[0]
+            strides = (*cache.k.stride(), *cache.v.stride())
+            return cache.k.shape[0] == q.shape[0] and min(strides) > 0
         in_order = cache.k.is_contiguous() and cache.v.is_contiguous()
         return in_order and cache.k.shape[1] % _ROWS_OF_BOX == 0 and reads_pages(q.device)
 
@@ -64,12 +65,14 @@ class ManyQueries(NamedTuple):
             q, out = q.flatten(0, 1), None if out is None else out.flatten(0, 1)
             given |= {
                 "block_table": cache.block_table,
-                "cu_seqlens_q": _starts(n_requests, n_q, cache.k.device),
+                "cu_seqlens_q": torch.arange(
+                    0, n_requests * n_q + 1, n_q, dtype=torch.int32, device=q.device
+                ),
                 "max_seqlen_q": n_q,
                 "max_seqlen_k": cache.rows,
             }
             if cache.seqlens is None:
-                given["seqused_k"] = _all_rows(n_requests, cache.rows, cache.k.device)
+                given["seqused_k"] = q.new_full((n_requests,), cache.rows, dtype=torch.int32)
         found: Any = run_attention(
             q, cache.k, cache.v, causal, softmax_scale, out, None, with_lse, given
         )
@@ -94,13 +97,3 @@ def is_forward_faster(
     problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape, d_v)
     chosen = select_for(Workload(problem, variant), device, is_cache=True)
     return not isinstance(chosen, DecodeKernelConfig)
-
-
-@functools.lru_cache(64)
-def _starts(n_requests: int, n_q: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(n_requests + 1, dtype=torch.int32, device=device) * n_q
-
-
-@functools.lru_cache(64)
-def _all_rows(n_requests: int, rows: int, device: torch.device) -> torch.Tensor:
-    return torch.full((n_requests,), rows, dtype=torch.int32, device=device)
