@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from math import gcd
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.compiler import is_compiling
 
-from flashsmith.configs import AttentionKernelConfig, ForwardKernelConfig, Variant, Workload
+from flashsmith.configs import ForwardKernelConfig, Variant
 from flashsmith.configs.variant import PAGED
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
@@ -18,17 +17,20 @@ from flashsmith.ops.cache import check_pages
 from flashsmith.ops.checks import check_tensors, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.many_queries import FEWEST_ROWS, is_forward_faster
+from flashsmith.ops.many_queries import (
+    FEWEST_ROWS,
+    PAGE_ROWS,
+    chosen_for,
+    is_forward_faster,
+)
 from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
-from flashsmith.problem import Problem
-from flashsmith.selection.choose import dtype_of, reads_pages, select_for
+from flashsmith.selection.choose import reads_pages
 
 # Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
 # every 64 rows more; copied keys pass through memory three times, but the forward computes faster.
 # Where nothing is copied its model decides from 65 rows on.
 _MOST_ROWS_TO_DECODE = 256
 _ELEMENTS = 8  # strides are multiples of it, where keys are not copied
-_PAGE_ROWS = 16  # of what pages have a multiple that the forward reads
 # Of rows that a copy brings, which a page and a tile share: queries and the heads that share keys,
 # up to which pages are read where they lie. More copies of fewer rows keep the multiprocessors
 # waiting; for more queries it is worth while to copy the pages first. Measured on an H200.
@@ -69,7 +71,7 @@ class _Pages(NamedTuple):
         """Whether the forward takes them as they lie: rows are reached by counting them."""
         return (
             self.table.shape[1] > 0
-            and self.k.shape[1] % _PAGE_ROWS == 0
+            and self.k.shape[1] % PAGE_ROWS == 0
             and self.are_dense(d_head)
             and all(_are_rows_of_each_other(t) for t in (self.k, self.v))
         )
@@ -258,21 +260,16 @@ def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None, causal: b
     which cannot ask where in its memory a tensor begins."""
     if is_compiling() or not max_seqlen_q or not q.numel() or not pages.table.numel():
         return False
-    _, n_heads, d_head = q.shape
-    rows = max_seqlen_q * (n_heads // max(pages.k.shape[2], 1))
+    d_head = q.shape[-1]
+    rows = _rows_of_head(q, pages, max_seqlen_q)
     if rows > _MOST_ROWS_TO_DECODE or not pages.are_dense(d_head):
         return False
-    if (
-        rows <= FEWEST_ROWS
-        or q.is_cpu
-        or not (pages.are_in_order(d_head) and reads_pages(q.device))
-    ):
+    in_place = pages.are_in_order(d_head) and reads_pages(q.device)
+    if rows <= FEWEST_ROWS or q.is_cpu or not in_place:
         return True
-    batch, n_listed = pages.table.shape
-    q_shape = torch.Size((batch, max_seqlen_q, n_heads, d_head))
-    k_shape = (batch, n_listed * pages.k.shape[1], *pages.k.shape[2:])
-    variant = Variant(causal=causal, ragged=True)
-    return not is_forward_faster(q.dtype, q_shape, k_shape, pages.v.shape[-1], variant, q.device)
+    return not is_forward_faster(
+        *_sizes(q, pages, max_seqlen_q), Variant(causal=causal, ragged=True), q.device
+    )
 
 
 def are_read_in_place(device: torch.device, page_size: int) -> bool:
@@ -289,34 +286,30 @@ def _are_read_in_place(
     semantics: dict[str, Any],
 ) -> bool:
     """Whether kernels of the forward read these, and lose no more by it than a copy takes."""
-    _, n_heads, d_head = q.shape
-    if not pages.are_in_order(d_head):
+    if not pages.are_in_order(q.shape[-1]):
         return False
     if config is not None:  # the caller's wish
         return isinstance(config, ForwardKernelConfig) and config.serves_variant(PAGED)
-    if q.is_cpu or not reads_pages(q.device):
+    if q.is_cpu or not reads_pages(q.device):  # on the emulator no time counts
         return reads_pages(q.device)
     most = q.shape[0] if max_seqlen_q is None else max_seqlen_q
-    batch, n_listed = pages.table.shape
-    page_size, heads_kv = pages.k.shape[1:3]
-    k_shape = (batch, n_listed * page_size, heads_kv, d_head)
     variant = replace(PAGED, causal=semantics.get("causal", False))
-    chosen = _chosen(q.dtype, (batch, most, n_heads, d_head), k_shape, variant, q.device)
-    together = gcd(page_size, chosen.B_c)
-    limits = [most for rows, most in _MOST_ROWS_IN_PLACE.items() if rows <= together]
-    return most * (n_heads // heads_kv) <= max(limits)
+    chosen = chosen_for(*_sizes(q, pages, most), variant, q.device)
+    together = gcd(pages.k.shape[1], chosen.B_c)
+    limit = max(rows for fewest, rows in _MOST_ROWS_IN_PLACE.items() if fewest <= together)
+    return _rows_of_head(q, pages, most) <= limit
 
 
-@functools.lru_cache(4096)
-def _chosen(
-    dtype: torch.dtype,
-    q_shape: tuple[int, ...],
-    k_shape: tuple[int, ...],
-    variant: Variant,
-    device: torch.device,
-) -> AttentionKernelConfig:
-    problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape)
-    return select_for(Workload(problem, variant), device)
+def _rows_of_head(q: torch.Tensor, pages: _Pages, max_seqlen_q: int) -> int:
+    """Queries of a request times the heads that share one of its keys."""
+    return max_seqlen_q * (q.shape[1] // max(pages.k.shape[2], 1))
+
+
+def _sizes(q: torch.Tensor, pages: _Pages, max_seqlen_q: int) -> tuple[Any, ...]:
+    """As ``chosen_for`` takes them, of requests that all have as many rows as they may."""
+    batch, n_listed = pages.table.shape
+    k_shape = (batch, n_listed * pages.k.shape[1], *pages.k.shape[2:])
+    return q.dtype, (batch, max_seqlen_q, *q.shape[1:]), k_shape, pages.v.shape[-1]
 
 
 def _decoded(

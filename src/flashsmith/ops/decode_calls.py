@@ -119,7 +119,7 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         if not is_ready:
             call = _checked(call, asked)
         if q.shape[1] * q.shape[2] > FEWEST_ROWS * cache.k.shape[2] and not timed:
-            found = _run_as_forward(asked, call, softmax_scale)
+            found = _run_as_forward(asked, call, softmax_scale, is_checked=not is_ready)
             if found is not None:
                 return found
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
@@ -133,28 +133,31 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         raise
 
 
-def _run_as_forward(asked: Asked, call: Call, softmax_scale: Any) -> _Result | None:
+def _run_as_forward(
+    asked: Asked, call: Call, softmax_scale: Any, *, is_checked: bool
+) -> _Result | None:
     """By kernels of the forward; None: those of decode are for it. With splits given, the caller
     wants bits that the forward does not promise."""
     if asked.config is not None or asked.splits != 0 or call.functions is not NO_FUNCTIONS:
         return None
     numbers = _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
-    semantics = {
-        "causal": asked.causal, "window_size": asked.window_size, "softcap": asked.softcap,
-        "alibi_slopes": call.alibi_slopes, "sinks": call.sinks,
-    }  # fmt: skip
-    many = ManyQueries(call.q, call.cache, replace(extras.variant, ragged=True), semantics)
-    if not many.are_for_forward(call.out):
+    variant = replace(extras.variant, ragged=True)
+    if not ManyQueries(call.q, call.cache).are_for_forward(variant, call.out):
         return None
-    call = _checked(call, asked)
+    if not is_checked:
+        call = _checked(call, asked)
     if call.new is not None:
         kernel = _find(None, call.tensors(*_results(call)), extras)
         lengths = call.cache.seqlens + call.n_new
         call = _appended(kernel, call, numbers)
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
-    many = many._replace(q=call.q, cache=call.cache)
-    return *many.run(softmax_scale, call.out, call.with_lse), 0.0
+    semantics = {
+        "window_size": asked.window_size, "softcap": asked.softcap,
+        "alibi_slopes": call.alibi_slopes, "sinks": call.sinks,
+    }  # fmt: skip
+    many = ManyQueries(call.q, call.cache)
+    return *many.run(asked.causal, softmax_scale, call.out, call.with_lse, semantics), 0.0
 
 
 def _checked(call: Call, asked: Asked) -> Call:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.configs import DecodeKernelConfig, Variant, Workload
+from flashsmith.configs import AttentionKernelConfig, DecodeKernelConfig, Variant, Workload
 from flashsmith.ops.cache import Cache
 from flashsmith.ops.forward import run_attention
 from flashsmith.problem import Problem
@@ -17,21 +17,16 @@ from flashsmith.selection.choose import dtype_of, reads_pages, select_for
 # Rows of q to a head of the cache beyond which it is worth while to ask; on the emulator no time
 # counts.
 FEWEST_ROWS, _FEWEST_ROWS_ON_CPU = 64, 256
-_ROWS_OF_BOX = 16  # of what pages have a multiple where the forward reads them
+PAGE_ROWS = 16  # of what pages have a multiple where the forward reads them
 
 
 class ManyQueries(NamedTuple):
-    """A call of ``decode`` whose new keys are in the cache.
-
-    variant: Of ``semantics``, which are keywords of ``attention``.
-    """
+    """A call of ``decode``. To ``run`` it, its new keys have to be in the cache."""
 
     q: torch.Tensor
     cache: Cache
-    variant: Variant
-    semantics: dict[str, Any]
 
-    def are_for_forward(self, out: torch.Tensor | None) -> bool:
+    def are_for_forward(self, variant: Variant, out: torch.Tensor | None) -> bool:
         """Whether kernels of the forward compute them, and are faster. ``out``: a place for o."""
         q, cache = self.q, self.cache
         rows = q.shape[1] * (q.shape[2] // max(cache.k.shape[2], 1))
@@ -40,7 +35,7 @@ class ManyQueries(NamedTuple):
             return False
         k_shape = (q.shape[0], cache.rows, *cache.k.shape[2:])
         sizes = q.shape, k_shape, cache.v.shape[-1]
-        return is_forward_faster(q.dtype, *sizes, self.variant, q.device)
+        return is_forward_faster(q.dtype, *sizes, variant, q.device)
 
     def _lie_so(self) -> bool:
         """Whether the forward's kernels read the cache as it lies."""
@@ -51,15 +46,19 @@ class ManyQueries(NamedTuple):
             strides = (*cache.k.stride(), *cache.v.stride())
             return cache.k.shape[0] == q.shape[0] and min(strides) > 0
         in_order = cache.k.is_contiguous() and cache.v.is_contiguous()
-        return in_order and cache.k.shape[1] % _ROWS_OF_BOX == 0 and reads_pages(q.device)
+        return in_order and cache.k.shape[1] % PAGE_ROWS == 0 and reads_pages(q.device)
 
     def run(
-        self, softmax_scale: float | None, out: torch.Tensor | None, with_lse: bool
+        self,
+        causal: bool,
+        softmax_scale: float | None,
+        out: torch.Tensor | None,
+        with_lse: bool,
+        semantics: dict[str, Any],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """o and lse, of the shapes that ``decode`` gives."""
+        """o and lse, of the shapes that ``decode`` gives. semantics: As of ``run_attention``."""
         q, cache = self.q, self.cache
-        given = self.semantics | {"seqused_k": cache.seqlens}
-        causal = given.pop("causal")
+        given = semantics | {"seqused_k": cache.seqlens}
         n_requests, n_q = q.shape[:2]
         if cache.block_table is not None:
             q, out = q.flatten(0, 1), None if out is None else out.flatten(0, 1)
@@ -84,16 +83,20 @@ class ManyQueries(NamedTuple):
         return o.unflatten(0, (n_requests, n_q)), lse
 
 
+def is_forward_faster(*sizes_and_variant: Any) -> bool:
+    """Whether ``attention`` would not have decode's kernels compute it. Args: as ``chosen_for``."""
+    return not isinstance(chosen_for(*sizes_and_variant), DecodeKernelConfig)
+
+
 @functools.lru_cache(4096)
-def is_forward_faster(
+def chosen_for(
     dtype: torch.dtype,
-    q_shape: torch.Size,
+    q_shape: tuple[int, ...],
     k_shape: tuple[int, ...],
     d_v: int,
     variant: Variant,
     device: torch.device,
-) -> bool:
-    """Whether ``attention`` would not have decode's kernels compute it. Shapes have four sizes."""
+) -> AttentionKernelConfig:
+    """What ``attention`` would take over a cache. Shapes have four sizes, without pages."""
     problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape, d_v)
-    chosen = select_for(Workload(problem, variant), device, is_cache=True)
-    return not isinstance(chosen, DecodeKernelConfig)
+    return select_for(Workload(problem, variant), device, is_cache=True)

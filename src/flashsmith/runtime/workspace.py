@@ -56,10 +56,8 @@ def scratch_for(
     allocator takes as long as a third of the call: nobody else reads what a launch leaves there.
     """
     n_bytes = plan.workspace_bytes
-    if device.type != "cuda" or n_bytes > _MOST_KEPT_BYTES or _is_capturing(device):
+    if not 0 < n_bytes <= _MOST_KEPT_BYTES or device.type != "cuda" or _is_capturing(device):
         return workspace_for(plan, device), counters_for(plan, device)
-    if n_bytes == 0:
-        return None, counters_for(plan, device)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     return (
         _of_stream(_kept_bytes(n_bytes), device, stream, "sums"),

@@ -120,8 +120,9 @@ class KeySplits {
     return rounds > 1 ? rounds : 1;  // so that every work tile is alike
   }
   FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
+  // Of one of its work tiles.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
-    return request < problem_.batch ? cost(rounds_of(request)) * tiles_of_request_ : 0;
+    return request < problem_.batch ? cost(rounds_of(request)) : 0;
   }
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
@@ -130,7 +131,7 @@ class KeySplits {
   FLASHSMITH_DEVICE void share_out() {
     int most = 0, sum = 0;  // of the work tiles of a head
     const auto look_at = [&](int request) {
-      const int own = request < problem_.batch ? cost(rounds_of(request)) : 0;
+      const int own = cost_of_request(request);
       most = most > own ? most : own;
       sum += own;
     };
@@ -173,7 +174,7 @@ class KeySplits {
     int begin = 0;
     for (int first = 0; first < problem_.batch; first += kWarpSize) {
       int total;
-      const int own = cost_of_request(first + lane);
+      const int own = cost_of_request(first + lane) * tiles_of_request_;
       const int own_begin = begin + sum_before(own, lane, total);
       if (begin + total > at_) {
         const bool here = own_begin <= at_ && at_ < own_begin + own;
