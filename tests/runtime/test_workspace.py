@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ class FakeCuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device, self.streams, self.capturing = 0, [7, 8], {7: False, 8: False, 9: False}
         self.in_use: list[tuple[int, int]] = []  # a stream that is named, and the thread
+        self.waited_for: list[torch.device] = []
         for name in ("zeros", "empty"):
             make = getattr(torch, name)
             monkeypatch.setattr(
@@ -32,6 +34,7 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "device", self.guard)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda d: self.streams[d.index])
         monkeypatch.setattr(torch.cuda, "stream", self.on_stream)
+        monkeypatch.setattr(torch.cuda, "synchronize", self.waited_for.append)
         for name, answer in {
             "_cuda_getDevice": lambda: self.device,
             "_cuda_isCurrentStreamCapturing": lambda: self.capturing[self.streams[self.device]],
@@ -54,8 +57,10 @@ class FakeCuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     workspace._of_stream.cache_clear()
+    workspace._aside.clear()
     yield FakeCuda(monkeypatch)
     workspace._of_stream.cache_clear()
+    workspace._aside.clear()
 
 
 QUEUE = Plan((), workspace_bytes=8, zeroed_bytes=8)
@@ -118,6 +123,42 @@ def test_counters_of_a_stream_outlive_a_capture_that_has_its_own(cuda: FakeCuda)
     cuda.capturing[7] = False
     assert counters(gpu) is eager
     assert not eager.any()
+
+
+def test_a_capture_counts_in_zeros_that_were_set_aside(cuda: FakeCuda) -> None:
+    """A graph that makes its zeros has a launch more at every replay."""
+    gpu = torch.device("cuda", 0)
+    counters(gpu)
+    assert cuda.waited_for == [gpu]  # graphs begin on other streams
+    cuda.capturing[7] = True
+    made = torch.zeros
+    torch.zeros = None  # type: ignore[assignment]
+    try:
+        found = [counters(gpu) for _ in range(50)]
+    finally:
+        torch.zeros = made
+    places = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in found)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
+    assert not any(t.any() for t in found)
+
+
+def test_what_is_set_aside_ends_and_comes_again_with_the_next_size(cuda: FakeCuda) -> None:
+    gpu = torch.device("cuda", 0)
+    plan = replace(SPLITS, counter_bytes=workspace._ASIDE_BYTES // 2)
+    counters(gpu)
+    cuda.capturing[7] = True
+    found = [counters_for(plan, gpu) for _ in range(3)]
+    assert not any(t is None or t.any() for t in found)
+    assert len({t.untyped_storage().data_ptr() for t in found if t is not None}) == 2
+    cuda.capturing[7] = False
+    counters_for(plan, gpu)
+    assert len(cuda.waited_for) == 2
+    aside = workspace._aside[gpu]
+    chunks = workspace._MOST_ASIDE_BYTES // workspace._ASIDE_BYTES
+    for _ in range(2 * chunks):
+        aside.take(workspace._ASIDE_BYTES)
+        aside.refill(gpu)
+    assert len(cuda.waited_for) == chunks
 
 
 def test_counters_on_a_cpu_are_each_calls_own() -> None:

@@ -11,6 +11,8 @@ from flashsmith.runtime.plan import Plan
 
 _FEWEST_COUNTER_BYTES = 4096
 _MOST_KEPT_BYTES = 16 << 20
+# Set aside for what graphs count in, so much at a time, and of each device at most.
+_ASIDE_BYTES, _MOST_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
 
 
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
@@ -35,8 +37,9 @@ def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """The zeros that one call with this plan counts in, on the current stream; None for none.
 
     A call leaves them zero: they are kept, as ``workspace_for`` keeps such. No call stops half way
-    and leaves others behind: a GPU runs a launch to its end, or gives up the whole process; and
-    what a CUDA graph counts in is its own, zeroed at every replay.
+    and leaves others behind: a GPU runs a launch to its end, or gives up the whole process. What a
+    CUDA graph counts in is its own, because it may be replayed on any stream: of zeros that were
+    set aside before, and where there are none, zeroed at every replay, which costs a launch.
     """
     n_bytes = plan.counter_bytes
     if n_bytes == 0:
@@ -44,6 +47,10 @@ def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     if device.type == "cuda" and not _is_capturing(device):
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         return _of_stream(_kept_bytes(n_bytes), device, stream)
+    aside = _aside.get(device)
+    counters = None if aside is None else aside.take(n_bytes)
+    if counters is not None:
+        return counters
     return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
 
 
@@ -63,6 +70,35 @@ def scratch_for(
         _of_stream(_kept_bytes(n_bytes), device, stream, "sums"),
         _of_stream(_kept_bytes(plan.counter_bytes), device, stream),
     )
+
+
+class _Aside:
+    """Zeros of a device for calls that are captured, which must not make any then. Each piece is
+    given once: nobody tells when its graph is gone."""
+
+    def __init__(self) -> None:
+        self._rest: torch.Tensor | None = None
+        self._n_bytes = 0
+
+    def refill(self, device: torch.device) -> None:
+        """By a thread that captures nothing. Waits: graphs may begin on any stream."""
+        is_enough = self._rest is not None and self._rest.numel() > _ASIDE_BYTES // 2
+        if is_enough or self._n_bytes >= _MOST_ASIDE_BYTES:
+            return
+        self._rest = torch.zeros(_ASIDE_BYTES, dtype=torch.uint8, device=device)
+        self._n_bytes += _ASIDE_BYTES
+        torch.cuda.synchronize(device)
+
+    def take(self, n_bytes: int) -> torch.Tensor | None:
+        """None: there are not as many."""
+        if self._rest is None or self._rest.numel() < n_bytes:
+            return None
+        taken = -(-n_bytes // _ASIDE_ALIGNMENT) * _ASIDE_ALIGNMENT
+        piece, self._rest = self._rest[:n_bytes], self._rest[taken:]
+        return piece
+
+
+_aside: dict[torch.device, _Aside] = {}
 
 
 def _kept_bytes(n_bytes: int) -> int:
@@ -97,13 +133,16 @@ def _of_stream(
     """What is kept for a purpose, made as zeros.
 
     Another thread makes them. What torch.compile tries out before it captures it allocates, as all
-    of its thread then does, from the graphs' memory, of which nothing may be kept.
+    of its thread then does, from the graphs' memory, of which nothing may be kept. Whoever is here
+    may be about to capture: more is set aside for that.
     """
     current = torch.cuda.current_stream(device)
 
     def make() -> torch.Tensor:
         with torch.cuda.stream(current):
-            return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+            kept = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+            _aside.setdefault(device, _Aside()).refill(device)
+            return kept
 
     with ThreadPoolExecutor(1) as others:
         return others.submit(make).result()
