@@ -24,6 +24,7 @@ from flashsmith.configs import (
     DType,
     FlashDecodeKernelConfig,
     KernelId,
+    Sm90DecodeKernelConfig,
     Sm90ForwardKernelConfig,
     Workload,
     get_autotuning_kernel_configs,
@@ -194,7 +195,7 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     rule = built[Target.cuda("sm_90a")]
     assert rule == served_instances("sm_90a")  # there is no table for its name
     kinds = {type(each.config) for each in rule}
-    assert kinds == {Sm90ForwardKernelConfig, FlashDecodeKernelConfig}
+    assert kinds == {Sm90ForwardKernelConfig, FlashDecodeKernelConfig, Sm90DecodeKernelConfig}
 
 
 def test_build_lists_what_was_asked_for_alone(

@@ -29,6 +29,7 @@ from support.fp8_caches import FP8, SMALL, Quantised
 RULES = [
     family.rule(dtype, d_head, fp8_cache=True)
     for family in DECODE_FAMILIES
+    if not family.by_boxes
     for d_head in D_HEADS
     for dtype in DType
 ]

@@ -106,8 +106,9 @@ def test_calls_on_two_streams_do_not_meet() -> None:
         assert all(torch.equal(o, right) for o in own)
 
 
-def test_a_graph_is_replayed_with_other_lengths() -> None:
-    asked = Requests([ROWS] * 8)
+@pytest.mark.parametrize("queries", [1, 16, 40])
+def test_a_graph_is_replayed_with_other_lengths(queries: int) -> None:
+    asked = Requests([ROWS] * 8, queries=queries)
     out = torch.empty_like(asked.q)
     asked.decode(out=out)
     graph = torch.cuda.CUDAGraph()
@@ -118,6 +119,38 @@ def test_a_graph_is_replayed_with_other_lengths() -> None:
         asked.seqlens.copy_(torch.randint(0, ROWS + 1, (8,), generator=chosen).int())
         graph.replay()
         asked.assert_near(out)
+
+
+@pytest.mark.parametrize("queries", [1, 16, 40])
+@pytest.mark.parametrize("lengths", [[ROWS], [ROWS, 3, 700, 64]], ids=["one", "uneven"])
+def test_launches_that_overlap_see_what_those_before_have_written(
+    lengths: list[int], queries: int
+) -> None:
+    """Each call's queries are what the one before gives, and all share a workspace. Three tensors
+    take turns, so that each is written when others have read it not long before."""
+    asked = Requests(lengths, queries=queries)
+    first, calls = asked.q, 20
+    expected = []
+    for _ in range(calls):
+        asked.q = asked.decode()
+        torch.cuda.synchronize()
+        expected.append(asked.q)
+    outs = [torch.empty_like(first) for _ in range(3)]
+
+    def chain() -> None:
+        asked.q = first
+        for i in range(calls):
+            asked.q = asked.decode(out=outs[i % 3])
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    for run in (chain, graph.replay, graph.replay):
+        for out in outs:
+            out.fill_(math.nan)
+        run()
+        for i in range(calls - 3, calls):
+            assert torch.equal(outs[i % 3], expected[i])
 
 
 @pytest.mark.parametrize("splits", [0, 3])

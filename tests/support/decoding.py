@@ -30,10 +30,12 @@ from flashsmith.soak.prepared import extras_of
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 300)
 WILD = -(1 << 30)  # a page, or an entry, that is nowhere
 
-RULES = [
-    family.rule(dtype, d_head)
-    for family in DECODE_FAMILIES
-    for d_head, dtype in zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False)
+_DTYPES = dict(zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False))
+_SM80, _SM90 = DECODE_FAMILIES
+RULES = [_SM80.rule(dtype, d_head) for d_head, dtype in _DTYPES.items()]
+# Of the sm90 family: one warpgroup and two.
+WGMMA = [
+    _SM90.rule(dtype, d_head, rows=rows) for d_head, dtype in _DTYPES.items() for rows in _SM90.rows
 ]
 # What no rule chooses: longer slices, other numbers of warps, stages and blocks.
 VARIED = [
@@ -47,9 +49,9 @@ VARIED = [
 ]
 # Of 32 or 64 rows: the rule's, with Q in shared memory, one team alone, and many.
 TEAMS: list[DecodeKernelConfig] = [
-    DECODE_FAMILIES[0].rule(DType.BF16, 64, False, 64),
-    DECODE_FAMILIES[0].rule(DType.FP16, 64, False, 32),
-    DECODE_FAMILIES[0].rule(DType.FP16, 192, False, 64),
+    _SM80.rule(DType.BF16, 64, False, 64),
+    _SM80.rule(DType.FP16, 64, False, 32),
+    _SM80.rule(DType.FP16, 192, False, 64),
     *map(
         parse_kernel_name_into_config,
         (

@@ -34,6 +34,7 @@ from flashsmith.configs.sm80.forward_space import (
 )
 from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
 from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
+from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.forward_space import (
     Sm90Tiles,
@@ -63,6 +64,7 @@ __all__ = [
     "KernelId",
     "Sm80SumsBackwardKernelConfig",
     "Sm90BackwardKernelConfig",
+    "Sm90DecodeKernelConfig",
     "Sm90ForwardKernelConfig",
     "Sm90SplitBackwardKernelConfig",
     "Sm90Tiles",

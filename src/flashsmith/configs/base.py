@@ -278,8 +278,17 @@ class DecodeKernelConfig(KernelConfig):
 
     operation: ClassVar[str] = "decode"
 
-    fp8_cache: bool  # keys and values have 8 bits
-    token_scales: bool  # each row of them may have a scale of its own
+    page_multiple: ClassVar[int] = 1  # of what the rows of pages are a multiple
+
+    @property
+    def fp8_cache(self) -> bool:
+        """Whether keys and values have 8 bits."""
+        return False
+
+    @property
+    def token_scales(self) -> bool:
+        """Whether each row of them may have a scale of its own."""
+        return False
 
     @property
     def row_multiple(self) -> int:

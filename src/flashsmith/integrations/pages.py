@@ -13,16 +13,11 @@ from flashsmith.configs import ForwardKernelConfig, Variant
 from flashsmith.configs.variant import PAGED
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
-from flashsmith.ops.cache import check_pages
+from flashsmith.ops.cache import PAGE_ROWS, check_pages, has_counted_rows
 from flashsmith.ops.checks import check_tensors, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.many_queries import (
-    FEWEST_ROWS,
-    PAGE_ROWS,
-    chosen_for,
-    is_forward_faster,
-)
+from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
 from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
 from flashsmith.selection.choose import reads_pages
 
@@ -35,7 +30,6 @@ _ELEMENTS = 8  # strides are multiples of it, where keys are not copied
 # up to which pages are read where they lie. More copies of fewer rows keep the multiprocessors
 # waiting; for more queries it is worth while to copy the pages first. Measured on an H200.
 _MOST_ROWS_IN_PLACE = {16: 512, 32: 768, 64: 1024, 128: 4096}
-_MOST_ROWS = 2**31 - 1  # of a tensor of pages, counted in strides of a row
 
 _Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -73,19 +67,8 @@ class _Pages(NamedTuple):
             self.table.shape[1] > 0
             and self.k.shape[1] % PAGE_ROWS == 0
             and self.are_dense(d_head)
-            and all(_are_rows_of_each_other(t) for t in (self.k, self.v))
+            and all(map(has_counted_rows, (self.k, self.v)))
         )
-
-
-def _are_rows_of_each_other(pages: torch.Tensor) -> bool:
-    """Whether a page is a whole number of rows behind the one before."""
-    n_pages, _, n_heads, _ = pages.shape
-    of_page, of_row, of_head, _ = pages.stride()
-    if of_row <= 0 or (n_heads > 1 and of_head <= 0):
-        return False
-    return n_pages == 1 or (
-        of_page > 0 and of_page % of_row == 0 and n_pages * (of_page // of_row) <= _MOST_ROWS
-    )
 
 
 def attend_pages(

@@ -11,6 +11,9 @@ from flashsmith.ops.checks import check_rank, check_tensors
 from flashsmith.ops.semantics import check_fp8_scales, may_look_at
 from flashsmith.runtime import DecodeKernel
 
+PAGE_ROWS = 16  # of what pages have a multiple where bulk copies bring them
+_MOST_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
+
 
 class Cache(NamedTuple):
     """A cache and what says where requests lie in it, as ``decode`` takes them.
@@ -33,6 +36,15 @@ class Cache(NamedTuple):
         """That a request may have."""
         pages = 1 if self.block_table is None else self.block_table.shape[1]
         return self.k.shape[1] * pages
+
+    @property
+    def is_in_boxes(self) -> bool:
+        """Whether bulk copies bring its keys and values: ``choose_decode``."""
+        if self.block_table is not None:
+            whole = self.k.shape[1] % PAGE_ROWS == 0 and self.leftpad is None
+            if not whole:
+                return False
+        return all(map(has_counted_rows, (self.k, self.v)))
 
     @property
     def is_ready(self) -> bool:
@@ -153,6 +165,19 @@ class New(NamedTuple):
             cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
         return q if turned is None else turned
+
+
+def has_counted_rows(t: torch.Tensor) -> bool:
+    """Whether an entry, or a page, begins a whole number of rows behind the one before, so that
+    bulk copies reach all rows by their number."""
+    entries, n_rows, n_heads, d_head = t.shape
+    of_entry, of_row, of_head, _ = t.stride()
+    of_row = of_row if n_rows > 1 else of_entry if entries > 1 else d_head
+    if of_row <= 0 or (n_heads > 1 and of_head <= 0):
+        return False
+    return entries == 1 or (
+        of_entry > 0 and of_entry % of_row == 0 and entries * (of_entry // of_row) <= _MOST_ROWS
+    )
 
 
 def check_pages(

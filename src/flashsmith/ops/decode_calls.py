@@ -258,7 +258,11 @@ def _find(
         gpu, scales = gpu_of(q.device)[1], (tensors.k_scale, tensors.v_scale)
         of_tokens = any(t is not None and is_of_tokens(t) for t in scales)
         rows = q.shape[1] * (q.shape[2] // max(k.shape[2], 1))
-        config = choose_decode(dtype_of(q.dtype), of_rows, gpu, k.dtype == FP8, rows, of_tokens)
+        in_boxes = Cache(k, v, None, tensors.block_table, None, tensors.cache_leftpad).is_in_boxes
+        config = choose_decode(
+            dtype_of(q.dtype), of_rows, gpu, k.dtype == FP8, rows, of_tokens,
+            in_boxes=in_boxes and not extras.variant.window,
+        )  # fmt: skip
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}

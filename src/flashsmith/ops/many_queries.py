@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import AttentionKernelConfig, DecodeKernelConfig, Variant, Workload
-from flashsmith.ops.cache import Cache
+from flashsmith.ops.cache import PAGE_ROWS, Cache
 from flashsmith.ops.forward import run_attention
 from flashsmith.problem import Problem
 from flashsmith.selection.choose import dtype_of, reads_pages, select_for
@@ -17,7 +17,9 @@ from flashsmith.selection.choose import dtype_of, reads_pages, select_for
 # Rows of q to a head of the cache beyond which it is worth while to ask; on the emulator no time
 # counts.
 FEWEST_ROWS, _FEWEST_ROWS_ON_CPU = 64, 256
-PAGE_ROWS = 16  # of what pages have a multiple where the forward reads them
+# Up to which decode's kernels are as fast over pages, of which the forward's have to copy many
+# small boxes.
+_MOST_ROWS_OF_PAGES = 2048
 
 
 class ManyQueries(NamedTuple):
@@ -31,6 +33,8 @@ class ManyQueries(NamedTuple):
         q, cache = self.q, self.cache
         rows = q.shape[1] * (q.shape[2] // max(cache.k.shape[2], 1))
         too_few = rows <= (_FEWEST_ROWS_ON_CPU if q.is_cpu else FEWEST_ROWS)
+        if cache.block_table is not None and not q.is_cpu:
+            too_few |= rows <= _MOST_ROWS_OF_PAGES
         if too_few or not (self._lie_so() and (out is None or out.is_contiguous())):
             return False
         k_shape = (q.shape[0], cache.rows, *cache.k.shape[2:])

@@ -41,15 +41,22 @@ class DrawnCache:
     exact: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-def draw_cache(prepared: PreparedCase, fp8: bool = False, token_scales: bool = False) -> DrawnCache:
+def draw_cache(
+    prepared: PreparedCase,
+    fp8: bool = False,
+    token_scales: bool = False,
+    page_multiple: int = 1,
+) -> DrawnCache:
     """By the seed of the case. Pages that are not used, and ends of the last ones, are NaN.
 
     fp8: Keys and values get 8 bits.
     token_scales: Each row of them may get a scale.
+    page_multiple: Of what the rows of pages are a multiple.
     """
     case, k, v = prepared.case, prepared.placed.k, prepared.placed.v
     rng = Random(case.seed)
-    page_size, splits = rng.choice(_PAGE_SIZES), rng.choice(_SPLITS)
+    sizes = [size for size in _PAGE_SIZES if size is None or size % page_multiple == 0]
+    page_size, splits = rng.choice(sizes), rng.choice(_SPLITS)
     if not fp8:
         return _placed(rng, k, v, page_size, splits)
     kinds = (*SCALES, _OF_TOKENS, _OF_TOKENS) if token_scales else SCALES

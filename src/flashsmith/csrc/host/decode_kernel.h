@@ -7,11 +7,61 @@
 
 namespace flashsmith {
 
+// How blocks of a family's kernels visit keys.
+struct DecodeBlocks {
+  int round_keys;  // that all teams of a block visit side by side
+  int blocks_per_SM;
+  int fewest_rounds;  // of a part of a work tile
+  int arrivals;       // counters of a work tile
+};
+
+// The kernel that merges what splits have handed on, where work tiles have at least so many; else
+// the last split does.
+struct MergeLaunch {
+  const char *kernel = nullptr;
+  const void *function = nullptr;
+  int threads = 0, blocks = 0;  // of a block, and of a work tile
+  int fewest_splits = 0;
+};
+
 class DecodeKernel : public Kernel {
+  DecodeBlocks blocks_;
+  Launch decode_;  // all but its grid
+  MergeLaunch merge_;
+  const void *append_;
+
+  int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
+
+  // Of each work tile, rounds of keys if the cache is full.
+  int64_t most_rounds(const ForwardProblem &problem) const;
+
+  // By which all multiprocessors are busy, with several blocks each if these are long.
+  int64_t even_splits(const ForwardProblem &problem, int multiprocessors) const;
+
+  // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
+  bool is_even(const ForwardProblem &problem, int multiprocessors) const;
+
+  // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
+  // multiprocessor has one part it has one block: of two on some the other would be idle.
+  int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
+                   int multiprocessors) const;
+
  public:
   template <typename Named>
-  DecodeKernel(const Named &kernel, const FamilyGpus &gpus)
+  DecodeKernel(const Named &kernel, const FamilyGpus &gpus, const DecodeBlocks &blocks,
+               const char *name, decltype(Launch::call) call, const MergeLaunch &merge = {})
       : Kernel(kernel, gpus),
+        blocks_(blocks),
+        decode_{.kernel = name,
+                .function = reinterpret_cast<const void *>(kernel.function.decode),
+                .call = call,
+                .grid = {},
+                .cluster = 1,
+                .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
+                .shared_memory_bytes = shared_memory_bytes(kernel.config),
+                .overlaps = true},
+        merge_(merge),
+        append_(reinterpret_cast<const void *>(kernel.function.append)),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
         token_scales(kernel.config.token_scales) {}
 
@@ -22,16 +72,19 @@ class DecodeKernel : public Kernel {
     return element == Element::of_cache ? cache : tiles.dtype;
   }
 
-  virtual Plan plan(const ForwardProblem &problem, const DecodeNumbers &own,
-                    int multiprocessors) const = 0;
+  // Throws ValueError for a cache that the kernels cannot read as it lies.
+  virtual void check_layout(const DecodeTensors &) const {}
+
+  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own,
+                  int multiprocessors) const;
 
   // Of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const DecodeTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers, const DecodeNumbers &own,
-                                    const Plan &plan) const = 0;
+                                    const DecodePlan &plan) const = 0;
 
   // Of new keys and values.
-  virtual Plan append_plan(const AppendTensors &tensors) const = 0;
+  Plan append_plan(const AppendTensors &tensors) const;
 
   // plan, decode, which takes another argument before them: whether to measure; repeatable. All
   // take DecodeNumbers before the tensors. And append, which takes AppendNumbers.

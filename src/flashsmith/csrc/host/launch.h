@@ -19,8 +19,9 @@ Stream current_stream(DLDevice device);
 // Whether what goes to the stream becomes part of a graph, which may run at any time later.
 bool is_capturing(Stream stream);
 
-// What the launches of a plan need once on a device. Throws DeviceError if it is not one for them.
-void prepare(const FamilyGpus &gpus, const Plan &plan, DLDevice device);
+// What the launches of a plan need once on a device, which says whether they may overlap others.
+// Throws DeviceError if it is not one for them.
+void prepare(const FamilyGpus &gpus, Plan &plan, DLDevice device);
 
 // For tensors that passed the checks, after `prepare`. Launches on their device and, on a GPU, on
 // the current stream. With `timed` waits and returns the milliseconds between two events around the

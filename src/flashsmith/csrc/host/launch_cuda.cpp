@@ -83,16 +83,25 @@ void check_capability(const FamilyGpus &gpus, int device) {
 }
 
 void launch_one(const Launch &launch, const KernelArguments &arguments, cudaStream_t stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {launch.cluster, 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned n_attributes = 0;
+  if (launch.cluster > 1) {
+    cudaLaunchAttribute &cluster = attributes[n_attributes++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {launch.cluster, 1, 1};
+  }
+  if (launch.overlaps) {
+    cudaLaunchAttribute &overlaps = attributes[n_attributes++];
+    overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlaps.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t settings{};
   settings.gridDim = dim3(launch.grid.x, launch.grid.y, launch.grid.z);
   settings.blockDim = dim3(launch.threads);
   settings.dynamicSmemBytes = static_cast<size_t>(launch.shared_memory_bytes);
   settings.stream = stream;
-  settings.attrs = &cluster;
-  settings.numAttrs = launch.cluster > 1 ? 1 : 0;
+  settings.attrs = attributes;
+  settings.numAttrs = n_attributes;
   void *parameters[] = {const_cast<void *>(arguments.get())};
   FLASHSMITH_CUDA(cudaLaunchKernelExC(&settings, launch.function, parameters));
 }
@@ -119,10 +128,14 @@ bool is_capturing(Stream stream) {
   return true;
 }
 
-void prepare(const FamilyGpus &gpus, const Plan &plan, DLDevice device) {
+void prepare(const FamilyGpus &gpus, Plan &plan, DLDevice device) {
   check_capability(gpus, device.device_id);
   const DeviceGuard guard(device.device_id);
-  for (const Launch &launch : plan.launches) {
+  constexpr int kFirstThatOverlaps = 9;  // compute capability
+  const bool may_overlap =
+      attribute(cudaDevAttrComputeCapabilityMajor, device.device_id) >= kFirstThatOverlaps;
+  for (Launch &launch : plan.launches) {
+    launch.overlaps &= may_overlap;
     constexpr int kDefaultLimitBytes = 48 << 10;
     if (launch.shared_memory_bytes > kDefaultLimitBytes) {
       FLASHSMITH_CUDA(cudaFuncSetAttribute(launch.function,

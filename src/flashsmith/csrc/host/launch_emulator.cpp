@@ -58,7 +58,7 @@ Stream current_stream(DLDevice) { return nullptr; }
 
 bool is_capturing(Stream) { return false; }
 
-void prepare(const FamilyGpus &, const Plan &, DLDevice) {}
+void prepare(const FamilyGpus &, Plan &, DLDevice) {}
 
 double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
               bool timed) {

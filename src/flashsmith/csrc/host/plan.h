@@ -44,6 +44,7 @@ struct Launch {
   unsigned cluster;  // blocks along x
   unsigned threads;  // of a block
   int shared_memory_bytes;
+  bool overlaps = false;  // begins before the launch before is over, if the GPU lets it, and waits
 };
 
 struct Plan {

@@ -203,11 +203,14 @@ void check_map_pages(const Argument &argument, const TensorView &t) {
                               << " rows; the sm90 family reads pages of a multiple of "
                               << kPageRowMultiple << " rows";
   }
+}
+
+void check_map_reach(const Argument &argument, const TensorView &t) {
   constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
   const int64_t rows = t.stride(kBatch) / row_stride(t);
   if (t.size(kBatch) > 1 && t.size(kBatch) > kMostRows / rows) {
     TVM_FFI_THROW(ValueError)
-        << argument.name << " has " << t.size(kBatch) << " pages, each of them " << rows
+        << argument.name << " has " << t.size(kBatch) << " entries or pages, each of them " << rows
         << " rows behind the one before; the sm90 family reaches 2^31 - 1 rows";
   }
 }

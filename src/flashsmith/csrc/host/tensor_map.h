@@ -34,9 +34,11 @@ void check_map_strides(const Argument &argument, const tvm::ffi::TensorView &t);
 // Of sequences with lengths of their own, where one ends is counted in rows of the tensor.
 void check_map_batch_stride(const Argument &argument, const tvm::ffi::TensorView &t);
 
-// Of a tensor of pages, of which any may be anywhere: its rows are counted as int, and a page is
-// made of whole boxes.
+// Of a tensor of pages: each is made of whole boxes.
 void check_map_pages(const Argument &argument, const tvm::ffi::TensorView &t);
+
+// Of entries or pages, of which any may be anywhere: the tensor's rows are counted as int.
+void check_map_reach(const Argument &argument, const tvm::ffi::TensorView &t);
 
 // Rows from one entry of the batch to the next.
 int map_batch_rows(const tvm::ffi::TensorView &t);

@@ -63,13 +63,20 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
   return quotient_up(rows_of_head(problem), B_r) * problem.n_heads_kv * problem.batch;
 }
 
+// A block hands on what began before it, and what goes on behind it.
+int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks) {
+  if (own.splits == 0) return 2 * blocks;
+  return own.splits == 1 ? 0 : n_tiles * own.splits;
+}
+
 int64_t slot_bytes(const TileSizes &tiles) {
   return tiles.B_r * (tiles.d_head + kRowTotals) * kFloatBytes;
 }
 
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
-                             const DecodeNumbers &own, const Plan &plan, const TileSizes &tiles) {
+                             const DecodeNumbers &own, const DecodePlan &plan,
+                             const TileSizes &tiles) {
   DecodeProblem args{
       problem_args(variant, tensors.forward(), problem, numbers),
       cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx()),
@@ -81,13 +88,19 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   args.queue = args.tiles = nullptr;  // the workspace is for sums
   const int64_t n_tiles = decode_tiles(problem, tiles.B_r), blocks = plan.launches[0].grid.x;
   args.split.splits = static_cast<int>(own.splits);
-  args.split.splits_of_blocks = static_cast<int>(std::max<int64_t>(blocks / n_tiles, 1));
-  args.split.tiles_of_block = static_cast<int>(quotient_up(n_tiles, blocks));
-  const int64_t slots = plan.workspace_bytes / slot_bytes(tiles);
-  if (slots > 0) {
-    args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
-    args.split.partial_totals = args.split.partial_O + slots * tiles.B_r * tiles.d_head;
+  args.split.even_splits = plan.even_splits;
+  args.split.parts_of_SM = plan.parts_of_SM;
+  args.split.blocks_of_SM = plan.blocks_of_SM;
+  args.split.is_even = plan.is_even;
+  const int64_t rows = decode_slots(own, n_tiles, blocks) * tiles.B_r;
+  if (rows == 0) return args;
+  args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
+  args.split.partial_totals = args.split.partial_O + rows * tiles.d_head;
+  float *end = args.split.partial_totals + rows * kRowTotals;
+  if (plan.counter_bytes > 0) {
     args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
+  } else {
+    args.split.split_tiles = reinterpret_cast<uint32_t *>(end);
   }
   return args;
 }

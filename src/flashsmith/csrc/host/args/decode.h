@@ -76,6 +76,12 @@ struct DecodeNumbers {
   int64_t splits = 0, n_new = 0;
 };
 
+// See SplitArgs.
+struct DecodePlan : Plan {
+  int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1;
+  bool is_even = false;
+};
+
 // seq_len_k: the rows that a request may have.
 ForwardProblem problem_of(const DecodeTensors &tensors);
 
@@ -85,7 +91,8 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r);
 // What kernels of every family are told alike.
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
-                             const DecodeNumbers &own, const Plan &plan, const TileSizes &tiles);
+                             const DecodeNumbers &own, const DecodePlan &plan,
+                             const TileSizes &tiles);
 
 // Rows that a request may have: of one entry, or of all pages of its row of the table.
 int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table);
@@ -100,7 +107,8 @@ constexpr int kTokenScaleRank = 3;
 // Where a cache's scales of tokens are, if they are.
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
-// Of the sums that splits hand on.
+// Where splits hand on their sums.
+int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks);
 int64_t slot_bytes(const TileSizes &tiles);
 
 }  // namespace flashsmith

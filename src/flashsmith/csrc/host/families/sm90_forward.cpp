@@ -73,7 +73,9 @@ class Sm90Forward final : public ForwardKernel {
     });
     if (!variant.paged) return;
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
-      if (argument.has(Dim::seq_len_k)) check_map_pages(argument, t);
+      if (!argument.has(Dim::seq_len_k)) return;
+      check_map_pages(argument, t);
+      check_map_reach(argument, t);
     });
   }
 

@@ -43,7 +43,7 @@ class AcceptedDecode {
   DecodeNumbers own_;
   Looks looks_;
   ForwardProblem problem_;
-  Plan plan_;
+  DecodePlan plan_;
 
  public:
   AcceptedDecode(const DecodeKernel &kernel, const DecodeTensors &tensors, const Numbers &numbers,
@@ -56,6 +56,7 @@ class AcceptedDecode {
     plan_ = kernel.plan(problem_, own, multiprocessors_of(device));
     if (plan_.launches.empty()) return;
     check_memory(tensors.all());
+    kernel.check_layout(tensors);
     check_workspace(tensors.all(), plan_);
     check_counters(tensors, plan_);
     prepare(kernel.gpus, plan_, device);
@@ -102,7 +103,7 @@ void append(const DecodeKernel &kernel, PackedArgs arguments) {
   const Call call("append", kAppendArguments, arguments.Slice(kOwnNumbers));
   const AppendTensors tensors(tensors_of<kAppendArguments.size()>(call));
   check_append(kernel, tensors);
-  const Plan plan = kernel.append_plan(tensors);
+  Plan plan = kernel.append_plan(tensors);
   if (plan.launches.empty()) return;
   prepare(kernel.gpus, plan, tensors.k().device());
   launch(plan, KernelArguments(append_args(tensors, numbers)), tensors.all(), false);

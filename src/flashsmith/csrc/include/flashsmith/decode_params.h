@@ -12,6 +12,9 @@ namespace flashsmith {
 // Numbers that a row of sums has beside its elements: a reference, and a sum of exponentials.
 constexpr int kRowTotals = 2;
 
+// Of what a kernel that merges is told of a work tile.
+constexpr int kSplitWords = 11;
+
 // Of the kernel that puts rows into a cache: a thread moves a chunk of so many 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
 
@@ -31,13 +34,17 @@ struct CacheArgs {
 // How the keys of a work tile are split among thread blocks.
 struct SplitArgs {
   int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
-  // Of work tiles and thread blocks: splits by which every block has one, and whole work tiles
-  // that a block has at most.
-  int splits_of_blocks, tiles_of_block;
+  // Else: how many keep all multiprocessors busy if all requests have all rows; of so many parts of
+  // all work tiles those that one has at most; and its blocks. `is_even`: lengths need not be
+  // asked.
+  int even_splits, parts_of_SM, blocks_of_SM;
+  bool is_even;
   // What splits hand on: sums of rows in fp32, in slots of B_r * d_head, and kRowTotals of each
-  // row; and how many splits of each work tile have done so, which stays zero.
+  // row.
   float *partial_O, *partial_totals;
-  uint32_t *arrivals;
+  // Where the last split merges: how many splits of each work tile have handed on, which stays
+  // zero. Where a kernel of its own does: which work tiles are split.
+  uint32_t *arrivals, *split_tiles;
 };
 
 // The part of a call that masks and scores are told of, with the cache. `group`: heads of Q to one
@@ -81,5 +88,7 @@ struct AppendKernelArgs {
   AppendArgs append;
   DecodeProblem problem;  // the cache, the sizes and the lengths alone
 };
+
+typedef void (*append_kernel_fn)(const AppendKernelArgs);
 
 }  // namespace flashsmith

@@ -7,6 +7,7 @@
 
 #include "flashsmith/attention/decode_sequence.cuh"
 #include "flashsmith/attention/e4m3.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 
 namespace flashsmith {
 
@@ -185,6 +186,7 @@ class CacheAppend {
 template <typename Traits>
 __global__ void __launch_bounds__(kAppendThreads)
     cache_append_kernel(const __grid_constant__ AppendKernelArgs args) {
+  ptx::let_next_launch_begin();
   CacheAppend<Traits>(args).run();
 }
 

@@ -4,10 +4,14 @@
 // as the teams of a block have side by side. There are two ways to share the rounds out.
 //
 // Each work tile is split into the same number of parts, which blocks take in turn: a given number,
-// so that the result of a request does not depend on the others, or one that keeps all blocks busy.
-// Or all rounds of all work tiles are one line, request by request, which is cut into equal parts,
-// one a block: of the work tiles in a part at most the first and the last are split. A line is as
-// even as can be whatever the lengths are, but its blocks leave off and begin within work tiles.
+// so that the result of a request does not depend on the others, or one that keeps all blocks busy
+// if the cache is full. Or all rounds of all work tiles are one line, request by request, which is
+// cut into equal parts, one a block: of the work tiles in a part at most the first and the last are
+// split. A line is as even as can be whatever the lengths are, but its blocks leave off and begin
+// within work tiles.
+//
+// Which way is shorter is only known when all lengths are, so blocks begin with the first, and turn
+// to the line when they have found that.
 #pragma once
 
 #include <type_traits>
@@ -43,6 +47,9 @@ struct KeySplit {
   FLASHSMITH_DEVICE int slot(int i) const { return i == 0 ? first_slot : rest + i * stride; }
 };
 
+static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
+              "the host has room for what a kernel that merges is told");
+
 // Of what is not negative. Divisors are mostly 1, which spares the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
   if (divisor == 1) return value;
@@ -71,64 +78,54 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   return before;
 }
 
+// How far a block has come with its splits.
+struct SplitsState {
+  int splits;   // of every work tile; 0: the line is cut
+  int at, end;  // on the line; or the next part of all, and how many there are
+  int part;     // of the line, a block's
+  int request, request_begin, rounds;  // `at` is in this request
+  int is_final;                        // whether nothing is left to be found out of the lengths
+};
+
 // A block's splits, one after the other. All warps find the same.
 template <typename Traits>
 class KeySplits {
   static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
-  // In rounds: what a work tile costs beside its own, and what a part of a line does beside it.
-  static constexpr int kCharge = 1, kChargeOfLine = 2;
+  // In rounds: what a work tile costs beside its own, and what a part of a line does, whose ends
+  // are merged with others'.
+  static constexpr int kCharge = 1, kChargeOfLine = 8;
   static constexpr int kAbout = 32;  // what share of a part does not count
   // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile: one of them adds up what all have summed, more slowly the longer rows are.
-  static constexpr bool kLong = Traits::d_head > 128;
-  static constexpr int kFewestRounds = 2 * Traits::row_warps, kManySplits = kLong ? 12 : 32;
-  static constexpr int kFewestRoundsOfMany = (kLong ? 32 : 16) * Traits::row_warps;
+  // tile.
+  static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
+  static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
   // Lengths that are on their way to a lane at a time.
-  static constexpr int kLengthsAtOnce = 4;
+  static constexpr int kLengthsAtOnce = 8;
 
   const DecodeProblem &problem_;
   const int tiles_of_request_;
-  int splits_;    // of every work tile; 0: the line is cut
-  int at_, end_;  // on the line; or the next part of all, and how many there are
-  int part_ = 0;  // of the line, a block's
-  int request_ = 0, request_begin_ = 0, rounds_ = 0;  // at_ is in this request
+  SplitsState own_;
 
  public:
   explicit FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem)
       : problem_(problem),
         tiles_of_request_(problem.Q_blocks * problem.n_heads_kv),
-        splits_(problem.split.splits) {
-    if (splits_ == 0) share_out();
-    if (splits_ > 0) {
-      at_ = ptx::block_index_x();
-      end_ = tiles() * splits_;
-    } else if (at_ < end_) {
-      find_request();
-    }
+        own_{.splits = problem.split.splits > 0 ? problem.split.splits : problem.split.even_splits,
+             .at = ptx::block_index_x(),
+             .is_final = problem.split.splits > 0 || problem.split.is_even} {
+    own_.end = tiles() * own_.splits;
   }
 
-  // Whether there is one more.
-  FLASHSMITH_DEVICE bool next(KeySplit &split) {
-    return splits_ > 0 ? next_of_parts(split) : next_of_line(split);
-  }
+  // Another may go on from here.
+  FLASHSMITH_DEVICE const SplitsState &state() const { return own_; }
+  FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
+      : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
- private:
-  FLASHSMITH_DEVICE int rounds_of(int request) const {
-    const typename Traits::Sequence sequence(problem_, request);
-    const auto keys = KeySpan::template of<Traits>(problem_, sequence);
-    const int rounds = (keys.end - keys.begin + kRoundKeys - 1) / kRoundKeys;
-    return rounds > 1 ? rounds : 1;  // so that every work tile is alike
-  }
-  FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
-  // Of one of its work tiles.
-  FLASHSMITH_DEVICE int cost_of_request(int request) const {
-    return request < problem_.batch ? cost(rounds_of(request)) : 0;
-  }
-
-  FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
-
-  // Looks at all lengths, and chooses between a number of splits and the line.
-  FLASHSMITH_DEVICE void share_out() {
+  // Looks at all lengths, once, and returns whether the line is shorter: then the splits of before
+  // are none, and those of the line follow.
+  FLASHSMITH_DEVICE bool turn_to_line() {
+    if (own_.is_final) return false;
+    own_.is_final = true;
     int most = 0, sum = 0;  // of the work tiles of a head
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
@@ -146,20 +143,41 @@ class KeySplits {
     }
     most = ptx::max_of_lanes(most) - kCharge;
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
-    const int fewest = fewest_rounds(most);
-    part_ = quotient_up(total, ptx::grid_size_x());
-    part_ = part_ > fewest ? part_ : fewest;
-    const int of_blocks = problem_.split.splits_of_blocks, of_rounds = quotient(most, fewest);
-    splits_ = of_blocks < of_rounds ? of_blocks : of_rounds;
-    splits_ = splits_ > 1 ? splits_ : 1;
-    // What is about as fast is so with whole work tiles: their blocks begin and end together.
-    const int whole = problem_.split.tiles_of_block * cost(quotient_up(most, splits_));
-    if (whole <= part_ + part_ / kAbout + kChargeOfLine) return;
-    splits_ = 0;
-    const int begin = ptx::block_index_x() * part_, end = begin + part_;
-    at_ = begin;
-    end_ = end < total ? end : total;
+    const int fewest = fewest_rounds(most), part = quotient_up(total, ptx::grid_size_x());
+    own_.part = part > fewest ? part : fewest;
+    // Blocks that share a multiprocessor share its memory bandwidth. Where it has parts of several
+    // work tiles, long ones stand beside short ones: one of them is left over at most.
+    const int longest = cost(rounds_of_part(most));
+    const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;
+    const int equal = problem_.split.parts_of_SM * longest, parts = equal < mixed ? equal : mixed;
+    if (parts <= line + line / kAbout + kChargeOfLine) return false;
+    own_.splits = 0;
+    const int begin = ptx::block_index_x() * own_.part, end = begin + own_.part;
+    own_.at = begin;
+    own_.end = end < total ? end : total;
+    if (own_.at < own_.end) find_request();
+    return true;
   }
+
+  // Whether there is one more.
+  FLASHSMITH_DEVICE bool next(KeySplit &split) {
+    return own_.splits > 0 ? next_of_parts(split) : next_of_line(split);
+  }
+
+ private:
+  FLASHSMITH_DEVICE int rounds_of(int request) const {
+    const typename Traits::Sequence sequence(problem_, request);
+    const auto keys = KeySpan::template of<Traits>(problem_, sequence);
+    const int rounds = (keys.end - keys.begin + kRoundKeys - 1) / kRoundKeys;
+    return rounds > 1 ? rounds : 1;  // so that every work tile is alike
+  }
+  FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
+  // Of one of its work tiles.
+  FLASHSMITH_DEVICE int cost_of_request(int request) const {
+    return request < problem_.batch ? cost(rounds_of(request)) : 0;
+  }
+
+  FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
   // That a block has of a work tile that has so many.
   static FLASHSMITH_DEVICE int fewest_rounds(int rounds) {
@@ -168,7 +186,15 @@ class KeySplits {
     return fewest > kFewestRounds ? fewest : kFewestRounds;
   }
 
-  // That of at_.
+  // Of a work tile that is split into parts.
+  FLASHSMITH_DEVICE int rounds_of_part(int rounds) const {
+    const int each = quotient_up(rounds, own_.splits);
+    if (problem_.split.splits > 0) return each;
+    const int fewest = fewest_rounds(rounds);
+    return each > fewest ? each : fewest;
+  }
+
+  // That of `at`.
   FLASHSMITH_DEVICE void find_request() {
     const int lane = ptx::thread_index() % kWarpSize;
     int begin = 0;
@@ -176,11 +202,11 @@ class KeySplits {
       int total;
       const int own = cost_of_request(first + lane) * tiles_of_request_;
       const int own_begin = begin + sum_before(own, lane, total);
-      if (begin + total > at_) {
-        const bool here = own_begin <= at_ && at_ < own_begin + own;
-        request_ = ptx::sum_of_lanes(here ? first + lane : 0);
-        request_begin_ = ptx::sum_of_lanes(here ? own_begin : 0);
-        rounds_ = rounds_of(request_);
+      if (begin + total > own_.at) {
+        const bool here = own_begin <= own_.at && own_.at < own_begin + own;
+        own_.request = ptx::sum_of_lanes(here ? first + lane : 0);
+        own_.request_begin = ptx::sum_of_lanes(here ? own_begin : 0);
+        own_.rounds = rounds_of(own_.request);
         return;
       }
       begin += total;
@@ -188,22 +214,23 @@ class KeySplits {
   }
 
   FLASHSMITH_DEVICE bool next_of_line(KeySplit &split) {
-    while (at_ < end_) {
-      while (at_ >= request_begin_ + cost(rounds_) * tiles_of_request_) {
-        request_begin_ += cost(rounds_) * tiles_of_request_;
-        rounds_ = rounds_of(++request_);
+    while (own_.at < own_.end) {
+      while (own_.at >= own_.request_begin + cost(own_.rounds) * tiles_of_request_) {
+        own_.request_begin += cost(own_.rounds) * tiles_of_request_;
+        own_.rounds = rounds_of(++own_.request);
       }
-      const int tile = quotient(at_ - request_begin_, cost(rounds_));
-      const int first = request_begin_ + tile * cost(rounds_) + kCharge, last = first + rounds_;
-      const int begin = at_ > first ? at_ : first, end = end_ < last ? end_ : last;
-      at_ = end;
+      const int tile = quotient(own_.at - own_.request_begin, cost(own_.rounds));
+      const int first = own_.request_begin + tile * cost(own_.rounds) + kCharge,
+                last = first + own_.rounds;
+      const int begin = own_.at > first ? own_.at : first, end = own_.end < last ? own_.end : last;
+      own_.at = end;
       if (begin >= end) continue;  // the charge alone
-      const int first_block = quotient(first, part_);
-      split = split_of(request_, tile);
+      const int first_block = quotient(first, own_.part);
+      split = split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
-      split.count = quotient(last - 1, part_) - first_block + 1;
+      split.count = quotient(last - 1, own_.part) - first_block + 1;
       // A block has at most one that began before it, and one that goes on behind it.
       split.first_slot = 2 * first_block + 1;
       split.rest = 2 * first_block;
@@ -214,19 +241,19 @@ class KeySplits {
   }
 
   FLASHSMITH_DEVICE bool next_of_parts(KeySplit &split) {
-    while (at_ < end_) {
-      const int tile = quotient(at_, splits_), index = at_ - tile * splits_;
+    while (own_.at < own_.end) {
+      const int tile = quotient(own_.at, own_.splits), index = own_.at - tile * own_.splits;
       const int request = quotient(tile, tiles_of_request_);
-      at_ += ptx::grid_size_x();
-      const int rounds = rounds_of(request), each = quotient_up(rounds, splits_);
+      own_.at += ptx::grid_size_x();
+      const int rounds = rounds_of(request), each = rounds_of_part(rounds);
       const int begin = index * each, end = begin + each < rounds ? begin + each : rounds;
       if (begin >= end) continue;
       split = split_of(request, tile - request * tiles_of_request_);
       split.begin = begin;
       split.end = end;
       split.index = index;
-      split.count = splits_ == 1 ? 1 : quotient_up(rounds, each);
-      split.first_slot = split.rest = tile * splits_;
+      split.count = own_.splits == 1 ? 1 : quotient_up(rounds, each);
+      split.first_slot = split.rest = tile * own_.splits;
       split.stride = 1;
       return true;
     }

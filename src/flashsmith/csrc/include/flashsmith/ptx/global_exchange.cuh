@@ -35,6 +35,21 @@ FLASHSMITH_DEVICE uint32_t thread_load_handed_4(const void *source) {
 #endif
 }
 
+// ld.global.cg.v2.f32: likewise.
+FLASHSMITH_DEVICE void load_handed_8(float &first, float &second, const float *source) {
+#ifdef FLASHSMITH_EMULATOR
+  float numbers[2];
+  emulator::load_global(numbers, source, sizeof(numbers));
+  first = numbers[0];
+  second = numbers[1];
+#else
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
+               : "=f"(first), "=f"(second)
+               : "l"(source)
+               : "memory");
+#endif
+}
+
 // ld.global.cg.v4.b32: likewise.
 FLASHSMITH_DEVICE Chunk load_handed_16(const void *source) {
   Chunk chunk;

@@ -170,6 +170,17 @@ FLASHSMITH_DEVICE void thread_store_global_4(void *destination, uint32_t word) {
 #endif
 }
 
+// st.global.v2.b32
+FLASHSMITH_DEVICE void thread_store_global_8(void *destination, uint32_t first, uint32_t second) {
+#ifdef FLASHSMITH_EMULATOR
+  const uint32_t words[] = {first, second};
+  emulator::thread_store_global(destination, words, sizeof(words));
+#else
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(destination), "r"(first), "r"(second)
+               : "memory");
+#endif
+}
+
 // st.global.v4.b32
 FLASHSMITH_DEVICE void thread_store_global_16(void *destination, const Chunk &chunk) {
 #ifdef FLASHSMITH_EMULATOR

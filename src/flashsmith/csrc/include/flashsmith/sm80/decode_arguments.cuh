@@ -33,7 +33,6 @@ struct DecodeKernelArgs {
 };
 
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
-typedef void (*append_kernel_fn)(const AppendKernelArgs);
 
 struct FlashDecodeKernels {
   decode_kernel_fn decode;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/sm80/decode_merge.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
 #include "flashsmith/sm80/decode_warp.cuh"
@@ -17,12 +18,15 @@ namespace flashsmith::sm80 {
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
     flash_decode_kernel(const __grid_constant__ DecodeKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   KeySplits<Traits> splits(args.problem);
   KeySplit split;
-  while (splits.next(split)) {
-    DecodeWarp<Traits>(args, split).run();
-    DecodeMerge<Traits>(args, split).run();
-  }
+  do {
+    while (splits.next(split)) {
+      if (DecodeWarp<Traits>(args, split).run(splits)) DecodeMerge<Traits>(args, split).run();
+    }
+  } while (splits.turn_to_line());
 }
 
 template <typename Traits>

@@ -1,58 +1,11 @@
 // How the sums of a block's teams, and of a work tile's splits, become rows of O.
 #pragma once
 
-#include "flashsmith/attention/output.cuh"
+#include "flashsmith/attention/split_sums.cuh"
 #include "flashsmith/ptx/barrier.cuh"
-#include "flashsmith/ptx/global_exchange.cuh"
-#include "flashsmith/sm80/decode_rows.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
 
 namespace flashsmith::sm80 {
-
-// A chunk of a row: sums over keys, and what they are relative to.
-struct RowSums {
-  float O[kChunkElements];
-  RowTotal total;
-};
-
-// A weight relative to another reference. What has seen nothing weighs nothing: -inf - -inf must
-// not become NaN.
-FLASHSMITH_DEVICE float rescaled(const RowTotal &total, float reference) {
-  return total.sum == 0.f ? 0.f : ptx::exp2_approx(total.reference - reference);
-}
-
-// Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
-// order. load(part) gives a part's; those of kAtOnce parts are on their way at a time.
-template <int kAtOnce, typename Load>
-FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
-  RowSums all{.O = {}, .total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
-#pragma unroll 1
-  for (; first < end; first += kAtOnce * step) {
-    RowSums parts[kAtOnce];
-    float reference = all.total.reference;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-      parts[i].total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f};
-      if (first + i * step < end) parts[i] = load(first + i * step);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; i++) reference = fmaxf(reference, parts[i].total.reference);
-    const float kept = rescaled(all.total, reference);
-    all.total.sum *= kept;
-#pragma unroll
-    for (int k = 0; k < kChunkElements; k++) all.O[k] *= kept;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-      if (first + i * step >= end) break;
-      const float weight = rescaled(parts[i].total, reference);
-      all.total.sum += parts[i].total.sum * weight;
-#pragma unroll
-      for (int k = 0; k < kChunkElements; k++) all.O[k] = fmaf(parts[i].O[k], weight, all.O[k]);
-    }
-    all.total.reference = reference;
-  }
-  return all;
-}
 
 // All threads of the block take part, a chunk of a row each at a time.
 template <typename Traits>
@@ -67,12 +20,12 @@ class DecodeMerge {
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
-  const DecodeRows<Traits> rows_;
+  const SplitSums<Traits> sums_;
   const ptx::shared_address shared_ = ptx::shared_memory();
 
  public:
   FLASHSMITH_DEVICE DecodeMerge(const DecodeKernelArgs &args, const KeySplit &split)
-      : args_(args), split_(split), rows_(args.problem, split) {}
+      : args_(args), split_(split), sums_(args.problem, split) {}
 
   // The sums lie in the rings, which are free afterwards.
   FLASHSMITH_DEVICE void run() const {
@@ -82,14 +35,14 @@ class DecodeMerge {
       ptx::barrier_sync();
       return;
     }
-    for_each_chunk([&](int row, int chunk) { hand_on(of_teams(row, chunk), row, chunk); });
+    for_each_chunk([&](int row, int chunk) { sums_.hand_on(of_teams(row, chunk), row, chunk); });
     if (is_last()) merge_splits();
   }
 
  private:
   // Chunks of the rows that are there. Warps are whole: some of their lanes may be behind them.
   FLASHSMITH_DEVICE int n_chunks() const {
-    return (rows_.count() * kRowChunks + kWarpSize - 1) / kWarpSize * kWarpSize;
+    return (sums_.n_rows() * kRowChunks + kWarpSize - 1) / kWarpSize * kWarpSize;
   }
   template <typename Do>
   FLASHSMITH_DEVICE void for_each_chunk(Do do_it) const {
@@ -125,16 +78,8 @@ class DecodeMerge {
     return merge_parts<kTeamsAtOnce>(0, Traits::n_teams, 1, load);
   }
 
-  // Of every `step`th split.
   FLASHSMITH_DEVICE RowSums of_splits(int row, int chunk, int first, int step) const {
-    const auto load = [&](int i) {
-      const int slot = split_.slot(i);
-      const float *place = sums(slot, row, chunk), *total = totals(slot, row);
-      const ptx::Chunk half[2] = {ptx::load_handed_16(place),
-                                  ptx::load_handed_16(place + kChunkElements / 2)};
-      return row_sums(half, ptx::thread_load_handed_4(total), ptx::thread_load_handed_4(total + 1));
-    };
-    return merge_parts<kSplitsAtOnce>(first, split_.count, step, load);
+    return sums_.template merged<kSplitsAtOnce>(row, chunk, first, step);
   }
 
   // ---- in shared memory ----
@@ -167,41 +112,7 @@ class DecodeMerge {
     return row_sums(half, ptx::load_shared_4(total), ptx::load_shared_4(total + sizeof(float)));
   }
 
-  static FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], uint32_t reference,
-                                            uint32_t sum) {
-    RowSums own{};
-#pragma unroll
-    for (int i = 0; i < kChunkElements; i++) own.O[i] = ptx::bits_float(half[i / 4].word[i % 4]);
-    own.total = {ptx::bits_float(reference), ptx::bits_float(sum), 1.f};
-    return own;
-  }
-
   // ---- in global memory ----
-
-  FLASHSMITH_DEVICE float *sums(int slot, int row, int chunk) const {
-    const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
-    return args_.problem.split.partial_O + rows * Traits::d_head + chunk * kChunkElements;
-  }
-  FLASHSMITH_DEVICE float *totals(int slot, int row) const {
-    const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
-    return args_.problem.split.partial_totals + rows * kRowTotals;
-  }
-
-  FLASHSMITH_DEVICE void hand_on(const RowSums &row_sums, int row, int chunk) const {
-    if (row >= rows_.count()) return;
-    const int slot = split_.slot(split_.index);
-    float *place = sums(slot, row, chunk);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      ptx::Chunk words;
-#pragma unroll
-      for (int i = 0; i < 4; i++) words.word[i] = ptx::float_bits(row_sums.O[half * 4 + i]);
-      ptx::thread_store_global_16(place + half * 4, words);
-    }
-    if (chunk > 0) return;
-    ptx::thread_store_global_4(totals(slot, row), ptx::float_bits(row_sums.total.reference));
-    ptx::thread_store_global_4(totals(slot, row) + 1, ptx::float_bits(row_sums.total.sum));
-  }
 
   // Whether all other splits of the work tile have handed on their sums, too. Whoever is the last
   // leaves the number of arrivals as it was found.
@@ -225,27 +136,7 @@ class DecodeMerge {
   }
 
   FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk) const {
-    using value_t = typename Traits::value_t;
-    const DecodeProblem &problem = args_.problem;
-    if (row >= rows_.count()) return;
-    const int head = rows_.head(row);
-    const RowTotal total = with_sink<Traits>(sums.total, problem, head);
-    const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum * V_scale();
-    if (!Traits::padded || chunk * kChunkElements < problem.d_v) {
-      ptx::Chunk elements;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        elements.word[i] = ptx::pack<value_t>(sums.O[2 * i] * factor, sums.O[2 * i + 1] * factor);
-      }
-      ptx::thread_store_global_16(static_cast<value_t *>(problem.O) +
-                                      rows_.offset(problem.O_strides, split_.batch, row) +
-                                      chunk * kChunkElements,
-                                  elements);
-    }
-    if (chunk > 0 || problem.lse == nullptr) return;
-    const int64_t place = static_cast<int64_t>(split_.batch) * problem.n_heads + head;
-    ptx::thread_store_global_4(problem.lse + place * problem.seq_len_q + rows_.query(row),
-                               ptx::float_bits(total.log_sum_exp()));
+    sums_.store(sums, row, chunk, V_scale());
   }
 };
 

@@ -53,6 +53,11 @@ struct StaticDecodeKernelConfig {
   static_assert(B_c <= team_threads, "a lane looks up the page of one key");
   static_assert(!token_scales || row_warps == 1, "a warp copies the scales of its own keys");
 
+  // How finely blocks share out work (attention/key_splits.cuh): the last of a work tile's blocks
+  // adds up what all have summed, more slowly the longer rows are.
+  static constexpr int fewest_rounds = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
+  static constexpr int fewest_rounds_of_many = (d_head > 128 ? 32 : 16) * row_warps;
+
   // How tiles lie in shared memory.
   static constexpr struct {
     bool swizzled = true;

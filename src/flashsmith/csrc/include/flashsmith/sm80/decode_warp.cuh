@@ -2,11 +2,11 @@
 // own, and waits for no other team.
 #pragma once
 
+#include "flashsmith/attention/decode_rows.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm80/decode_e4m3.cuh"
 #include "flashsmith/sm80/decode_ring.cuh"
-#include "flashsmith/sm80/decode_rows.cuh"
 #include "flashsmith/sm80/gemm.cuh"
 
 namespace flashsmith::sm80 {
@@ -39,8 +39,9 @@ class DecodeWarp {
         rows_(args.problem, split),
         ring_(ptx::shared_memory() + team() * Traits::ring_bytes) {}
 
-  // Leaves the sums in the team's ring.
-  FLASHSMITH_DEVICE void run() {
+  // Leaves the sums in the team's ring. Returns whether it did: when the first keys are on their
+  // way there is time to find out whether the block has other splits.
+  FLASHSMITH_DEVICE bool run(KeySplits<Traits> &splits) {
     const float scale_log2 = args_.problem.softmax_scale_log2;
     softmax_[0].start(Traits::Score::kChanges ? scale_log2 : scale_log2 * K_scale());
     const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
@@ -56,6 +57,10 @@ class DecodeWarp {
       load_Q_tile();
       ptx::barrier_sync();
     }
+    if (splits.turn_to_line()) {
+      ptx::cp_async_wait_group<0>();  // a lane copies to places of its own, which it may now reuse
+      return false;
+    }
     for (; key < end; key += kTeams * B_c) {
       ptx::cp_async_wait_group<kStages - 2>();
       meet();  // this stage is here, the one before has been read
@@ -65,6 +70,7 @@ class DecodeWarp {
     }
     meet();
     put_sums();
+    return true;
   }
 
  private:

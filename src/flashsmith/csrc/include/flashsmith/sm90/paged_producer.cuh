@@ -2,33 +2,13 @@
 // and its first lane does what one thread does elsewhere (producer.cuh).
 #pragma once
 
-#include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/sm90/boxes.cuh"
 #include "flashsmith/sm90/paged_keys.cuh"
 #include "flashsmith/sm90/producer.cuh"
 
 namespace flashsmith::sm90 {
-
-// As load_block, of the keys from `key` on.
-template <typename Traits, BoxedRows kTile>
-FLASHSMITH_DEVICE void load_boxes(ptx::shared_address buffer, const BufferBarriers &barriers,
-                                  int parity, const ptx::TensorMap &map, int key,
-                                  const PagedKeys &keys) {
-  const int first = ptx::lane_index() * keys.box_rows();
-  const Rows rows = first < Traits::B_c ? keys.box(key + first) : Rows{};
-  if (ptx::thread_index() == 0) {
-    ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(barriers.full, kTile.bytes);
-  }
-  ptx::warp_sync();
-  if (first >= Traits::B_c) return;
-#pragma unroll
-  for (int box = 0; box < kTile.n_boxes; box++) {
-    load_rows<Traits>(buffer + box * kTile.box_bytes + first * kTile.row_bytes, map, barriers.full,
-                      box * kTile.columns, 0, rows);
-  }
-}
 
 template <typename Traits>
 FLASHSMITH_DEVICE void produce_from_pages(const Sm90ForwardKernelArgs &args) {

@@ -3,9 +3,8 @@
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
-#include "flashsmith/sm80/decode_arguments.cuh"
 
-namespace flashsmith::sm80 {
+namespace flashsmith {
 
 template <typename Traits>
 class DecodeRows {
@@ -32,4 +31,4 @@ class DecodeRows {
   }
 };
 
-}  // namespace flashsmith::sm80
+}  // namespace flashsmith

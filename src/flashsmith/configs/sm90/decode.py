@@ -1,0 +1,103 @@
+"""Decode of the sm90 family: the configuration, and which of them can be built.
+
+Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from flashsmith.configs.base import DecodeKernelConfig
+from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.sm90.forward import MAX_LAZY_LOG2, WGMMA, Sm90ForwardKernelConfig
+from flashsmith.configs.variant import Variant
+from flashsmith.dtype import DType
+
+DECODE = "decode"  # with WGMMA, the features of every short form
+MAX_WARPGROUPS = 2
+PAGE_ROWS = 16  # of what pages have a multiple
+
+
+@dataclass(frozen=True, order=True)
+class Sm90DecodeKernelConfig(DecodeKernelConfig):
+    """How decode works: one point of the configuration space, the C++ struct of the same name.
+
+    A thread block has one warpgroup that loads, and others that compute (consumers). It takes B_r
+    rows of Q, of the heads that share one of the cache, over a part of the keys.
+
+    dtype: element type of all tensors; sums are FP32.
+    d_head: head dimension, 64, 96, 128, 192 or 256.
+    B_r: rows of Q that a thread block works on, packed from queries and heads: 64 for each consumer
+        warpgroup.
+    B_c: keys and values of a stage.
+    n_warpgroups: consumer warpgroups, 1 or 2.
+    n_stages: blocks of K, and of V, that are in shared memory at a time.
+    ping_pong: the consumer warpgroups take turns with the tensor cores.
+
+    Raises:
+        TypeError: a field has the wrong type; names the field.
+        ValueError: a field is negative, or zero where that means nothing. What is well formed may
+            still be a point that no kernel supports: `problems()` says so.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warpgroups: int
+    n_stages: int
+    ping_pong: bool = False
+
+    page_multiple: ClassVar[int] = PAGE_ROWS
+
+    family: ClassVar[str] = "sm90"
+    minimum_gpu: ClassVar[str] = "sm_90a"
+    exact_arch: ClassVar[bool] = True
+    is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
+    kernel_function: ClassVar[str] = "sm90::decode_kernels"
+    static_configuration: ClassVar[str] = "sm90::DecodeTraits"
+    kernel_arguments: ClassVar[str] = "Sm90DecodeKernelArgs"
+    kernel_header: ClassVar[str] = "flashsmith/sm90/decode_arguments.cuh"
+    kernel_pointer: ClassVar[str] = "Sm90DecodeKernels"
+    markers: ClassVar[frozenset[str]] = frozenset({WGMMA, DECODE})
+    tuple_fields: ClassVar[tuple[str, ...]] = ("dtype", "d_head", "B_r", "B_c", "n_warpgroups")
+    feature_table: ClassVar[tuple[Feature, ...]] = (
+        Feature(WGMMA),
+        Feature(DECODE),
+        number("stages", "n_stages"),
+        flag("ping_pong", "ping_pong"),
+    )
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self, gpu: str = "sm_90a") -> list[str]:
+        return [*_warpgroup_problems(self), *self._tiles.problems(gpu)]
+
+    def served_of(self, variant: Variant) -> Variant:
+        """A window may cut blocks of keys, whose other rows may be anything."""
+        return replace(super().served_of(variant), window=False)
+
+    @property
+    def threads_per_block(self) -> int:
+        return self._tiles.threads_per_block
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        return self._tiles.shared_memory_bytes
+
+    @property
+    def _tiles(self) -> Sm90ForwardKernelConfig:
+        """The forward's tiles that these kernels compute by."""
+        return Sm90ForwardKernelConfig(
+            self.dtype, self.d_head, self.B_r, self.B_c, self.n_warpgroups, self.n_stages,
+            Q_steps_in_registers=0, overlap_softmax=True, ping_pong=self.ping_pong,
+            persistent=True, dynamic_queue=False, overlap_tiles=False, heads_per_group=0,
+            cluster_size=1, lazy_rescale_log2=MAX_LAZY_LOG2, stale_maximum=False,
+            fma_exponentials=0, tma_store=False,
+        )  # fmt: skip
+
+
+def _warpgroup_problems(config: Sm90DecodeKernelConfig) -> Iterator[str]:
+    if config.n_warpgroups > MAX_WARPGROUPS:
+        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {MAX_WARPGROUPS}."

@@ -1,0 +1,59 @@
+"""The declared configurations of the sm90 family's decode."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flashsmith.configs.legality import tiles_of
+from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
+from flashsmith.configs.sm90.forward import WGMMA_M
+from flashsmith.dtype import DType
+
+
+class DecodeTiles(NamedTuple):
+    """Keys of a stage, and stages."""
+
+    B_c: int
+    n_stages: int
+
+
+# By consumer warpgroups. Blocks of keys are made of whole pages of 64 rows. One warpgroup waits for
+# memory, and has many small stages; two wait for their products.
+_RULE = {
+    1: {
+        64: DecodeTiles(128, n_stages=5),
+        96: DecodeTiles(64, n_stages=6),
+        128: DecodeTiles(64, n_stages=5),
+        192: DecodeTiles(64, n_stages=4),
+        256: DecodeTiles(64, n_stages=3),
+    },
+    2: {
+        64: DecodeTiles(128, n_stages=4),
+        96: DecodeTiles(128, n_stages=3),
+        128: DecodeTiles(128, n_stages=2),
+        192: DecodeTiles(64, n_stages=3),
+        256: DecodeTiles(64, n_stages=2),
+    },
+}
+# Fewer are as fast by mma.sync, of which each warp has 16 rows.
+FEWEST_ROWS = 17
+ROWS = tuple(n * WGMMA_M for n in _RULE)
+
+
+def rule(
+    dtype: DType,
+    d_head: int,
+    fp8_cache: bool = False,
+    rows: int = WGMMA_M,
+    token_scales: bool = False,
+) -> Sm90DecodeKernelConfig:
+    """One configuration for each d_head and B_r: the least of ``ROWS`` that takes ``rows`` rows of
+    Q, or the greatest. Raises ValueError for others."""
+    if fp8_cache or token_scales:
+        raise ValueError("k_cache is float8_e4m3fn; the sm90 family's decode takes q's dtype")
+    n_warpgroups = min(-(-max(rows, 1) // WGMMA_M), max(_RULE))
+    B_c, n_stages = tiles_of(_RULE[n_warpgroups], d_head)
+    return Sm90DecodeKernelConfig(
+        dtype, d_head, n_warpgroups * WGMMA_M, B_c, n_warpgroups, n_stages,
+        ping_pong=n_warpgroups > 1,
+    )  # fmt: skip

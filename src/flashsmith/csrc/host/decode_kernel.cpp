@@ -1,0 +1,92 @@
+#include "host/decode_kernel.h"
+
+#include <algorithm>
+
+namespace flashsmith {
+namespace {
+
+int64_t quotient_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+
+}  // namespace
+
+int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
+  return quotient_up(problem.seq_len_k, blocks_.round_keys);
+}
+
+int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiprocessors) const {
+  constexpr int kLong = 32;                 // rounds
+  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for a multiprocessor's share of the memory
+  const int64_t most = std::max<int64_t>(most_rounds(problem) / blocks_.fewest_rounds, 1);
+  const int64_t of_SMs = std::max<int64_t>(multiprocessors / n_tiles(problem), 1);
+  const int64_t of_blocks = int64_t{multiprocessors} * blocks_.blocks_per_SM / n_tiles(problem);
+  const bool is_long = most_rounds(problem) / of_SMs >= kLong;
+  const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
+  return std::clamp<int64_t>(is_long && has_room ? of_blocks : of_SMs, 1, most);
+}
+
+bool DecodeKernel::is_even(const ForwardProblem &problem, int multiprocessors) const {
+  constexpr int kNotWorthALine = 8;  // rounds of a part
+  const int64_t splits = even_splits(problem, multiprocessors);
+  return problem.batch == 1 || quotient_up(most_rounds(problem), splits) <= kNotWorthALine;
+}
+
+int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
+                               int multiprocessors) const {
+  const int64_t most = int64_t{multiprocessors} * blocks_.blocks_per_SM;
+  if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, most);
+  const int64_t rounds = most_rounds(problem) + 1;  // one is a tile's charge
+  const int64_t parts = n_tiles(problem) * even_splits(problem, multiprocessors);
+  if (is_even(problem, multiprocessors)) return std::min(parts, most);
+  const bool one_each = parts <= multiprocessors;
+  return std::min(n_tiles(problem) * rounds, one_each ? multiprocessors : most);
+}
+
+DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
+                              int multiprocessors) const {
+  if (problem.is_empty()) return {};
+  const int64_t blocks = n_blocks(problem, own, multiprocessors);
+  const int64_t slots = decode_slots(own, n_tiles(problem), blocks);
+  DecodePlan plan;
+  const int64_t parts = even_splits(problem, multiprocessors);
+  plan.even_splits = static_cast<int>(parts);
+  plan.parts_of_SM = static_cast<int>(quotient_up(n_tiles(problem) * parts, multiprocessors));
+  plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, multiprocessors));
+  plan.is_even = is_even(problem, multiprocessors);
+  plan.launches = {decode_};
+  plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
+  plan.workspace_bytes = slots * slot_bytes(tiles);
+  if (slots == 0) return plan;
+  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
+  if (!merge_.function || splits < merge_.fewest_splits) {
+    const int64_t counters = n_tiles(problem) * blocks_.arrivals;
+    plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
+    return plan;
+  }
+  const int64_t places = own.splits == 0 ? blocks : n_tiles(problem);
+  plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
+  plan.launches.push_back({.kernel = merge_.kernel,
+                           .function = merge_.function,
+                           .call = decode_.call,
+                           .grid = {static_cast<unsigned>(places * merge_.blocks), 1, 1},
+                           .cluster = 1,
+                           .threads = static_cast<unsigned>(merge_.threads),
+                           .shared_memory_bytes = 0,
+                           .overlaps = true});
+  return plan;
+}
+
+Plan DecodeKernel::append_plan(const AppendTensors &tensors) const {
+  const int64_t chunks = append_chunks(tensors);
+  if (chunks == 0) return {};
+  return {
+      .launches = {
+          {.kernel = "cache_append_kernel",
+           .function = append_,
+           .call = call<AppendKernelArgs>,
+           .grid = {static_cast<unsigned>((chunks + kAppendThreads - 1) / kAppendThreads), 1, 1},
+           .cluster = 1,
+           .threads = kAppendThreads,
+           .shared_memory_bytes = 0}}};
+}
+
+}  // namespace flashsmith

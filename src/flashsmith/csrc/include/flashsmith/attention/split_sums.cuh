@@ -1,0 +1,159 @@
+// What splits of a work tile hand on to one another through global memory, and how it becomes rows
+// of O: sums of rows in FP32, relative to a reference of each row's own.
+#pragma once
+
+#include "flashsmith/attention/decode_rows.cuh"
+#include "flashsmith/attention/output.cuh"
+#include "flashsmith/ptx/global_exchange.cuh"
+
+namespace flashsmith {
+
+constexpr int kSumChunk = 8;  // elements of a row: 16 bytes of O
+
+// A chunk of a row: sums over keys, and what they are relative to.
+struct RowSums {
+  float O[kSumChunk];
+  RowTotal total;
+};
+
+// A weight relative to another reference. What has seen nothing weighs nothing: -inf - -inf must
+// not become NaN.
+FLASHSMITH_DEVICE float rescaled(const RowTotal &total, float reference) {
+  return total.sum == 0.f ? 0.f : ptx::exp2_approx(total.reference - reference);
+}
+
+// Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
+// order. load(part) gives a part's; those of kAtOnce parts are on their way at a time.
+template <int kAtOnce, typename Load>
+FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
+  RowSums all{.O = {}, .total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
+#pragma unroll 1
+  for (; first < end; first += kAtOnce * step) {
+    RowSums parts[kAtOnce];
+    float reference = all.total.reference;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      parts[i].total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f};
+      if (first + i * step < end) parts[i] = load(first + i * step);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) reference = fmaxf(reference, parts[i].total.reference);
+    const float kept = rescaled(all.total, reference);
+    all.total.sum *= kept;
+#pragma unroll
+    for (int k = 0; k < kSumChunk; k++) all.O[k] *= kept;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      if (first + i * step >= end) break;
+      const float weight = rescaled(parts[i].total, reference);
+      all.total.sum += parts[i].total.sum * weight;
+#pragma unroll
+      for (int k = 0; k < kSumChunk; k++) all.O[k] = fmaf(parts[i].O[k], weight, all.O[k]);
+    }
+    all.total.reference = reference;
+  }
+  return all;
+}
+
+FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], uint32_t reference, uint32_t sum) {
+  RowSums own{};
+#pragma unroll
+  for (int i = 0; i < kSumChunk; i++) own.O[i] = ptx::bits_float(half[i / 4].word[i % 4]);
+  own.total = {ptx::bits_float(reference), ptx::bits_float(sum), 1.f};
+  return own;
+}
+
+// Of one work tile. `row`: of the work tile; `chunk`: of a row.
+template <typename Traits>
+class SplitSums {
+  const DecodeProblem &problem_;
+  const KeySplit &split_;
+  const DecodeRows<Traits> rows_;
+
+ public:
+  FLASHSMITH_DEVICE SplitSums(const DecodeProblem &problem, const KeySplit &split)
+      : problem_(problem), split_(split), rows_(problem, split) {}
+
+  FLASHSMITH_DEVICE int n_rows() const { return rows_.count(); }
+
+  // Where a split leaves its sums of a row: the elements from a column on, and the row's totals.
+  FLASHSMITH_DEVICE float *elements(int slot, int row, int column) const {
+    const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
+    return problem_.split.partial_O + rows * Traits::d_head + column;
+  }
+  FLASHSMITH_DEVICE float *totals(int slot, int row) const {
+    const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
+    return problem_.split.partial_totals + rows * kRowTotals;
+  }
+
+  // Leaves them, of this split.
+  FLASHSMITH_DEVICE void hand_on(const RowSums &row_sums, int row, int chunk) const {
+    if (row >= n_rows()) return;
+    const int slot = split_.slot(split_.index);
+    float *place = elements(slot, row, chunk * kSumChunk);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      ptx::Chunk words;
+#pragma unroll
+      for (int i = 0; i < 4; i++) words.word[i] = ptx::float_bits(row_sums.O[half * 4 + i]);
+      ptx::thread_store_global_16(place + half * 4, words);
+    }
+    if (chunk == 0) hand_on_total(row_sums.total, row);
+  }
+  FLASHSMITH_DEVICE void hand_on_total(const RowTotal &total, int row) const {
+    float *place = totals(split_.slot(split_.index), row);
+    ptx::thread_store_global_4(place, ptx::float_bits(total.reference));
+    ptx::thread_store_global_4(place + 1, ptx::float_bits(total.sum));
+  }
+
+  // What a split has left of a row's totals.
+  FLASHSMITH_DEVICE RowTotal handed_total(int i, int row) const {
+    const float *place = totals(split_.slot(i), row);
+    return {.reference = ptx::bits_float(ptx::thread_load_handed_4(place)),
+            .sum = ptx::bits_float(ptx::thread_load_handed_4(place + 1)),
+            .kept = 1.f};
+  }
+
+  // Adds up those of every `step`th split, so many of which are on their way at a time.
+  template <int kAtOnce>
+  FLASHSMITH_DEVICE RowSums merged(int row, int chunk, int first, int step) const {
+    const auto load = [&](int i) {
+      const int slot = split_.slot(i);
+      const float *place = elements(slot, row, chunk * kSumChunk), *total = totals(slot, row);
+      const ptx::Chunk half[2] = {ptx::load_handed_16(place),
+                                  ptx::load_handed_16(place + kSumChunk / 2)};
+      return row_sums(half, ptx::thread_load_handed_4(total), ptx::thread_load_handed_4(total + 1));
+    };
+    return merge_parts<kAtOnce>(first, split_.count, step, load);
+  }
+
+  // Writes a chunk of a row of O, and with the first one the row's log-sum-exp. `V_scale`: what
+  // values are multiplied with.
+  FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk, float V_scale = 1.f) const {
+    using value_t = typename Traits::value_t;
+    if (row >= n_rows()) return;
+    const int head = rows_.head(row);
+    const RowTotal total = with_sink<Traits>(sums.total, problem_, head);
+    const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum * V_scale;
+    if (!Traits::padded || chunk * kSumChunk < problem_.d_v) {
+      ptx::Chunk words;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        words.word[i] = ptx::pack<value_t>(sums.O[2 * i] * factor, sums.O[2 * i + 1] * factor);
+      }
+      ptx::thread_store_global_16(static_cast<value_t *>(problem_.O) +
+                                      rows_.offset(problem_.O_strides, split_.batch, row) +
+                                      chunk * kSumChunk,
+                                  words);
+    }
+    if (chunk == 0) store_log_sum_exp(total, row);
+  }
+  FLASHSMITH_DEVICE void store_log_sum_exp(const RowTotal &total, int row) const {
+    if (problem_.lse == nullptr) return;
+    const int64_t place = static_cast<int64_t>(split_.batch) * problem_.n_heads + rows_.head(row);
+    ptx::thread_store_global_4(problem_.lse + place * problem_.seq_len_q + rows_.query(row),
+                               ptx::float_bits(total.log_sum_exp()));
+  }
+};
+
+}  // namespace flashsmith

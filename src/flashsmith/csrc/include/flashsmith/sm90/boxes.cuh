@@ -1,0 +1,32 @@
+// A block of K or V that comes in several boxes, each of which lies elsewhere.
+#pragma once
+
+#include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/schedule.cuh"
+#include "flashsmith/sm90/pipeline.cuh"
+#include "flashsmith/sm90/rows.cuh"
+
+namespace flashsmith::sm90 {
+
+// As load_block (producer.cuh), of the keys from `key` on, by the lanes of the first warp: each
+// looks up and copies one box.
+template <typename Traits, BoxedRows kTile, typename Keys>
+FLASHSMITH_DEVICE void load_boxes(ptx::shared_address buffer, const BufferBarriers &barriers,
+                                  int parity, const ptx::TensorMap &map, int key,
+                                  const Keys &keys) {
+  const int first = ptx::lane_index() * keys.box_rows();
+  const Rows rows = first < Traits::B_c ? keys.box(key + first) : Rows{};
+  if (ptx::thread_index() == 0) {
+    ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(barriers.full, kTile.bytes);
+  }
+  ptx::warp_sync();
+  if (first >= Traits::B_c) return;
+#pragma unroll
+  for (int box = 0; box < kTile.n_boxes; box++) {
+    load_rows<Traits>(buffer + box * kTile.box_bytes + first * kTile.row_bytes, map, barriers.full,
+                      box * kTile.columns, 0, rows);
+  }
+}
+
+}  // namespace flashsmith::sm90

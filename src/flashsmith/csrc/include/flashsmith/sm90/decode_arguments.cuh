@@ -1,0 +1,85 @@
+// The decode kernels of the sm90 family as host and device see them: configuration (how), arguments
+// and sizes of a launch.
+#pragma once
+
+#include "flashsmith/decode_params.h"
+#include "flashsmith/sm90/arguments.cuh"
+
+namespace flashsmith {
+
+// One point of the configuration space. Same fields, in the same order, as the Python class of this
+// name. The fields are described in docs/knobs.md.
+struct Sm90DecodeKernelConfig {
+  ScalarType dtype;
+  int d_head;
+  int B_r;
+  int B_c;
+  int n_warpgroups;
+  int n_stages;
+  bool ping_pong;
+
+  // K and V have the type of Q.
+  static constexpr bool fp8_cache = false, token_scales = false;
+
+  constexpr auto operator<=>(const Sm90DecodeKernelConfig &) const = default;
+};
+
+// The forward's tiles, which these kernels compute by.
+constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &cfg) {
+  return {.dtype = cfg.dtype,
+          .d_head = cfg.d_head,
+          .B_r = cfg.B_r,
+          .B_c = cfg.B_c,
+          .n_warpgroups = cfg.n_warpgroups,
+          .n_stages = cfg.n_stages,
+          .Q_steps_in_registers = 0,
+          .overlap_softmax = true,
+          .ping_pong = cfg.ping_pong,
+          .persistent = true,
+          .dynamic_queue = false,
+          .overlap_tiles = false,
+          .heads_per_group = 0,
+          .cluster_size = 1,
+          .lazy_rescale_log2 = 8,
+          .stale_maximum = false,
+          .fma_exponentials = 0,
+          .tma_store = false,
+          .fp8_scores = false,
+          .fp8_values = false,
+          .two_level = false,
+          .long_turns = false};
+}
+
+// A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
+// They are those of sequences with lengths of their own (sm90/rows.cuh); a box has `box_rows` rows,
+// which lie in one entry, or page, of the cache.
+struct Sm90DecodeKernelArgs {
+  ptx::TensorMap K_map, V_map;
+  DecodeProblem problem;
+  const void *__restrict__ Q;  // (batch, seq_len_q, n_heads, d_head)
+  TensorStrides Q_strides;
+  int K_batch_rows, V_batch_rows;  // from one entry to the next
+  int box_rows;
+};
+
+typedef void (*sm90_decode_kernel_fn)(const Sm90DecodeKernelArgs);
+
+struct Sm90DecodeKernels {
+  sm90_decode_kernel_fn decode, merge;
+  append_kernel_fn append;
+};
+
+constexpr int threads_per_block(const Sm90DecodeKernelConfig &cfg) {
+  return threads_per_block(forward_config(cfg));
+}
+constexpr int shared_memory_bytes(const Sm90DecodeKernelConfig &cfg) {
+  return shared_memory_bytes(forward_config(cfg));
+}
+
+// Of the kernel that merges: a thread has 8 elements of a row; blocks of a work tile.
+constexpr int kMergeThreads = 128;
+constexpr int merge_blocks(const Sm90DecodeKernelConfig &cfg) {
+  return cfg.B_r * cfg.d_head / 8 / kMergeThreads;
+}
+
+}  // namespace flashsmith

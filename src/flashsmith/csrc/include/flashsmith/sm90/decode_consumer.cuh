@@ -1,0 +1,270 @@
+// A warpgroup that computes: its 64 packed rows of Q, over the blocks of keys of split after split.
+// S of a block is computed together with O += P V of the block before it, as in the forward
+// (consumer.cuh).
+#pragma once
+
+#include "flashsmith/attention/block_range.cuh"
+#include "flashsmith/ptx/fence.cuh"
+#include "flashsmith/ptx/schedule.cuh"
+#include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/sm90/decode_output.cuh"
+#include "flashsmith/sm90/output_sums.cuh"
+#include "flashsmith/sm90/pipeline.cuh"
+#include "flashsmith/sm90/turns.cuh"
+
+namespace flashsmith::sm90 {
+
+template <typename Traits>
+class DecodeConsumer {
+  struct Parked {
+    KeySplit split;
+    SplitsState state;
+  };
+  static constexpr int kParkedWords = sizeof(Parked) / sizeof(int);
+  static_assert(kParkedWords <= kWarpSize, "a lane has one word");
+
+  // One of a lane's two rows.
+  struct LaneRow {
+    int head, query;
+    int last;  // key that it sees
+  };
+
+  const Sm90DecodeKernelArgs &args_;
+  const int warpgroup_;
+  const ptx::shared_address shared_;
+
+  const Turns<Traits> turns_;
+  RingPosition<Traits::n_stages> K_stage_, V_stage_;
+
+  QOperand<Traits> Q_;
+  SAccumulator<Traits> S_;
+  POperand<Traits> P_;
+  OutputSums<Traits> O_;
+  Softmax<Traits> softmax_;
+
+  // Of the split.
+  int parked_ = 0;
+  DecodeSequence sequence_;
+  LaneRow lane_rows_[kHalves];
+  int batch_ = 0;
+  int block_ = 0;   // of S
+  int masked_ = 0;  // the first block with a mask
+
+ public:
+  FLASHSMITH_DEVICE DecodeConsumer(const Sm90DecodeKernelArgs &args, int warpgroup)
+      : args_(args),
+        warpgroup_(warpgroup),
+        shared_(ptx::shared_memory()),
+        turns_(warpgroup),
+        sequence_(args.problem, 0) {
+    softmax_.start(args.problem.softmax_scale_log2);
+  }
+
+  FLASHSMITH_DEVICE void run() {
+    turns_.begin();
+    if (leads()) SplitTiles(args_.problem.split).begin();
+    SplitsState state = first_state();
+    while (true) {
+      KeySplits<Traits> splits(args_.problem, state);
+      Parked own{};
+      if (!splits.next(own.split)) break;
+      own.state = splits.state();
+      state = visit(own);
+    }
+    turns_.end();
+  }
+
+ private:
+  static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
+  // Of all threads of the block that compute.
+  FLASHSMITH_DEVICE bool leads() const { return warpgroup_ == 0 && thread() == 0; }
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+
+  FLASHSMITH_DEVICE SplitsState first_state() const {
+    KeySplits<Traits> splits(args_.problem);
+    splits.turn_to_line();
+    return splits.state();
+  }
+
+  // Returns the state, which is in no register meanwhile.
+  FLASHSMITH_DEVICE SplitsState visit(const Parked &own) {
+    park(own);
+    open(own.split);
+    clear();
+    const int begin = own.split.begin, masked = masked_;
+    first_scores();
+    for (block_--; block_ >= masked && block_ >= begin; block_--) step<true>();
+    if constexpr (!Traits::Score::kMayHide) {
+      for (; block_ >= begin; block_--) step<false>();
+    }
+    issue_values();
+    finish_values();
+    const Parked done = parked();
+    if (leads()) SplitTiles(args_.problem.split).add(done.split);
+    DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).write(O_.sums(), softmax_);
+    return done.state;
+  }
+
+  // Products read sums, even those that begin with zeros: so nobody asks for those of before, and
+  // whoever merges has their registers.
+  FLASHSMITH_DEVICE void clear() {
+    O_ = OutputSums<Traits>();
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 2; i++) S_[i] = 0.f;
+  }
+
+  FLASHSMITH_DEVICE void open(const KeySplit &split) {
+    const DecodeRows<Traits> rows(args_.problem, split);
+    const int row = warpgroup_ * kWgmmaM + thread() / kWarpSize * kWarpRows + first_row(lane());
+    sequence_ = DecodeSequence(args_.problem, split.batch);
+    batch_ = split.batch;
+    block_ = split.end - 1;
+    masked_ = masked_from<Traits>(args_.problem, sequence_, rows.query(warpgroup_ * kWgmmaM));
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int own = row + half * kRowsPerHalf, query = rows.query(own);
+      const int last =
+          Traits::Mask::last(args_.problem, sequence_, query, sequence_.seq_len_k() - 1);
+      lane_rows_[half] = {.head = rows.head(own), .query = query, .last = last};
+    }
+    const int barrier = rows_barrier(warpgroup_);
+    // Products of other warps may still read Q of the split before.
+    ptx::named_barrier_sync(barrier, kWarpgroupSize);  // beyond what the emulator sees
+    load_Q(rows);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(barrier, kWarpgroupSize);
+    Q_.load(own_Q());
+  }
+
+  FLASHSMITH_DEVICE ptx::shared_address own_Q() const {
+    return shared_ + Traits::Q_offset + warpgroup_ * kWgmmaM * Traits::Q_tile.row_bytes;
+  }
+
+  // ---- what the loop over keys has no registers for, a word a lane ----
+
+  struct Words {
+    int word[kParkedWords];
+  };
+
+  FLASHSMITH_DEVICE void park(const Parked &own) {
+    const auto words = __builtin_bit_cast(Words, own);
+#pragma unroll
+    for (int i = 0; i < kParkedWords; i++) {
+      // Opaque, or nvcc would make this one load from an array in memory.
+      const int word = ptx::recomputed(words.word[i]);
+      parked_ = lane() == i ? word : parked_;
+    }
+  }
+  FLASHSMITH_DEVICE Parked parked() const {
+    Words words;
+#pragma unroll
+    for (int i = 0; i < kParkedWords; i++) words.word[i] = ptx::shuffle_from(parked_, i);
+    return __builtin_bit_cast(Parked, words);
+  }
+
+  // Into shared memory; zeros for rows that are not there.
+  FLASHSMITH_DEVICE void load_Q(const DecodeRows<Traits> &rows) {
+    using value_t = typename Traits::value_t;
+    constexpr BoxedRows kTile = Traits::Q_tile;
+    constexpr int kBoxChunks = kTile.row_bytes / 16, kRowChunks = kTile.n_boxes * kBoxChunks;
+    constexpr int kElements = 16 / sizeof(value_t);
+#pragma unroll 4
+    for (int i = thread(); i < kWgmmaM * kRowChunks; i += kWarpgroupSize) {
+      const int row = i / kRowChunks, chunk = i % kRowChunks, tile_row = warpgroup_ * kWgmmaM + row;
+      const auto *elements = static_cast<const value_t *>(args_.Q) +
+                             rows.offset(args_.Q_strides, batch_, tile_row) + chunk * kElements;
+      const bool there =
+          tile_row < rows.count() && (!Traits::padded || chunk * kElements < args_.problem.d_qk);
+      const int permutation = row * kTile.row_bytes / 128 % kBoxChunks;
+      ptx::store_shared_16(own_Q() + chunk / kBoxChunks * kTile.box_bytes + row * kTile.row_bytes +
+                               (chunk % kBoxChunks ^ permutation) * 16,
+                           ptx::load_global_16_or_zero(elements, there));
+    }
+  }
+
+  // ---- steps ----
+
+  // S of a split's first block, and P.
+  FLASHSMITH_DEVICE void first_scores() {
+    issue_scores();
+    turns_.pass();
+    finish_scores<0>();
+    softmax_.reset();
+    change_scores();
+    mask_scores();
+    softmax_.template step<true>(S_);
+    pack_weights<Traits>(P_, S_);
+    O_.start(softmax_);
+  }
+
+  // S of this block with O += P V of the one before; then P.
+  template <bool kMasked>
+  FLASHSMITH_DEVICE void step() {
+    issue_scores();
+    issue_values();
+    turns_.pass();
+    finish_scores<1>();
+    change_scores();
+    if constexpr (kMasked) mask_scores();
+    softmax_.template step<kMasked>(S_);
+    finish_values();
+    pack_weights<Traits>(P_, S_);
+    O_.rescale(softmax_);
+  }
+
+  FLASHSMITH_DEVICE void issue_scores() {
+    ptx::mbarrier_wait_parity(Barriers<Traits>::K(K_stage_.buffer).full, K_stage_.parity);
+    turns_.wait();
+    issue_QK<Traits>(S_, Q_, shared_ + Traits::K_offset + K_stage_.buffer * Traits::K_bytes);
+  }
+  FLASHSMITH_DEVICE void issue_values() {
+    ptx::mbarrier_wait_parity(Barriers<Traits>::V(V_stage_.buffer).full, V_stage_.parity);
+    O_.issue(P_, shared_ + Traits::V_offset + V_stage_.buffer * Traits::V_bytes);
+  }
+
+  // S has arrived, with kPending younger groups in flight; K may be overwritten.
+  template <int kPending>
+  FLASHSMITH_DEVICE void finish_scores() {
+    ptx::wgmma_wait_group<kPending>();
+    ptx::pin_registers(S_);
+    release(Barriers<Traits>::K(K_stage_.buffer));
+    K_stage_.advance();
+  }
+  FLASHSMITH_DEVICE void finish_values() {
+    ptx::wgmma_wait_group<0>();
+    O_.pin();
+    release(Barriers<Traits>::V(V_stage_.buffer));
+    V_stage_.advance();
+  }
+  FLASHSMITH_DEVICE void release(const BufferBarriers &barriers) const {
+    if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
+  }
+
+  // ---- scores ----
+
+  FLASHSMITH_DEVICE void change_scores() {
+    using Score = typename Traits::Score;
+    if constexpr (!Score::kChanges) return;
+    const int first_key = block_ * Traits::B_c + first_column(lane());
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const LaneRow &row = lane_rows_[half];
+      const Score change(args_.problem, sequence_, {row.head, batch_}, row.query, first_key);
+#pragma unroll
+      for (int i = 0; i < Traits::B_c / 4; i++) {
+        const int element = i / 2 * 4 + half * 2 + i % 2;
+        S_[element] = change(S_[element], column_of(element));
+      }
+    }
+  }
+
+  FLASHSMITH_DEVICE void mask_scores() {
+    const int first_key = block_ * Traits::B_c + first_column(lane());
+#pragma unroll
+    for (int i = 0; i < Traits::B_c / 2; i++) {
+      if (column_of(i) > lane_rows_[half_of(i)].last - first_key) S_[i] = -INFINITY;
+    }
+  }
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,43 @@
+// The decode kernels of the sm90 family: many packed rows of Q, over the keys of a cache, which
+// blocks share out as those of the sm80 family do (attention/key_splits.cuh). One warpgroup loads;
+// the others compute as the forward's do, each for 64 rows.
+#pragma once
+
+#include "flashsmith/attention/cache_append.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
+#include "flashsmith/ptx/warpgroup.cuh"
+#include "flashsmith/sm90/decode_consumer.cuh"
+#include "flashsmith/sm90/decode_merge.cuh"
+#include "flashsmith/sm90/decode_producer.cuh"
+#include "flashsmith/sm90/decode_traits.cuh"
+
+namespace flashsmith::sm90 {
+
+// Grid: any number of blocks. Block: threads_per_block(CFG). Dynamic shared memory:
+// shared_memory_bytes(CFG).
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, 1)
+    decode_kernel(const __grid_constant__ Sm90DecodeKernelArgs args) {
+  constexpr bool kMoveRegisters = Traits::n_warpgroups > 1;
+  if (ptx::thread_index() == 0) Barriers<Traits>::init();
+  ptx::barrier_sync();
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
+  const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
+  if (warpgroup == 0) {
+    if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();
+    if (ptx::warp_index() == 0) produce_from_cache<Traits>(args);
+  } else {
+    if constexpr (kMoveRegisters) ptx::increase_registers<Traits::registers.consumer>();
+    DecodeConsumer<Traits>(args, warpgroup - 1).run();
+  }
+}
+
+template <typename Traits>
+constexpr Sm90DecodeKernels decode_kernels() {
+  return {.decode = decode_kernel<Traits>,
+          .merge = merge_kernel<Traits>,
+          .append = cache_append_kernel<Traits>};
+}
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,235 @@
+// What becomes of a warpgroup's sums: rows of O, or where a work tile is split, sums to be merged.
+//
+// Where work tiles have few splits the last one to arrive merges, each warpgroup its own rows. It
+// would wait long for many: then a kernel of its own does (decode_merge.cuh), which is told of each
+// such tile by whoever has its first keys. Either adds up in the order of the keys.
+#pragma once
+
+#include <cstring>
+
+#include "flashsmith/attention/split_sums.cuh"
+#include "flashsmith/ptx/named_barrier.cuh"
+#include "flashsmith/sm90/decode_traits.cuh"
+#include "flashsmith/sm90/gemm.cuh"
+
+namespace flashsmith::sm90 {
+
+// The named barrier of a warpgroup's warps; those before are for turns.
+FLASHSMITH_DEVICE int rows_barrier(int warpgroup) { return 8 + warpgroup; }
+
+template <typename Traits>
+class DecodeOutput {
+  using Accumulator = OAccumulator<Traits>;
+  using Totals = RowTotal[kHalves];
+  // What splits have handed on is added up for so many columns at a time, as registers allow.
+  static constexpr int kPassColumns = Traits::d_head <= 128 ? Traits::d_head : 64;
+  static_assert(kPassColumns % (kLanesPerRow * kSumChunk) == 0, "a pass stores whole chunks");
+
+  const DecodeProblem &problem_;
+  const KeySplit &split_;
+  const DecodeRows<Traits> rows_;
+  const SplitSums<Traits> sums_;
+  const int warpgroup_;
+
+ public:
+  FLASHSMITH_DEVICE DecodeOutput(const DecodeProblem &problem, const KeySplit &split, int warpgroup)
+      : problem_(problem),
+        split_(split),
+        rows_(problem, split),
+        sums_(problem, split),
+        warpgroup_(warpgroup) {}
+
+  FLASHSMITH_DEVICE void write(const Accumulator &O, const Softmax<Traits> &softmax) const {
+    const Totals totals = {softmax.total(0), softmax.total(1)};
+    if (split_.count == 1) {
+      float factor[kHalves];
+      finish_rows(factor, totals);
+      store(O, factor, 0);
+      return;
+    }
+    hand_on(O, totals);
+    if (problem_.split.split_tiles == nullptr && is_last()) merge_splits();
+  }
+
+ private:
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+  // Of the work tile.
+  FLASHSMITH_DEVICE int lane_row(int half) const {
+    const int warp = ptx::thread_index() % kWarpgroupSize / kWarpSize;
+    return warpgroup_ * kWgmmaM + warp * kWarpRows + first_row(lane()) + half * kRowsPerHalf;
+  }
+
+  // ---- sums ----
+
+  // The four lanes of a row have eight numbers side by side.
+  FLASHSMITH_DEVICE void hand_on(const Accumulator &O, const Totals &totals) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int row = lane_row(half);
+      if (row >= rows_.count()) continue;
+      float *place = sums_.elements(split_.slot(split_.index), row, first_column(lane()));
+#pragma unroll
+      for (int i = 0; i < Traits::d_head / 8; i++) {
+        const int element = 4 * i + 2 * half;
+        ptx::thread_store_global_8(place + 8 * i, ptx::float_bits(O[element]),
+                                   ptx::float_bits(O[element + 1]));
+      }
+      if (lane() % kLanesPerRow == 0) sums_.hand_on_total(totals[half], row);
+    }
+  }
+
+  // Whether all other splits of the work tile have handed on these rows, too. Whoever is the last
+  // leaves the number of arrivals as it was found.
+  FLASHSMITH_DEVICE bool is_last() const {
+    const int barrier = rows_barrier(warpgroup_);
+    const ptx::shared_address arrived =
+        ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
+    // What all handed on, then the arrival.
+    ptx::named_barrier_sync(barrier, kWarpgroupSize);  // order in global memory
+    if (ptx::thread_index() % kWarpgroupSize == 0) {
+      uint32_t *arrivals =
+          problem_.split.arrivals + split_.tile * Traits::n_warpgroups + warpgroup_;
+      const bool last =
+          ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(split_.count) - 1;
+      if (last) ptx::thread_store_global_4(arrivals, 0);
+      ptx::thread_store_shared_4(arrived, last);
+    }
+    ptx::named_barrier_sync(barrier, kWarpgroupSize);
+    return ptx::load_shared_4(arrived) != 0;
+  }
+
+  FLASHSMITH_DEVICE void merge_splits() const {
+    Totals all = {{.reference = -INFINITY, .sum = 0.f, .kept = 1.f},
+                  {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
+#pragma unroll 4
+    for (int i = 0; i < split_.count; i++) {
+#pragma unroll
+      for (int half = 0; half < kHalves; half++) {
+        const float own = sums_.handed_total(i, lane_row(half)).reference;
+        all[half].reference = fmaxf(all[half].reference, own);
+      }
+    }
+#pragma unroll 1
+    for (int column = 0; column < Traits::d_head; column += kPassColumns) {
+      Fragment<kPassColumns> O = {};
+      all[0].sum = all[1].sum = 0.f;
+#pragma unroll 1
+      for (int i = 0; i < split_.count; i++) add_split(O, all, i, column);
+      float factor[kHalves];
+      finish_rows(factor, all);
+      store(O, factor, column);
+    }
+  }
+
+  // What a split has of the columns from `column` on. Of rows that are not there it is anything.
+  FLASHSMITH_DEVICE void add_split(Fragment<kPassColumns> &O, Totals &all, int i,
+                                   int column) const {
+    Fragment<kPassColumns> parts;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const float *place =
+          sums_.elements(split_.slot(i), lane_row(half), column + first_column(lane()));
+#pragma unroll
+      for (int k = 0; k < kPassColumns / 8; k++) {
+        const int element = 4 * k + 2 * half;
+        ptx::load_handed_8(parts[element], parts[element + 1], place + 8 * k);
+      }
+    }
+    float weight[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const RowTotal own = sums_.handed_total(i, lane_row(half));
+      weight[half] = rescaled(own, all[half].reference);
+      all[half].sum = fmaf(own.sum, weight[half], all[half].sum);
+    }
+#pragma unroll
+    for (int k = 0; k < kPassColumns / 2; k++) O[k] = fmaf(parts[k], weight[half_of(k)], O[k]);
+  }
+
+  // ---- rows of O ----
+
+  // Sets what the lane's rows are to be multiplied with, and writes their log-sum-exps.
+  FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Totals &totals) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int row = lane_row(half);
+      const RowTotal total = with_sink<Traits>(totals[half], problem_, rows_.head(row));
+      factor[half] = total.sum == 0.f ? 0.f : total.kept / total.sum;
+      if (row < rows_.count() && lane() % kLanesPerRow == 0) sums_.store_log_sum_exp(total, row);
+    }
+  }
+
+  // The columns from `first` on. 16 bytes a lane: the four lanes of a row exchange words until each
+  // has a chunk of its own.
+  template <int kElements>
+  FLASHSMITH_DEVICE void store(const float (&O)[kElements], const float (&factor)[kHalves],
+                               int first) const {
+    using value_t = typename Traits::value_t;
+    const int lane_column = first + lane() % kLanesPerRow * kSumChunk;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const int row = lane_row(half);
+      value_t *out = static_cast<value_t *>(problem_.O) +
+                     rows_.offset(problem_.O_strides, split_.batch, row) + lane_column;
+#pragma unroll
+      for (int column = 0; column < 2 * kElements; column += kLanesPerRow * kSumChunk) {
+        ptx::Chunk chunk;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int element = column / 2 + 4 * i + 2 * half;
+          chunk.word[i] =
+              ptx::pack<value_t>(O[element] * factor[half], O[element + 1] * factor[half]);
+        }
+        transpose_quad(chunk.word);
+        const bool has_column = !Traits::padded || lane_column + column < problem_.d_v;
+        if (row < rows_.count() && has_column) ptx::thread_store_global_16(out + column, chunk);
+      }
+    }
+  }
+};
+
+// Tells the kernel that merges of a block's splits: which work tile begins with one of them. There
+// is one such of each block; with a given number of splits, each work tile has a place of its own.
+// By one thread.
+class SplitTiles {
+  const SplitArgs &args_;
+
+  FLASHSMITH_DEVICE void put(int place, const KeySplit &split) const {
+    if (args_.split_tiles == nullptr) return;
+    uint32_t words[kSplitWords];
+    std::memcpy(words, &split, sizeof(KeySplit));
+#pragma unroll
+    for (int i = 0; i < kSplitWords; i++) {
+      ptx::thread_store_global_4(args_.split_tiles + place * kSplitWords + i, words[i]);
+    }
+  }
+
+ public:
+  FLASHSMITH_DEVICE explicit SplitTiles(const SplitArgs &args) : args_(args) {}
+
+  // Before any other: none.
+  FLASHSMITH_DEVICE void begin() const {
+    if (args_.splits == 0) put(ptx::block_index_x(), KeySplit{});
+  }
+  FLASHSMITH_DEVICE void add(const KeySplit &split) const {
+    if (split.index != 0) return;
+    if (args_.splits > 0) {
+      put(split.tile, split);
+    } else if (split.count > 1) {
+      put(ptx::block_index_x(), split);
+    }
+  }
+  // Of a place. That of a work tile which is not split, or none, has one part at most.
+  FLASHSMITH_DEVICE KeySplit get(int place) const {
+    uint32_t words[kSplitWords];
+#pragma unroll
+    for (int i = 0; i < kSplitWords; i++) {
+      words[i] = ptx::thread_load_handed_4(args_.split_tiles + place * kSplitWords + i);
+    }
+    KeySplit split;
+    std::memcpy(&split, words, sizeof(KeySplit));
+    return split;
+  }
+};
+
+}  // namespace flashsmith::sm90

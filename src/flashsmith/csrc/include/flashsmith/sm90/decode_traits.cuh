@@ -1,0 +1,37 @@
+// A configuration of decode lifted to compile time: the tiles of a forward kernel, over the keys of
+// a cache. flashsmith.configs states the same rules in Python (problems()).
+#pragma once
+
+#include "flashsmith/attention/decode_sequence.cuh"
+#include "flashsmith/sm90/decode_arguments.cuh"
+#include "flashsmith/sm90/traits.cuh"
+
+namespace flashsmith::sm90 {
+
+template <Sm90DecodeKernelConfig CFG, Variant VARIANT = Variant{}>
+struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
+  using Forward = KernelTraits<forward_config(CFG), VARIANT>;
+  using cache_t = typename Forward::value_t;
+  using Sequence = DecodeSequence;
+  static constexpr bool fp8_cache = false;
+  static_assert(CFG.n_warpgroups <= 2, "1 or 2 warpgroups share the rows of Q");
+  static_assert(!VARIANT.window, "boxes bring all rows of a block, those before a window, too");
+  static_assert(!VARIANT.bias, "decode adds no bias");
+  static_assert(!VARIANT.dropout, "decode drops no weights");
+  static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
+
+  // How blocks share out work (attention/key_splits.cuh): all warpgroups of a block visit the same
+  // keys, and many blocks merge what those of a work tile have summed.
+  static constexpr int n_teams = 1, fewest_rounds = 1;
+  static constexpr int many_splits = 128, fewest_rounds_of_many = 2;
+
+  // The producer shares out work, too, which takes it more registers than copying alone.
+  static constexpr RegisterSplit registers = {40, 232};
+
+  // A word of each warpgroup, where the forward has its queue of tiles.
+  static constexpr int arrived_offset = Forward::queue_offset;
+
+  static constexpr int merge_blocks = flashsmith::merge_blocks(CFG);
+};
+
+}  // namespace flashsmith::sm90

@@ -1,0 +1,203 @@
+"""Decode of the sm90 family: many packed rows by wgmma, keys by bulk copies, sums by two ways."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Sm90DecodeKernelConfig
+from flashsmith.configs.decode import choose_decode
+from flashsmith.jit import Target
+from flashsmith.ops.cache import Cache
+from flashsmith.reference import Semantics
+from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from support.decoding import (
+    WGMMA,
+    WILD,
+    Placed,
+    assert_near_truth,
+    assert_right,
+    assert_same_bits,
+    in_entries,
+    in_pages,
+    requests,
+    run,
+)
+
+ONE, TWO = WGMMA[:2]  # warpgroups
+LENGTHS = (0, 1, 127, 128, 129, 400)
+
+
+@pytest.mark.parametrize("cfg", WGMMA, ids=str)
+def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+    for n_q, splits in ((1, 0), (40, 2)):
+        asked = requests(cfg, LENGTHS, n_q=n_q)
+        assert_right(cfg, asked, Semantics(causal=n_q > 1), splits=splits)
+
+
+@pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
+def test_any_number_of_rows_is_right(cfg: DecodeKernelConfig) -> None:
+    for n_q, heads in product((1, 9, 32, 33, 65, 130), ((4, 2), (5, 1), (3, 3))):
+        asked = requests(cfg, (0, 1, 200, 64), n_q=n_q, heads=heads)
+        assert_right(cfg, asked, Semantics(causal=bool(n_q % 2)), splits=n_q % 3)
+
+
+@pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
+@pytest.mark.parametrize("splits", [0, 1, 2, 4, 5, 9])
+def test_few_and_many_splits_are_merged(cfg: DecodeKernelConfig, splits: int) -> None:
+    """The last to arrive merges few, and a kernel of its own many."""
+    semantics = Semantics(causal=True, sinks=torch.linspace(-3, 6, 4))
+    assert_right(cfg, requests(cfg, (1100, 3, 600), n_q=20), semantics, splits=splits)
+    assert_right(cfg, requests(cfg, (1500,), n_q=70, heads=(2, 1)), semantics=None, splits=splits)
+
+
+@pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
+def test_one_long_request_among_short_ones_is_shared_out(cfg: DecodeKernelConfig) -> None:
+    assert_right(cfg, requests(cfg, (1, 5000, 2, 0, 64, 100), n_q=20, heads=(2, 1)))
+
+
+@pytest.mark.parametrize("cfg", WGMMA[:4], ids=str)
+def test_pages_have_the_bits_of_entries_whatever_lies_behind_keys(cfg: DecodeKernelConfig) -> None:
+    asked = requests(cfg, (70, 0, 131, 1, 320), n_q=9, heads=(6, 2))
+    found = assert_right(cfg, asked, splits=2)
+    for page_size in (16, 48, 64, 256):
+        assert_same_bits(found, run(cfg, asked, placed=in_pages(asked, page_size), splits=2))
+
+
+def test_a_page_that_is_nowhere_is_not_followed() -> None:
+    asked = requests(TWO, (70,), n_q=20)
+    placed = in_pages(asked, 16)
+    assert placed.block_table is not None
+    placed.block_table[0, 1] = WILD
+    asked.k[0, 16:32] = asked.v[0, 16:32] = 0
+    assert_same_bits(run(TWO, asked, placed=placed), run(TWO, asked))
+
+
+def test_entries_of_any_order_with_padding_are_read() -> None:
+    asked = requests(ONE, (90, 33, 0), n_q=12)
+    order, pads = torch.tensor([2, 0, 1]), torch.tensor([7, 0, 3])
+    k, v = (torch.full((3, 140, *t.shape[2:]), math.nan, dtype=t.dtype) for t in (asked.k, asked.v))
+    for i, (entry, pad) in enumerate(zip(order, pads, strict=True)):
+        for cache, t in ((k, asked.k), (v, asked.v)):
+            cache[entry, pad : pad + asked.lengths[i]] = t[i, : asked.lengths[i]]
+    placed = Placed(k, v, asked.seqlens + pads.int(), None, order.int(), pads.int())
+    found = run(ONE, asked, placed=placed)
+    assert_near_truth(found, asked)
+    assert_same_bits(found, run(ONE, asked))
+
+
+def test_scores_are_changed_and_masked_in_packed_rows() -> None:
+    asked = requests(TWO, (190, 40, 11), n_q=21, heads=(6, 2))
+    semantics = Semantics(
+        causal=True, softcap=2.0, alibi_slopes=torch.rand(6), sinks=torch.linspace(-3, 6, 6)
+    )
+    for splits in (0, 3):
+        assert_right(TWO, asked, semantics, splits=splits)
+
+
+@pytest.mark.parametrize("splits", [3, 6])
+def test_bits_depend_on_no_other_request_and_no_order_of_warps(splits: int) -> None:
+    asked = requests(TWO, (700, 17, 0, 190), n_q=20)
+    together = run(TWO, asked, splits=splits)
+    for seed in range(3):
+        again = run(TWO, asked, splits=splits, seed=seed, workers=1 + seed % 2)
+        assert_same_bits(together, again)
+    for i in (0, 1, 3):
+        alone = run(TWO, asked.part([i]), splits=splits)
+        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+
+
+def test_a_plan_has_a_kernel_to_merge_many_splits() -> None:
+    asked = requests(TWO, (900,), n_q=40, heads=(8, 2))
+    kernel = find_decode(KernelId(TWO), Target.emulator())
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    tiles = 2 * -(-40 * 4 // TWO.B_r)
+    sums = tiles * TWO.B_r * (TWO.d_head + 2) * 4
+    few, many = (kernel.plan(tensors, how=Splitting(n)) for n in (4, 5))
+    assert (len(few.launches), len(many.launches)) == (1, 2)
+    assert (few.workspace_bytes, few.counter_bytes) == (4 * sums, tiles * TWO.n_warpgroups * 4)
+    assert (many.workspace_bytes, many.counter_bytes) == (5 * sums + tiles * 44, 0)
+    assert kernel.plan(tensors, how=Splitting(1)).workspace_bytes == 0
+
+
+def test_what_bulk_copies_cannot_bring_is_refused() -> None:
+    asked = requests(TWO, (90, 33), n_q=20)
+    whole = in_entries(asked)
+    apart = torch.zeros(2, 95 * 128 + 8, dtype=asked.k.dtype).as_strided(
+        asked.k.shape, (asked.k.stride(0) + 8, *asked.k.stride()[1:])
+    )
+    backwards = asked.k.flip(0).as_strided(asked.k.shape, (0, *asked.k.stride()[1:]))
+    padded = replace(in_pages(asked, 16), leftpad=torch.zeros(2, dtype=torch.int32))
+    for placed, words in (
+        (in_pages(asked, 24), "pages of 24 rows; the sm90 family reads pages of a multiple of 16"),
+        (replace(whole, k=apart), "no multiple of its sequence stride"),
+        (replace(whole, k=backwards), "k_cache has batch stride 0"),
+        (padded, "cache_leftpad was passed with block_table"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(TWO, asked, placed=placed)
+
+
+def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
+    def chosen(rows: int, **kind: bool) -> tuple[str, int]:
+        config = choose_decode(DType.BF16, 128, (9, 0), rows=rows, **kind)
+        return config.family, config.B_r
+
+    assert [chosen(rows, in_boxes=True) for rows in (1, 16, 17, 64, 65, 4096)] == [
+        ("sm80", 16), ("sm80", 16), ("sm90", 64), ("sm90", 64), ("sm90", 128), ("sm90", 128),
+    ]  # fmt: skip
+    assert chosen(64) == ("sm80", 64)
+    assert chosen(64, in_boxes=True, fp8_cache=True) == ("sm80", 64)
+    newer = choose_decode(DType.BF16, 128, (10, 0), rows=64, in_boxes=True)
+    assert newer.family == "sm80"  # wgmma exists on 9.0 alone
+
+
+def test_a_cache_knows_whether_it_lies_in_boxes() -> None:
+    k = torch.zeros(4, 64, 2, 128, dtype=torch.float16)
+    table, pads = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    assert Cache(k, k).is_in_boxes
+    assert Cache(k, k, leftpad=pads).is_in_boxes
+    assert Cache(k, k, block_table=table).is_in_boxes
+    assert not Cache(k, k, block_table=table, leftpad=pads).is_in_boxes
+    assert not Cache(k[:, :24], k[:, :24], block_table=table).is_in_boxes
+    assert Cache(k[:, :24], k[:, :24]).is_in_boxes
+    assert not Cache(k, k[:1].expand(4, -1, -1, -1)).is_in_boxes
+    assert not Cache(k.as_strided(k.shape, (100, 256, 128, 1)), k).is_in_boxes
+    assert Cache(k[:1].as_strided((1, 64, 2, 128), (0, 256, 128, 1)), k[:1]).is_in_boxes
+
+
+def test_new_keys_are_appended_and_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = requests(ONE, (50, 90), n_q=12, behind=20)
+    new_k, new_v = (torch.randn(2, 4, 2, ONE.d_head).to(asked.k.dtype) for _ in "kv")
+    found = flashsmith.decode(
+        ONE, asked.q, asked.k.clone(), asked.v.clone(), cache_seqlens=asked.seqlens,
+        k_new=new_k, v_new=new_v, causal=True,
+    )  # fmt: skip
+    for i, length in enumerate(asked.lengths):
+        asked.k[i, length : length + 4], asked.v[i, length : length + 4] = new_k[i], new_v[i]
+    longer = replace(asked, lengths=tuple(n + 4 for n in asked.lengths))
+    expected, _ = run(ONE, longer, Semantics(causal=True))
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"n_warpgroups": 3, "B_r": 192}, "n_warpgroups is 3; supported are 1 to 2"),
+        ({"B_r": 64}, "B_r is 64"),
+        ({"B_c": 24}, "B_c is 24"),
+        ({"n_stages": 1}, "2 stages"),
+        ({"n_stages": 8}, "bytes of shared memory"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_built_is_said(changed: dict[str, int], words: str) -> None:
+    assert isinstance(TWO, Sm90DecodeKernelConfig)
+    assert not TWO.problems()
+    assert words in " ".join(replace(TWO, **changed).problems())
