@@ -21,7 +21,9 @@ int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiproces
   const int64_t of_blocks = int64_t{multiprocessors} * blocks_.blocks_per_SM / n_tiles(problem);
   const bool is_long = most_rounds(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
-  return std::clamp<int64_t>(is_long && has_room ? of_blocks : of_SMs, 1, most);
+  // Of small blocks it takes several in any case.
+  const bool is_small = blocks_.blocks_per_SM > 2 && most_rounds(problem) >= 4 * of_blocks;
+  return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, most);
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int multiprocessors) const {

@@ -100,7 +100,7 @@ class KeySplits {
   static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
   static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
   // Lengths that are on their way to a lane at a time.
-  static constexpr int kLengthsAtOnce = 8;
+  static constexpr int kLengthsAtOnce = 4;
 
   const DecodeProblem &problem_;
   const int tiles_of_request_;
@@ -124,7 +124,8 @@ class KeySplits {
   // Looks at all lengths, once, and returns whether the line is shorter: then the splits of before
   // are none, and those of the line follow.
   FLASHSMITH_DEVICE bool turn_to_line() {
-    if (own_.is_final) return false;
+    if (own_.is_final) [[likely]]
+      return false;
     own_.is_final = true;
     int most = 0, sum = 0;  // of the work tiles of a head
     const auto look_at = [&](int request) {
@@ -242,7 +243,10 @@ class KeySplits {
 
   FLASHSMITH_DEVICE bool next_of_parts(KeySplit &split) {
     while (own_.at < own_.end) {
-      const int tile = quotient(own_.at, own_.splits), index = own_.at - tile * own_.splits;
+      // First parts of all work tiles, then second ones: those that short requests lack come last,
+      // so that blocks without work are not scattered among the others.
+      const int index = own_.splits == 1 ? 0 : quotient(own_.at, tiles());
+      const int tile = own_.at - index * tiles();
       const int request = quotient(tile, tiles_of_request_);
       own_.at += ptx::grid_size_x();
       const int rounds = rounds_of(request), each = rounds_of_part(rounds);
