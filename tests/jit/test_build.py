@@ -75,15 +75,19 @@ def test_what_newer_gpus_have_is_used_there_and_nowhere_else() -> None:
         assert gencode(planned(Target.cuda(*archs), [SUMS])[SUMS.slug]) == expected
 
 
-def test_a_cache_of_8_bits_is_converted_by_gpus_that_can() -> None:
-    older, newer = "compute_80,code=[sm_80,sm_86]", "compute_89,code=[sm_89,sm_90a]"
-    target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a")
+def test_decode_has_what_gpus_can() -> None:
+    """A cache of 8 bits is converted by those that can, and launches of those that may overlap
+    others have the instruction by which they wait."""
+    newest = "compute_90,code=[sm_90a,sm_100]"
+    target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
     fp8, plain = (KernelId(choose_decode(DType.BF16, 64, None, fp8)) for fp8 in (True, False))
     units = planned(target, [fp8, plain])
-    assert gencode(units[fp8.slug]) == [f"-gencode=arch={each}" for each in (older, newer)]
-    assert gencode(units[plain.slug]) == [
-        "-gencode=arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90a]"
-    ]
+    for kernel, others in (
+        (fp8, ("compute_80,code=[sm_80,sm_86]", "compute_89,code=[sm_89]")),
+        (plain, ("compute_80,code=[sm_80,sm_86,sm_89]",)),
+    ):
+        expected = [f"-gencode=arch={each}" for each in (*others, newest)]
+        assert gencode(units[kernel.slug]) == expected
 
 
 def test_sm90_kernel_without_its_architecture_is_refused() -> None:

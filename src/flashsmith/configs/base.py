@@ -84,9 +84,9 @@ class KernelConfig(ABC):
         return not self.problems(gpu or self.plainest_gpu)
 
     @property
-    def newer_gpu(self) -> str:
-        """From which architecture on its kernels have instructions of that; "": none."""
-        return ""
+    def newer_gpus(self) -> tuple[str, ...]:
+        """From which architectures on its kernels have instructions of those, oldest first."""
+        return ()
 
     @property
     def plainest_gpu(self) -> str:

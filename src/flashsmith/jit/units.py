@@ -156,10 +156,11 @@ def _gencode(config: KernelConfig, target: Target) -> list[str]:
     if config.exact_arch:
         return [f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"]
     # One front-end run and one PTX for all architectures: the family uses nothing newer. Where it
-    # does, one more for those that have it.
-    newer = [arch for arch in archs if config.newer_gpu and _is_as_new(arch, config.newer_gpu)]
-    older = [arch for arch in archs if arch not in newer]
-    groups = {config.minimum_gpu: older, config.newer_gpu: newer}
+    # does, one more for those that have it: only they compile what newer instructions are for.
+    groups: dict[str, list[str]] = {least: [] for least in (config.minimum_gpu, *config.newer_gpus)}
+    for arch in archs:
+        own = [least for least in config.newer_gpus if _is_as_new(arch, least)]
+        groups[own[-1] if own else config.minimum_gpu].append(arch)
     return [
         f"-gencode=arch=compute_{least[3:]},code=[{','.join(group)}]"
         for least, group in groups.items()

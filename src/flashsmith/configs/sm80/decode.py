@@ -110,9 +110,9 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         ]
 
     @property
-    def newer_gpu(self) -> str:
-        """That converts e4m3 by an instruction."""
-        return "sm_89" if self.fp8_cache else ""
+    def newer_gpus(self) -> tuple[str, ...]:
+        """Those that convert e4m3 by an instruction, and that let launches overlap."""
+        return ("sm_89", "sm_90") if self.fp8_cache else ("sm_90",)
 
     @property
     def threads_per_block(self) -> int:

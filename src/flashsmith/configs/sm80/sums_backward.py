@@ -102,9 +102,9 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
         ]
 
     @property
-    def newer_gpu(self) -> str:
-        """That adds four numbers at a time."""
-        return "sm_90"
+    def newer_gpus(self) -> tuple[str, ...]:
+        """Those that add four numbers at a time."""
+        return ("sm_90",)
 
     @property
     def plainest_gpu(self) -> str:

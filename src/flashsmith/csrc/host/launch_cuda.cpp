@@ -82,6 +82,15 @@ void check_capability(const FamilyGpus &gpus, int device) {
   }
 }
 
+// Whether a kernel has the instruction by which it waits for the launch before: it was compiled for
+// an architecture that has it, which is not that of the GPU (ptx/dependent_launch.cuh).
+bool waits(const Launch &launch) {
+  constexpr int kFirstThatWaits = 90;
+  cudaFuncAttributes compiled{};
+  FLASHSMITH_CUDA(cudaFuncGetAttributes(&compiled, launch.function));
+  return compiled.ptxVersion >= kFirstThatWaits;
+}
+
 void launch_one(const Launch &launch, const KernelArguments &arguments, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2] = {};
   unsigned n_attributes = 0;
@@ -131,11 +140,8 @@ bool is_capturing(Stream stream) {
 void prepare(const FamilyGpus &gpus, Plan &plan, DLDevice device) {
   check_capability(gpus, device.device_id);
   const DeviceGuard guard(device.device_id);
-  constexpr int kFirstThatOverlaps = 9;  // compute capability
-  const bool may_overlap =
-      attribute(cudaDevAttrComputeCapabilityMajor, device.device_id) >= kFirstThatOverlaps;
   for (Launch &launch : plan.launches) {
-    launch.overlaps &= may_overlap;
+    launch.overlaps = launch.overlaps && waits(launch);
     constexpr int kDefaultLimitBytes = 48 << 10;
     if (launch.shared_memory_bytes > kDefaultLimitBytes) {
       FLASHSMITH_CUDA(cudaFuncSetAttribute(launch.function,

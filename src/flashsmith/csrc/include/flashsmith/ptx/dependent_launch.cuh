@@ -11,7 +11,8 @@
 namespace flashsmith::ptx {
 
 // griddepcontrol.wait: the launch before is over, and what it has written is visible. At once
-// where this launch was not allowed to overlap it, as on older GPUs and the emulator.
+// where this launch was not allowed to overlap it, as on older GPUs and the emulator. Compiled for
+// an older architecture a kernel does not have it, on newer GPUs either: the host sees to that.
 FLASHSMITH_DEVICE void wait_for_launch_before() {
 #if !defined(FLASHSMITH_EMULATOR) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
