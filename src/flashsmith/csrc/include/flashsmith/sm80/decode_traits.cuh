@@ -53,6 +53,10 @@ struct StaticDecodeKernelConfig {
   static_assert(B_c <= team_threads, "a lane looks up the page of one key");
   static_assert(!token_scales || row_warps == 1, "a warp copies the scales of its own keys");
 
+  // When blocks ask for all lengths: when their first keys are on their way, if there are
+  // registers.
+  static constexpr bool asks_on_the_way = !(fp8_cache && d_head > 128);
+
   // How finely blocks share out work (attention/key_splits.cuh): the last of a work tile's blocks
   // adds up what all have summed, more slowly the longer rows are.
   static constexpr int fewest_rounds = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;

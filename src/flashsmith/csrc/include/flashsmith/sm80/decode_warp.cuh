@@ -57,9 +57,11 @@ class DecodeWarp {
       load_Q_tile();
       ptx::barrier_sync();
     }
-    if (splits.turn_to_line()) {
-      ptx::cp_async_wait_group<0>();  // a lane copies to places of its own, which it may now reuse
-      return false;
+    if constexpr (Traits::asks_on_the_way) {
+      if (splits.turn_to_line()) {
+        ptx::cp_async_wait_group<0>();  // a lane copies to places of its own, which it may reuse
+        return false;
+      }
     }
     for (; key < end; key += kTeams * B_c) {
       ptx::cp_async_wait_group<kStages - 2>();
