@@ -26,7 +26,7 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, int, int, int, int], int] = {
     # numbers of 8 bits, which become 16 by moving bits there.
     ("sm80", 128, 64, 32, 8): 16,
     ("sm80", 128, 64, 64, 8): 32,
-    ("sm80", 256, 16, 32, 2): 272,
+    ("sm80", 256, 16, 32, 2): 336,
     ("sm80", 256, 32, 32, 4): 48,
     ("sm80", 256, 64, 32, 4): 16,
     # Decode of 8 bits that calls functions: less than one load in a hundred instructions of the
