@@ -143,6 +143,14 @@ def test_what_bulk_copies_cannot_bring_is_refused() -> None:
             run(TWO, asked, placed=placed)
 
 
+def test_a_window_is_refused_before_anything_is_built() -> None:
+    asked = requests(TWO, (90, 33), n_q=20)
+    with pytest.raises(ValueError, match=r"cfg is .*wgmma.*no kernels for .*window"):
+        flashsmith.decode(
+            TWO, asked.q, asked.k, asked.v, cache_seqlens=asked.seqlens, window_size=(5, 0)
+        )
+
+
 def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     def chosen(rows: int, **kind: bool) -> tuple[str, int]:
         config = choose_decode(DType.BF16, 128, (9, 0), rows=rows, **kind)

@@ -267,6 +267,11 @@ def _find(
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
     variant = replace(extras.variant, ragged=False, padded=is_padded)
+    if not config.serves_variant(variant):
+        raise ValueError(
+            f"cfg is {config}, which has no kernels for {variant.name}; pass None, or a "
+            "configuration of the sm80 family"
+        )
     return _kernel_for(config, variant, q.device)
 
 
