@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from flashsmith.runtime import workspace
 from flashsmith.runtime.plan import Plan
@@ -159,6 +161,35 @@ def test_what_is_set_aside_ends_and_comes_again_with_the_next_size(cuda: FakeCud
         aside.take(workspace._ASIDE_BYTES)
         aside.refill(gpu)
     assert len(cuda.waited_for) == chunks
+
+
+def test_what_graphs_count_in_outlives_the_call_and_the_next_chunk(cuda: FakeCuda) -> None:
+    """A graph holds no tensor: what it counts in must not become somebody else's."""
+    gpu = torch.device("cuda", 0)
+    counters(gpu)
+    cuda.capturing[7] = True
+    storages = [StorageWeakRef(counters(gpu).untyped_storage())]
+    large = replace(SPLITS, counter_bytes=workspace._ASIDE_BYTES - 4096)
+    for size in (1, 2, 3):
+        found = counters_for(large, gpu)
+        assert found is not None
+        storages.append(StorageWeakRef(found.untyped_storage()))
+        del found
+        cuda.capturing[7] = False
+        counters_for(replace(SPLITS, counter_bytes=4096 << size), gpu)
+        cuda.capturing[7] = True
+    assert len(cuda.waited_for) == 4
+    assert not any(storage.expired() for storage in storages)
+
+
+def test_two_captures_at_once_are_given_other_pieces(cuda: FakeCuda) -> None:
+    gpu = torch.device("cuda", 0)
+    counters(gpu)
+    aside = workspace._aside[gpu]
+    with ThreadPoolExecutor(8) as threads:
+        pieces = list(threads.map(lambda _: aside.take(16), range(2000)))
+    places = [piece.data_ptr() for piece in pieces if piece is not None]
+    assert len(set(places)) == len(places) == 2000
 
 
 def test_counters_on_a_cpu_are_each_calls_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -74,28 +75,32 @@ def scratch_for(
 
 class _Aside:
     """Zeros of a device for calls that are captured, which must not make any then. Each piece is
-    given once: nobody tells when its graph is gone."""
+    given once, and stays: a graph holds no tensor, and nobody tells when it is gone."""
 
     def __init__(self) -> None:
-        self._rest: torch.Tensor | None = None
-        self._n_bytes = 0
+        self._lock = threading.Lock()
+        self._chunks: list[torch.Tensor] = []  # pieces are of the last
+        self._taken = 0  # bytes of that
 
     def refill(self, device: torch.device) -> None:
         """By a thread that captures nothing. Waits: graphs may begin on any stream."""
-        is_enough = self._rest is not None and self._rest.numel() > _ASIDE_BYTES // 2
-        if is_enough or self._n_bytes >= _MOST_ASIDE_BYTES:
-            return
-        self._rest = torch.zeros(_ASIDE_BYTES, dtype=torch.uint8, device=device)
-        self._n_bytes += _ASIDE_BYTES
-        torch.cuda.synchronize(device)
+        with self._lock:
+            is_enough = self._chunks and self._taken < _ASIDE_BYTES // 2
+            if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MOST_ASIDE_BYTES:
+                return
+            chunk = torch.zeros(_ASIDE_BYTES, dtype=torch.uint8, device=device)
+            torch.cuda.synchronize(device)
+            self._chunks.append(chunk)
+            self._taken = 0
 
     def take(self, n_bytes: int) -> torch.Tensor | None:
         """None: there are not as many."""
-        if self._rest is None or self._rest.numel() < n_bytes:
-            return None
-        taken = -(-n_bytes // _ASIDE_ALIGNMENT) * _ASIDE_ALIGNMENT
-        piece, self._rest = self._rest[:n_bytes], self._rest[taken:]
-        return piece
+        with self._lock:
+            first, end = self._taken, self._taken + n_bytes
+            if not self._chunks or end > _ASIDE_BYTES:
+                return None
+            self._taken = -(-end // _ASIDE_ALIGNMENT) * _ASIDE_ALIGNMENT
+            return self._chunks[-1][first:end]
 
 
 _aside: dict[torch.device, _Aside] = {}
