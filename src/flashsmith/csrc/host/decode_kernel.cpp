@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace flashsmith {
-namespace {
-
-int64_t quotient_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-
-}  // namespace
-
 int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
   return quotient_up(problem.seq_len_k, blocks_.round_keys);
 }
@@ -26,19 +20,18 @@ int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiproces
   return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, most);
 }
 
-bool DecodeKernel::is_even(const ForwardProblem &problem, int multiprocessors) const {
+bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
   constexpr int kNotWorthALine = 8;  // rounds of a part
-  const int64_t splits = even_splits(problem, multiprocessors);
   return problem.batch == 1 || quotient_up(most_rounds(problem), splits) <= kNotWorthALine;
 }
 
 int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
-                               int multiprocessors) const {
+                               const DecodePlan &plan, int multiprocessors) const {
   const int64_t most = int64_t{multiprocessors} * blocks_.blocks_per_SM;
   if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, most);
+  const int64_t parts = n_tiles(problem) * plan.even_splits;
+  if (plan.is_even) return std::min(parts, most);
   const int64_t rounds = most_rounds(problem) + 1;  // one is a tile's charge
-  const int64_t parts = n_tiles(problem) * even_splits(problem, multiprocessors);
-  if (is_even(problem, multiprocessors)) return std::min(parts, most);
   const bool one_each = parts <= multiprocessors;
   return std::min(n_tiles(problem) * rounds, one_each ? multiprocessors : most);
 }
@@ -46,14 +39,14 @@ int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumber
 DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
                               int multiprocessors) const {
   if (problem.is_empty()) return {};
-  const int64_t blocks = n_blocks(problem, own, multiprocessors);
-  const int64_t slots = decode_slots(own, n_tiles(problem), blocks);
   DecodePlan plan;
-  const int64_t parts = even_splits(problem, multiprocessors);
-  plan.even_splits = static_cast<int>(parts);
-  plan.parts_of_SM = static_cast<int>(quotient_up(n_tiles(problem) * parts, multiprocessors));
+  plan.even_splits = static_cast<int>(even_splits(problem, multiprocessors));
+  plan.is_even = is_even(problem, plan.even_splits);
+  const int64_t parts = n_tiles(problem) * plan.even_splits;
+  const int64_t blocks = n_blocks(problem, own, plan, multiprocessors);
+  plan.parts_of_SM = static_cast<int>(quotient_up(parts, multiprocessors));
   plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, multiprocessors));
-  plan.is_even = is_even(problem, multiprocessors);
+  const int64_t slots = decode_slots(own, n_tiles(problem), blocks);
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
   plan.workspace_bytes = slots * slot_bytes(tiles);
@@ -80,15 +73,13 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
 Plan DecodeKernel::append_plan(const AppendTensors &tensors) const {
   const int64_t chunks = append_chunks(tensors);
   if (chunks == 0) return {};
-  return {
-      .launches = {
-          {.kernel = "cache_append_kernel",
-           .function = append_,
-           .call = call<AppendKernelArgs>,
-           .grid = {static_cast<unsigned>((chunks + kAppendThreads - 1) / kAppendThreads), 1, 1},
-           .cluster = 1,
-           .threads = kAppendThreads,
-           .shared_memory_bytes = 0}}};
+  return {.launches = {{.kernel = "cache_append_kernel",
+                        .function = append_,
+                        .call = call<AppendKernelArgs>,
+                        .grid = {static_cast<unsigned>(quotient_up(chunks, kAppendThreads)), 1, 1},
+                        .cluster = 1,
+                        .threads = kAppendThreads,
+                        .shared_memory_bytes = 0}}};
 }
 
 }  // namespace flashsmith

@@ -39,11 +39,11 @@ class DecodeKernel : public Kernel {
   int64_t even_splits(const ForwardProblem &problem, int multiprocessors) const;
 
   // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
-  bool is_even(const ForwardProblem &problem, int multiprocessors) const;
+  bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
   // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
   // multiprocessor has one part it has one block: of two on some the other would be idle.
-  int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
+  int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
                    int multiprocessors) const;
 
  public:

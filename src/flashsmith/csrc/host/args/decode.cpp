@@ -14,8 +14,6 @@ const int32_t *data_of(const TensorView *t) {
   return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
 }
 
-int64_t quotient_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-
 // Below 0: it is no power of two.
 int exponent_of_two(int64_t value) {
   const auto bits = static_cast<uint64_t>(value);

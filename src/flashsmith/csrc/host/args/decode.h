@@ -76,6 +76,10 @@ struct DecodeNumbers {
   int64_t splits = 0, n_new = 0;
 };
 
+inline int64_t quotient_up(int64_t value, int64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
 // See SplitArgs.
 struct DecodePlan : Plan {
   int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1;

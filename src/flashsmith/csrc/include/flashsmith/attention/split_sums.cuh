@@ -55,12 +55,23 @@ FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
   return all;
 }
 
-FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], uint32_t reference, uint32_t sum) {
-  RowSums own{};
+FLASHSMITH_DEVICE RowTotal row_total(uint32_t reference, uint32_t sum) {
+  return {.reference = ptx::bits_float(reference), .sum = ptx::bits_float(sum), .kept = 1.f};
+}
+
+FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], const RowTotal &total) {
+  RowSums own{.O = {}, .total = total};
 #pragma unroll
   for (int i = 0; i < kSumChunk; i++) own.O[i] = ptx::bits_float(half[i / 4].word[i % 4]);
-  own.total = {ptx::bits_float(reference), ptx::bits_float(sum), 1.f};
   return own;
+}
+
+// Counts a split that has handed on, and whose threads all know it, among `count`. Whether it is
+// the last, which leaves the number as it was found. By one thread.
+FLASHSMITH_DEVICE bool arrive_last(uint32_t *arrivals, int count) {
+  const bool last = ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(count) - 1;
+  if (last) ptx::thread_store_global_4(arrivals, 0);
+  return last;
 }
 
 // Of one work tile. `row`: of the work tile; `chunk`: of a row.
@@ -74,7 +85,7 @@ class SplitSums {
   FLASHSMITH_DEVICE SplitSums(const DecodeProblem &problem, const KeySplit &split)
       : problem_(problem), split_(split), rows_(problem, split) {}
 
-  FLASHSMITH_DEVICE int n_rows() const { return rows_.count(); }
+  FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return rows_; }
 
   // Where a split leaves its sums of a row: the elements from a column on, and the row's totals.
   FLASHSMITH_DEVICE float *elements(int slot, int row, int column) const {
@@ -88,7 +99,7 @@ class SplitSums {
 
   // Leaves them, of this split.
   FLASHSMITH_DEVICE void hand_on(const RowSums &row_sums, int row, int chunk) const {
-    if (row >= n_rows()) return;
+    if (row >= rows_.count()) return;
     const int slot = split_.slot(split_.index);
     float *place = elements(slot, row, chunk * kSumChunk);
 #pragma unroll
@@ -109,20 +120,17 @@ class SplitSums {
   // What a split has left of a row's totals.
   FLASHSMITH_DEVICE RowTotal handed_total(int i, int row) const {
     const float *place = totals(split_.slot(i), row);
-    return {.reference = ptx::bits_float(ptx::thread_load_handed_4(place)),
-            .sum = ptx::bits_float(ptx::thread_load_handed_4(place + 1)),
-            .kept = 1.f};
+    return row_total(ptx::thread_load_handed_4(place), ptx::thread_load_handed_4(place + 1));
   }
 
   // Adds up those of every `step`th split, so many of which are on their way at a time.
   template <int kAtOnce>
   FLASHSMITH_DEVICE RowSums merged(int row, int chunk, int first, int step) const {
     const auto load = [&](int i) {
-      const int slot = split_.slot(i);
-      const float *place = elements(slot, row, chunk * kSumChunk), *total = totals(slot, row);
+      const float *place = elements(split_.slot(i), row, chunk * kSumChunk);
       const ptx::Chunk half[2] = {ptx::load_handed_16(place),
                                   ptx::load_handed_16(place + kSumChunk / 2)};
-      return row_sums(half, ptx::thread_load_handed_4(total), ptx::thread_load_handed_4(total + 1));
+      return row_sums(half, handed_total(i, row));
     };
     return merge_parts<kAtOnce>(first, split_.count, step, load);
   }
@@ -131,7 +139,7 @@ class SplitSums {
   // values are multiplied with.
   FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk, float V_scale = 1.f) const {
     using value_t = typename Traits::value_t;
-    if (row >= n_rows()) return;
+    if (row >= rows_.count()) return;
     const int head = rows_.head(row);
     const RowTotal total = with_sink<Traits>(sums.total, problem_, head);
     const float factor = total.sum == 0.f ? 0.f : total.kept / total.sum * V_scale;

@@ -42,7 +42,7 @@ class DecodeMerge {
  private:
   // Chunks of the rows that are there. Warps are whole: some of their lanes may be behind them.
   FLASHSMITH_DEVICE int n_chunks() const {
-    return (sums_.n_rows() * kRowChunks + kWarpSize - 1) / kWarpSize * kWarpSize;
+    return (sums_.rows().count() * kRowChunks + kWarpSize - 1) / kWarpSize * kWarpSize;
   }
   template <typename Do>
   FLASHSMITH_DEVICE void for_each_chunk(Do do_it) const {
@@ -109,22 +109,19 @@ class DecodeMerge {
     ptx::Chunk half[2];
     ptx::load_shared_16(half[0], elements);
     ptx::load_shared_16(half[1], elements + kHalfBytes);
-    return row_sums(half, ptx::load_shared_4(total), ptx::load_shared_4(total + sizeof(float)));
+    const uint32_t reference = ptx::load_shared_4(total);
+    return row_sums(half, row_total(reference, ptx::load_shared_4(total + sizeof(float))));
   }
 
   // ---- in global memory ----
 
-  // Whether all other splits of the work tile have handed on their sums, too. Whoever is the last
-  // leaves the number of arrivals as it was found.
+  // Whether all other splits of the work tile have handed on their sums, too.
   FLASHSMITH_DEVICE bool is_last() const {
     const ptx::shared_address arrived = shared_ + Traits::arrived_offset;
     ptx::barrier_sync();  // order in global memory: what all threads handed on, then the arrival
     if (ptx::thread_index() == 0) {
       uint32_t *arrivals = args_.problem.split.arrivals + split_.tile;
-      const bool last =
-          ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(split_.count) - 1;
-      if (last) ptx::thread_store_global_4(arrivals, 0);
-      ptx::thread_store_shared_4(arrived, last);
+      ptx::thread_store_shared_4(arrived, arrive_last(arrivals, split_.count));
     }
     ptx::barrier_sync();
     return ptx::load_shared_4(arrived) != 0;

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const SplitSums<Traits> sums(args.problem, split);
   const int i = block * kMergeThreads + ptx::thread_index();
   const int row = i / kRowChunks, chunk = i % kRowChunks;
-  if (i / kWarpSize * kWarpSize / kRowChunks >= sums.n_rows()) return;
+  if (i / kWarpSize * kWarpSize / kRowChunks >= sums.rows().count()) return;
   sums.store(sums.template merged<kSplitsAtOnce>(row, chunk, 0, 1), row, chunk);
 }
 

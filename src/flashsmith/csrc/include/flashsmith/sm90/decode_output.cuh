@@ -27,17 +27,12 @@ class DecodeOutput {
 
   const DecodeProblem &problem_;
   const KeySplit &split_;
-  const DecodeRows<Traits> rows_;
   const SplitSums<Traits> sums_;
   const int warpgroup_;
 
  public:
   FLASHSMITH_DEVICE DecodeOutput(const DecodeProblem &problem, const KeySplit &split, int warpgroup)
-      : problem_(problem),
-        split_(split),
-        rows_(problem, split),
-        sums_(problem, split),
-        warpgroup_(warpgroup) {}
+      : problem_(problem), split_(split), sums_(problem, split), warpgroup_(warpgroup) {}
 
   FLASHSMITH_DEVICE void write(const Accumulator &O, const Softmax<Traits> &softmax) const {
     const Totals totals = {softmax.total(0), softmax.total(1)};
@@ -52,6 +47,7 @@ class DecodeOutput {
   }
 
  private:
+  FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return sums_.rows(); }
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   // Of the work tile.
   FLASHSMITH_DEVICE int lane_row(int half) const {
@@ -66,7 +62,7 @@ class DecodeOutput {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const int row = lane_row(half);
-      if (row >= rows_.count()) continue;
+      if (row >= rows().count()) continue;
       float *place = sums_.elements(split_.slot(split_.index), row, first_column(lane()));
 #pragma unroll
       for (int i = 0; i < Traits::d_head / 8; i++) {
@@ -78,8 +74,7 @@ class DecodeOutput {
     }
   }
 
-  // Whether all other splits of the work tile have handed on these rows, too. Whoever is the last
-  // leaves the number of arrivals as it was found.
+  // Whether all other splits of the work tile have handed on these rows, too.
   FLASHSMITH_DEVICE bool is_last() const {
     const int barrier = rows_barrier(warpgroup_);
     const ptx::shared_address arrived =
@@ -89,10 +84,7 @@ class DecodeOutput {
     if (ptx::thread_index() % kWarpgroupSize == 0) {
       uint32_t *arrivals =
           problem_.split.arrivals + split_.tile * Traits::n_warpgroups + warpgroup_;
-      const bool last =
-          ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(split_.count) - 1;
-      if (last) ptx::thread_store_global_4(arrivals, 0);
-      ptx::thread_store_shared_4(arrived, last);
+      ptx::thread_store_shared_4(arrived, arrive_last(arrivals, split_.count));
     }
     ptx::named_barrier_sync(barrier, kWarpgroupSize);
     return ptx::load_shared_4(arrived) != 0;
@@ -153,9 +145,9 @@ class DecodeOutput {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const int row = lane_row(half);
-      const RowTotal total = with_sink<Traits>(totals[half], problem_, rows_.head(row));
+      const RowTotal total = with_sink<Traits>(totals[half], problem_, rows().head(row));
       factor[half] = total.sum == 0.f ? 0.f : total.kept / total.sum;
-      if (row < rows_.count() && lane() % kLanesPerRow == 0) sums_.store_log_sum_exp(total, row);
+      if (row < rows().count() && lane() % kLanesPerRow == 0) sums_.store_log_sum_exp(total, row);
     }
   }
 
@@ -170,7 +162,7 @@ class DecodeOutput {
     for (int half = 0; half < kHalves; half++) {
       const int row = lane_row(half);
       value_t *out = static_cast<value_t *>(problem_.O) +
-                     rows_.offset(problem_.O_strides, split_.batch, row) + lane_column;
+                     rows().offset(problem_.O_strides, split_.batch, row) + lane_column;
 #pragma unroll
       for (int column = 0; column < 2 * kElements; column += kLanesPerRow * kSumChunk) {
         ptx::Chunk chunk;
@@ -182,7 +174,7 @@ class DecodeOutput {
         }
         transpose_quad(chunk.word);
         const bool has_column = !Traits::padded || lane_column + column < problem_.d_v;
-        if (row < rows_.count() && has_column) ptx::thread_store_global_16(out + column, chunk);
+        if (row < rows().count() && has_column) ptx::thread_store_global_16(out + column, chunk);
       }
     }
   }
