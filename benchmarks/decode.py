@@ -18,7 +18,6 @@ these.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 import os
@@ -32,11 +31,12 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
+from rows_file import recorded
 
 import flashsmith
 from flashsmith import settings
 from flashsmith.bench.stamp import environment_stamp
-from flashsmith.bench.timer import time_interleaved
+from flashsmith.bench.timer import Timing, time_interleaved
 from flashsmith.reference import reference_attention
 
 COLUMNS = (
@@ -163,16 +163,23 @@ def candidates(q: torch.Tensor, cache: Cache) -> dict[str, Run]:
     return runs
 
 
+def check_and_time(
+    title: str, runs: Mapping[str, Run], expected: torch.Tensor, repeats: int
+) -> tuple[dict[str, float], dict[str, Timing]]:
+    """Errors, which are reported where they are too large, and times in turn."""
+    errors = {name: error_of(run(), expected) for name, run in runs.items()}
+    if wrong := {name: error for name, error in errors.items() if not error < _TOLERANCE}:
+        print(f"WRONG {title}: {wrong}", flush=True)
+    return errors, time_interleaved(runs, repeats=repeats, head_start=_HEAD_START)
+
+
 def rows_of(shape: Shape, repeats: int) -> Iterator[dict[str, Any]]:
     """Checks, times and reports one shape."""
     q, k, v = tensors_of(shape)
     for kind, cache in caches(k, v):
         runs = candidates(q, cache)
         expected = reference(q, k, v, cache.lengths)
-        errors = {name: error_of(run(), expected) for name, run in runs.items()}
-        if wrong := {name: error for name, error in errors.items() if not error < _TOLERANCE}:
-            print(f"WRONG {shape} {kind}: {wrong}", flush=True)
-        times = time_interleaved(runs, repeats=repeats, head_start=_HEAD_START)
+        errors, times = check_and_time(f"{shape} {kind}", runs, expected, repeats)
         best = min((times[name].ms for name in runs if name in PEERS), default=None)
         n_bytes = cache.lengths.sum().item() * 2 * cache.k[0, 0].nbytes
         for name, timing in times.items():
@@ -250,16 +257,12 @@ def main() -> None:
     environment = json.dumps(environment_stamp() | builds, indent=2)
     (arguments.out / "decode_environment.json").write_text(environment)
     torch.manual_seed(0)
+    shapes = table() if arguments.table else SHAPES
+    measured = (row for shape in shapes for row in rows_of(shape, arguments.repeats))
     rows = []
-    with (arguments.out / "decode.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for shape in table() if arguments.table else SHAPES:
-            for row in rows_of(shape, arguments.repeats):
-                writer.writerow(row)
-                rows.append(row)
-                print(*row.values(), flush=True)
-            file.flush()
+    for row in recorded(arguments.out / "decode.csv", COLUMNS, measured):
+        rows.append(row)
+        print(*row.values(), flush=True)
     print(*summary(rows), f"host: {host_us():.1f} us a call", sep="\n")
 
 

@@ -9,7 +9,6 @@ keys of small shapes stay in L2. Writes decode_graph.csv.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
+from rows_file import recorded
 
 import flashsmith
 from decode import OURS, Shape, paged, tensors_of
@@ -89,13 +89,9 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ[settings.BACKGROUND_BUILD.name] = "off"  # what is measured is what was chosen
     torch.manual_seed(0)
-    with (arguments.out / "decode_graph.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for shape in SHAPES:
-            for row in rows_of(shape):
-                writer.writerow(row)
-                print(*row.values(), flush=True)
+    measured = (row for shape in SHAPES for row in rows_of(shape))
+    for row in recorded(arguments.out / "decode_graph.csv", COLUMNS, measured):
+        print(*row.values(), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ device. All results are checked against float32 before they are timed. Writes fe
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -23,12 +22,12 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
+from rows_file import recorded
 
 import flashsmith
-from decode import Shape, error_of, paged, reference, tensors_of
+from decode import OURS, Shape, check_and_time, paged, reference, tensors_of
 from flashsmith import settings
 from flashsmith.bench.stamp import environment_stamp
-from flashsmith.bench.timer import time_interleaved
 from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.configs.decode import DECODE_FAMILIES
 
@@ -36,9 +35,7 @@ COLUMNS = (
     *("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate"),
     *("in_turn_us", "in_turn_of_fa3", "error"),
 )
-OURS, PEER = "flashsmith", "fa3"
-_TOLERANCE = 0.02  # of the largest element
-_HEAD_START = 2e-4  # seconds
+PEER = "fa3"
 _PAGE_SIZE = 64
 
 SHAPES = (
@@ -87,10 +84,7 @@ def rows_of(shape: Shape, repeats: int, others: Sequence[str]) -> Iterator[dict[
         (f"pages of {_PAGE_SIZE}", paged(entries, _PAGE_SIZE)),
     ):
         runs = candidates(shape, q, cache, others)
-        errors = {name: error_of(run(), expected) for name, run in runs.items()}
-        if wrong := {name: error for name, error in errors.items() if not error < _TOLERANCE}:
-            print(f"WRONG {shape} {kind}: {wrong}", flush=True)
-        times = time_interleaved(runs, repeats=repeats, head_start=_HEAD_START)
+        errors, times = check_and_time(f"{shape} {kind}", runs, expected, repeats)
         for name, timing in times.items():
             ratio = f"{times[PEER].ms / timing.ms:.3f}" if PEER in times else ""
             yield asdict(shape) | {
@@ -116,18 +110,17 @@ def main() -> None:
     environment = json.dumps(environment_stamp() | {PEER: build}, indent=2)
     (arguments.out / "few_queries_environment.json").write_text(environment)
     torch.manual_seed(0)
-    rows = []
-    with (arguments.out / "few_queries.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for shape in SHAPES:
-            for row in rows_of(shape, arguments.repeats, arguments.config):
-                writer.writerow(row)
-                rows.append(row)
-                print(*row.values(), flush=True)
-            file.flush()
-    ours = [float(row["in_turn_of_fa3"] or 1) for row in rows if row["candidate"] == OURS]
-    print(f"{OURS}: {statistics.geometric_mean(ours):.3f}, least {min(ours):.3f}")
+    measured = (
+        row for shape in SHAPES for row in rows_of(shape, arguments.repeats, arguments.config)
+    )
+    ratios = []
+    for row in recorded(arguments.out / "few_queries.csv", COLUMNS, measured):
+        print(*row.values(), flush=True)
+        if row["candidate"] == OURS and row["in_turn_of_fa3"]:
+            ratios.append(float(row["in_turn_of_fa3"]))
+    if ratios:
+        mean = statistics.geometric_mean(ratios)
+        print(f"{OURS}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -63,3 +64,23 @@ def test_means_are_of_the_served_kernel_by_cache_and_length(script: ModuleType) 
         "entries, all: 1.000, least 0.500, 2 shapes",
         "entries, up to 2048: 2.000, least 2.000, 1 shapes",
     ]
+
+
+@pytest.mark.parametrize("name", ["few_queries", "decode_graph"])
+def test_its_companions_measure_the_same_shapes(script: ModuleType, name: str) -> None:
+    companion = importlib.import_module(name)
+    assert all(isinstance(shape, script.Shape) for shape in companion.SHAPES)
+    assert companion.OURS == script.OURS
+
+
+def test_what_is_measured_is_kept_if_the_next_fails(script: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    measured = ({"us": 1 // (2 - i)} for i in range(3))
+    with pytest.raises(ZeroDivisionError):
+        for _ in importlib.import_module("rows_file").recorded(path, ["us"], measured):
+            pass
+    assert path.read_text().splitlines() == ["us", "0", "1"]
+    # not only at the end: whoever looks while it is measured sees what is there
+    rows = script.recorded(path, ["us"], iter([{"us": 5}, {"us": 6}]))
+    assert next(rows) == {"us": 5}
+    assert path.read_text().splitlines() == ["us", "5"]

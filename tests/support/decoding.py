@@ -238,3 +238,13 @@ def assert_same_bits(
 ) -> None:
     for one, other in zip(found, others, strict=True):
         assert torch.equal(one, other)
+
+
+def assert_wild_page_is_not_followed(cfg: DecodeKernelConfig) -> None:
+    """It reads as zeros, of keys and values that a row has."""
+    asked = requests(cfg, (70,), n_q=20)
+    placed = in_pages(asked, 16)
+    assert placed.block_table is not None
+    placed.block_table[0, 1] = WILD
+    asked.k[0, 16:32] = asked.v[0, 16:32] = 0
+    assert_same_bits(run(cfg, asked, placed=placed), run(cfg, asked))

@@ -124,6 +124,7 @@ FULL = Variant()
 CAUSAL = Variant(causal=True)
 VARIANTS = (FULL, CAUSAL)
 PAGED = Variant(ragged=True, paged=True)
+PAGE_ROWS = 16  # of what pages have a multiple where bulk copies bring them
 
 # A regular expression for every name.
 _PART = "|".join(feature.pattern for feature in FEATURES)

@@ -10,10 +10,10 @@ import torch
 from torch.compiler import is_compiling
 
 from flashsmith.configs import ForwardKernelConfig, Variant
-from flashsmith.configs.variant import PAGED
+from flashsmith.configs.variant import PAGE_ROWS, PAGED
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
-from flashsmith.ops.cache import PAGE_ROWS, check_pages, has_counted_rows
+from flashsmith.ops.cache import check_pages, has_counted_rows
 from flashsmith.ops.checks import check_tensors, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from flashsmith.configs.variant import PAGE_ROWS
 from flashsmith.ops.checks import check_rank, check_tensors
 from flashsmith.ops.semantics import check_fp8_scales, may_look_at
 from flashsmith.runtime import DecodeKernel
 
-PAGE_ROWS = 16  # of what pages have a multiple where bulk copies bring them
 _MOST_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import AttentionKernelConfig, DecodeKernelConfig, Variant, Workload
-from flashsmith.ops.cache import PAGE_ROWS, Cache
+from flashsmith.configs.variant import PAGE_ROWS
+from flashsmith.ops.cache import Cache
 from flashsmith.ops.forward import run_attention
 from flashsmith.problem import Problem
 from flashsmith.selection.choose import dtype_of, reads_pages, select_for

@@ -12,12 +12,11 @@ from typing import ClassVar
 from flashsmith.configs.base import DecodeKernelConfig
 from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.sm90.forward import MAX_LAZY_LOG2, WGMMA, Sm90ForwardKernelConfig
-from flashsmith.configs.variant import Variant
+from flashsmith.configs.variant import PAGE_ROWS, Variant
 from flashsmith.dtype import DType
 
 DECODE = "decode"  # with WGMMA, the features of every short form
 MAX_WARPGROUPS = 2
-PAGE_ROWS = 16  # of what pages have a multiple
 
 
 @dataclass(frozen=True, order=True)
