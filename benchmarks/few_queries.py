@@ -30,6 +30,7 @@ from flashsmith import settings
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.workload import DecodeWorkload
 
 COLUMNS = (
     *("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate"),
@@ -64,9 +65,8 @@ def candidates(
     rows = shape.queries * (shape.heads // shape.heads_kv)
     runs: dict[str, Run] = {OURS: partial(run, None)}
     named = [parse_kernel_name_into_config(name) for name in others]
-    by_rule = [
-        family.rule(DType.BF16, shape.d_head, False, rows, False) for family in DECODE_FAMILIES
-    ]
+    workload = DecodeWorkload(DType.BF16, shape.d_head, rows)
+    by_rule = [family.rule(workload) for family in DECODE_FAMILIES]
     for config in (*by_rule, *(config for config in named if config.d_head == shape.d_head)):
         runs[str(config)] = partial(run, config)
     peer = None if PEERS[PEER].why_missing() else PEERS[PEER].make(q, cache)

@@ -12,7 +12,7 @@ import torch
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, parse_kernel_name_into_config
 from flashsmith.configs.decode import DECODE_FAMILIES
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.reference import Semantics
 from support.decoding import (
@@ -27,7 +27,7 @@ from support.decoding import (
 from support.fp8_caches import FP8, SMALL, Quantised
 
 RULES = [
-    family.rule(dtype, d_head, fp8_cache=True)
+    family.rule(DecodeWorkload(dtype, d_head, fp8_cache=True))
     for family in DECODE_FAMILIES
     if not family.by_boxes
     for d_head in D_HEADS
@@ -52,7 +52,7 @@ def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
 
 @pytest.mark.parametrize("d_head, rows", [(64, 64), (96, 32), (256, 64)])
 def test_teams_of_warps_share_keys_of_8_bits(d_head: int, rows: int) -> None:
-    cfg = DECODE_FAMILIES[0].rule(DType.BF16, d_head, True, rows)
+    cfg = DECODE_FAMILIES[0].rule(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
     assert cfg.B_r == rows
     asked = Quantised(cfg, (33, 0, 90, 1), n_q=rows // 2 + 1, heads=(4, 2))
     placed = in_pages(asked.stored, 16)

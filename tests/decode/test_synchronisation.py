@@ -44,13 +44,15 @@ def _built() -> None:
 
 
 def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
-    """With many work tiles a block, with one that all blocks share, with as many splits, and with
-    one that is so much longer than others that blocks turn to a line."""
+    """With many work tiles a block, with one that all blocks share, with as many splits, with so
+    many that a kernel of its own merges them, several of each block, and with a request that is so
+    much longer than others that blocks turn to a line."""
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))
     uneven = requests(cfg, (1, 2100, 2, 3, 4, 5), n_q=n_q, heads=(2, 1))
-    return [(short, 1), (short, 0), (long, 0), (long, 3), (long, 8), (uneven, 0)]
+    rows = requests(cfg, (900, 300), n_q=max(n_q, 8), heads=(2, 1))
+    return [(short, 1), (short, 0), (long, 0), (long, 3), (long, 8), (rows, 16), (uneven, 0)]
 
 
 def noticed(cfg: DecodeKernelConfig, call: tuple[Requests, int], site: Site, seed: int) -> bool:

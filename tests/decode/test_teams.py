@@ -11,12 +11,13 @@ import torch
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Variant
 from flashsmith.configs.decode import choose_decode
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
-from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import DecodeTensors, Extras, Splitting, find_decode
 from support.decoding import (
     PLAIN,
     TEAMS,
@@ -88,7 +89,7 @@ def test_a_plan_has_a_tile_for_each_B_r_rows(cfg: DecodeKernelConfig) -> None:
 def test_the_rule_has_room_for_the_rows_of_a_head() -> None:
     for d_head, fp8 in product(D_HEADS, (False, True)):
         chosen = {
-            rows: choose_decode(DType.BF16, d_head, None, fp8, rows).B_r
+            rows: choose_decode(DecodeWorkload(DType.BF16, d_head, rows, fp8), None).B_r
             for rows in (1, 16, 17, 32, 33, 64, 65, 4096)
         }
         assert chosen == {1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 64, 4096: 64}
@@ -96,8 +97,36 @@ def test_the_rule_has_room_for_the_rows_of_a_head() -> None:
 
 def test_where_many_rows_do_not_fit_the_rule_takes_fewer() -> None:
     """Rows of 256 elements and their sums need more shared memory than a block has there."""
-    assert choose_decode(DType.FP16, 256, (9, 0), rows=64).B_r == 64
-    assert choose_decode(DType.FP16, 256, (8, 6), rows=64).B_r == 16
+    workload = DecodeWorkload(DType.FP16, 256, rows=64)
+    assert choose_decode(workload, (9, 0)).B_r == 64
+    assert choose_decode(workload, (8, 6)).B_r == 16
+
+
+def test_many_work_tiles_and_small_gpus_have_smaller_blocks() -> None:
+    def chosen(d_head: int, capability: tuple[int, int], many: bool) -> tuple[int, int]:
+        config = choose_decode(DecodeWorkload(DType.BF16, d_head, many_tiles=many), capability)
+        assert isinstance(config, FlashDecodeKernelConfig)
+        return config.n_warps, config.blocks_per_SM
+
+    for d_head, few, many in ((64, (4, 2), (2, 4)), (128, (4, 2), (2, 4)), (256, (4, 1), (2, 3))):
+        assert (chosen(d_head, (9, 0), False), chosen(d_head, (9, 0), True)) == (few, many)
+    assert chosen(256, (8, 6), False) == (2, 3)  # 136 KB for each block are too many there
+    assert chosen(96, (9, 0), True) == chosen(96, (9, 0), False)
+
+
+def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bits would depend on how many other requests there are."""
+    monkeypatch.setattr(decode_calls, "gpu_of", lambda _: ("NVIDIA H200", (9, 0)))
+
+    def chosen(batch: int, splits: int) -> DecodeKernelConfig:
+        q = torch.zeros(batch, 1, 8, 64).half()
+        asked = decode_calls.Asked(None, False, (-1, -1), 0.0, splits)
+        return decode_calls._choose(asked, DecodeTensors(q, q, q, q), Extras(), 64)
+
+    assert chosen(131, 0) == chosen(1, 0) != chosen(132, 0)
+    assert chosen(132, 3) == chosen(1, 3) == chosen(1, 0)
 
 
 def test_a_call_takes_the_kernel_for_its_queries_and_heads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.decode import choose_decode
 from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
+from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import BuildError
 from flashsmith.jit import (
     SourceTree,
@@ -80,7 +81,10 @@ def test_decode_has_what_gpus_can() -> None:
     others have the instruction by which they wait."""
     newest = "compute_90,code=[sm_90a,sm_100]"
     target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
-    fp8, plain = (KernelId(choose_decode(DType.BF16, 64, None, fp8)) for fp8 in (True, False))
+    fp8, plain = (
+        KernelId(choose_decode(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
+        for fp8 in (True, False)
+    )
     units = planned(target, [fp8, plain])
     for kernel, others in (
         (fp8, ("compute_80,code=[sm_80,sm_86]", "compute_89,code=[sm_89]")),

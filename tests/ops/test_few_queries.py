@@ -12,6 +12,7 @@ import flashsmith
 from flashsmith.configs import DecodeKernelConfig, DType, FlashDecodeKernelConfig
 from flashsmith.configs.decode import choose_decode
 from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.flash_attn import flash_attn_func
 from flashsmith.ops import few_queries
 from flashsmith.reference import Semantics
@@ -19,7 +20,7 @@ from flashsmith.selection import select_config
 from support.decoding import Requests, assert_near_truth, assert_same_bits, requests
 
 KEYS = 520
-PLAIN = choose_decode(DType.BF16, 64, None)
+PLAIN = choose_decode(DecodeWorkload(DType.BF16, 64), None)
 FORWARD = SM80_FORWARD.rule(DType.BF16, 64, KEYS)
 
 

@@ -19,6 +19,7 @@ from flashsmith.configs import (
     Variant,
 )
 from flashsmith.configs.decode import choose_decode, get_decode_kernel_configs
+from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.problem import Problem
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
 from flashsmith.soak import (
@@ -36,9 +37,9 @@ from flashsmith.soak.decoding import draw_cache
 from flashsmith.soak.functions import number_of_functions
 from flashsmith.soak.meaning import Meaning
 
-CONFIG = choose_decode(DType.FP16, 64, None)
-FP8 = choose_decode(DType.FP16, 64, None, fp8_cache=True)
-TOKENS = choose_decode(DType.FP16, 64, None, fp8_cache=True, token_scales=True)
+CONFIG = choose_decode(DecodeWorkload(DType.FP16, 64), None)
+FP8 = choose_decode(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
+TOKENS = choose_decode(DecodeWorkload(DType.FP16, 64, fp8_cache=True, token_scales=True), None)
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 FUNCTIONS = replace(ALL, score=number_of_functions())
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))

@@ -11,7 +11,7 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, parse_kernel_name_into_config
 from flashsmith.configs.decode import DECODE_FAMILIES
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
 from flashsmith.reference import Packing, Semantics
@@ -32,10 +32,12 @@ WILD = -(1 << 30)  # a page, or an entry, that is nowhere
 
 _DTYPES = dict(zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False))
 _SM80, _SM90 = DECODE_FAMILIES
-RULES = [_SM80.rule(dtype, d_head) for d_head, dtype in _DTYPES.items()]
+RULES = [_SM80.rule(DecodeWorkload(dtype, d_head)) for d_head, dtype in _DTYPES.items()]
 # Of the sm90 family: one warpgroup and two.
 WGMMA = [
-    _SM90.rule(dtype, d_head, rows=rows) for d_head, dtype in _DTYPES.items() for rows in _SM90.rows
+    _SM90.rule(DecodeWorkload(dtype, d_head, rows))
+    for d_head, dtype in _DTYPES.items()
+    for rows in _SM90.rows
 ]
 # What no rule chooses: longer slices, other numbers of warps, stages and blocks.
 VARIED = [
@@ -49,9 +51,9 @@ VARIED = [
 ]
 # Of 32 or 64 rows: the rule's, with Q in shared memory, one team alone, and many.
 TEAMS: list[DecodeKernelConfig] = [
-    _SM80.rule(DType.BF16, 64, False, 64),
-    _SM80.rule(DType.FP16, 64, False, 32),
-    _SM80.rule(DType.FP16, 192, False, 64),
+    _SM80.rule(DecodeWorkload(DType.BF16, 64, rows=64)),
+    _SM80.rule(DecodeWorkload(DType.FP16, 64, rows=32)),
+    _SM80.rule(DecodeWorkload(DType.FP16, 192, rows=64)),
     *map(
         parse_kernel_name_into_config,
         (

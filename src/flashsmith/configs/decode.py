@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig
@@ -16,7 +16,7 @@ from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.decode_space import FEWEST_ROWS as SM90_FEWEST_ROWS
 from flashsmith.configs.sm90.decode_space import ROWS as SM90_ROWS
 from flashsmith.configs.sm90.decode_space import rule as sm90_rule
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.gpus import find_architecture
 
@@ -27,16 +27,14 @@ class DecodeFamily:
 
     Args:
         config: The class of its configurations.
-        rule: (dtype, d_head, fp8_cache, rows, token_scales) -> what serves so many rows of Q of a
-            head of the cache, packed from queries and heads. Raises ValueError that names what the
-            family does not take.
+        rule: What serves a workload. Raises ValueError that names what the family does not take.
         rows: Numbers of rows that stand for all others: one for each answer of the rule.
         fewest_rows: For fewer a plainer family's kernels are as fast.
         by_boxes: Whether it is for caches alone that lie in boxes: see ``choose_decode``.
     """
 
     config: type[DecodeKernelConfig]
-    rule: Callable[[DType, int, bool, int, bool], DecodeKernelConfig]
+    rule: Callable[[DecodeWorkload], DecodeKernelConfig]
     rows: tuple[int, ...]
     fewest_rows: int = 1
     by_boxes: bool = False
@@ -44,22 +42,14 @@ class DecodeFamily:
     def is_for(self, rows: int, in_boxes: bool) -> bool:
         return rows >= self.fewest_rows and (in_boxes or not self.by_boxes)
 
-    def fitting(
-        self,
-        architecture: str | None,
-        dtype: DType,
-        d_head: int,
-        fp8_cache: bool,
-        rows: int,
-        token_scales: bool,
-    ) -> DecodeKernelConfig:
-        """As ``rule``, but of fewer rows where more do not fit an architecture; None: the plainest.
-        Raises ValueError: none does."""
-        config = self.rule(dtype, d_head, fp8_cache, rows, token_scales)
-        for fewer in reversed([n for n in self.rows if n < config.B_r]):
-            if config.is_buildable(architecture):
+    def fitting(self, architecture: str | None, workload: DecodeWorkload) -> DecodeKernelConfig:
+        """As ``rule``, but of smaller blocks, or fewer rows, where others do not fit an
+        architecture; None: the plainest. Raises ValueError: none does."""
+        fewer = reversed([n for n in self.rows if n < self.rule(workload).B_r])
+        rows = (workload, *(replace(workload, rows=n) for n in fewer))
+        for each in (one for w in rows for one in (w, replace(w, many_tiles=True))):
+            if (config := self.rule(each)).is_buildable(architecture):
                 return config
-            config = self.rule(dtype, d_head, fp8_cache, fewer, token_scales)
         require_buildable(config, architecture)
         return config
 
@@ -71,37 +61,34 @@ DECODE_FAMILIES = (
 )
 # Of caches: whether keys and values have 8 bits, and whether each row of them has a scale.
 _KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
+# Of a multiprocessor: two for each of four blocks. Measured on an H200.
+_MANY_TILES = 8
 
 
 def get_decode_kernel_configs() -> list[DecodeKernelConfig]:
     """What the rules of all families choose, for every dtype, d_head, kind of cache and number of
-    rows, sorted."""
+    rows, of few work tiles and of many, sorted."""
     chosen = {
-        family.rule(dtype, d_head, fp8_cache, rows, token_scales)
+        family.rule(DecodeWorkload(dtype, d_head, rows, *kind, many_tiles))
         for family in DECODE_FAMILIES
-        for dtype, d_head, (fp8_cache, token_scales), rows in product(
-            DType, D_HEADS, _KINDS_OF_CACHE, family.rows
+        for dtype, d_head, kind, rows, many_tiles in product(
+            DType, D_HEADS, _KINDS_OF_CACHE, family.rows, (False, True)
         )
-        if not (fp8_cache and family.by_boxes)
+        if not (family.by_boxes and any(kind))
     }
     return sorted(chosen, key=sort_key)
 
 
+def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int) -> bool:
+    """Whether there are so many work tiles that a GPU's multiprocessors have several each."""
+    return batch * heads_kv >= _MANY_TILES * multiprocessors
+
+
 def choose_decode(
-    dtype: DType,
-    d_head: int,
-    capability: Capability | None,
-    fp8_cache: bool = False,
-    rows: int = 1,
-    token_scales: bool = False,
-    in_boxes: bool = False,
+    workload: DecodeWorkload, capability: Capability | None, in_boxes: bool = False
 ) -> DecodeKernelConfig:
     """The newest family's on a GPU; None: the plainest's, on the emulator.
 
-    d_head: One of kernels.
-    fp8_cache: Of keys and values of 8 bits.
-    rows: Queries times the heads that share one of the cache.
-    token_scales: Of 8 bits, of which each row may have a scale of its own.
     in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
         rows or of entries, by strides that copies step by; and all rows of blocks may be read,
         which a window forbids.
@@ -111,10 +98,10 @@ def choose_decode(
         ValueError: The configuration does not fit the GPU.
     """
     if capability is None:
-        return DECODE_FAMILIES[0].rule(dtype, d_head, fp8_cache, rows, token_scales)
+        return DECODE_FAMILIES[0].rule(workload)
+    by_boxes = in_boxes and not workload.fp8_cache
     for family in reversed(DECODE_FAMILIES):
-        if family.config.runs_on(capability) and family.is_for(rows, in_boxes and not fp8_cache):
+        if family.config.runs_on(capability) and family.is_for(workload.rows, by_boxes):
             found = find_architecture(capability)
-            architecture = found.name if found else None
-            return family.fitting(architecture, dtype, d_head, fp8_cache, rows, token_scales)
+            return family.fitting(found.name if found else None, workload)
     raise too_old("the GPU", capability)

@@ -11,10 +11,10 @@ docs/decode.md tells the numbers.
 from __future__ import annotations
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
-from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
+from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode, has_many_tiles
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.waves import grid_cost
-from flashsmith.configs.workload import Workload, padded_d_head
+from flashsmith.configs.workload import DecodeWorkload, Workload, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
@@ -62,7 +62,11 @@ def rather_decode(
     if not is_for_decode(problem, workload.variant):
         return None
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
-    decode = choose_decode(problem.dtype, d_head, capability, rows=rows, in_boxes=True)
+    many = multiprocessors is not None and has_many_tiles(
+        problem.batch, problem.heads_kv, multiprocessors
+    )
+    asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many)
+    decode = choose_decode(asked, capability, in_boxes=True)
     if multiprocessors is None:
         worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
@@ -79,7 +83,11 @@ def configs_of_few_queries(
     if not _is_plain(variant):
         return set()
     numbers = {rows for family in DECODE_FAMILIES for rows in family.rows}
-    return {choose_decode(dtype, d_head, capability, rows=rows, in_boxes=True) for rows in numbers}
+    return {
+        choose_decode(DecodeWorkload(dtype, d_head, rows, many_tiles=many), capability, True)
+        for rows in numbers
+        for many in (False, True)
+    }
 
 
 def _is_plain(variant: Variant) -> bool:

@@ -57,6 +57,26 @@ def d_head_of_rows(d_head: int, d_v: int) -> int:
     return next(each for each in D_HEADS if each >= max(d_head, d_v))
 
 
+@dataclass(frozen=True)
+class DecodeWorkload:
+    """What decode's kernels are chosen for.
+
+    dtype: Of q.
+    d_head: One of kernels.
+    rows: Queries times the heads that share one of the cache.
+    fp8_cache: Whether keys and values have 8 bits.
+    token_scales: Whether each row of these has a scale of its own.
+    many_tiles: Whether multiprocessors have several work tiles each, whatever the lengths are.
+    """
+
+    dtype: DType
+    d_head: int
+    rows: int = 1
+    fp8_cache: bool = False
+    token_scales: bool = False
+    many_tiles: bool = False
+
+
 @dataclass(frozen=True, order=True)
 class Workload:
     """One problem and one variant, as a row of a benchmark or a tuned table has them."""

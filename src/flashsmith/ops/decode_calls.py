@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
-from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode
-from flashsmith.configs.workload import d_head_of_rows
+from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode, has_many_tiles
+from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
+from flashsmith.gpus import count_multiprocessors
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
 from flashsmith.ops.first_use import check_before_building, find_first
@@ -148,7 +149,7 @@ def _run_as_forward(
     if not is_checked:
         call = _checked(call, asked)
     if call.new is not None:
-        kernel = _find(None, call.tensors(*_results(call)), extras)
+        kernel = _find(asked, call.tensors(*_results(call)), extras)
         lengths = call.cache.seqlens + call.n_new
         call = _appended(kernel, call, numbers)
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
@@ -192,7 +193,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     q, numbers = call.q, _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
     tensors = call.tensors(*_results(call))
-    kernel = _find(asked.config, tensors, extras)
+    kernel = _find(asked, tensors, extras)
     how = Splitting(splits, call.n_new)
     plan = kernel.plan(tensors, how=how, extras=extras)
     if call.new is not None:
@@ -244,10 +245,9 @@ def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     return o, lse
 
 
-def _find(
-    config: DecodeKernelConfig | None, tensors: DecodeTensors, extras: Extras
-) -> DecodeKernel:
+def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
     """The kernel for a call."""
+    config = asked.config
     q, k, v = tensors.q, tensors.k_cache, tensors.v_cache
     check_tensors(q=q, k_cache=k, v_cache=v, o=tensors.o)
     for name, t in {"q": q, "k_cache": k, "v_cache": v, "out": tensors.o}.items():
@@ -255,14 +255,7 @@ def _find(
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        gpu, scales = gpu_of(q.device)[1], (tensors.k_scale, tensors.v_scale)
-        of_tokens = any(t is not None and is_of_tokens(t) for t in scales)
-        rows = q.shape[1] * (q.shape[2] // max(k.shape[2], 1))
-        in_boxes = Cache(k, v, None, tensors.block_table, None, tensors.cache_leftpad).is_in_boxes
-        config = choose_decode(
-            dtype_of(q.dtype), of_rows, gpu, k.dtype == FP8, rows, of_tokens,
-            in_boxes=in_boxes and not extras.variant.window,
-        )  # fmt: skip
+        config = _choose(asked, tensors, extras, of_rows)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
@@ -273,6 +266,29 @@ def _find(
             "configuration of the sm80 family"
         )
     return _kernel_for(config, variant, q.device)
+
+
+def _choose(
+    asked: Asked, tensors: DecodeTensors, extras: Extras, d_head: int
+) -> DecodeKernelConfig:
+    """The rule's. With ``splits`` it must not depend on the other requests, so not on how many."""
+    q, k = tensors.q, tensors.k_cache
+    gpu, capability = gpu_of(q.device)
+    heads_kv = max(k.shape[2], 1)
+    many = gpu is not None and asked.splits == 0
+    workload = DecodeWorkload(
+        dtype_of(q.dtype),
+        d_head,
+        rows=q.shape[1] * (q.shape[2] // heads_kv),
+        fp8_cache=k.dtype == FP8,
+        token_scales=any(
+            t is not None and is_of_tokens(t) for t in (tensors.k_scale, tensors.v_scale)
+        ),
+        many_tiles=many and has_many_tiles(q.shape[0], heads_kv, count_multiprocessors(gpu or "")),
+    )
+    cache = Cache(k, tensors.v_cache, None, tensors.block_table, None, tensors.cache_leftpad)
+    in_boxes = cache.is_in_boxes and not extras.variant.window
+    return choose_decode(workload, capability, in_boxes)
 
 
 @functools.lru_cache(_CALLS_REMEMBERED)

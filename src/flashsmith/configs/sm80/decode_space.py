@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
 from flashsmith.configs.sm80.forward import MMA_M
-from flashsmith.dtype import DType
+from flashsmith.configs.workload import DecodeWorkload
 
 
 class DecodeTiles(NamedTuple):
@@ -20,16 +19,16 @@ class DecodeTiles(NamedTuple):
     blocks_per_SM: int
 
 
-# By B_r. About 96 KB of stages a block: two on a multiprocessor of Hopper, one on older ones. Less
-# for rows of Q that are in shared memory, too. Of many rows a block leaves many sums, so there is
-# one block of twice the warps, where registers allow it.
+# By B_r. About 96 KB of stages a block: two on a multiprocessor of Hopper, one on older ones. Of
+# many rows a block leaves many sums, so there is one block of twice the warps, where registers
+# allow it.
 _RULE = {
     16: {
-        64: DecodeTiles(16, 4, n_stages=5, blocks_per_SM=2),
+        64: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
         96: DecodeTiles(16, 4, n_stages=4, blocks_per_SM=2),
         128: DecodeTiles(16, 4, n_stages=3, blocks_per_SM=2),
         192: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=2),
-        256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
+        256: DecodeTiles(16, 4, n_stages=2, blocks_per_SM=1),
     },
     32: {
         64: DecodeTiles(16, 8, n_stages=6, blocks_per_SM=1),
@@ -49,31 +48,55 @@ _RULE = {
 ROWS = tuple(_RULE)
 
 
-# With scales of tokens beside keys and values. With the stages of above two of these would not fit
-# the smallest GPUs' 99 KB.
-_RULE_FOR_SCALES = _RULE[MMA_M] | {
-    96: DecodeTiles(16, 4, n_stages=3, blocks_per_SM=2),
-    128: DecodeTiles(16, 4, n_stages=2, blocks_per_SM=2),
+def _of_fp8(tiles: DecodeTiles) -> DecodeTiles:
+    """Of keys and values with half the bytes a stage holds twice as many."""
+    return tiles._replace(B_c=2 * tiles.B_c)
+
+
+_RULE_FOR_FP8 = {
+    16: {
+        64: DecodeTiles(32, 4, n_stages=5, blocks_per_SM=2),
+        96: DecodeTiles(32, 4, n_stages=4, blocks_per_SM=2),
+        128: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
+        192: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=2),
+        256: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
+    },
+    **{B_r: {d: _of_fp8(tiles) for d, tiles in _RULE[B_r].items()} for B_r in ROWS[1:]},
 }
 
+# With scales of tokens beside them. With the stages of above two of these would not fit the
+# smallest GPUs' 99 KB.
+_RULE_FOR_SCALES = _RULE_FOR_FP8[16] | {
+    96: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
+    128: DecodeTiles(32, 4, n_stages=2, blocks_per_SM=2),
+}
 
-def rule(
-    dtype: DType,
-    d_head: int,
-    fp8_cache: bool = False,
-    rows: int = MMA_M,
-    token_scales: bool = False,
-) -> FlashDecodeKernelConfig:
+# Of many work tiles of 16 rows, where a multiprocessor that begins or ends one has others on their
+# way: smaller blocks, more of them. What is not here is as above. They also stand in for blocks
+# that are too large for a GPU's shared memory.
+_RULE_FOR_MANY_TILES = {
+    64: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
+    128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
+    256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
+}
+_RULE_FOR_MANY_FP8_TILES = {128: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4)}
+
+
+def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
     """One configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that takes
-    ``rows`` rows of Q, or the greatest; 16 with token_scales. Raises ValueError for others.
-
-    Of keys with half the bytes a stage holds twice as many.
+    the workload's rows, or the greatest; 16 with scales of tokens. Of 16 rows another for many work
+    tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused elsewhere.
     """
-    B_r, tiles = MMA_M, _RULE_FOR_SCALES
-    if not token_scales:
-        B_r = next((most for most in ROWS if rows <= most), ROWS[-1])
-        tiles = _RULE[B_r]
-    config = FlashDecodeKernelConfig(dtype, d_head, B_r, *tiles_of(tiles, d_head))
-    if not fp8_cache:
-        return config
-    return replace(config, B_c=2 * config.B_c, fp8_cache=True, token_scales=token_scales)
+    fp8_cache = workload.fp8_cache
+    token_scales = fp8_cache and workload.token_scales
+    B_r = next((most for most in ROWS if workload.rows <= most), ROWS[-1])
+    if token_scales:
+        B_r, table = MMA_M, _RULE_FOR_SCALES
+    else:
+        table = (_RULE_FOR_FP8 if fp8_cache else _RULE)[B_r]
+        if workload.many_tiles and B_r == MMA_M:
+            table = table | (_RULE_FOR_MANY_FP8_TILES if fp8_cache else _RULE_FOR_MANY_TILES)
+    tiles = tiles_of(table, workload.d_head)
+    return FlashDecodeKernelConfig(
+        workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, token_scales
+    )

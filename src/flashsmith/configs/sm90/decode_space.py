@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.forward import WGMMA_M
-from flashsmith.dtype import DType
+from flashsmith.configs.workload import DecodeWorkload
 
 
 class DecodeTiles(NamedTuple):
@@ -40,20 +40,14 @@ FEWEST_ROWS = 17
 ROWS = tuple(n * WGMMA_M for n in _RULE)
 
 
-def rule(
-    dtype: DType,
-    d_head: int,
-    fp8_cache: bool = False,
-    rows: int = WGMMA_M,
-    token_scales: bool = False,
-) -> Sm90DecodeKernelConfig:
-    """One configuration for each d_head and B_r: the least of ``ROWS`` that takes ``rows`` rows of
-    Q, or the greatest. Raises ValueError for others."""
-    if fp8_cache or token_scales:
+def rule(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
+    """One configuration for each d_head and B_r: the least of ``ROWS`` that takes the workload's
+    rows, or the greatest. Raises ValueError for caches of 8 bits and other d_heads."""
+    if workload.fp8_cache or workload.token_scales:
         raise ValueError("k_cache is float8_e4m3fn; the sm90 family's decode takes q's dtype")
-    n_warpgroups = min(-(-max(rows, 1) // WGMMA_M), max(_RULE))
-    B_c, n_stages = tiles_of(_RULE[n_warpgroups], d_head)
+    n_warpgroups = min(-(-max(workload.rows, 1) // WGMMA_M), max(_RULE))
+    B_c, n_stages = tiles_of(_RULE[n_warpgroups], workload.d_head)
     return Sm90DecodeKernelConfig(
-        dtype, d_head, n_warpgroups * WGMMA_M, B_c, n_warpgroups, n_stages,
+        workload.dtype, workload.d_head, n_warpgroups * WGMMA_M, B_c, n_warpgroups, n_stages,
         ping_pong=n_warpgroups > 1,
     )  # fmt: skip

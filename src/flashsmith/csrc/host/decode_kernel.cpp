@@ -1,6 +1,7 @@
 #include "host/decode_kernel.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace flashsmith {
 int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
@@ -52,22 +53,34 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  if (!merge_.function || splits < merge_.fewest_splits) {
+  if (!merges_apart(problem, splits)) {
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
   }
-  const int64_t places = own.splits == 0 ? blocks : n_tiles(problem);
-  plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
-  plan.launches.push_back({.kernel = merge_.kernel,
-                           .function = merge_.function,
-                           .call = decode_.call,
-                           .grid = {static_cast<unsigned>(places * merge_.blocks), 1, 1},
-                           .cluster = 1,
-                           .threads = static_cast<unsigned>(merge_.threads),
-                           .shared_memory_bytes = 0,
-                           .overlaps = true});
+  // As SplitTiles has them.
+  add_merge(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
   return plan;
+}
+
+void DecodeKernel::add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                             int64_t splits) const {
+  constexpr int64_t kSplitsOfThread = 8, kMostGroups = kMergeThreads / kWarpSize;
+  const int64_t rows = std::min<int64_t>(rows_of_head(problem), tiles.B_r);
+  const int64_t chunks = rows * tiles.d_head / kSumChunk;
+  const auto sharing = static_cast<uint64_t>(quotient_up(splits, kSplitsOfThread));
+  plan.merge_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMostGroups));
+  const int64_t blocks = quotient_up(chunks, kMergeThreads / plan.merge_groups);
+  plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
+  plan.launches.push_back(
+      {.kernel = "merge_kernel",
+       .function = merge_,
+       .call = decode_.call,
+       .grid = {static_cast<unsigned>(places), static_cast<unsigned>(blocks), 1},
+       .cluster = 1,
+       .threads = kMergeThreads,
+       .shared_memory_bytes = kMergeThreads * kThreadSumBytes,
+       .overlaps = true});
 }
 
 Plan DecodeKernel::append_plan(const AppendTensors &tensors) const {

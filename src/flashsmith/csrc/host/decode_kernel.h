@@ -15,20 +15,10 @@ struct DecodeBlocks {
   int arrivals;       // counters of a work tile
 };
 
-// The kernel that merges what splits have handed on, where work tiles have at least so many; else
-// the last split does.
-struct MergeLaunch {
-  const char *kernel = nullptr;
-  const void *function = nullptr;
-  int threads = 0, blocks = 0;  // of a block, and of a work tile
-  int fewest_splits = 0;
-};
-
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
   Launch decode_;  // all but its grid
-  MergeLaunch merge_;
-  const void *append_;
+  const void *merge_, *append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
@@ -41,6 +31,13 @@ class DecodeKernel : public Kernel {
   // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
+  // Whether a kernel of its own merges what splits of work tiles have handed on, or the last one.
+  virtual bool merges_apart(const ForwardProblem &problem, int64_t splits) const = 0;
+
+  // Adds that kernel's launch, and what it is told, to a plan.
+  void add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                 int64_t splits) const;
+
   // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
   // multiprocessor has one part it has one block: of two on some the other would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
@@ -49,7 +46,7 @@ class DecodeKernel : public Kernel {
  public:
   template <typename Named>
   DecodeKernel(const Named &kernel, const FamilyGpus &gpus, const DecodeBlocks &blocks,
-               const char *name, decltype(Launch::call) call, const MergeLaunch &merge = {})
+               const char *name, decltype(Launch::call) call)
       : Kernel(kernel, gpus),
         blocks_(blocks),
         decode_{.kernel = name,
@@ -60,7 +57,7 @@ class DecodeKernel : public Kernel {
                 .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
                 .shared_memory_bytes = shared_memory_bytes(kernel.config),
                 .overlaps = true},
-        merge_(merge),
+        merge_(reinterpret_cast<const void *>(kernel.function.merge)),
         append_(reinterpret_cast<const void *>(kernel.function.append)),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
         token_scales(kernel.config.token_scales) {}

@@ -20,10 +20,6 @@ int exponent_of_two(int64_t value) {
   return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
 }
 
-int64_t rows_of_head(const ForwardProblem &problem) {
-  return int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
-}
-
 }  // namespace
 
 int64_t cache_rows(const TensorView &k, const TensorView *table) {
@@ -55,6 +51,10 @@ ForwardProblem problem_of(const DecodeTensors &tensors) {
           .seq_len_q = static_cast<int>(q.size(kSequence)),
           .seq_len_k = static_cast<int>(cache_rows(k, tensors.block_table())),
           .total_q = 0};
+}
+
+int64_t rows_of_head(const ForwardProblem &problem) {
+  return int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
 }
 
 int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
@@ -99,6 +99,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
     args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
   } else {
     args.split.split_tiles = reinterpret_cast<uint32_t *>(end);
+    args.split.merge_groups = plan.merge_groups;
   }
   return args;
 }

@@ -82,12 +82,15 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
 
 // See SplitArgs.
 struct DecodePlan : Plan {
-  int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1;
+  int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1, merge_groups = 1;
   bool is_even = false;
 };
 
 // seq_len_k: the rows that a request may have.
 ForwardProblem problem_of(const DecodeTensors &tensors);
+
+// Packed rows of Q of a head of the cache.
+int64_t rows_of_head(const ForwardProblem &problem);
 
 // Work tiles: blocks of B_r packed rows of one head of the cache, of all heads and requests.
 int64_t decode_tiles(const ForwardProblem &problem, int B_r);

@@ -1,4 +1,5 @@
 // Decode of the sm80 family: what its kernels are told, and how they are launched.
+#include <algorithm>
 #include <memory>
 
 #include "flashsmith/sm80/decode_arguments.cuh"
@@ -17,10 +18,22 @@ DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
 }
 
 class Sm80Decode final : public DecodeKernel {
+  const FlashDecodeKernelConfig config_;
+
+  // The last split's threads wait for memory each time that they have added up what was on its way.
+  bool merges_apart(const ForwardProblem &problem, int64_t splits) const override {
+    constexpr int64_t kMostWaits = 3;
+    const int64_t rows = std::min<int64_t>(rows_of_head(problem), config_.B_r);
+    const int64_t chunks = rows * config_.d_head / kSumChunk;
+    const int64_t at_once = int64_t{threads_per_block(config_)} * splits_at_once(config_);
+    return splits * chunks > kMostWaits * at_once;
+  }
+
  public:
   Sm80Decode(const Named &kernel, const FamilyGpus &gpus)
       : DecodeKernel(kernel, gpus, blocks_of(kernel.config), "flash_decode_kernel",
-                     call<DecodeKernelArgs>) {}
+                     call<DecodeKernelArgs>),
+        config_(kernel.config) {}
 
   KernelArguments arguments(const DecodeTensors &tensors, const ForwardProblem &problem,
                             const Numbers &numbers, const DecodeNumbers &own,

@@ -20,16 +20,14 @@ DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
       .round_keys = cfg.B_c, .blocks_per_SM = 1, .fewest_rounds = 1, .arrivals = cfg.n_warpgroups};
 }
 
-MergeLaunch merge_of(const Named &kernel) {
-  return {.kernel = "merge_kernel",
-          .function = reinterpret_cast<const void *>(kernel.function.merge),
-          .threads = kMergeThreads,
-          .blocks = merge_blocks(kernel.config),
-          .fewest_splits = 5};
-}
-
 class Sm90Decode final : public DecodeKernel {
   Sm90ForwardKernelConfig config_;
+
+  // A warpgroup adds up splits one after the other.
+  bool merges_apart(const ForwardProblem &, int64_t splits) const override {
+    constexpr int64_t kMostByTheLast = 4;
+    return splits > kMostByTheLast;
+  }
 
   // A box has the most rows that lie in one page wherever a block of keys begins.
   int box_rows(const DecodeTensors &tensors) const {
@@ -44,7 +42,7 @@ class Sm90Decode final : public DecodeKernel {
  public:
   Sm90Decode(const Named &kernel, const FamilyGpus &gpus)
       : DecodeKernel(kernel, gpus, blocks_of(kernel.config), "decode_kernel",
-                     call<Sm90DecodeKernelArgs>, merge_of(kernel)),
+                     call<Sm90DecodeKernelArgs>),
         config_(forward_config(kernel.config)) {}
 
   void check_layout(const DecodeTensors &tensors) const override {

@@ -12,8 +12,10 @@ namespace flashsmith {
 // Numbers that a row of sums has beside its elements: a reference, and a sum of exponentials.
 constexpr int kRowTotals = 2;
 
-// Of what a kernel that merges is told of a work tile.
-constexpr int kSplitWords = 11;
+// Of the kernel that merges: words that it is told of a work tile, threads of a block, of which
+// each has so many elements of a row at a time, and what it has in shared memory: their sums.
+constexpr int kSplitWords = 11, kMergeThreads = 512, kSumChunk = 8;
+constexpr int kThreadSumBytes = (kSumChunk + kRowTotals + 2) * sizeof(float);
 
 // Of the kernel that puts rows into a cache: a thread moves a chunk of so many 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
@@ -43,8 +45,10 @@ struct SplitArgs {
   // row.
   float *partial_O, *partial_totals;
   // Where the last split merges: how many splits of each work tile have handed on, which stays
-  // zero. Where a kernel of its own does: which work tiles are split.
+  // zero. Where a kernel of its own does: which work tiles are split, and how many of its threads
+  // share the splits of a chunk of a row.
   uint32_t *arrivals, *split_tiles;
+  int merge_groups;
 };
 
 // The part of a call that masks and scores are told of, with the cache. `group`: heads of Q to one

@@ -96,7 +96,7 @@ class KeySplits {
   static constexpr int kCharge = 1, kChargeOfLine = 8;
   static constexpr int kAbout = 32;  // what share of a part does not count
   // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile.
+  // tile that the last of them merges.
   static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
   static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
   // Lengths that are on their way to a lane at a time.
@@ -181,7 +181,8 @@ class KeySplits {
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
   // That a block has of a work tile that has so many.
-  static FLASHSMITH_DEVICE int fewest_rounds(int rounds) {
+  FLASHSMITH_DEVICE int fewest_rounds(int rounds) const {
+    if (problem_.split.split_tiles != nullptr) return kFewestRounds;
     int fewest = rounds / kManySplits;
     fewest = fewest < kFewestRoundsOfMany ? fewest : kFewestRoundsOfMany;
     return fewest > kFewestRounds ? fewest : kFewestRounds;

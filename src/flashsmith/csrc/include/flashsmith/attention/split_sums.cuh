@@ -4,11 +4,10 @@
 
 #include "flashsmith/attention/decode_rows.cuh"
 #include "flashsmith/attention/output.cuh"
+#include "flashsmith/attention/score.cuh"
 #include "flashsmith/ptx/global_exchange.cuh"
 
 namespace flashsmith {
-
-constexpr int kSumChunk = 8;  // elements of a row: 16 bytes of O
 
 // A chunk of a row: sums over keys, and what they are relative to.
 struct RowSums {
@@ -64,6 +63,51 @@ FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], const RowTotal &
 #pragma unroll
   for (int i = 0; i < kSumChunk; i++) own.O[i] = ptx::bits_float(half[i / 4].word[i % 4]);
   return own;
+}
+
+// Sums of threads, side by side in shared memory.
+class ThreadSums {
+  static constexpr int kHalfBytes = kSumChunk / 2 * sizeof(float);
+  const ptx::shared_address shared_;
+
+ public:
+  static constexpr int kBytes = kThreadSumBytes;  // of a thread
+
+  explicit FLASHSMITH_DEVICE ThreadSums(ptx::shared_address shared) : shared_(shared) {}
+
+  FLASHSMITH_DEVICE void put(int place, const RowSums &own) const {
+    const ptx::shared_address to = shared_ + place * kBytes;
+#pragma unroll
+    for (int i = 0; i < kSumChunk; i++) {
+      ptx::store_shared_4(to + i * sizeof(float), ptx::float_bits(own.O[i]));
+    }
+    const ptx::shared_address total = to + 2 * kHalfBytes;
+    ptx::store_shared_4(total, ptx::float_bits(own.total.reference));
+    ptx::store_shared_4(total + sizeof(float), ptx::float_bits(own.total.sum));
+  }
+  FLASHSMITH_DEVICE RowSums get(int place) const {
+    const ptx::shared_address from = shared_ + place * kBytes;
+    return load(from, from + 2 * kHalfBytes);
+  }
+
+  // Those that lie where a team has left them.
+  static FLASHSMITH_DEVICE RowSums load(ptx::shared_address elements, ptx::shared_address total) {
+    ptx::Chunk half[2];
+    ptx::load_shared_16(half[0], elements);
+    ptx::load_shared_16(half[1], elements + kHalfBytes);
+    const uint32_t reference = ptx::load_shared_4(total);
+    return row_sums(half, row_total(reference, ptx::load_shared_4(total + sizeof(float))));
+  }
+};
+
+// What values of a cache of 8 bits are multiplied with where that is one number for all keys.
+template <typename Traits, typename Args>
+FLASHSMITH_DEVICE float value_scale(const Args &args, const KeySplit &split) {
+  if constexpr (Traits::fp8_cache && !Traits::token_scales) {
+    return load_scale(args.V_scale, split.batch, split.head);
+  } else {
+    return 1.f;
+  }
 }
 
 // Counts a split that has handed on, and whose threads all know it, among `count`. Whether it is

@@ -2,10 +2,11 @@
 //
 // All teams of all blocks read K and V at once and wait for memory, not for one another. What they
 // have summed up meets at the end of a split in shared memory, and where a work tile is split, in
-// global memory: the last to arrive adds up all, in the order of the keys.
+// global memory: the last to arrive, or a kernel of its own, adds up all in the order of the keys.
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"
+#include "flashsmith/attention/merge_kernel.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/sm80/decode_merge.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
@@ -22,6 +23,9 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   ptx::let_next_launch_begin();
   KeySplits<Traits> splits(args.problem);
   if constexpr (!Traits::asks_on_the_way) splits.turn_to_line();
+  if (args.problem.split.split_tiles != nullptr && ptx::thread_index() == 0) {
+    SplitTiles(args.problem.split).begin();
+  }
   KeySplit split;
   do {
     while (splits.next(split)) {
@@ -32,7 +36,9 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
 
 template <typename Traits>
 constexpr FlashDecodeKernels decode_kernels() {
-  return {.decode = flash_decode_kernel<Traits>, .append = cache_append_kernel<Traits>};
+  return {.decode = flash_decode_kernel<Traits>,
+          .merge = merge_kernel<Traits, DecodeKernelArgs>,
+          .append = cache_append_kernel<Traits>};
 }
 
 }  // namespace flashsmith::sm80

@@ -1,7 +1,9 @@
-// How the sums of a block's teams, and of a work tile's splits, become rows of O.
+// How the sums of a block's teams, and of a work tile's splits, become rows of O. The last split to
+// arrive merges few of them; many, a kernel of its own (attention/merge_kernel.cuh).
 #pragma once
 
 #include "flashsmith/attention/split_sums.cuh"
+#include "flashsmith/attention/split_tiles.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
 
@@ -10,13 +12,10 @@ namespace flashsmith::sm80 {
 // All threads of the block take part, a chunk of a row each at a time.
 template <typename Traits>
 class DecodeMerge {
-  static constexpr int kRowChunks = Traits::d_head / kChunkElements;
-  // Whoever merges waits for memory: as many sums are on their way as registers are left for.
-  static constexpr int kSplitsAtOnce = Traits::d_head > 128                         ? 2
-                                       : Traits::token_scales                       ? 2
-                                       : Traits::row_warps > 1 || Traits::fp8_cache ? 3
-                                                                                    : 4;
+  static constexpr int kRowChunks = Traits::d_head / kSumChunk;
   static constexpr int kTeamsAtOnce = Traits::n_teams < 4 ? Traits::n_teams : 4;
+  static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_teams * Traits::ring_bytes,
+                "the rings have room for the sums of all threads");
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -30,13 +29,19 @@ class DecodeMerge {
   // The sums lie in the rings, which are free afterwards.
   FLASHSMITH_DEVICE void run() const {
     ptx::barrier_sync();
+    const bool merged_apart = args_.problem.split.split_tiles != nullptr;
+    if (merged_apart && ptx::thread_index() == 0) SplitTiles(args_.problem.split).add(split_);
     if (split_.count == 1) {
       for_each_chunk([&](int row, int chunk) { store(of_teams(row, chunk), row, chunk); });
       ptx::barrier_sync();
       return;
     }
     for_each_chunk([&](int row, int chunk) { sums_.hand_on(of_teams(row, chunk), row, chunk); });
-    if (is_last()) merge_splits();
+    if (merged_apart) {
+      ptx::barrier_sync();
+    } else if (is_last()) {
+      merge_splits();
+    }
   }
 
  private:
@@ -60,10 +65,11 @@ class DecodeMerge {
     }
     const int group = ptx::thread_index() / n, i = ptx::thread_index() % n;
     const int row = i / kRowChunks, chunk = i % kRowChunks;
-    if (group < groups) put(group * n + i, of_splits(row, chunk, group, groups));
+    const ThreadSums of_groups(shared_);
+    if (group < groups) of_groups.put(group * n + i, of_splits(row, chunk, group, groups));
     ptx::barrier_sync();
     if (group == 0) {
-      const auto load = [&](int part) { return get(part * n + i); };
+      const auto load = [&](int part) { return of_groups.get(part * n + i); };
       store(merge_parts<2>(0, groups, 1, load), row, chunk);
     }
     ptx::barrier_sync();
@@ -72,48 +78,16 @@ class DecodeMerge {
   FLASHSMITH_DEVICE RowSums of_teams(int row, int chunk) const {
     const auto load = [&](int team) {
       const ptx::shared_address ring = shared_ + team * Traits::ring_bytes;
-      return load_sums(ring + row * Traits::sum_row_bytes + chunk * kChunkElements * sizeof(float),
-                       ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
+      return ThreadSums::load(
+          ring + row * Traits::sum_row_bytes + chunk * kSumChunk * sizeof(float),
+          ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
     };
     return merge_parts<kTeamsAtOnce>(0, Traits::n_teams, 1, load);
   }
 
   FLASHSMITH_DEVICE RowSums of_splits(int row, int chunk, int first, int step) const {
-    return sums_.template merged<kSplitsAtOnce>(row, chunk, first, step);
+    return sums_.template merged<Traits::splits_at_once>(row, chunk, first, step);
   }
-
-  // ---- in shared memory ----
-
-  // A thread's sums, side by side with those of others.
-  static constexpr int kThreadSumBytes = (kChunkElements + kRowTotals + 2) * sizeof(float);
-  static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_teams * Traits::ring_bytes,
-                "the rings have room for the sums of all threads");
-  FLASHSMITH_DEVICE void put(int place, const RowSums &own) const {
-    const ptx::shared_address to = shared_ + place * kThreadSumBytes;
-#pragma unroll
-    for (int i = 0; i < kChunkElements; i++) {
-      ptx::store_shared_4(to + i * sizeof(float), ptx::float_bits(own.O[i]));
-    }
-    const ptx::shared_address total = to + kChunkElements * sizeof(float);
-    ptx::store_shared_4(total, ptx::float_bits(own.total.reference));
-    ptx::store_shared_4(total + sizeof(float), ptx::float_bits(own.total.sum));
-  }
-  FLASHSMITH_DEVICE RowSums get(int place) const {
-    const ptx::shared_address from = shared_ + place * kThreadSumBytes;
-    return load_sums(from, from + kChunkElements * sizeof(float));
-  }
-
-  static FLASHSMITH_DEVICE RowSums load_sums(ptx::shared_address elements,
-                                             ptx::shared_address total) {
-    constexpr int kHalfBytes = kChunkElements / 2 * sizeof(float);
-    ptx::Chunk half[2];
-    ptx::load_shared_16(half[0], elements);
-    ptx::load_shared_16(half[1], elements + kHalfBytes);
-    const uint32_t reference = ptx::load_shared_4(total);
-    return row_sums(half, row_total(reference, ptx::load_shared_4(total + sizeof(float))));
-  }
-
-  // ---- in global memory ----
 
   // Whether all other splits of the work tile have handed on their sums, too.
   FLASHSMITH_DEVICE bool is_last() const {
@@ -127,13 +101,8 @@ class DecodeMerge {
     return ptx::load_shared_4(arrived) != 0;
   }
 
-  FLASHSMITH_DEVICE float V_scale() const {
-    if constexpr (!Traits::fp8_cache || Traits::token_scales) return 1.f;
-    return load_scale(args_.V_scale, split_.batch, split_.head);
-  }
-
   FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk) const {
-    sums_.store(sums, row, chunk, V_scale());
+    sums_.store(sums, row, chunk, value_scale<Traits>(args_, split_));
   }
 };
 

@@ -8,15 +8,15 @@
 
 namespace flashsmith::sm90 {
 
-// As load_block (producer.cuh), of the keys from `key` on, by the lanes of the first warp: each
-// looks up and copies one box.
+// As load_block (producer.cuh), of the keys from `key` on, by the lanes of a warp: each looks up
+// and copies one box.
 template <typename Traits, BoxedRows kTile, typename Keys>
 FLASHSMITH_DEVICE void load_boxes(ptx::shared_address buffer, const BufferBarriers &barriers,
                                   int parity, const ptx::TensorMap &map, int key,
                                   const Keys &keys) {
   const int first = ptx::lane_index() * keys.box_rows();
   const Rows rows = first < Traits::B_c ? keys.box(key + first) : Rows{};
-  if (ptx::thread_index() == 0) {
+  if (ptx::lane_index() == 0) {
     ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, kTile.bytes);
   }

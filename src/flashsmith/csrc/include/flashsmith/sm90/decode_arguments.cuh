@@ -76,10 +76,4 @@ constexpr int shared_memory_bytes(const Sm90DecodeKernelConfig &cfg) {
   return shared_memory_bytes(forward_config(cfg));
 }
 
-// Of the kernel that merges: a thread has 8 elements of a row; blocks of a work tile.
-constexpr int kMergeThreads = 128;
-constexpr int merge_blocks(const Sm90DecodeKernelConfig &cfg) {
-  return cfg.B_r * cfg.d_head / 8 / kMergeThreads;
-}
-
 }  // namespace flashsmith

@@ -1,13 +1,13 @@
 // The decode kernels of the sm90 family: many packed rows of Q, over the keys of a cache, which
-// blocks share out as those of the sm80 family do (attention/key_splits.cuh). One warpgroup loads;
-// the others compute as the forward's do, each for 64 rows.
+// blocks share out as those of the sm80 family do (attention/key_splits.cuh). Warps of one
+// warpgroup load; the others compute as the forward's do, each for 64 rows.
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"
+#include "flashsmith/attention/merge_kernel.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/decode_consumer.cuh"
-#include "flashsmith/sm90/decode_merge.cuh"
 #include "flashsmith/sm90/decode_producer.cuh"
 #include "flashsmith/sm90/decode_traits.cuh"
 
@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
   if (warpgroup == 0) {
     if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();
-    if (ptx::warp_index() == 0) produce_from_cache<Traits>(args);
+    const int warp = ptx::warp_index();
+    if (warp < kLoadingWarps) produce_from_cache<Traits>(args, warp > 0);
   } else {
     if constexpr (kMoveRegisters) ptx::increase_registers<Traits::registers.consumer>();
     DecodeConsumer<Traits>(args, warpgroup - 1).run();
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 template <typename Traits>
 constexpr Sm90DecodeKernels decode_kernels() {
   return {.decode = decode_kernel<Traits>,
-          .merge = merge_kernel<Traits>,
+          .merge = merge_kernel<Traits, Sm90DecodeKernelArgs>,
           .append = cache_append_kernel<Traits>};
 }
 

@@ -1,11 +1,9 @@
 // What becomes of a warpgroup's sums: rows of O, or where a work tile is split, sums to be merged.
 //
-// Where work tiles have few splits the last one to arrive merges, each warpgroup its own rows. It
-// would wait long for many: then a kernel of its own does (decode_merge.cuh), which is told of each
-// such tile by whoever has its first keys. Either adds up in the order of the keys.
+// Where work tiles have few splits the last one to arrive merges, each warpgroup its own rows, in
+// the order of the keys. It would wait long for many: then a kernel of its own does
+// (attention/merge_kernel.cuh).
 #pragma once
-
-#include <cstring>
 
 #include "flashsmith/attention/split_sums.cuh"
 #include "flashsmith/ptx/named_barrier.cuh"
@@ -177,50 +175,6 @@ class DecodeOutput {
         if (row < rows().count() && has_column) ptx::thread_store_global_16(out + column, chunk);
       }
     }
-  }
-};
-
-// Tells the kernel that merges of a block's splits: which work tile begins with one of them. There
-// is one such of each block; with a given number of splits, each work tile has a place of its own.
-// By one thread.
-class SplitTiles {
-  const SplitArgs &args_;
-
-  FLASHSMITH_DEVICE void put(int place, const KeySplit &split) const {
-    if (args_.split_tiles == nullptr) return;
-    uint32_t words[kSplitWords];
-    std::memcpy(words, &split, sizeof(KeySplit));
-#pragma unroll
-    for (int i = 0; i < kSplitWords; i++) {
-      ptx::thread_store_global_4(args_.split_tiles + place * kSplitWords + i, words[i]);
-    }
-  }
-
- public:
-  FLASHSMITH_DEVICE explicit SplitTiles(const SplitArgs &args) : args_(args) {}
-
-  // Before any other: none.
-  FLASHSMITH_DEVICE void begin() const {
-    if (args_.splits == 0) put(ptx::block_index_x(), KeySplit{});
-  }
-  FLASHSMITH_DEVICE void add(const KeySplit &split) const {
-    if (split.index != 0) return;
-    if (args_.splits > 0) {
-      put(split.tile, split);
-    } else if (split.count > 1) {
-      put(ptx::block_index_x(), split);
-    }
-  }
-  // Of a place. That of a work tile which is not split, or none, has one part at most.
-  FLASHSMITH_DEVICE KeySplit get(int place) const {
-    uint32_t words[kSplitWords];
-#pragma unroll
-    for (int i = 0; i < kSplitWords; i++) {
-      words[i] = ptx::thread_load_handed_4(args_.split_tiles + place * kSplitWords + i);
-    }
-    KeySplit split;
-    std::memcpy(&split, words, sizeof(KeySplit));
-    return split;
   }
 };
 

@@ -1,4 +1,4 @@
-// The warp that loads blocks of K and V from a cache, split after split.
+// The warps that load: blocks of K and V from a cache, split after split.
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
@@ -7,26 +7,30 @@
 
 namespace flashsmith::sm90 {
 
-// Blocks are visited from the last to the first, as the forward does.
+// K by one warp, V by another: to start the copies of small pages takes a warp longer than its
+// share of the products.
+constexpr int kLoadingWarps = 2;
+
+// Of one of both. Blocks are visited from the last to the first, as the forward does.
 template <typename Traits>
-FLASHSMITH_DEVICE void produce_from_cache(const Sm90DecodeKernelArgs &args) {
-  const ptx::shared_address shared = ptx::shared_memory();
+FLASHSMITH_DEVICE void produce_from_cache(const Sm90DecodeKernelArgs &args, bool is_V) {
+  static_assert(Traits::K_bytes == Traits::V_bytes, "K and V lie alike");
+  const ptx::shared_address buffers =
+      ptx::shared_memory() + (is_V ? Traits::V_offset : Traits::K_offset);
+  const ptx::TensorMap &map = is_V ? args.V_map : args.K_map;
+  const int batch_rows = is_V ? args.V_batch_rows : args.K_batch_rows;
   RingPosition<Traits::n_stages> stage;
   KeySplits<Traits> splits(args.problem);
   splits.turn_to_line();
   KeySplit split;
   while (splits.next(split)) {
     const DecodeSequence sequence(args.problem, split.batch);
-    const CachedKeys K(sequence, args.box_rows, split.head, args.K_batch_rows);
-    const CachedKeys V(sequence, args.box_rows, split.head, args.V_batch_rows);
+    const CachedKeys keys(sequence, args.box_rows, split.head, batch_rows);
     for (int block = split.end - 1; block >= split.begin; block--, stage.advance()) {
-      const int key = block * Traits::B_c;
-      load_boxes<Traits, Traits::K_tile>(shared + Traits::K_offset + stage.buffer * Traits::K_bytes,
-                                         Barriers<Traits>::K(stage.buffer), stage.parity,
-                                         args.K_map, key, K);
-      load_boxes<Traits, Traits::V_tile>(shared + Traits::V_offset + stage.buffer * Traits::V_bytes,
-                                         Barriers<Traits>::V(stage.buffer), stage.parity,
-                                         args.V_map, key, V);
+      load_boxes<Traits, Traits::K_tile>(
+          buffers + stage.buffer * Traits::K_bytes,
+          is_V ? Barriers<Traits>::V(stage.buffer) : Barriers<Traits>::K(stage.buffer),
+          stage.parity, map, block * Traits::B_c, keys);
     }
   }
 }

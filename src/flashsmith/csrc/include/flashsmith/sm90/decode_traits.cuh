@@ -13,7 +13,7 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   using Forward = KernelTraits<forward_config(CFG), VARIANT>;
   using cache_t = typename Forward::value_t;
   using Sequence = DecodeSequence;
-  static constexpr bool fp8_cache = false;
+  static constexpr bool fp8_cache = false, token_scales = false;
   static_assert(CFG.n_warpgroups <= 2, "1 or 2 warpgroups share the rows of Q");
   static_assert(!VARIANT.window, "boxes bring all rows of a block, those before a window, too");
   static_assert(!VARIANT.bias, "decode adds no bias");
@@ -30,8 +30,6 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
 
   // A word of each warpgroup, where the forward has its queue of tiles.
   static constexpr int arrived_offset = Forward::queue_offset;
-
-  static constexpr int merge_blocks = flashsmith::merge_blocks(CFG);
 };
 
 }  // namespace flashsmith::sm90

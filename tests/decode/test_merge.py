@@ -1,0 +1,76 @@
+"""Where a work tile has many splits a kernel of its own merges them; the sm80 family's here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.configs import DecodeKernelConfig, KernelId
+from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.dtype import DType
+from flashsmith.jit import Target
+from flashsmith.reference import Semantics
+from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from support.decoding import PLAIN, assert_right, assert_same_bits, in_pages, requests, run
+from support.fp8_caches import SMALL, Quantised
+
+_rule = DECODE_FAMILIES[0].rule
+# Rows of 12, 16 and 32 chunks: the threads that share splits hold whole rows of them, or parts.
+CONFIGS = [_rule(DecodeWorkload(DType.FP16, d_head)) for d_head in (96, 128, 256)]
+LONG = CONFIGS[-1]  # of few splits, and few multiprocessors, already
+EVERYTHING = Semantics(causal=True, softcap=20.0, sinks=torch.tensor([0.5, -3.0, 40.0, -40.0]))
+
+
+def merge_grid(cfg: DecodeKernelConfig, n_q: int, splits: int, n_requests: int = 1) -> Any:
+    """Of a call of 4 heads over 1, 900 keys each; None: the last split merges."""
+    kernel = find_decode(KernelId(cfg), Target.emulator())
+    asked = requests(cfg, (900,) * n_requests, n_q, heads=(4, 1))
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    plan = kernel.plan(tensors, how=Splitting(splits))
+    assert (plan.counter_bytes > 0) == (len(plan.launches) == 1 and plan.workspace_bytes > 0)
+    return plan.launches[1].grid[:2] if len(plan.launches) > 1 else None
+
+
+def test_the_last_split_merges_few_splits_and_few_rows() -> None:
+    assert merge_grid(PLAIN, 1, splits=48) is None  # of 32 chunks of 8 elements, 4 at a time
+    assert merge_grid(PLAIN, 1, splits=49) == (1, 1)
+    assert merge_grid(PLAIN, 4, splits=12) is None
+    assert merge_grid(PLAIN, 4, splits=13, n_requests=3) == (3, 1)  # two threads share 13 splits
+    assert merge_grid(PLAIN, 4, splits=130) == (1, 4)  # 16 threads do
+    assert merge_grid(LONG, 4, splits=1) is None
+    assert merge_grid(LONG, 4, splits=2) == (1, 1)
+    assert merge_grid(LONG, 4, splits=0) == (1, 1)  # 4 multiprocessors have one work tile
+    assert merge_grid(LONG, 4, splits=0, n_requests=4) is None
+
+
+@pytest.mark.parametrize("splits", [16, 33, 200])
+@pytest.mark.parametrize("cfg", CONFIGS, ids=str)
+def test_many_splits_are_added_up(cfg: DecodeKernelConfig, splits: int) -> None:
+    """Of requests that have as many parts, fewer, one, and no key at all."""
+    asked = requests(cfg, (1500, 300, 1, 0, 64), n_q=4, heads=(4, 1))
+    found = assert_right(cfg, asked, EVERYTHING, splits=splits)
+    assert_same_bits(found, run(cfg, asked, EVERYTHING, in_pages(asked, 16), splits))
+
+
+@pytest.mark.parametrize("lengths", [(2000,), (1300, 40), (3, 1900, 2)])
+def test_splits_that_keep_all_blocks_busy_are_added_up(lengths: tuple[int, ...]) -> None:
+    """Blocks of one work tile, of two, and such as turn to a line and find one split among it."""
+    assert_right(LONG, requests(LONG, lengths, n_q=4, heads=(4, 1)))
+
+
+def test_bits_depend_on_no_other_request_and_no_order_of_warps() -> None:
+    asked = requests(LONG, (700, 17, 0, 190), n_q=2)
+    together = run(LONG, asked, splits=9)
+    for seed in range(3):
+        assert_same_bits(together, run(LONG, asked, splits=9, seed=seed, workers=1 + seed % 2))
+    for i in (0, 1, 3):
+        alone = run(LONG, asked.part([i]), splits=9)
+        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+
+
+@pytest.mark.parametrize("per", ["tensor", "head", "request"])
+def test_values_of_8_bits_have_their_scale(per: str) -> None:
+    Quantised(SMALL, (900, 70), n_q=4, heads=(4, 2), per=per).assert_right(SMALL, splits=24)
