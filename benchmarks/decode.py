@@ -12,7 +12,7 @@ before they are timed. At the end: geometric means of the ratios, and the host's
 Writes decode.csv and decode_environment.json.
 
 ``--table`` measures the table of contexts, batches, heads and head dimensions; without it a few of
-these.
+these. ``--config`` names configurations that are measured beside what is chosen.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import flashsmith
 from flashsmith import settings
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import Timing, time_interleaved
+from flashsmith.configs import FlashDecodeKernelConfig, parse_kernel_name_into_config
 from flashsmith.reference import reference_attention
 
 COLUMNS = (
@@ -138,13 +139,20 @@ def paged(entries: Cache, page_size: int) -> Cache:
     return Cache(k, v, entries.lengths, table)
 
 
-def candidates(q: torch.Tensor, cache: Cache) -> dict[str, Run]:
-    """Ours and the peers that take this cache."""
-    decode = partial(flashsmith.decode, None, q, cache.k, cache.v, cache_seqlens=cache.lengths)
+def candidates(
+    q: torch.Tensor, cache: Cache, others: Sequence[FlashDecodeKernelConfig] = ()
+) -> dict[str, Run]:
+    """Ours, other configurations, and the peers that take this cache."""
+    decode = partial(
+        flashsmith.decode, q=q, k_cache=cache.k, v_cache=cache.v, cache_seqlens=cache.lengths,
+        block_table=cache.table,
+    )  # fmt: skip
     runs: dict[str, Run] = {
-        name: partial(decode, block_table=cache.table, splits=splits)
-        for name, splits in _OUR_SPLITS.items()
+        name: partial(decode, None, splits=splits) for name, splits in _OUR_SPLITS.items()
     }
+    for config in others:
+        if (config.d_head, config.fp8_cache) == (q.shape[-1], cache.k.dtype == _FP8):
+            runs[str(config)] = partial(decode, config)
     if cache.table is None and cache.k.dtype == q.dtype:
         runs[_BY_ATTENTION] = partial(flashsmith.attention, q, cache.k, cache.v)
     if cache.k.dtype == _FP8:
@@ -163,6 +171,14 @@ def candidates(q: torch.Tensor, cache: Cache) -> dict[str, Run]:
     return runs
 
 
+def config_named(name: str) -> FlashDecodeKernelConfig:
+    """Raises ValueError: it is none of the sm80 family's decode, whose rows fit few queries."""
+    config = parse_kernel_name_into_config(name)
+    if not isinstance(config, FlashDecodeKernelConfig):
+        raise ValueError(f"--config is {name}; expected one of the sm80 family's decode")
+    return config
+
+
 def check_and_time(
     title: str, runs: Mapping[str, Run], expected: torch.Tensor, repeats: int
 ) -> tuple[dict[str, float], dict[str, Timing]]:
@@ -173,11 +189,13 @@ def check_and_time(
     return errors, time_interleaved(runs, repeats=repeats, head_start=_HEAD_START)
 
 
-def rows_of(shape: Shape, repeats: int) -> Iterator[dict[str, Any]]:
+def rows_of(
+    shape: Shape, repeats: int, others: Sequence[FlashDecodeKernelConfig] = ()
+) -> Iterator[dict[str, Any]]:
     """Checks, times and reports one shape."""
     q, k, v = tensors_of(shape)
     for kind, cache in caches(k, v):
-        runs = candidates(q, cache)
+        runs = candidates(q, cache, others)
         expected = reference(q, k, v, cache.lengths)
         errors, times = check_and_time(f"{shape} {kind}", runs, expected, repeats)
         best = min((times[name].ms for name in runs if name in PEERS), default=None)
@@ -250,7 +268,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--table", action="store_true", help="all of the table")
+    parser.add_argument("--config", action="append", default=[], help="may be repeated")
     arguments = parser.parse_args()
+    others = [config_named(name) for name in arguments.config]
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ[settings.BACKGROUND_BUILD.name] = "off"  # what is measured is what was chosen
     builds = {name: peer.why_missing() or peer.build() for name, peer in PEERS.items()}
@@ -258,7 +278,7 @@ def main() -> None:
     (arguments.out / "decode_environment.json").write_text(environment)
     torch.manual_seed(0)
     shapes = table() if arguments.table else SHAPES
-    measured = (row for shape in shapes for row in rows_of(shape, arguments.repeats))
+    measured = (row for shape in shapes for row in rows_of(shape, arguments.repeats, others))
     rows = []
     for row in recorded(arguments.out / "decode.csv", COLUMNS, measured):
         rows.append(row)

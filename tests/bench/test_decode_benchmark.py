@@ -38,6 +38,21 @@ def test_every_kind_of_cache_gives_what_is_expected(script: ModuleType) -> None:
     assert not torch.equal(table.flatten(), torch.arange(12)), "pages are in order"
 
 
+def test_other_configurations_are_measured_where_they_fit(script: ModuleType) -> None:
+    names = (
+        "(BF16, 64, 16, 32, 2): decode+stages_3+blocks_4",
+        "(BF16, 64, 16, 32, 4): decode+fp8_cache+stages_5+blocks_2",
+        "(BF16, 128, 16, 16, 2): decode+stages_3+blocks_4",
+    )
+    others = [script.config_named(name) for name in names]
+    q, k, v = script.tensors_of(script.Shape(1, 64, heads=4, heads_kv=2, d_head=64), "cpu")
+    for kind, cache in script.caches(k, v):
+        runs = script.candidates(q, cache, others)
+        assert set(runs) & set(names) == {names["fp8" in kind]}
+    with pytest.raises(ValueError, match="expected one of the sm80 family's decode"):
+        script.config_named("(BF16, 128, 64, 64, 1): wgmma+decode+stages_5")
+
+
 def test_the_table_has_what_fits(script: ModuleType) -> None:
     shapes = list(script.table())
     assert {s.context for s in shapes} == {128, 512, 2048, 8192, 32768, 131072}

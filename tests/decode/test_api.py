@@ -17,6 +17,7 @@ from support.decoding import (
     WILD,
     Requests,
     assert_near_truth,
+    assert_right,
     in_pages,
     requests,
 )
@@ -138,6 +139,15 @@ def test_nothing_asked_for_is_nothing_computed(shape: tuple[int, int, int]) -> N
     o, lse = flashsmith.decode(None, q, k, k, return_lse=True)
     assert o.shape == q.shape
     assert lse.shape == (batch, n_heads, n_q)
+
+
+@pytest.mark.parametrize("sink", [80.0, 88.0, 100.0, 1000.0])
+def test_a_sink_far_above_all_scores_leaves_next_to_nothing(sink: float) -> None:
+    """Exponentials of what is 88 below it are less than 2^-126, which GPUs take for 0."""
+    asked = requests(PLAIN, (40, 7), n_q=3)
+    o, lse = assert_right(PLAIN, asked, Semantics(sinks=torch.full((4,), sink)))
+    assert o.any() == (sink < 95)
+    torch.testing.assert_close(lse, torch.full_like(lse, sink))
 
 
 def test_a_cache_without_rows_gives_zeros_and_the_sinks() -> None:

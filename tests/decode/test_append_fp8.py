@@ -205,6 +205,18 @@ def test_a_call_made_again_divides_by_what_the_scales_are_then() -> None:
         assert_same_bytes(v[:, place : place + 1], byte_of(v_new, None))
 
 
+def test_queries_of_two_dtypes_over_such_caches_take_turns() -> None:
+    """The kernel that appends is that of the last call which looks so far like this one."""
+    asked = requests(PLAIN, (20, 18), behind=3)
+    k, v = (torch.zeros_like(t, dtype=FP8) for t in (asked.k, asked.v))
+    new = torch.randn(2, 1, 2, 64)
+    for dtype in (torch.bfloat16, torch.float16) * 2:
+        given = {name: new.to(dtype) for name in ("k_new", "v_new")}
+        o = flashsmith.decode(None, asked.q.to(dtype), k, v, cache_seqlens=18, **given)
+        assert isinstance(o, torch.Tensor) and o.dtype == dtype
+        assert_same_bytes(k[:, 18:19], byte_of(new.to(dtype), None))
+
+
 @pytest.mark.parametrize(
     "changed, error, words",
     [

@@ -151,7 +151,7 @@ def test_a_call_that_failed_after_its_new_keys_may_be_made_again(
         raise torch.OutOfMemoryError("no memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr("flashsmith.ops.decode_calls.scratch_for", fails)
+        patched.setattr("flashsmith.ops.decode_calls.Scratch.__call__", fails)
         with pytest.raises(torch.OutOfMemoryError):
             decode(asked.q, placed, **new, **keywords)
     assert_same_bits(decode(asked.q, placed, **new, **keywords), good)

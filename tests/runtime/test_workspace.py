@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from flashsmith.runtime import workspace
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import counters_for, scratch_for, workspace_for
+from flashsmith.runtime.workspace import Scratch, counters_for, workspace_for
 
 CPU = torch.device("cpu")
 
@@ -223,17 +223,24 @@ def test_captured_launches_get_their_own(cuda: FakeCuda, index: int) -> None:
 def test_the_scratch_of_a_stream_is_kept_up_to_a_size_and_its_parts_are_two(cuda: FakeCuda) -> None:
     gpu = torch.device("cuda", 0)
     plan = Plan((), workspace_bytes=4096, zeroed_bytes=0, counter_bytes=4096)
-    found = scratch_for(plan, gpu)
+    scratch = Scratch(plan, gpu)
+    found = scratch()
     assert all(t is not None and t.nbytes >= 4096 for t in found)
     assert found[0] is not found[1]
-    assert all(a is b for a, b in zip(scratch_for(plan, gpu), found, strict=True))
+    for again in (scratch(), Scratch(plan, gpu)()):  # plans share what they need alike
+        assert all(a is b for a, b in zip(again, found, strict=True))
     cuda.capturing[7] = True
-    captured = scratch_for(plan, gpu)
+    captured = scratch()
     assert not {id(t) for t in captured} & {id(t) for t in found}
     cuda.capturing[7] = False
-    large = replace(plan, workspace_bytes=1 << 25)
-    assert scratch_for(large, gpu)[0] is not scratch_for(large, gpu)[0]
-    assert scratch_for(replace(plan, workspace_bytes=0, counter_bytes=0), gpu) == (None, None)
+    cuda.streams[0] = 9
+    of_other_stream = scratch()
+    assert not {id(t) for t in of_other_stream} & {id(t) for t in (*found, *captured)}
+    cuda.streams[0] = 7
+    assert scratch()[0] is found[0]
+    large = Scratch(replace(plan, workspace_bytes=1 << 25), gpu)
+    assert large()[0] is not large()[0]
+    assert Scratch(replace(plan, workspace_bytes=0, counter_bytes=0), gpu)() == (None, None)
 
 
 def test_what_is_more_than_zeros_is_each_calls_own(cuda: FakeCuda) -> None:

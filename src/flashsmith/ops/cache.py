@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,14 +51,6 @@ class Cache(NamedTuple):
         """Whether nothing has to be checked that the library does not see at every call."""
         lengths_are = self.seqlens is None or isinstance(self.seqlens, torch.Tensor)
         return lengths_are and not may_look_at(self.k)
-
-    @property
-    def key(self) -> Hashable:
-        """What calls of one kernel and plan have in common."""
-        table = None if self.block_table is None else self.block_table.shape
-        k_scale = None if self.k_scale is None else self.k_scale.ndim
-        v_scale = None if self.v_scale is None else self.v_scale.ndim
-        return self.k.shape, self.v.shape, self.k.dtype, table, k_scale, v_scale
 
     def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
         """With lengths in a tensor. What they say is looked at where that costs nothing, or if it

@@ -25,8 +25,7 @@ from flashsmith.ops.semantics import (
     is_of_tokens,
 )
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
-from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import scratch_for
+from flashsmith.runtime.workspace import Scratch
 from flashsmith.selection.choose import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
@@ -42,11 +41,6 @@ class Asked(NamedTuple):
     window_size: Any
     softcap: Any
     splits: Any
-
-    @property
-    def key(self) -> Hashable:
-        sides = self.window_size
-        return id(self.config), self.causal, tuple(sides), self.softcap, self.splits
 
     @property
     def window_left(self) -> int:
@@ -66,15 +60,17 @@ class Call(NamedTuple):
     functions: Functions = NO_FUNCTIONS
 
     @property
-    def key(self) -> Hashable:
-        """What calls of one kernel and plan have in common; the library sees the rest."""
-        q, score = self.q, self.functions.score
-        optional = self.alibi_slopes is None, self.sinks is None, score
-        return q.shape, self.cache.key, q.dtype, q.device, self.with_lse, optional, self.n_new
-
-    @property
     def n_new(self) -> int:
         return 0 if self.new is None else self.new.k.shape[1]
+
+    @property
+    def of_append(self) -> Hashable:
+        """What its kernel depends on, which runs before the library sees all of the call."""
+        if self.new is None:
+            return None
+        cache = self.cache
+        scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
+        return self.n_new, self.q.dtype, cache.v.shape, *scales
 
     def extras(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
         """``Extras``, whose numbers come last."""
@@ -82,11 +78,10 @@ class Call(NamedTuple):
         optional = self.alibi_slopes, None, self.sinks
         return (*optional, *_NO_LENGTHS, lengths, *_NONE_BETWEEN, read, *numbers)
 
-    def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
-        cache = self.cache
-        where = cache.block_table, cache.batch_idx, cache.leftpad
-        scales = cache.k_scale, cache.v_scale
-        return DecodeTensors(self.q, cache.k, cache.v, o, lse, *where, *scales)
+    def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> tuple[Any, ...]:
+        """``DecodeTensors``."""
+        k, v, _, *where_and_scales = self.cache
+        return self.q, k, v, o, lse, *where_and_scales
 
 
 _NO_LENGTHS = (None, None, None)  # of Extras: places of queries and keys, lengths of queries
@@ -102,9 +97,22 @@ class _Repeatable(NamedTuple):
 
     kernel: DecodeKernel
     again: Callable[..., bool]  # the kernel's
-    config: DecodeKernelConfig | None  # the caller's is kept alive: its id is in the key
-    plan: Plan
+    config: DecodeKernelConfig | None  # the caller's is kept alive: its id is in the kind
+    scratch: Scratch
     numbers: tuple[Any, ...]
+
+
+def _kind(asked: Asked, call: Call) -> Hashable:
+    """What calls have in common that make one again: all that the library does not see of them,
+    and of what it sees enough that calls which take turns are remembered side by side."""
+    config, causal, sides, softcap, splits = asked
+    q, cache, _, _, with_lse, _, sinks, functions = call
+    k, table = cache.k, cache.block_table
+    return (
+        id(config), causal, tuple(sides), softcap, splits, with_lse, functions.score,
+        call.of_append, q.shape, k.shape, k.dtype, table is not None and table.shape,
+        sinks is None, q.device,
+    )  # fmt: skip
 
 
 _last: dict[Hashable, _Repeatable] = {}
@@ -124,7 +132,7 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
             if found is not None:
                 return found
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
-        last = None if timed else _last.get((asked.key, call.key))
+        last = None if timed else _last.get(_kind(asked, call))
         found = None if last is None else _repeat(last, call, scale)
         return found or _run_anew(asked, _checked(call, asked) if is_ready else call, scale, timed)
     except Exception:
@@ -149,7 +157,7 @@ def _run_as_forward(
     if not is_checked:
         call = _checked(call, asked)
     if call.new is not None:
-        kernel = _find(asked, call.tensors(*_results(call)), extras)
+        kernel = _find(asked, DecodeTensors(*call.tensors(*_results(call))), extras)
         lengths = call.cache.seqlens + call.n_new
         call = _appended(kernel, call, numbers)
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
@@ -175,11 +183,10 @@ def check_rows(q: torch.Tensor, cache: Cache) -> None:
 
 def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
     """None: the call looks unlike the last."""
-    q = call.q
     o, lse = _results(call)
     if call.new is not None:
         call = _appended(last.kernel, call, last.numbers)
-    workspace, counters = scratch_for(last.plan, q.device)
+    workspace, counters = last.scratch()
     tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
     done = last.again(*tensors, counters, workspace, scale, *extras)
     return (o, lse, 0.0) if done else None
@@ -192,13 +199,14 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     splits = checked_splits(asked.splits)
     q, numbers = call.q, _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
-    tensors = call.tensors(*_results(call))
+    tensors = DecodeTensors(*call.tensors(*_results(call)))
     kernel = _find(asked, tensors, extras)
     how = Splitting(splits, call.n_new)
     plan = kernel.plan(tensors, how=how, extras=extras)
     if call.new is not None:
         tensors = tensors._replace(q=_appended(kernel, call, numbers).q)
-    workspace, counters = scratch_for(plan, q.device)
+    scratch = Scratch(plan, q.device)
+    workspace, counters = scratch()
     if timed:
         milliseconds = kernel(
             tensors, scale, timed=True, how=how, counters=counters, workspace=workspace,
@@ -208,7 +216,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     again = kernel.repeatable(tensors, counters, workspace, scale, how, extras)
     if len(_last) >= _CALLS_REMEMBERED:
         _last.clear()
-    _last[asked.key, call.key] = _Repeatable(kernel, again, asked.config, plan, numbers)
+    _last[_kind(asked, call)] = _Repeatable(kernel, again, asked.config, scratch, numbers)
     return tensors.o, tensors.lse, 0.0
 
 
@@ -231,7 +239,10 @@ def _appended(kernel: DecodeKernel, call: Call, numbers: tuple[Any, ...]) -> Cal
 
 def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Where o and lse go."""
-    q, o, lse = call.q, call.out, None
+    o, lse = call.out, None
+    if o is not None and not call.with_lse:
+        return o, None
+    q = call.q
     if o is None:
         d_v = call.cache.v.shape[-1]
         # Mostly like q, which is faster than by sizes, which torch would convert.

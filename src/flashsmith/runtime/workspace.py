@@ -15,6 +15,8 @@ _MOST_KEPT_BYTES = 16 << 20
 # Set aside for what graphs count in, so much at a time, and of each device at most.
 _ASIDE_BYTES, _MOST_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
 
+_Memory = tuple[torch.Tensor | None, torch.Tensor | None]  # a workspace, and counters
+
 
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """What one call with this plan needs on the current stream of ``device``; None for nothing.
@@ -55,22 +57,30 @@ def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     return torch.zeros(n_bytes, dtype=torch.uint8, device=device)
 
 
-def scratch_for(
-    plan: Plan, device: torch.device
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What ``workspace_for`` and ``counters_for`` give, of a call that counts beside its workspace.
+class Scratch:
+    """What ``workspace_for`` and ``counters_for`` give to the calls of one plan on a device.
 
     A workspace of no more than ``_MOST_KEPT_BYTES`` is kept as its counters are, for torch's
     allocator takes as long as a third of the call: nobody else reads what a launch leaves there.
     """
-    n_bytes = plan.workspace_bytes
-    if not 0 < n_bytes <= _MOST_KEPT_BYTES or device.type != "cuda" or _is_capturing(device):
-        return workspace_for(plan, device), counters_for(plan, device)
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
-    return (
-        _of_stream(_kept_bytes(n_bytes), device, stream, "sums"),
-        _of_stream(_kept_bytes(plan.counter_bytes), device, stream),
-    )
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self._plan, self._device = plan, device
+        self._is_kept = 0 < plan.workspace_bytes <= _MOST_KEPT_BYTES and device.type == "cuda"
+        self._of_streams: dict[int, _Memory] = {}  # by their numbers
+
+    def __call__(self) -> _Memory:
+        """For the next call, on the current stream."""
+        plan, device = self._plan, self._device
+        if not self._is_kept or _is_capturing(device):
+            return workspace_for(plan, device), counters_for(plan, device)
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        if (kept := self._of_streams.get(stream)) is None:
+            kept = self._of_streams[stream] = (
+                _of_stream(_kept_bytes(plan.workspace_bytes), device, stream, "sums"),
+                counters_for(plan, device),
+            )
+        return kept
 
 
 class _Aside:

@@ -32,6 +32,9 @@ from flashsmith.soak.meaning import Lengths
 from flashsmith.soak.values import QKV, make_values
 
 _MAX_SCORES_AT_ONCE = 1 << 26  # half a gigabyte of float64, of which several are alive
+# Kernels' exponentials below 2^-126 are 0, among them what brings weights, up to 2^8 relative to an
+# earlier maximum, to the scale of a sink that is so much larger.
+_SMALLEST_WEIGHT = 2.0**-118
 _ROWS_BEHIND_ALL = 3  # of packed tensors, which belong to no sequence
 
 
@@ -223,7 +226,7 @@ def _truth_of_part(
     # Weights off by a factor of exp(2 e) move their mean by so much times the largest value, and
     # never by more than from one value to another.
     moved = (2 * error.double()).expm1().clamp(max=2)
-    allowance = rows_of_o(moved * largest_v)
+    allowance = rows_of_o(moved * largest_v) + _SMALLEST_WEIGHT * k.shape[1] * largest_v
     return Truth(
         o=reference_attention(q, k, v, **meaning),
         low_precision=attention_with_rounded_weights(

@@ -3,16 +3,18 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "flashsmith/ptx/platform.cuh"
 #include "flashsmith/types.cuh"
 
 namespace flashsmith::ptx {
 
-// ex2.approx.ftz.f32: 2^x, relative error 2^-22; 2^-inf is 0.
+// ex2.approx.ftz.f32: 2^x, relative error 2^-22; 2^-inf is 0, and what is below 2^-126, too.
 FLASHSMITH_DEVICE float exp2_approx(float x) {
 #ifdef FLASHSMITH_EMULATOR
-  return std::exp2(x);
+  const float y = std::exp2(x);
+  return y < std::numeric_limits<float>::min() ? 0.f : y;
 #else
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
