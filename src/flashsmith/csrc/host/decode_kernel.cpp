@@ -53,7 +53,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  if (!merges_apart(problem, splits)) {
+  if (splits == 1 || !merges_apart(problem, splits)) {
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
