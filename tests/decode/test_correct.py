@@ -7,7 +7,15 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.reference import Semantics
-from support.decoding import CONFIGS, PLAIN, assert_right, assert_same_bits, requests, run
+from support.decoding import (
+    CONFIGS,
+    PLAIN,
+    assert_bits_are_of_each_request,
+    assert_right,
+    assert_same_bits,
+    requests,
+    run,
+)
 
 
 @pytest.mark.parametrize("cfg", CONFIGS, ids=str)
@@ -78,8 +86,4 @@ def test_the_order_of_warps_makes_no_difference() -> None:
 
 
 def test_a_request_with_fixed_splits_does_not_depend_on_the_others() -> None:
-    asked = requests(PLAIN, n_q=2)
-    together = run(PLAIN, asked, splits=3)
-    for i in (2, 5, 9):
-        alone = run(PLAIN, asked.part([i]), splits=3)
-        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+    assert_bits_are_of_each_request(PLAIN, requests(PLAIN, n_q=2), splits=3)

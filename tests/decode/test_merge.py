@@ -14,7 +14,15 @@ from flashsmith.dtype import DType
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
 from flashsmith.runtime import DecodeTensors, Splitting, find_decode
-from support.decoding import PLAIN, assert_right, assert_same_bits, in_pages, requests, run
+from support.decoding import (
+    PLAIN,
+    assert_bits_are_of_each_request,
+    assert_right,
+    assert_same_bits,
+    in_pages,
+    requests,
+    run,
+)
 from support.fp8_caches import SMALL, Quantised
 
 _rule = DECODE_FAMILIES[0].rule
@@ -64,13 +72,7 @@ def test_splits_that_keep_all_blocks_busy_are_added_up(lengths: tuple[int, ...])
 
 
 def test_bits_depend_on_no_other_request_and_no_order_of_warps() -> None:
-    asked = requests(LONG, (700, 17, 0, 190), n_q=2)
-    together = run(LONG, asked, splits=9)
-    for seed in range(3):
-        assert_same_bits(together, run(LONG, asked, splits=9, seed=seed, workers=1 + seed % 2))
-    for i in (0, 1, 3):
-        alone = run(LONG, asked.part([i]), splits=9)
-        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+    assert_bits_are_of_each_request(LONG, requests(LONG, (700, 17, 0, 190), n_q=2), splits=9)
 
 
 @pytest.mark.parametrize("per", ["tensor", "head", "request"])

@@ -21,6 +21,7 @@ from flashsmith.runtime import DecodeTensors, Extras, Splitting, find_decode
 from support.decoding import (
     PLAIN,
     TEAMS,
+    assert_bits_are_of_each_request,
     assert_right,
     assert_same_bits,
     assert_wild_page_is_not_followed,
@@ -65,13 +66,7 @@ def test_scores_are_changed_and_masked_in_the_rows_of_each_warp() -> None:
 
 
 def test_bits_depend_on_no_other_request_and_no_order_of_warps() -> None:
-    asked = requests(WIDE, (200, 17, 0, 90), n_q=20)
-    together = run_one(WIDE, asked, splits=3)
-    for seed in range(3):
-        assert_same_bits(together, run_one(WIDE, asked, splits=3, seed=seed, workers=1 + seed % 2))
-    for i in (0, 1, 3):
-        alone = run_one(WIDE, asked.part([i]), splits=3)
-        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+    assert_bits_are_of_each_request(WIDE, requests(WIDE, (200, 17, 0, 90), n_q=20), splits=3)
 
 
 @pytest.mark.parametrize("cfg", [PLAIN, *TEAMS[:2]], ids=str)

@@ -20,6 +20,7 @@ from flashsmith.runtime import DecodeTensors, Splitting, find_decode
 from support.decoding import (
     WGMMA,
     Placed,
+    assert_bits_are_of_each_request,
     assert_near_truth,
     assert_right,
     assert_same_bits,
@@ -98,14 +99,7 @@ def test_scores_are_changed_and_masked_in_packed_rows() -> None:
 
 @pytest.mark.parametrize("splits", [3, 6])
 def test_bits_depend_on_no_other_request_and_no_order_of_warps(splits: int) -> None:
-    asked = requests(TWO, (700, 17, 0, 190), n_q=20)
-    together = run(TWO, asked, splits=splits)
-    for seed in range(3):
-        again = run(TWO, asked, splits=splits, seed=seed, workers=1 + seed % 2)
-        assert_same_bits(together, again)
-    for i in (0, 1, 3):
-        alone = run(TWO, asked.part([i]), splits=splits)
-        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+    assert_bits_are_of_each_request(TWO, requests(TWO, (700, 17, 0, 190), n_q=20), splits)
 
 
 def test_a_plan_has_a_kernel_to_merge_many_splits() -> None:

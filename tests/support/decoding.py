@@ -250,3 +250,14 @@ def assert_wild_page_is_not_followed(cfg: DecodeKernelConfig) -> None:
     placed.block_table[0, 1] = WILD
     asked.k[0, 16:32] = asked.v[0, 16:32] = 0
     assert_same_bits(run(cfg, asked, placed=placed), run(cfg, asked))
+
+
+def assert_bits_are_of_each_request(cfg: DecodeKernelConfig, asked: Requests, splits: int) -> None:
+    """They depend on no other request, and on no order of warps."""
+    together = run(cfg, asked, splits=splits)
+    for seed in range(3):
+        again = run(cfg, asked, splits=splits, seed=seed, workers=1 + seed % 2)
+        assert_same_bits(together, again)
+    for i in range(len(asked.lengths)):
+        alone = run(cfg, asked.part([i]), splits=splits)
+        assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
