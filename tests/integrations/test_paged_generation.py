@@ -58,8 +58,9 @@ def run(*arguments: str, name: str = "", change: str = "pass") -> tuple[int, str
 
 
 def test_tokens_are_those_of_eager_attention_in_float32() -> None:
-    """Each is the first choice after those before it, so that the texts are the same."""
-    status, printed = run(*SMALL)
+    """Each is the first choice after those before it, so that the texts are the same. No two
+    choices of these are closer than FP16 tells apart."""
+    status, printed = run(*SMALL, "--seed=1")
     assert status == 0, printed
     found = re.search(r"(\d+) texts, (\d+) tokens\n", printed)
     assert found and int(found[1]) > 6
