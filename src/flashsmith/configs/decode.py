@@ -46,9 +46,9 @@ class DecodeFamily:
         """As ``rule``, but of smaller blocks, or fewer rows, where others do not fit an
         architecture; None: the plainest. Raises ValueError: none does."""
         fewer = reversed([n for n in self.rows if n < self.rule(workload).B_r])
-        rows = (workload, *(replace(workload, rows=n) for n in fewer))
-        for each in (one for w in rows for one in (w, replace(w, many_tiles=True))):
-            if (config := self.rule(each)).is_buildable(architecture):
+        for rows, many in product((workload.rows, *fewer), (workload.many_tiles, True)):
+            config = self.rule(replace(workload, rows=rows, many_tiles=many))
+            if config.is_buildable(architecture):
                 return config
         require_buildable(config, architecture)
         return config
@@ -79,9 +79,10 @@ def get_decode_kernel_configs() -> list[DecodeKernelConfig]:
     return sorted(chosen, key=sort_key)
 
 
-def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int) -> bool:
-    """Whether there are so many work tiles that a GPU's multiprocessors have several each."""
-    return batch * heads_kv >= _MANY_TILES * multiprocessors
+def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bool:
+    """Whether there are so many work tiles that a GPU's multiprocessors have several each. None: on
+    a CPU, where no time counts, never."""
+    return multiprocessors is not None and batch * heads_kv >= _MANY_TILES * multiprocessors
 
 
 def choose_decode(

@@ -62,9 +62,7 @@ def rather_decode(
     if not is_for_decode(problem, workload.variant):
         return None
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
-    many = multiprocessors is not None and has_many_tiles(
-        problem.batch, problem.heads_kv, multiprocessors
-    )
+    many = has_many_tiles(problem.batch, problem.heads_kv, multiprocessors)
     asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many)
     decode = choose_decode(asked, capability, in_boxes=True)
     if multiprocessors is None:

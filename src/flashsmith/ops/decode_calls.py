@@ -286,7 +286,7 @@ def _choose(
     q, k = tensors.q, tensors.k_cache
     gpu, capability = gpu_of(q.device)
     heads_kv = max(k.shape[2], 1)
-    many = gpu is not None and asked.splits == 0
+    multiprocessors = None if gpu is None else count_multiprocessors(gpu)
     workload = DecodeWorkload(
         dtype_of(q.dtype),
         d_head,
@@ -295,7 +295,7 @@ def _choose(
         token_scales=any(
             t is not None and is_of_tokens(t) for t in (tensors.k_scale, tensors.v_scale)
         ),
-        many_tiles=many and has_many_tiles(q.shape[0], heads_kv, count_multiprocessors(gpu or "")),
+        many_tiles=asked.splits == 0 and has_many_tiles(q.shape[0], heads_kv, multiprocessors),
     )
     cache = Cache(k, tensors.v_cache, None, tensors.block_table, None, tensors.cache_leftpad)
     in_boxes = cache.is_in_boxes and not extras.variant.window

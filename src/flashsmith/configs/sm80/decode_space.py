@@ -53,15 +53,10 @@ def _of_fp8(tiles: DecodeTiles) -> DecodeTiles:
     return tiles._replace(B_c=2 * tiles.B_c)
 
 
-_RULE_FOR_FP8 = {
-    16: {
-        64: DecodeTiles(32, 4, n_stages=5, blocks_per_SM=2),
-        96: DecodeTiles(32, 4, n_stages=4, blocks_per_SM=2),
-        128: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
-        192: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=2),
-        256: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
-    },
-    **{B_r: {d: _of_fp8(tiles) for d, tiles in _RULE[B_r].items()} for B_r in ROWS[1:]},
+_RULE_FOR_FP8 = {B_r: {d: _of_fp8(tiles) for d, tiles in _RULE[B_r].items()} for B_r in ROWS}
+_RULE_FOR_FP8[16] |= {
+    64: DecodeTiles(32, 4, n_stages=5, blocks_per_SM=2),
+    256: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
 }
 
 # With scales of tokens beside them. With the stages of above two of these would not fit the
@@ -79,7 +74,7 @@ _RULE_FOR_MANY_TILES = {
     128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
     256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
 }
-_RULE_FOR_MANY_FP8_TILES = {128: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4)}
+_RULE_FOR_MANY_FP8_TILES = {128: _of_fp8(_RULE_FOR_MANY_TILES[128])}
 
 
 def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:

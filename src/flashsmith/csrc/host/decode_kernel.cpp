@@ -63,14 +63,16 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   return plan;
 }
 
+int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
+  return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kSumChunk;
+}
+
 void DecodeKernel::add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
                              int64_t splits) const {
   constexpr int64_t kSplitsOfThread = 8, kMostGroups = kMergeThreads / kWarpSize;
-  const int64_t rows = std::min<int64_t>(rows_of_head(problem), tiles.B_r);
-  const int64_t chunks = rows * tiles.d_head / kSumChunk;
   const auto sharing = static_cast<uint64_t>(quotient_up(splits, kSplitsOfThread));
   plan.merge_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMostGroups));
-  const int64_t blocks = quotient_up(chunks, kMergeThreads / plan.merge_groups);
+  const int64_t blocks = quotient_up(n_chunks(problem), kMergeThreads / plan.merge_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
   plan.launches.push_back(
       {.kernel = "merge_kernel",

@@ -75,6 +75,9 @@ class DecodeKernel : public Kernel {
   DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own,
                   int multiprocessors) const;
 
+  // Of kSumChunk numbers, in the sums of a work tile.
+  int64_t n_chunks(const ForwardProblem &problem) const;
+
   // Of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const DecodeTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers, const DecodeNumbers &own,

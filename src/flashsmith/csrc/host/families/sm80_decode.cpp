@@ -1,5 +1,4 @@
 // Decode of the sm80 family: what its kernels are told, and how they are launched.
-#include <algorithm>
 #include <memory>
 
 #include "flashsmith/sm80/decode_arguments.cuh"
@@ -23,10 +22,8 @@ class Sm80Decode final : public DecodeKernel {
   // The last split's threads wait for memory each time that they have added up what was on its way.
   bool merges_apart(const ForwardProblem &problem, int64_t splits) const override {
     constexpr int64_t kMostWaits = 3;
-    const int64_t rows = std::min<int64_t>(rows_of_head(problem), config_.B_r);
-    const int64_t chunks = rows * config_.d_head / kSumChunk;
     const int64_t at_once = int64_t{threads_per_block(config_)} * splits_at_once(config_);
-    return splits * chunks > kMostWaits * at_once;
+    return splits * n_chunks(problem) > kMostWaits * at_once;
   }
 
  public:

@@ -30,12 +30,11 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   RowSums own;
   if (here) own = sums.template merged<kSplitsAtOnce>(row, chunk, group, groups);
   if (groups > 1) {
-    const ThreadSums of_groups(ptx::shared_memory());
-    if (here) of_groups.put(ptx::thread_index(), own);
+    const ThreadSums shared(ptx::shared_memory());
+    if (here) shared.put(ptx::thread_index(), own);
     ptx::barrier_sync();
     if (group > 0) return;
-    const auto load = [&](int part) { return of_groups.get(part * n + ptx::thread_index()); };
-    if (here) own = merge_parts<2>(0, groups, 1, load);
+    if (here) own = shared.of_groups(ptx::thread_index(), n, groups);
   }
   if (here) sums.store(own, row, chunk, value_scale<Traits>(args, split));
 }

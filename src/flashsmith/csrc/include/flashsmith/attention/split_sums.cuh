@@ -71,12 +71,10 @@ class ThreadSums {
   const ptx::shared_address shared_;
 
  public:
-  static constexpr int kBytes = kThreadSumBytes;  // of a thread
-
   explicit FLASHSMITH_DEVICE ThreadSums(ptx::shared_address shared) : shared_(shared) {}
 
   FLASHSMITH_DEVICE void put(int place, const RowSums &own) const {
-    const ptx::shared_address to = shared_ + place * kBytes;
+    const ptx::shared_address to = shared_ + place * kThreadSumBytes;
 #pragma unroll
     for (int i = 0; i < kSumChunk; i++) {
       ptx::store_shared_4(to + i * sizeof(float), ptx::float_bits(own.O[i]));
@@ -86,8 +84,13 @@ class ThreadSums {
     ptx::store_shared_4(total + sizeof(float), ptx::float_bits(own.total.sum));
   }
   FLASHSMITH_DEVICE RowSums get(int place) const {
-    const ptx::shared_address from = shared_ + place * kBytes;
+    const ptx::shared_address from = shared_ + place * kThreadSumBytes;
     return load(from, from + 2 * kHalfBytes);
+  }
+
+  // What thread i of each group, of n threads, has put there.
+  FLASHSMITH_DEVICE RowSums of_groups(int i, int n, int groups) const {
+    return merge_parts<2>(0, groups, 1, [&](int group) { return get(group * n + i); });
   }
 
   // Those that lie where a team has left them.

@@ -23,9 +23,7 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   ptx::let_next_launch_begin();
   KeySplits<Traits> splits(args.problem);
   if constexpr (!Traits::asks_on_the_way) splits.turn_to_line();
-  if (args.problem.split.split_tiles != nullptr && ptx::thread_index() == 0) {
-    SplitTiles(args.problem.split).begin();
-  }
+  if (ptx::thread_index() == 0) SplitTiles(args.problem.split).begin();
   KeySplit split;
   do {
     while (splits.next(split)) {

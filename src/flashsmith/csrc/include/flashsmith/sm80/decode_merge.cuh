@@ -29,15 +29,14 @@ class DecodeMerge {
   // The sums lie in the rings, which are free afterwards.
   FLASHSMITH_DEVICE void run() const {
     ptx::barrier_sync();
-    const bool merged_apart = args_.problem.split.split_tiles != nullptr;
-    if (merged_apart && ptx::thread_index() == 0) SplitTiles(args_.problem.split).add(split_);
+    if (ptx::thread_index() == 0) SplitTiles(args_.problem.split).add(split_);
     if (split_.count == 1) {
       for_each_chunk([&](int row, int chunk) { store(of_teams(row, chunk), row, chunk); });
       ptx::barrier_sync();
       return;
     }
     for_each_chunk([&](int row, int chunk) { sums_.hand_on(of_teams(row, chunk), row, chunk); });
-    if (merged_apart) {
+    if (args_.problem.split.split_tiles != nullptr) {
       ptx::barrier_sync();
     } else if (is_last()) {
       merge_splits();
@@ -65,13 +64,10 @@ class DecodeMerge {
     }
     const int group = ptx::thread_index() / n, i = ptx::thread_index() % n;
     const int row = i / kRowChunks, chunk = i % kRowChunks;
-    const ThreadSums of_groups(shared_);
-    if (group < groups) of_groups.put(group * n + i, of_splits(row, chunk, group, groups));
+    const ThreadSums shared(shared_);
+    if (group < groups) shared.put(ptx::thread_index(), of_splits(row, chunk, group, groups));
     ptx::barrier_sync();
-    if (group == 0) {
-      const auto load = [&](int part) { return of_groups.get(part * n + i); };
-      store(merge_parts<2>(0, groups, 1, load), row, chunk);
-    }
+    if (group == 0) store(shared.of_groups(i, n, groups), row, chunk);
     ptx::barrier_sync();
   }
 
