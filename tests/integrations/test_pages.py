@@ -91,7 +91,7 @@ def test_pages_are_read_in_place_where_their_layout_allows(
     given = paged(n_q)
     expected = given.attend(causal=True)
     copies = []
-    monkeypatch.setattr(pages._Pages, "gathered", recording(pages._Pages.gathered, copies))
+    monkeypatch.setattr(pages.Pages, "gathered", recording(pages.Pages.gathered, copies))
     laid = replace(given, k=lay(given.k), v=lay(given.v), q=given.q[..., ::1])
     laid.assert_right(*(found := laid.attend(causal=True)), causal=True)
     assert not copies if in_place else copies
@@ -113,7 +113,7 @@ def test_pages_are_copied_for_configurations_that_do_not_read_them(
     family: Family, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(pages._Pages, "gathered", recording(pages._Pages.gathered, made))
+    monkeypatch.setattr(pages.Pages, "gathered", recording(pages.Pages.gathered, made))
     given = paged(MANY)
     config = family.rule(DType.BF16, D_HEAD, 128)
     given.assert_right(*given.attend(causal=True, config=config), causal=True)
@@ -124,13 +124,13 @@ def test_what_is_copied_is_what_the_longest_request_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given, found = paged(MANY, page_size=5), []
-    gathered = pages._Pages.gathered
+    gathered = pages.Pages.gathered
 
-    def recorded(own: Any, longest: int | None) -> Any:
-        found.append(gathered(own, longest))
+    def recorded(*arguments: Any) -> Any:
+        found.append(gathered(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(pages._Pages, "gathered", recorded)
+    monkeypatch.setattr(pages.Pages, "gathered", recorded)
     given.attend()
     ((k, v),) = found
     assert k.shape == v.shape == (len(MANY), 70, 2, D_HEAD)  # 14 pages

@@ -20,6 +20,7 @@ from vllm.v1.attention.selector import AttentionSelectorConfig
 from flashsmith.integrations import pages, vllm_batch
 from flashsmith.integrations.vllm import BACKEND, register
 from flashsmith.integrations.vllm_attention import FlashsmithBackend
+from support.fp8_caches import FP8
 from support.vllm_server import Server, default_dtype, kinds
 
 SLOPES = [0.5, 0.25, 0.1, 0.0]
@@ -53,6 +54,9 @@ SERVERS: dict[str, dict[str, Any]] = {
     "one head of keys": {"heads": (4, 1)},
     "fp16": {"dtype": torch.float16},
     "padded heads": {"d_head": 40},
+    "8 bits": {"scales": (0.5, 0.25)},
+    "8 bits, scales by head": {"scales": ([0.5, 0.125], [2.0, 0.25]), "layout": "BLNHC"},
+    "8 bits, pages of an odd number of rows": {"scales": (1.0, 1.0), "page_size": 7},
 }
 
 
@@ -84,9 +88,14 @@ def test_rows_that_fill_a_graph_change_nothing() -> None:
     server.assert_right({0: 1, 1: 1}, padding=3)
 
 
-def test_copies_are_made_of_few_requests_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "options", [{"page_size": 8, "n_pages": 120}, {"page_size": 128, "scales": (0.5, 1.0)}], ids=str
+)
+def test_copies_are_made_of_few_requests_at_a_time(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
-    server = Server(page_size=8, n_pages=120)
+    server = Server(**options)
     server.assert_right({0: 40, 1: 9, 2: 2})
     given = {0: 40, 1: 50, 2: 50}
     server.assert_right(given)
@@ -97,7 +106,7 @@ def test_copies_are_made_of_few_requests_at_a_time(monkeypatch: pytest.MonkeyPat
 
 def test_requests_whose_pages_are_not_copied_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
-    monkeypatch.setattr(pages._Pages, "gathered", None)
+    monkeypatch.setattr(pages.Pages, "gathered", None)
     server = Server(page_size=128)
     server.assert_right({0: 40, 1: 9, 2: 2})
     given = {0: 40, 1: 50, 2: 50}
@@ -148,6 +157,17 @@ def test_new_rows_are_written_where_slots_say_and_nowhere_else() -> None:
     )
     assert torch.equal(cache[3, :, 1], torch.cat([k[0], v[0]], -1))
     assert torch.equal(cache[5, :, 2], torch.cat([k[3], v[3]], -1))
+
+
+def test_rows_of_8_bits_are_divided_by_scales_and_cut() -> None:
+    server = Server(page_size=4, n_pages=6, scales=([0.5, 0.01], 2.0))
+    impl, cache = server.layer.impl, server.layer.kv_cache
+    k, v = torch.randn(2, 3, 2, 64).bfloat16() * 8
+    impl.do_kv_cache_update(server.layer, k, v, cache, torch.tensor([13, -1, 0]))
+    written = cache.view(FP8)[3, :, 1].float()
+    of_k = (k[0].float() / torch.tensor([[0.5], [0.01]])).clamp(-448, 448).to(FP8).float()
+    assert (of_k[1].abs() == 448).any() and (cache.view(FP8)[:, :, 2:].float().isnan()).all()
+    assert torch.equal(written, torch.cat([of_k, (v[0].float() / 2).to(FP8).float()], -1))
 
 
 def test_sinks_are_those_of_the_loaded_weights() -> None:
@@ -243,8 +263,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"head_size": 264}, "head_size"),
     ({"head_size": 100}, "head_size"),
     ({"dtype": torch.float32}, "dtype"),
-    ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
-    ({"kv_cache_dtype": "fp8_e4m3"}, "kv_cache_dtype"),
+    ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype"),
+    ({"kv_cache_dtype": "fp8_per_token_head"}, "kv_cache_dtype"),
+    ({"kv_cache_dtype": "fp8", "head_size": 40}, "no multiple of 16"),
     ({"kv_cache_dtype": "float16"}, "not the model's dtype"),
     ({"use_mla": True}, "MLA"),
     ({"use_sparse": True}, "sparse"),
@@ -262,6 +283,8 @@ TAKEN: list[dict[str, Any]] = [
     {"head_size": 40},
     {"head_size": 256},
     {"dtype": torch.float16, "kv_cache_dtype": "float16"},
+    {"kv_cache_dtype": "fp8"},
+    {"kv_cache_dtype": "fp8_e4m3", "use_per_head_quant_scales": True},
     {"block_size": 1},
     {"block_size": None},
     {"has_sink": True, "has_sliding_window": True},
@@ -307,7 +330,7 @@ def test_graphs_are_of_uniform_decodes() -> None:
     ("options", "words"),
     [
         ({"attn_type": AttentionType.ENCODER_ONLY}, "attn_type is .*; supported is decoder"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is fp8; supported is auto, float16, bfloat16"),
+        ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype is nvfp4; supported is auto, .*, fp8_e4m3"),
     ],
 )
 def test_a_layer_of_another_kind_is_refused(options: dict[str, Any], words: str) -> None:

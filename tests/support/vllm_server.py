@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.config import CacheConfig, DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backend import CommonAttentionMetadata
@@ -19,13 +19,18 @@ from flashsmith.integrations.vllm_attention import FlashsmithBackend
 from flashsmith.reference import Packing, Semantics
 from flashsmith.soak import truth_of
 from support.decoding import WILD
+from support.fp8_caches import FP8
 
 LAYER = "model.layers.0.attn"
 SPARE_PAGES = 3
 
 
 class Server:
-    """Requests by number. What no request has is NaN, in pages, keys and queries."""
+    """Requests by number. What no request has is NaN, in pages, keys and queries. Keys and values
+    are numbers that the cache holds as they are.
+
+    scales: Of K and V, one or by head: the cache has 8 bits then.
+    """
 
     def __init__(
         self,
@@ -35,16 +40,22 @@ class Server:
         page_size: int = 16,
         n_pages: int = 60,
         layout: str = "LBNHC",
+        scales: tuple[float | list[float], float | list[float]] | None = None,
         **options: Any,
     ) -> None:
         self.heads, self.d_head, self.dtype, self.page_size = heads, d_head, dtype, page_size
         self.config = VllmConfig(device_config=DeviceConfig("cpu"))
+        self.is_fp8 = scales is not None
+        if self.is_fp8:
+            options["cache_config"] = CacheConfig(cache_dtype="fp8")
         with set_current_vllm_config(self.config), default_dtype(dtype):
             self.layer = Attention(
                 heads[0], d_head, d_head**-0.5, heads[1], prefix=LAYER,
                 attn_backend=FlashsmithBackend, **options,
             )  # fmt: skip
         self.layer.process_weights_after_loading(dtype)
+        if scales is not None:
+            self.layer._k_scale, self.layer._v_scale = map(torch.tensor, scales)
         self.layer.kv_cache = self._cache(n_pages, KVCacheLayout[layout])
         builder = FlashsmithBackend.get_builder_cls()
         self.builder = builder(self._spec(), [LAYER], self.config, torch.device("cpu"))
@@ -56,14 +67,15 @@ class Server:
     def _spec(self) -> Any:
         """Of the layer's cache, with pages of the server's size."""
         spec = self.layer.get_kv_cache_spec(self.config)
-        return type(spec)(**{**vars(spec), "block_size": self.page_size, "dtype": self.dtype})
+        dtype = torch.uint8 if self.is_fp8 else self.dtype
+        return type(spec)(**{**vars(spec), "block_size": self.page_size, "dtype": dtype})
 
     def _cache(self, n_pages: int, layout: KVCacheLayout) -> torch.Tensor:
         """As vLLM allocates it for two layers; this one is the second."""
         spec = self._spec()
         page, n_layers = spec.page_size_bytes, 2
         raw = torch.empty(n_layers * n_pages * page, dtype=torch.int8)
-        raw.view(self.dtype).fill_(math.nan)
+        raw.view(FP8 if self.is_fp8 else self.dtype).fill_(math.nan)
         layer_stride, block_stride = page, page * n_layers
         if layout.is_layer_compact:
             layer_stride, block_stride = page * n_pages, page
@@ -121,12 +133,19 @@ class Server:
         for request, count in n_queries.items():
             for known, new in ((self.k, k), (self.v, v)):
                 rows = new[first : first + count].view(count, n_heads_kv, self.d_head)
+                if self.is_fp8:
+                    rows.copy_(self._as_held(rows, is_k=known is self.k))
                 known[request] = torch.cat([known.get(request, rows[:0]), rows])
             first += count
             pages = self.pages.setdefault(request, [])
             while len(pages) * self.page_size < len(self.k[request]):
                 pages.append(self.free.pop())
         return q, k, v
+
+    def _as_held(self, rows: torch.Tensor, *, is_k: bool) -> torch.Tensor:
+        """What a cache of 8 bits stands for."""
+        scale = (self.layer._k_scale if is_k else self.layer._v_scale).view(-1, 1)
+        return (rows.float() / scale).to(FP8).float() * scale
 
     def step(
         self, n_queries: dict[int, int], padding: int = 0, **changed: Any

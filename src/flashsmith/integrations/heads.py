@@ -18,7 +18,7 @@ def attend_any_head(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    softmax_scale: float | None,
+    softmax_scale: float | None = None,
     out: torch.Tensor | None = None,
     **keywords: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:

@@ -4,71 +4,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
 from flashsmith.configs import ForwardKernelConfig, Variant
-from flashsmith.configs.variant import PAGE_ROWS, PAGED
+from flashsmith.configs.variant import PAGED
 from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
-from flashsmith.ops.cache import check_pages, has_counted_rows
-from flashsmith.ops.checks import check_tensors, is_traced, needs_gradient, refuse_gradients
+from flashsmith.integrations.paged_keys import Pages
+from flashsmith.ops.cache import check_pages
+from flashsmith.ops.checks import FP8, check_tensors, is_traced, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
-from flashsmith.ops.semantics import check_lengths, check_longest, may_look_at
+from flashsmith.ops.semantics import (
+    check_fp8_scales,
+    check_lengths,
+    check_longest,
+    may_look_at,
+)
 from flashsmith.selection.choose import reads_pages
 
 # Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
 # every 64 rows more; copied keys pass through memory three times, but the forward computes faster.
 # Where nothing is copied its model decides from 65 rows on.
 _MOST_ROWS_TO_DECODE = 256
-_ELEMENTS = 8  # strides are multiples of it, where keys are not copied
 # Of rows that a copy brings, which a page and a tile share: queries and the heads that share keys,
 # up to which pages are read where they lie. More copies of fewer rows keep the multiprocessors
 # waiting; for more queries it is worth while to copy the pages first. Measured on an H200.
 _MOST_ROWS_IN_PLACE = {16: 512, 32: 768, 64: 1024, 128: 4096}
 
 _Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-
-
-class _Pages(NamedTuple):
-    """k, v: (n_pages, page_size, n_heads_kv, d_head); table: (batch, pages); lengths: (batch,)."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    table: torch.Tensor
-    lengths: torch.Tensor
-
-    def gathered(self, max_seqlen_k: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """k and v of each request in a row, (batch, rows, n_heads_kv, d_head): copies of the pages
-        that the table names, as many of each request as the longest may have."""
-        batch, n_listed = self.table.shape
-        n_pages, page_size = self.k.shape[:2]
-        if max_seqlen_k is not None:
-            n_listed = min(n_listed, -(-max_seqlen_k // page_size))
-        pages = self.table[:, :n_listed].clamp(0, n_pages - 1).flatten()
-        rows = batch, n_listed * page_size
-        k, v = (t.index_select(0, pages).view(*rows, *t.shape[2:]) for t in (self.k, self.v))
-        return k, v
-
-    def are_dense(self, d_head: int) -> bool:
-        """Whether ``decode`` takes them as they lie."""
-        sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
-        offsets = self.k.storage_offset(), self.v.storage_offset()
-        dense = self.k.stride(-1) == self.v.stride(-1) == 1
-        return dense and not any(size % _ELEMENTS for size in (*sizes, *offsets))
-
-    def are_in_order(self, d_head: int) -> bool:
-        """Whether the forward takes them as they lie: rows are reached by counting them."""
-        return (
-            self.table.shape[1] > 0
-            and self.k.shape[1] % PAGE_ROWS == 0
-            and self.are_dense(d_head)
-            and all(map(has_counted_rows, (self.k, self.v)))
-        )
 
 
 def attend_pages(
@@ -82,6 +50,8 @@ def attend_pages(
     cu_seqlens_k: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
     max_seqlen_k: int | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
     splits: int = 0,
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
@@ -96,19 +66,22 @@ def attend_pages(
     Where no request has many queries, ``decode`` reads the pages. Otherwise kernels of the forward
     do, where there are such and a copy would take longer: on compute capability 9.0, and the
     emulator, of pages of a multiple of 16 rows. Else those that the table lists for the longest
-    request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to pages. Lengths and
-    pages are read on the device in all cases, so that a CUDA graph replays with others; pages
-    outside of the cache are never followed.
+    request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to pages; so are those of
+    8 bits, which become numbers of q's dtype. Lengths, pages and scales are read on the device in
+    all cases, so that a CUDA graph replays with others; pages outside of the cache are never
+    followed.
 
     Args:
         q: (total_q, n_heads, d_head).
-        k, v: (n_pages, page_size, n_heads_kv, d_head), with any strides.
+        k, v: (n_pages, page_size, n_heads_kv, d_head), with any strides, of q's dtype or both
+            float8_e4m3fn.
         block_table: int32 (batch, pages): the pages of each request; beyond its keys anything.
         cu_seqlens_q: int32 (batch + 1,).
         cu_seqlens_k: int32 (batch + 1,): request b has as many keys as element b is less than the
             next; they say nothing of where keys lie.
         seqused_k: int32 (batch,): how many keys each request has, in place of cu_seqlens_k.
         max_seqlen_q, max_seqlen_k: No request has more.
+        k_scale, v_scale: Of ``decode``: what keys and values of float8_e4m3fn are multiplied with.
         splits: Of ``decode``.
         semantics: softmax_scale, causal, window_size, softcap, alibi_slopes and sinks of
             ``attention``.
@@ -126,8 +99,9 @@ def attend_pages(
         refuse_gradients(q=q, k=k, v=v, sinks=semantics.get("sinks"))
     check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
     pages = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    pages = _with_scales(q, pages, k_scale, v_scale)
     assert cu_seqlens_q is not None
-    if not is_compiling() and may_look_at(q):
+    if may_look_at(q):
         check_lengths("q", 1, q.shape[0], cu_seqlens_q, None, max_seqlen_q)
         name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
         _look(name, pages, max_seqlen_k)
@@ -143,7 +117,7 @@ def attend_pages(
              "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q,
              "seqused_k": pages.lengths, "max_seqlen_k": max_seqlen_k},
         )  # fmt: skip
-    k, v = pages.gathered(max_seqlen_k)
+    k, v = pages.gathered(max_seqlen_k, q.dtype)
     return attend_any_head(
         q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,
         out=out, config=config, return_lse=return_lse, **semantics,
@@ -187,7 +161,7 @@ def _checked(
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     seqused_k: torch.Tensor | None,
-) -> _Pages:
+) -> Pages:
     check_dimensions(("total_q", "n_heads", "d_head"), q=q)
     check_dimensions(("n_pages", "page_size", "n_heads_kv", "d_head"), k=k, v=v)
     check_dimensions(("batch", "pages"), block_table=block_table)
@@ -204,10 +178,32 @@ def _checked(
         _check_numbers(q, cu_seqlens_k=cu_seqlens_k)
         assert cu_seqlens_k is not None
         _check_size("cu_seqlens_k", cu_seqlens_k, batch + 1)
-        return _Pages(k, v, block_table, cu_seqlens_k.diff())
+        return Pages(k, v, block_table, cu_seqlens_k.diff())
     _check_numbers(q, seqused_k=seqused_k)
     _check_size("seqused_k", seqused_k, batch)
-    return _Pages(k, v, block_table, seqused_k)
+    return Pages(k, v, block_table, seqused_k)
+
+
+def _with_scales(
+    q: torch.Tensor, pages: Pages, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None
+) -> Pages:
+    k, v = pages.k, pages.v
+    if k.dtype != v.dtype and FP8 in (k.dtype, v.dtype):
+        raise TypeError(f"k has dtype {k.dtype} and v {v.dtype}; they need the same")
+    heads_kv = k.shape[2]
+    shapes = [(1,), (heads_kv,), (len(pages.table), heads_kv), tuple(k.shape[:3])]
+    check_fp8_scales(k_scale=k_scale, v_scale=v_scale)
+    for name, t in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if t is None:
+            continue
+        if not pages.are_fp8:
+            raise ValueError(f"{name} was passed, but k has dtype {k.dtype}; pass None")
+        if tuple(t.shape) not in shapes or t.device != q.device:
+            raise ValueError(
+                f"{name} has shape {tuple(t.shape)} on {t.device}; expected one of {shapes} on "
+                f"{q.device}: for all, by head of k, by request and head, or by row and head"
+            )
+    return pages._replace(k_scale=k_scale, v_scale=v_scale)
 
 
 def _check_numbers(q: torch.Tensor, **tensors: torch.Tensor | None) -> None:
@@ -224,7 +220,7 @@ def _check_size(name: str, t: torch.Tensor, size: int) -> None:
         )
 
 
-def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
+def _look(name: str, pages: Pages, max_seqlen_k: int | None) -> None:
     """Raises ValueError for lengths and pages that would be cut off."""
     rows = pages.table.shape[1] * pages.k.shape[1]
     lengths = pages.lengths.tolist()
@@ -238,7 +234,7 @@ def _look(name: str, pages: _Pages, max_seqlen_k: int | None) -> None:
     check_pages("k", pages.k, pages.table, [(0, length) for length in lengths])
 
 
-def _are_few(q: torch.Tensor, pages: _Pages, max_seqlen_q: int | None, causal: bool) -> bool:
+def _are_few(q: torch.Tensor, pages: Pages, max_seqlen_q: int | None, causal: bool) -> bool:
     """Whether ``decode`` is for them; all that decides is known on the host, but to what is traced,
     which cannot ask where in its memory a tensor begins."""
     if is_compiling() or not max_seqlen_q or not q.numel() or not pages.table.numel():
@@ -263,7 +259,7 @@ def are_read_in_place(device: torch.device, page_size: int) -> bool:
 
 def _are_read_in_place(
     q: torch.Tensor,
-    pages: _Pages,
+    pages: Pages,
     max_seqlen_q: int | None,
     config: ForwardKernelConfig | None,
     semantics: dict[str, Any],
@@ -283,12 +279,12 @@ def _are_read_in_place(
     return _rows_of_head(q, pages, most) <= limit
 
 
-def _rows_of_head(q: torch.Tensor, pages: _Pages, max_seqlen_q: int) -> int:
+def _rows_of_head(q: torch.Tensor, pages: Pages, max_seqlen_q: int) -> int:
     """Queries of a request times the heads that share one of its keys."""
     return max_seqlen_q * (q.shape[1] // max(pages.k.shape[2], 1))
 
 
-def _sizes(q: torch.Tensor, pages: _Pages, max_seqlen_q: int) -> tuple[Any, ...]:
+def _sizes(q: torch.Tensor, pages: Pages, max_seqlen_q: int) -> tuple[Any, ...]:
     """As ``chosen_for`` takes them, of requests that all have as many rows as they may."""
     batch, n_listed = pages.table.shape
     k_shape = (batch, n_listed * pages.k.shape[1], *pages.k.shape[2:])
@@ -297,7 +293,7 @@ def _sizes(q: torch.Tensor, pages: _Pages, max_seqlen_q: int) -> tuple[Any, ...]
 
 def _decoded(
     q: torch.Tensor,
-    pages: _Pages,
+    pages: Pages,
     cu_seqlens_q: torch.Tensor,
     n: int,
     splits: int,
@@ -312,7 +308,8 @@ def _decoded(
     last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten())
     found: Any = decode(
         None, last.view(batch, n, *q.shape[1:]), pages.k, pages.v, cache_seqlens=pages.lengths,
-        block_table=pages.table, splits=splits, return_lse=return_lse, **semantics,
+        block_table=pages.table, k_scale=pages.k_scale, v_scale=pages.v_scale, splits=splits,
+        return_lse=return_lse, **semantics,
     )  # fmt: skip
     o, lse = found if return_lse else (found, None)
     row = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)

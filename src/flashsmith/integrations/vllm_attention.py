@@ -18,20 +18,23 @@ from vllm.v1.attention.backend import (
     AttentionType,
     CommonAttentionMetadata,
 )
+from vllm.v1.kv_cache_interface import KVQuantMode
 
 from flashsmith.configs.workload import check_row_sizes
 from flashsmith.integrations.pages import are_read_in_place
 from flashsmith.integrations.vllm_batch import Batch, Keys, divide
+from flashsmith.ops.checks import FP8
 
 _OLDEST_GPU = DeviceCapability(8, 0)
-_CACHE_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_16_BIT_CACHES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_FP8_CACHES = ("fp8", "fp8_e4m3")
 
 
 class FlashsmithBackend(AttentionBackend):  # type: ignore[misc]
     """What is supported: causal attention of decoders, over pages of any size, in any layout."""
 
-    supported_dtypes: ClassVar[list[torch.dtype]] = list(_CACHE_DTYPES.values())
-    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", *_CACHE_DTYPES]
+    supported_dtypes: ClassVar[list[torch.dtype]] = list(_16_BIT_CACHES.values())
+    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", *_16_BIT_CACHES, *_FP8_CACHES]
     forward_includes_kv_cache_update = False
 
     @staticmethod
@@ -63,6 +66,10 @@ class FlashsmithBackend(AttentionBackend):  # type: ignore[misc]
         return True
 
     @classmethod
+    def supports_per_head_quant_scales(cls) -> bool:
+        return True
+
+    @classmethod
     def supports_compute_capability(cls, capability: DeviceCapability) -> bool:
         return bool(capability >= _OLDEST_GPU)
 
@@ -75,9 +82,11 @@ class FlashsmithBackend(AttentionBackend):  # type: ignore[misc]
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, *others: Any
     ) -> str | None:
         """Why the cache's dtype does not go with the model's; None if it does."""
-        if _CACHE_DTYPES.get(kv_cache_dtype or "auto", dtype) == dtype:
-            return None
-        return f"kv_cache_dtype {kv_cache_dtype} is not the model's dtype, {dtype}"
+        if _16_BIT_CACHES.get(kv_cache_dtype or "auto", dtype) != dtype:
+            return f"kv_cache_dtype {kv_cache_dtype} is not the model's dtype, {dtype}"
+        if kv_cache_dtype in _FP8_CACHES and head_size % 16:
+            return f"head_size {head_size} is no multiple of 16, which {kv_cache_dtype} needs"
+        return None
 
 
 class FlashsmithBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
@@ -93,7 +102,8 @@ class FlashsmithBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         # Requests with at most so many queries come first in a batch.
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
-        self.copies_pages = not are_read_in_place(device, kv_cache_spec.block_size)
+        has_16_bit = kv_cache_spec.kv_quant_mode == KVQuantMode.NONE
+        self.copies_pages = not (has_16_bit and are_read_in_place(device, kv_cache_spec.block_size))
 
     def build(
         self,
@@ -134,6 +144,7 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
+        self.is_fp8_cache = kv_cache_dtype in _FP8_CACHES
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
         self.sinks = sinks
         slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
@@ -152,7 +163,7 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
 
     def forward(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
@@ -165,9 +176,12 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         """Writes the attention of the batch's tokens into ``output``.
 
         Args:
+            layer: Has _k_scale and _v_scale, float32, of one element or num_kv_heads: what is in a
+                cache of 8 bits is multiplied with them.
             query: (tokens, num_heads, head_size); tokens that are no request's may follow.
             key, value: (tokens, num_kv_heads, head_size): what has been written into the cache.
-            kv_cache: (pages, num_kv_heads, page_size, 2 * head_size), with any strides.
+            kv_cache: (pages, num_kv_heads, page_size, 2 * head_size), with any strides; numbers of
+                8 bits as bytes.
             attn_metadata: None: vLLM measures memory; zeros are written.
         """
         _refuse(output_scale is not None, "output_scale", "given", "None: 16-bit results")
@@ -176,8 +190,11 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
             return output.zero_()
         if self.kv_sharing_target_layer_name is not None:
             key = value = None
-        k_pages, v_pages = self._pages(kv_cache)
-        keys = Keys(k_pages, v_pages, key, value)
+        k_scale = v_scale = None
+        if self.is_fp8_cache:
+            kv_cache = kv_cache.view(FP8)
+            k_scale, v_scale = _scales(layer)
+        keys = Keys(*self._pages(kv_cache), key, value, k_scale, v_scale)
         for part in attn_metadata.parts:
             part.attend(query, keys, output, self.semantics)
         return output
@@ -190,9 +207,10 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Writes new keys and values into the cache.
+        """Writes new keys and values into the cache: in 8 bits x / scale, cut to 448.
 
         Args:
+            layer: As of ``forward``.
             slot_mapping: int64 (tokens,): page * page_size + row of each; negative: nowhere. It may
                 be shorter than ``key``: the tokens behind are no request's.
         """
@@ -208,7 +226,13 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         token = (slot_mapping >= 0).nonzero().flatten()
         slots, page_size = slot_mapping[token], k_pages.shape[1]
         place = slots // page_size, slots % page_size
-        k_pages[place], v_pages[place] = key[token], value[token]
+        k, v = key[token], value[token]
+        if self.is_fp8_cache:
+            k, v = (
+                _in_fp8(t, scale).view(kv_cache.dtype)
+                for t, scale in zip((k, v), _scales(layer), strict=True)
+            )
+        k_pages[place], v_pages[place] = k, v
 
     def _pages(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V, (pages, page_size, num_kv_heads, head_size), of one tensor."""
@@ -219,3 +243,13 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
 def _refuse(is_there: bool, name: str, given: str, supported: str) -> None:
     if is_there:
         raise NotImplementedError(f"{name} is {given}; supported is {supported}")
+
+
+def _scales(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of K and V: for all, or by head."""
+    return layer._k_scale.view(-1), layer._v_scale.view(-1)
+
+
+def _in_fp8(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    largest = torch.finfo(FP8).max
+    return (rows.float() / scale[:, None]).clamp(-largest, largest).to(FP8)

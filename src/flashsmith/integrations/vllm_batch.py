@@ -22,12 +22,15 @@ _MOST_ROWS_TO_COPY = 1 << 16
 
 class Keys(NamedTuple):
     """k_pages, v_pages: (pages, page_size, heads, head_size). k, v: (tokens, heads, head_size), the
-    batch's own, which are in the pages, too; None: they are in the pages alone."""
+    batch's own, which are in the pages, too; None: they are in the pages alone. k_scale, v_scale:
+    of pages of 8 bits, as ``decode`` takes them."""
 
     k_pages: torch.Tensor
     v_pages: torch.Tensor
     k: torch.Tensor | None
     v: torch.Tensor | None
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Decodes:
         rows = slice(self.n_requests * self.n_queries)
         decode(
             None, q[rows].view(shape), keys.k_pages, keys.v_pages,
-            cache_seqlens=self.seq_lens, block_table=self.block_table,
-            out=out[rows].view(shape), **semantics,
+            cache_seqlens=self.seq_lens, block_table=self.block_table, k_scale=keys.k_scale,
+            v_scale=keys.v_scale, out=out[rows].view(shape), **semantics,
         )  # fmt: skip
 
 
@@ -80,7 +83,8 @@ class Packed:
             return
         attend_pages(
             q, keys.k_pages, keys.v_pages, block_table=self.block_table, seqused_k=self.seq_lens,
-            max_seqlen_k=self.max_seq_len, out=out, **of_q, **semantics,
+            max_seqlen_k=self.max_seq_len, k_scale=keys.k_scale, v_scale=keys.v_scale, out=out,
+            **of_q, **semantics,
         )  # fmt: skip
 
 

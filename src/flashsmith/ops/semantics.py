@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from torch.compiler import is_compiling
 
 from flashsmith import settings
 from flashsmith.configs import Variant
@@ -290,7 +291,9 @@ def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -
 
 
 def may_look_at(t: torch.Tensor) -> bool:
-    """Whether what lengths and places say may be looked at."""
+    """Whether what lengths and places say may be looked at; while a graph is traced nothing is."""
+    if is_compiling():
+        return False
     if t.is_cpu:
         return True
     return asked_to_look() and not torch.cuda.is_current_stream_capturing()
