@@ -30,7 +30,7 @@ class DecodeFamily:
         rule: What serves a workload. Raises ValueError that names what the family does not take.
         rows: Numbers of rows that stand for all others: one for each answer of the rule.
         fewest_rows: For fewer a plainer family's kernels are as fast.
-        by_boxes: Whether it is for caches alone that lie in boxes: see ``choose_decode``.
+        by_boxes: Whether it is for caches alone that lie in boxes.
     """
 
     config: type[DecodeKernelConfig]
@@ -39,8 +39,9 @@ class DecodeFamily:
     fewest_rows: int = 1
     by_boxes: bool = False
 
-    def is_for(self, rows: int, in_boxes: bool) -> bool:
-        return rows >= self.fewest_rows and (in_boxes or not self.by_boxes)
+    def is_for(self, workload: DecodeWorkload) -> bool:
+        in_boxes = workload.in_boxes and not workload.fp8_cache
+        return workload.rows >= self.fewest_rows and (in_boxes or not self.by_boxes)
 
     def fitting(self, architecture: str | None, workload: DecodeWorkload) -> DecodeKernelConfig:
         """As ``rule``, but of smaller blocks, or fewer rows, where others do not fit an
@@ -85,14 +86,8 @@ def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bo
     return multiprocessors is not None and batch * heads_kv >= _MANY_TILES * multiprocessors
 
 
-def choose_decode(
-    workload: DecodeWorkload, capability: Capability | None, in_boxes: bool = False
-) -> DecodeKernelConfig:
+def choose_decode(workload: DecodeWorkload, capability: Capability | None) -> DecodeKernelConfig:
     """The newest family's on a GPU; None: the plainest's, on the emulator.
-
-    in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
-        rows or of entries, by strides that copies step by; and all rows of blocks may be read,
-        which a window forbids.
 
     Raises:
         DeviceError: The GPU is too old for every family.
@@ -100,9 +95,8 @@ def choose_decode(
     """
     if capability is None:
         return DECODE_FAMILIES[0].rule(workload)
-    by_boxes = in_boxes and not workload.fp8_cache
     for family in reversed(DECODE_FAMILIES):
-        if family.config.runs_on(capability) and family.is_for(workload.rows, by_boxes):
+        if family.config.runs_on(capability) and family.is_for(workload):
             found = find_architecture(capability)
             return family.fitting(found.name if found else None, workload)
     raise too_old("the GPU", capability)

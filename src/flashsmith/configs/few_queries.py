@@ -63,8 +63,8 @@ def rather_decode(
         return None
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
     many = has_many_tiles(problem.batch, problem.heads_kv, multiprocessors)
-    asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many)
-    decode = choose_decode(asked, capability, in_boxes=True)
+    asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many, in_boxes=True)
+    decode = choose_decode(asked, capability)
     if multiprocessors is None:
         worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
@@ -82,7 +82,9 @@ def configs_of_few_queries(
         return set()
     numbers = {rows for family in DECODE_FAMILIES for rows in family.rows}
     return {
-        choose_decode(DecodeWorkload(dtype, d_head, rows, many_tiles=many), capability, True)
+        choose_decode(
+            DecodeWorkload(dtype, d_head, rows, many_tiles=many, in_boxes=True), capability
+        )
         for rows in numbers
         for many in ((False, True) if capability else (False,))
     }

@@ -67,6 +67,9 @@ class DecodeWorkload:
     fp8_cache: Whether keys and values have 8 bits.
     token_scales: Whether each row of these has a scale of its own.
     many_tiles: Whether multiprocessors have several work tiles each, whatever the lengths are.
+    in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
+        rows or of entries, by strides that copies step by; and all rows of blocks may be read,
+        which a window forbids.
     """
 
     dtype: DType
@@ -75,6 +78,7 @@ class DecodeWorkload:
     fp8_cache: bool = False
     token_scales: bool = False
     many_tiles: bool = False
+    in_boxes: bool = False
 
 
 @dataclass(frozen=True, order=True)

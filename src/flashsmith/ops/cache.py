@@ -39,7 +39,7 @@ class Cache(NamedTuple):
 
     @property
     def is_in_boxes(self) -> bool:
-        """Whether bulk copies bring its keys and values: ``choose_decode``."""
+        """Whether bulk copies bring its keys and values: see ``DecodeWorkload``."""
         if self.block_table is not None:
             whole = self.k.shape[1] % PAGE_ROWS == 0 and self.leftpad is None
             if not whole:

@@ -287,6 +287,7 @@ def _choose(
     gpu, capability = gpu_of(q.device)
     heads_kv = max(k.shape[2], 1)
     multiprocessors = None if gpu is None else count_multiprocessors(gpu)
+    cache = Cache(k, tensors.v_cache, None, tensors.block_table, None, tensors.cache_leftpad)
     workload = DecodeWorkload(
         dtype_of(q.dtype),
         d_head,
@@ -296,10 +297,9 @@ def _choose(
             t is not None and is_of_tokens(t) for t in (tensors.k_scale, tensors.v_scale)
         ),
         many_tiles=asked.splits == 0 and has_many_tiles(q.shape[0], heads_kv, multiprocessors),
+        in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
-    cache = Cache(k, tensors.v_cache, None, tensors.block_table, None, tensors.cache_leftpad)
-    in_boxes = cache.is_in_boxes and not extras.variant.window
-    return choose_decode(workload, capability, in_boxes)
+    return choose_decode(workload, capability)
 
 
 @functools.lru_cache(_CALLS_REMEMBERED)
