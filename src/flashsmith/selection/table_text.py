@@ -1,14 +1,10 @@
-"""A tuned table as CSV: the stamp in comments above the header, then a row for each kernel.
+"""A tuned table as CSV: a row for each kernel.
 
-The rows of an entry follow each other, the fastest first, and those of excluded kernels last. The
-first line says how many rows there are, so that a file that was cut off is known.
+The rows of an entry follow each other, the fastest first, and those of excluded kernels last.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -16,6 +12,7 @@ from typing import Any
 from flashsmith.configs import Workload, parse_kernel_name_into_config
 from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.stamped_csv import Row, StampedCsv
 
 FORMAT = 2
 TITLE = "# flashsmith tuned table"
@@ -25,55 +22,18 @@ _TIMES = ("ms", "ms_p20", "ms_p80", "tflops", "ms_back_to_back")
 _COLUMNS = (*_SHAPE, "tried", "rule_ratio", "kernel", *_TIMES, "portfolio", "excluded")
 _YES, _NO = "yes", "no"
 
-Row = Mapping[str, str]
+_CSV = StampedCsv(TITLE, FORMAT, _COLUMNS)
 
 
 def to_text(stamp: Mapping[str, str], entries: Iterable[Entry]) -> str:
-    rows = [row for entry in entries for row in _rows_of(entry)]
-    text = io.StringIO()
-    text.write(f"{TITLE}, format {FORMAT}, {len(rows)} rows\n")
-    text.writelines(f"# {name}: {value}\n" for name, value in stamp.items())
-    writer = csv.DictWriter(text, _COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return _CSV.to_text(stamp, [row for entry in entries for row in _rows_of(entry)])
 
 
 def from_text(text: str) -> tuple[dict[str, str], list[Entry]]:
-    """The stamp and the entries.
-
-    Raises:
-        ValueError: It is no such table, or not a whole one.
-    """
-    lines = text.splitlines(keepends=True)
-    n_rows = _check_title(lines[0] if lines else "")
-    n_comments = next((i for i, line in enumerate(lines) if line[0] != "#"), len(lines))
-    stamp = dict(_stamped(line) for line in lines[1:n_comments])
-    reader = csv.DictReader(lines[n_comments:])
-    if tuple(reader.fieldnames or ()) != _COLUMNS:
-        raise ValueError(f"its columns are not {', '.join(_COLUMNS)}")
-    rows = list(reader)
-    if len(rows) != n_rows or not text.endswith("\n"):
-        raise ValueError(f"it was cut off: it has {len(rows)} of {n_rows} rows")
+    """The stamp and the entries. Raises ValueError: It is no such table, or not a whole one."""
+    stamp, rows = _CSV.from_text(text)
     groups = groupby(rows, key=lambda row: [row[name] for name in _SHAPE])
     return stamp, [_entry(list(group)) for _, group in groups]
-
-
-def _check_title(line: str) -> int:
-    """How many rows there should be."""
-    match = re.fullmatch(rf"{TITLE}, format (\d+), (\d+) rows\n", line)
-    if match is None:
-        raise ValueError(f"its first line is not like {TITLE!r}")
-    if match[1] != str(FORMAT):
-        raise ValueError(f"its format is {match[1]}, this version reads {FORMAT}")
-    return int(match[2])
-
-
-def _stamped(line: str) -> tuple[str, str]:
-    name, separator, value = line.removeprefix("# ").rstrip("\n").partition(": ")
-    if not separator:
-        raise ValueError(f"{line.rstrip()!r} is no line of a stamp")
-    return name, value
 
 
 def _rows_of(entry: Entry) -> Iterator[dict[str, object]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.jit import kernel_source_hash, stamp_field
 from flashsmith.selection.entries import Entry
+from flashsmith.selection.stamped_csv import replace_file
 from flashsmith.selection.table_text import from_text, to_text
 
 _SHIPPED = Path(__file__).with_name("tuned")
@@ -76,19 +75,7 @@ class Table:
 
     def write(self, path: Path) -> None:
         """Replaces the file whole: a reader sees the old or the new one."""
-        text = to_text(self.stamp, (self.entries[key] for key in sorted(self.entries)))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(staged).chmod(0o644)
-            Path(staged).replace(path)
-        except BaseException:
-            Path(staged).unlink(missing_ok=True)
-            raise
+        replace_file(path, to_text(self.stamp, (self.entries[key] for key in sorted(self.entries))))
 
 
 def user_table_path(gpu: str) -> Path:
