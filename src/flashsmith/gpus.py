@@ -33,6 +33,11 @@ class GpuArchitecture:
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
+    def blocks_by_shared_memory(self, of_block_bytes: int) -> int:
+        """How many blocks a multiprocessor has room for; the driver has a share of each."""
+        reserved = self.shared_memory_per_sm_bytes - self.max_shared_memory_per_block_bytes
+        return self.shared_memory_per_sm_bytes // (of_block_bytes + reserved)
+
 
 def _architecture(
     major: int, minor: int, shared_memory_per_sm_kib: int, multiprocessors: int

@@ -20,6 +20,7 @@ from flashsmith.cli.options import (
     make_request,
 )
 from flashsmith.cli.tables import ON_STDERR
+from flashsmith.lab.request import Request
 
 _SeqLensOption = Annotated[
     str | None,
@@ -63,6 +64,13 @@ _GpuOption = Annotated[
     str | None,
     typer.Option(help='With --explain: the GPU, like "NVIDIA H200"; default: this one.'),
 ]
+_DecodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--decode",
+        help="Tune the kernels of decode, on shapes of its own; --dtype and --d-head say which.",
+    ),
+]
 _EmulatorCountsOption = Annotated[
     bool,
     typer.Option(
@@ -89,6 +97,7 @@ def tune(
     explain: _ExplainOption = False,
     gpu: _GpuOption = None,
     emulator_counts: _EmulatorCountsOption = False,
+    decode: _DecodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest kernel for each shape on this GPU, and keep it in a table.
@@ -100,6 +109,9 @@ def tune(
     use, so that few have to be built. `attention` then takes the fastest of these for all problems
     of a bucket: lengths of k up to 512, 1024, and so on to 16384 and beyond, with so many rows for
     each multiprocessor.
+
+    With --decode, `decode`'s kernels: the fastest over all lengths for each kind of cache and
+    number of rows, and for few and many work tiles, in a table of its own.
 
     An interrupted run goes on where it was, by the same command. A table of another GPU or driver,
     or of other kernel sources, is refused.
@@ -116,6 +128,13 @@ def tune(
         heads=heads,
         grids=grid,
     )
+    if decode:
+        sizes = {"--grid": grid, "--seq-len": seq_lens, "--tokens": tokens, "--hidden": hidden}
+        others = {"--explain": explain, "--gpu": gpu, "--emulator-counts": emulator_counts}
+        of_forward = {"--batch": batch, "--heads": heads, "--kernels": kernels}
+        _refuse("--decode has shapes and kernels of its own", {**sizes, **of_forward, **others})
+        _tune_decode(request, out, repeats, force, as_json)
+        return
     kept: dict[str, object] = {"--repeats": repeats, "--out": out, "--force": force}
     if explain:
         given = {"--kernels": kernels, **kept, "--emulator-counts": emulator_counts}
@@ -135,6 +154,16 @@ def tune(
     else:
         tuned = lab.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)
         tune_table.print_tuned(tuned, as_json)
+
+
+def _tune_decode(
+    request: Request, out: Path | None, repeats: int | None, force: bool, as_json: bool
+) -> None:
+    from flashsmith.cli import tune_table  # they load torch
+    from flashsmith.lab import tune_decode
+
+    tuned = tune_decode.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)
+    tune_table.print_tuned_decode(tuned, as_json)
 
 
 def _refuse(why: str, options: dict[str, object]) -> None:

@@ -13,8 +13,11 @@ from flashsmith.bench.results import CountRow
 from flashsmith.cli.tables import note, print_json, print_list, print_table
 from flashsmith.lab.explanation import Explanation
 from flashsmith.lab.tune import Tuned
+from flashsmith.lab.tune_decode import TunedDecode
 from flashsmith.runtime.counters import explain_headings, table_of
+from flashsmith.selection.decode_tables import DecodeEntry
 from flashsmith.selection.entries import Entry
+from flashsmith.tuning.decode_search import words_of
 from flashsmith.tuning.portfolio import TOLERANCE, Portfolio
 from flashsmith.tuning.ranking import RANKED_BY
 
@@ -41,6 +44,29 @@ def print_tuned(tuned: Tuned, as_json: bool) -> None:
     for portfolio in tuned.portfolios:
         note(_portfolio_words(portfolio))
     note(f"the table is {tuned.path}")
+
+
+def print_tuned_decode(tuned: TunedDecode, as_json: bool) -> None:
+    for each in tuned.found:
+        for kernel, reason in each.excluded.items():
+            note(f"excluded: {kernel} for {words_of(each.entry.workload)}: {reason}")
+    rows = [_decode_row(each.entry) for each in tuned.found]
+    if as_json:
+        print_json({"table": tuned.path, "entries": [each.entry.as_row() for each in tuned.found]})
+        return
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    note(f"us are geometric means over lengths; the table is {tuned.path}")
+
+
+def _decode_row(entry: DecodeEntry) -> dict[str, Any]:
+    return {
+        "workload": words_of(entry.workload),
+        "kernel": entry.config.short_form(),
+        "us": entry.microseconds,
+        "rule": entry.rule_ratio and f"+{100 * (entry.rule_ratio - 1):.1f} %",
+        "tried": entry.tried,
+        "excluded": entry.excluded,
+    }
 
 
 def _row(entry: Entry) -> dict[str, Any]:

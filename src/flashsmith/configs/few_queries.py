@@ -10,13 +10,17 @@ docs/decode.md tells the numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
-from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode, has_many_tiles
+from flashsmith.configs.decode import ROWS, choose_decode, has_many_tiles
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import DecodeWorkload, Workload, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
+
+ChooseDecode = Callable[[DecodeWorkload, Capability | None], DecodeKernelConfig]
 
 # For any other the forward's tiles are at hand: queries that are not few beside the keys, or more
 # rows than tiles of them could fill a GPU with.
@@ -52,11 +56,13 @@ def rather_decode(
     config: ForwardKernelConfig,
     multiprocessors: int | None,
     capability: Capability | None,
+    choose: ChooseDecode = choose_decode,
 ) -> tuple[DecodeKernelConfig, float] | None:
     """Decode's configuration for a workload, and about what share of the time of ``config``, the
     forward's choice, it takes; None: the forward is as good.
 
     multiprocessors, capability: The GPU's; None: of a CPU.
+    choose: Which of decode's configurations serves there.
     """
     problem = workload.problem
     if not is_for_decode(problem, workload.variant):
@@ -64,7 +70,7 @@ def rather_decode(
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
     many = has_many_tiles(problem.batch, problem.heads_kv, multiprocessors)
     asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many, in_boxes=True)
-    decode = choose_decode(asked, capability)
+    decode = choose(asked, capability)
     if multiprocessors is None:
         worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
@@ -75,17 +81,18 @@ def rather_decode(
 
 
 def configs_of_few_queries(
-    dtype: DType, d_head: int, variant: Variant, capability: Capability | None
+    dtype: DType,
+    d_head: int,
+    variant: Variant,
+    capability: Capability | None,
+    choose: ChooseDecode = choose_decode,
 ) -> set[DecodeKernelConfig]:
     """All that ``rather_decode`` may give for some sizes. Raises as ``choose_decode``."""
     if not _is_plain(variant):
         return set()
-    numbers = {rows for family in DECODE_FAMILIES for rows in family.rows}
     return {
-        choose_decode(
-            DecodeWorkload(dtype, d_head, rows, many_tiles=many, in_boxes=True), capability
-        )
-        for rows in numbers
+        choose(DecodeWorkload(dtype, d_head, rows, many_tiles=many, in_boxes=True), capability)
+        for rows in ROWS
         for many in ((False, True) if capability else (False,))
     }
 

@@ -14,8 +14,6 @@ from flashsmith.problem import Problem
 
 # What share of its tensor cores' rate a multiprocessor reaches, by the warpgroups that compute.
 _RATES = (0.0, 0.55, 0.9, 1.0)
-# The driver's share of each block's shared memory.
-_RESERVED_BYTES = 1024
 
 
 def grid_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:
@@ -29,8 +27,8 @@ def grid_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: in
 
 def resident_blocks(config: ForwardKernelConfig) -> int:
     """About how many blocks a multiprocessor holds, of the plainest GPU of the family."""
-    shared = get_gpu_architecture(config.minimum_gpu).shared_memory_per_sm_bytes
-    by_shared_memory = shared // (config.shared_memory_bytes + _RESERVED_BYTES)
+    gpu = get_gpu_architecture(config.minimum_gpu)
+    by_shared_memory = gpu.blocks_by_shared_memory(config.shared_memory_bytes)
     return max(1, min(config.resident_blocks_by_registers, by_shared_memory))
 
 

@@ -86,23 +86,19 @@ def measure(
     workloads = tuning_workloads(request, None)
     if request.words:  # wrong ones, on any architecture, are told before the GPU is asked for
         candidates(request.words, workloads, counting_arch([]))
-    device, why = choose_device(None)
-    if device != "cuda":
-        raise DeviceError(
-            f"nothing is tuned: {why}. --explain shows what is chosen without tuning, "
-            "--emulator-counts ranks by what the emulator counts"
-        )
-    (arch,) = target_of(torch.device(device)).archs
-    stamp = environment_stamp()
+    arch, stamp = gpu_to_tune(
+        "; --explain shows what is chosen without tuning, --emulator-counts ranks by what the "
+        "emulator counts"
+    )
     workloads = tuning_workloads(request, stamp["gpu"])
     plan = make_plan(workloads, candidates(request.words, workloads, arch), arch, stamp["gpu"])
     out = out or user_table_path(stamp["gpu"])
     if fresh:
-        refuse_to_discard_others(out)
+        refuse_to_discard_others(out, TITLE)
     with tuning_session(out, stamp, fresh) as session:
         if len(session.journal):
             reporter.note(f"going on with {session.journal.path}")
-        lab = KernelLab(device)
+        lab = KernelLab("cuda")
         try:
             with reporter.progress() as progress:
                 lab.build(plan, progress)
@@ -116,9 +112,21 @@ def measure(
     return Tuned(out, found, portfolios_of(Table.read(out)))
 
 
-def refuse_to_discard_others(out: Path) -> None:
-    """Raises ValueError if there is a file at ``out`` that the tuner has not written."""
-    if out.exists() and not out.read_bytes().startswith(TITLE.encode()):
+def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
+    """The architecture of this GPU, and the stamp of what is measured here.
+
+    Raises DeviceError: There is none; ``otherwise`` says what can be done then.
+    """
+    device, why = choose_device(None)
+    if device != "cuda":
+        raise DeviceError(f"nothing is tuned: {why}{otherwise}")
+    (arch,) = target_of(torch.device(device)).archs
+    return arch, environment_stamp()
+
+
+def refuse_to_discard_others(out: Path, title: str) -> None:
+    """Raises ValueError if there is a file at ``out`` that does not begin with ``title``."""
+    if out.exists() and not out.read_bytes().startswith(f"{title}, ".encode()):
         raise ValueError(
             f"--force discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
             "choose another --out"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
-from flashsmith.configs.decode import DECODE_FAMILIES, choose_decode, has_many_tiles
+from flashsmith.configs.decode import DECODE_FAMILIES, has_many_tiles
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.ops.cache import Cache, New
@@ -26,7 +26,14 @@ from flashsmith.ops.semantics import (
 )
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.workspace import Scratch
-from flashsmith.selection.choose import dtype_of, gpu_of
+from flashsmith.selection.choose import (
+    dtype_of,
+    forget_with_tables,
+    gpu_of,
+    remember_reason,
+    why_chosen,
+)
+from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
@@ -116,6 +123,7 @@ def _kind(asked: Asked, call: Call) -> Hashable:
 
 
 _last: dict[Hashable, _Repeatable] = {}
+forget_with_tables(_last.clear)
 _CALLS_REMEMBERED = 4096
 
 
@@ -258,7 +266,7 @@ def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
     """The kernel for a call."""
-    config = asked.config
+    config, reason = asked.config, None
     q, k, v = tensors.q, tensors.k_cache, tensors.v_cache
     check_tensors(q=q, k_cache=k, v_cache=v, o=tensors.o)
     for name, t in {"q": q, "k_cache": k, "v_cache": v, "out": tensors.o}.items():
@@ -266,7 +274,7 @@ def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        config = _choose(asked, tensors, extras, of_rows)
+        config, reason = _choose(asked, tensors, extras, of_rows)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
@@ -276,13 +284,13 @@ def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
             f"cfg is {config}, which has no kernels for {variant.name}; pass None, or a "
             "configuration of the sm80 family"
         )
+    if reason is not None:
+        remember_reason(config, variant, q.device, reason)
     return _kernel_for(config, variant, q.device)
 
 
-def _choose(
-    asked: Asked, tensors: DecodeTensors, extras: Extras, d_head: int
-) -> DecodeKernelConfig:
-    """The rule's. With ``splits`` it must not depend on the other requests, so not on how many."""
+def _choose(asked: Asked, tensors: DecodeTensors, extras: Extras, d_head: int) -> DecodeChoice:
+    """With ``splits`` it must not depend on the other requests, so not on how many."""
     q, k = tensors.q, tensors.k_cache
     gpu, capability = gpu_of(q.device)
     heads_kv = max(k.shape[2], 1)
@@ -299,12 +307,13 @@ def _choose(
         many_tiles=asked.splits == 0 and has_many_tiles(q.shape[0], heads_kv, multiprocessors),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
-    return choose_decode(workload, capability)
+    return choose_tuned_decode(workload, gpu, capability)
 
 
 @functools.lru_cache(_CALLS_REMEMBERED)
 def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.device) -> DecodeKernel:
-    return find_first(find_decode, KernelId(config, variant), device, "the rule of its family")
+    reason = why_chosen(config, variant, device) or "named by the caller"
+    return find_first(find_decode, KernelId(config, variant), device, reason)
 
 
 def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, int]:

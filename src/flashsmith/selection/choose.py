@@ -29,6 +29,7 @@ from flashsmith.errors import DeviceError, TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import Problem
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
+from flashsmith.selection.decode_tables import find_decode_table, tuned_decode_of
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import (
     Table,
@@ -95,7 +96,9 @@ def choose(
     if gpu is not None:
         multiprocessors = count_multiprocessors(gpu)
         capability = capability or get_gpu_architecture(gpu).compute_capability
-    found = rather_decode(workload, forward.config, multiprocessors, capability)
+    found = rather_decode(
+        workload, forward.config, multiprocessors, capability, tuned_decode_of(gpu)
+    )
     return forward if found is None else FewQueriesChoice(found[0], forward, found[1])
 
 
@@ -167,6 +170,7 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
 def forget_tables() -> None:
     """Has the tables read again at the next choice."""
     find_tables.cache_clear()
+    find_decode_table.cache_clear()
     select_for.cache_clear()
     _select.cache_clear()
     forget_calls()

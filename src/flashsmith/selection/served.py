@@ -16,6 +16,7 @@ from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_forward
+from flashsmith.selection.decode_tables import tuned_decode_of
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 
@@ -45,8 +46,9 @@ def served_instances(
         capability = capability or get_gpu_architecture(gpu).compute_capability
     heads = count_multiprocessors(gpu or "")
     found: set[KernelId] = set()
+    decode_of = tuned_decode_of(gpu)
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
-        of_few = configs_of_few_queries(dtype, d_head, variant, capability)
+        of_few = configs_of_few_queries(dtype, d_head, variant, capability, decode_of)
         found |= {KernelId(config, variant) for config in of_few}
         for seq_len_k, fill in product(LENGTH_BUCKETS, FILL_BUCKETS):
             problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)

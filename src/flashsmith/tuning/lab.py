@@ -10,7 +10,7 @@ from flashsmith.bench import Timing, time_back_to_back, time_interleaved
 from flashsmith.bench.candidates import Checker
 from flashsmith.configs import ForwardKernelConfig, KernelId, Workload
 from flashsmith.errors import BuildError, TuningError
-from flashsmith.jit import Progress
+from flashsmith.jit import Progress, Target
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.soak import RERUNS, SoakPlan, soak
@@ -26,7 +26,7 @@ Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # as Lab.time, of fu
 _PAUSE = 0.001
 
 
-def _time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
+def time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
     if repeats is None:
         return time_back_to_back(runs)
     return time_interleaved(runs, repeats=repeats, warmup=1, pause=_PAUSE)
@@ -35,11 +35,11 @@ def _time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
 class KernelLab:
     """The kernels of a plan on one device; a ``Lab``."""
 
-    def __init__(self, device: str = "cuda", timer: Timer = _time_on_gpu) -> None:
+    def __init__(self, device: str = "cuda", timer: Timer = time_on_gpu) -> None:
         self._device = device
         self._target = target_of(torch.device(device))
         self._timer = timer
-        self._unbuilt: dict[KernelId, str] = {}
+        self._unbuilt: Mapping[KernelId, str] = {}
         self._checker: Checker | None = None  # of the latest workload: its tensors are large
         self._runs: dict[ForwardKernelConfig, Callable[[], object]] = {}
 
@@ -48,7 +48,7 @@ class KernelLab:
         instances = {
             KernelId(cfg, workload.variant) for workload, configs in plan.items() for cfg in configs
         }
-        self._load(sorted(instances), progress)
+        self._unbuilt = load_buildable(sorted(instances), self._target, progress)
 
     def check(
         self, workload: Workload, configs: Sequence[ForwardKernelConfig]
@@ -97,14 +97,24 @@ class KernelLab:
             name, why = next(iter(wrong.items()))
             raise TuningError(f"{name} was right before and is not now: {why}")
 
-    def _load(self, instances: Sequence[KernelId], progress: Progress) -> None:
-        """Where one cannot be built, halves: so the others are still in few libraries."""
-        try:
-            load_kernels(instances, self._target, progress)
-        except BuildError as error:
-            if len(instances) == 1:
-                self._unbuilt[instances[0]] = str(error)
-                return
-            middle = len(instances) // 2
-            self._load(instances[:middle], progress)
-            self._load(instances[middle:], progress)
+
+def load_buildable(
+    instances: Sequence[KernelId], target: Target, progress: Progress
+) -> dict[KernelId, str]:
+    """Loads kernels, or builds them; those that cannot be built, and why.
+
+    Where one cannot be built, halves: so the others are still in few libraries.
+    """
+    try:
+        load_kernels(instances, target, progress)
+    except BuildError as error:
+        if len(instances) == 1:
+            return {instances[0]: str(error)}
+        middle = len(instances) // 2
+        halves = instances[:middle], instances[middle:]
+        return {
+            kernel: why
+            for half in halves
+            for kernel, why in load_buildable(half, target, progress).items()
+        }
+    return {}

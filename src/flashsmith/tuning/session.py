@@ -37,6 +37,13 @@ def tuning_session(
         TuningError: Another process tunes for this file; what is there is damaged, or of another
             GPU, driver major version or kernel sources.
     """
+    with held(out):
+        yield TuningSession(out, stamp, fresh)
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keeps other processes from tuning for ``out``. Raises TuningError: Another does."""
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out.with_name(f".{out.name}.lock"))
     try:
@@ -44,7 +51,7 @@ def tuning_session(
     except Timeout:
         raise TuningError(f"another process is tuning for {out}; choose another --out") from None
     try:
-        yield TuningSession(out, stamp, fresh)
+        yield
     finally:
         lock.release()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
-from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
+from flashsmith.configs.sm80.decode import SUPPORTED_VALUES, FlashDecodeKernelConfig
 from flashsmith.configs.sm80.forward import MMA_M
 from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.gpus import GpuArchitecture
 
 
 class DecodeTiles(NamedTuple):
@@ -95,3 +98,26 @@ def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
     return FlashDecodeKernelConfig(
         workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, token_scales
     )
+
+
+def tuning_space(
+    workload: DecodeWorkload, architecture: GpuArchitecture
+) -> list[FlashDecodeKernelConfig]:
+    """Of the rule's B_r and kind of cache: all slices of keys, numbers of warps and of blocks, with
+    as many stages as a multiprocessor's shared memory then has room for."""
+    usual = rule(workload)
+    values = (SUPPORTED_VALUES[name] for name in ("B_c", "n_warps", "blocks_per_SM"))
+    found = []
+    for B_c, n_warps, blocks in product(*values):
+        tiles = replace(usual, B_c=B_c, n_warps=n_warps, blocks_per_SM=blocks)
+        of_stages = (replace(tiles, n_stages=n) for n in reversed(SUPPORTED_VALUES["n_stages"]))
+        fitting = (config for config in of_stages if _fits(config, architecture))
+        if (config := next(fitting, None)) is not None:
+            found.append(config)
+    return found
+
+
+def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
+    """Whether a multiprocessor has as many blocks at a time as the configuration says."""
+    most = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
+    return config.blocks_per_SM <= most and config.is_buildable(architecture.name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
-from flashsmith.configs.sm90.forward import WGMMA_M
+from flashsmith.configs.sm90.forward import MAX_STAGES, WGMMA_M
 from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.gpus import GpuArchitecture
 
 
 class DecodeTiles(NamedTuple):
@@ -46,7 +48,31 @@ def rule(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
     if workload.fp8_cache or workload.token_scales:
         raise ValueError("k_cache is float8_e4m3fn; the sm90 family's decode takes q's dtype")
     n_warpgroups = min(-(-max(workload.rows, 1) // WGMMA_M), max(_RULE))
-    B_c, n_stages = tiles_of(_RULE[n_warpgroups], workload.d_head)
+    return _config(workload, n_warpgroups, *tiles_of(_RULE[n_warpgroups], workload.d_head))
+
+
+def tuning_space(
+    workload: DecodeWorkload, architecture: GpuArchitecture
+) -> list[Sm90DecodeKernelConfig]:
+    """For as many rows as the rule's and for fewer: both lengths of stages, and as many of them as
+    shared memory has room for, or one less."""
+    most_warpgroups = rule(workload).n_warpgroups
+    found = []
+    for n_warpgroups, B_c in product(range(1, most_warpgroups + 1), (64, 128)):
+        fitting = [
+            config
+            for n_stages in reversed(range(2, MAX_STAGES + 1))
+            if (config := _config(workload, n_warpgroups, B_c, n_stages)).is_buildable(
+                architecture.name
+            )
+        ]
+        found += fitting[:2]
+    return found
+
+
+def _config(
+    workload: DecodeWorkload, n_warpgroups: int, B_c: int, n_stages: int
+) -> Sm90DecodeKernelConfig:
     return Sm90DecodeKernelConfig(
         workload.dtype, workload.d_head, n_warpgroups * WGMMA_M, B_c, n_warpgroups, n_stages,
         ping_pong=n_warpgroups > 1,

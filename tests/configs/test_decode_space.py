@@ -1,0 +1,96 @@
+"""Decode's tuning spaces, and what tables tell apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from flashsmith.configs import FlashDecodeKernelConfig
+from flashsmith.configs.base import Capability
+from flashsmith.configs.decode import (
+    KINDS_OF_CACHE,
+    as_tuned,
+    choose_decode,
+    decode_candidates,
+    why_not_served,
+)
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload
+from flashsmith.dtype import DType
+from flashsmith.gpus import get_gpu_architecture
+
+PLAIN = DecodeWorkload(DType.BF16, 128)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+def test_candidates_serve_fit_and_end_with_the_rules_choice(arch: str) -> None:
+    gpu = get_gpu_architecture(arch)
+    for d_head, rows, kind, in_boxes in product(
+        D_HEADS, (1, 32, 128), KINDS_OF_CACHE, (False, True)
+    ):
+        workload = DecodeWorkload(DType.FP16, d_head, rows, *kind, in_boxes=in_boxes)
+        *others, rule = decode_candidates(workload, arch)
+        assert rule == choose_decode(workload, gpu.compute_capability)
+        assert rule not in others and len(set(others)) == len(others)
+        for config in (*others, rule):
+            assert why_not_served(config, workload) is None, (config, workload)
+            assert config.is_buildable(arch)
+            if isinstance(config, FlashDecodeKernelConfig) and config != rule:
+                room = gpu.blocks_by_shared_memory(config.shared_memory_bytes)
+                assert config.blocks_per_SM <= room
+
+
+def test_a_multiprocessor_is_full_of_stages() -> None:
+    gpu = get_gpu_architecture("sm_90a")
+    for config in decode_candidates(PLAIN, "sm_90a")[:-1]:
+        assert isinstance(config, FlashDecodeKernelConfig)
+        one_more = replace(config, n_stages=config.n_stages + 1)
+        room = gpu.blocks_by_shared_memory(one_more.shared_memory_bytes)
+        assert config.blocks_per_SM > room or not one_more.is_buildable("sm_90a")
+
+
+def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
+    def tried(workload: DecodeWorkload, arch: str = "sm_90a") -> set[tuple[str, int]]:
+        found = decode_candidates(workload, arch)
+        return {(config.family, getattr(config, "B_r")) for config in found}  # noqa: B009
+
+    many = replace(PLAIN, rows=128, in_boxes=True)
+    assert tried(many) == {("sm80", 64), ("sm90", 64), ("sm90", 128)}
+    assert tried(replace(many, rows=64)) == {("sm80", 64), ("sm90", 64)}
+    assert tried(replace(many, in_boxes=False)) == tried(many, "sm_80") == {("sm80", 64)}
+    assert tried(PLAIN) == {("sm80", 16)}
+
+
+@pytest.mark.parametrize(
+    ("capability", "given", "expected"),
+    [
+        ((9, 0), {"rows": 1}, {"rows": 16}),
+        ((9, 0), {"rows": 17, "in_boxes": True}, {"rows": 32, "in_boxes": True}),
+        ((9, 0), {"rows": 16, "in_boxes": True}, {"rows": 16}),
+        ((9, 0), {"rows": 5000}, {"rows": 128}),
+        ((8, 0), {"rows": 5000, "in_boxes": True}, {"rows": 64}),
+        ((9, 0), {"many_tiles": True}, {"rows": 16, "many_tiles": True}),
+        ((9, 0), {"rows": 40, "many_tiles": True}, {"rows": 64}),
+        ((9, 0), {"rows": 40, "fp8_cache": True, "in_boxes": True},
+         {"rows": 64, "fp8_cache": True}),
+        ((9, 0), {"rows": 40, "fp8_cache": True, "token_scales": True},
+         {"rows": 16, "fp8_cache": True, "token_scales": True}),
+    ],
+)  # fmt: skip
+def test_tables_tell_apart_what_kernels_do(
+    capability: Capability, given: dict[str, int], expected: dict[str, int]
+) -> None:
+    tuned = as_tuned(replace(PLAIN, **given), capability)
+    assert tuned == replace(PLAIN, **expected)
+    assert as_tuned(tuned, capability) == tuned
+
+
+def test_what_cannot_serve_says_why() -> None:
+    sm80, fp8 = choose_decode(PLAIN, None), replace(PLAIN, fp8_cache=True)
+    boxed = replace(PLAIN, rows=64, in_boxes=True)
+    sm90 = choose_decode(boxed, (9, 0))
+    assert why_not_served(sm80, PLAIN) is None and why_not_served(sm90, boxed) is None
+    assert why_not_served(sm80, fp8) == "its fp8_cache is False"
+    assert why_not_served(sm80, replace(PLAIN, d_head=64)) == "its d_head is 128"
+    assert why_not_served(sm90, PLAIN) == "the sm90 family is not for such caches or rows"
