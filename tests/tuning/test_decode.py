@@ -229,12 +229,15 @@ def test_the_lab_soaks(monkeypatch: pytest.MonkeyPatch) -> None:
         failures = (Failure,)
 
     def soak(kernels: Any, plan: Any, device: str) -> Any:
-        soaked.append((kernels[0].config, plan.seams, plan.random_cases, device))
+        soaked.extend((kernel.config, plan.seams, plan.random_cases, device) for kernel in kernels)
         return {0: Tally}
 
     monkeypatch.setattr(decode_lab, "soak", soak)
+    monkeypatch.setattr(decode_lab, "load_buildable", lambda *_: {})
     assert SMALL.soak(rule) == "case 1: NaN"
-    assert soaked == [(rule, True, 0, "cpu")]
+    assert soaked == [(rule, True, 0, "cpu")] * 3  # full, causal and another variant
+    monkeypatch.setattr(decode_lab, "load_buildable", lambda kernels, *_: {kernels[1]: "spills"})
+    assert SMALL.soak(rule) == "spills"
 
 
 # ---- the command ----

@@ -17,7 +17,7 @@ from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode import decode
 from flashsmith.reference import compare, reference_by_head
 from flashsmith.runtime.device import gpu_answers, target_of
-from flashsmith.soak import RERUNS, SoakPlan, soak
+from flashsmith.soak import RERUNS, SoakPlan, soak, soaked_kernels
 from flashsmith.soak.session import RERUNS_ON_EMULATOR
 from flashsmith.tuning.lab import Timer, load_buildable, time_on_gpu
 
@@ -104,9 +104,13 @@ class DecodeLab:
         return Measurements(wrong, means)
 
     def soak(self, config: DecodeKernelConfig) -> str | None:
-        """Why a configuration is wrong at the seams of its tiles; None if it is nowhere."""
+        """Why a configuration is wrong at the seams of its tiles, in the variants that ``soak``
+        takes of it; None if it is nowhere."""
         reruns = RERUNS if self._target.kind == "cuda" else RERUNS_ON_EMULATOR
-        tallies = soak([KernelId(config)], SoakPlan(random_cases=0, reruns=reruns), self._device)
+        kernels = soaked_kernels([config])
+        if unbuilt := load_buildable(kernels, self._target, None):
+            return next(iter(unbuilt.values()))
+        tallies = soak(kernels, SoakPlan(random_cases=0, reruns=reruns), self._device)
         failures = [failure for tally in tallies.values() for failure in tally.failures]
         return f"{failures[0].case}: {failures[0].failure}" if failures else None
 

@@ -99,7 +99,7 @@ class KernelLab:
 
 
 def load_buildable(
-    instances: Sequence[KernelId], target: Target, progress: Progress
+    instances: Sequence[KernelId], target: Target, progress: Progress | None
 ) -> dict[KernelId, str]:
     """Loads kernels, or builds them; those that cannot be built, and why.
 
