@@ -88,6 +88,8 @@ def test_what_is_wrong_anywhere_does_not_enter(tmp_path: Path) -> None:
     first, _ = tune(out, FakeLab(unsound=[BEST]))
     assert first.entry.config == RULE and first.entry.rule_ratio == 1
     assert first.excluded == {BEST.short_form(): "soak: rows of NaN"}
+    first, _ = tune(out, FakeLab(unsound=[BEST, RULE]), fresh=True)
+    assert first.entry.config not in (BEST, RULE) and first.entry.rule_ratio is None
     first, _ = tune(out, FakeLab(wrong={RULE: "error 1"}), fresh=True)
     assert first.entry.config == BEST and first.entry.rule_ratio is None
     assert (first.entry.excluded, first.excluded) == (1, {RULE.short_form(): "error 1"})
@@ -188,19 +190,24 @@ def test_times_are_geometric_means_over_shapes() -> None:
     assert asked == [7, 7]
 
 
-def test_the_lab_finds_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batch", "shape"), [(1, "1 x 40"), (2, "2 x 17")])
+def test_the_lab_finds_a_wrong_kernel(
+    batch: int, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On whichever shape it is wrong."""
     rule, call = choose_decode(FEW, None), DecodeKernel.repeatable
 
     def off_by_a_bit(self: DecodeKernel, tensors: Any, *arguments: Any) -> Any:
         again = call(self, tensors, *arguments)
-        tensors.o[-1, 0, 5, 7] += 0.1
+        tensors.o[-1, 0, 5, 7] += 0.1 * (len(tensors.o) == batch)
         return again
 
     monkeypatch.setattr(DecodeKernel, "repeatable", off_by_a_bit)
     monkeypatch.setattr("flashsmith.ops.decode_calls._last", {})
     wrong, microseconds = SMALL.measure(FEW, [rule], 1)
     assert not microseconds
-    assert wrong[rule].startswith("1 x 40 keys: error 0.1") and "(0, 0, 5, 7)" in wrong[rule]
+    assert wrong[rule].startswith(f"{shape} keys: error 0.")
+    assert f"({batch - 1}, 0, 5, 7)" in wrong[rule]
 
 
 def test_the_lab_says_what_a_kernel_raises_and_what_was_not_built(
