@@ -169,4 +169,4 @@ def test_help_texts_are_wrapped_once() -> None:
     for name, command in commands.items():
         for paragraph in command.help.split("\n\n"):
             assert "\n" not in paragraph, name
-    assert commands["tune"].help.count("\n\n") == 2
+    assert commands["tune"].help.count("\n\n") == 3
