@@ -14,6 +14,7 @@ from flashsmith.configs.decode import choose_decode
 from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import ELEMENT_BYTES
+from flashsmith.errors import DeviceError
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
@@ -88,6 +89,18 @@ def test_the_rule_has_room_for_the_rows_of_a_head() -> None:
             for rows in (1, 16, 17, 32, 33, 64, 65, 4096)
         }
         assert chosen == {1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 64, 4096: 64}
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_no_queries_have_a_kernel_too(capability: tuple[int, int]) -> None:
+    for in_boxes in (False, True):
+        workload = DecodeWorkload(DType.BF16, 128, rows=0, in_boxes=in_boxes)
+        assert choose_decode(workload, capability).B_r == 16
+
+
+def test_a_gpu_that_is_too_old_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"compute capability 7\.5; the kernels need 8\.0"):
+        choose_decode(DecodeWorkload(DType.BF16, 128), (7, 5))
 
 
 def test_where_many_rows_do_not_fit_the_rule_takes_fewer() -> None:

@@ -14,7 +14,7 @@ from flashsmith.configs import CAUSAL, FULL
 from flashsmith.configs.decode import choose_decode, decode_candidates
 from flashsmith.configs.workload import DecodeWorkload, Workload
 from flashsmith.dtype import DType
-from flashsmith.errors import TuningError
+from flashsmith.errors import DeviceError, TuningError
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.ops import decode_calls
 from flashsmith.problem import Problem
@@ -120,6 +120,15 @@ def test_what_does_not_fit_the_gpu_is_passed_over() -> None:
     entry = DecodeEntry(PLAIN, large, 10.0, 1.5, tried=9, excluded=0)
     DecodeTable.of({**STAMP, "gpu": a100}, [entry]).write(decode_table_path(a100))
     assert choose_tuned_decode(PLAIN, a100).config == choose_decode(PLAIN, (8, 0))
+
+
+def test_a_gpu_that_is_too_old_is_refused_with_or_without_a_table() -> None:
+    t4 = "Tesla T4"
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"has compute capability 7\.5"):
+            choose_tuned_decode(PLAIN, t4, (7, 5))
+        DecodeTable.of({**STAMP, "gpu": t4}, TABLE.entries.values()).write(decode_table_path(t4))
+        forget_tables()
 
 
 def test_no_table_at_all_is_refused(tuned: Path) -> None:

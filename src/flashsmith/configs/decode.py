@@ -40,7 +40,7 @@ class DecodeFamily:
     rule: Callable[[DecodeWorkload], DecodeKernelConfig]
     tuning_space: Callable[[DecodeWorkload, GpuArchitecture], Sequence[DecodeKernelConfig]]
     rows: tuple[int, ...]
-    fewest_rows: int = 1
+    fewest_rows: int = 0
     by_boxes: bool = False
 
     def is_for(self, workload: DecodeWorkload) -> bool:
@@ -104,16 +104,20 @@ def choose_decode(workload: DecodeWorkload, capability: Capability | None) -> De
     """
     if capability is None:
         return DECODE_FAMILIES[0].rule(workload)
-    for family in reversed(families_on(capability)):
-        if family.is_for(workload):
-            found = find_architecture(capability)
-            return family.fitting(found.name if found else None, workload)
-    raise too_old("the GPU", capability)
+    newest = next(each for each in reversed(families_on(capability)) if each.is_for(workload))
+    found = find_architecture(capability)
+    return newest.fitting(found.name if found else None, workload)
 
 
 def families_on(capability: Capability) -> list[DecodeFamily]:
-    """Those that run there, from the plainest."""
-    return [family for family in DECODE_FAMILIES if family.config.runs_on(capability)]
+    """Those that run there, from the plainest, which is for all workloads.
+
+    Raises DeviceError: The GPU is too old for every family.
+    """
+    found = [family for family in DECODE_FAMILIES if family.config.runs_on(capability)]
+    if not found:
+        raise too_old("the GPU", capability)
+    return found
 
 
 def as_tuned(workload: DecodeWorkload, capability: Capability) -> DecodeWorkload:
