@@ -15,7 +15,6 @@ from flashsmith.configs.decode import choose_decode, decode_candidates
 from flashsmith.configs.workload import DecodeWorkload, Workload
 from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError, TuningError
-from flashsmith.jit import kernel_source_stamp
 from flashsmith.ops import decode_calls
 from flashsmith.problem import Problem
 from flashsmith.selection.choice import FewQueriesChoice
@@ -27,9 +26,10 @@ from flashsmith.selection.decode_tables import (
     decode_table_path,
 )
 from flashsmith.selection.served import served_instances
+from support.tuning import STAMP as OF_AN_A100
 
 H200 = "NVIDIA H200"
-STAMP = {"gpu": H200, "driver_version": "580.1", **kernel_source_stamp()}
+STAMP = {**OF_AN_A100, "gpu": H200}
 PLAIN = DecodeWorkload(DType.BF16, 128, rows=16)
 BOXED = DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True)
 OTHER = decode_candidates(PLAIN, "sm_90a")[2]

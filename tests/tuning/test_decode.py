@@ -23,7 +23,7 @@ from flashsmith.lab import tune as lab_tune
 from flashsmith.lab import tune_decode as lab_tune_decode
 from flashsmith.runtime import DecodeKernel
 from flashsmith.selection.decode_tables import DecodeTable, choose_tuned_decode, decode_table_path
-from flashsmith.tuning import decode_lab, journal_path
+from flashsmith.tuning import decode_lab, journal_path, lab
 from flashsmith.tuning.decode_lab import DecodeLab, Measurements, Shape, shapes_for
 from flashsmith.tuning.decode_search import Found, tune_decode, words_of, workloads_of
 from support.tuning import A100, STAMP, fake_timer
@@ -239,7 +239,7 @@ def test_the_lab_soaks(monkeypatch: pytest.MonkeyPatch) -> None:
         soaked.extend((kernel.config, plan.seams, plan.random_cases, device) for kernel in kernels)
         return {0: Tally}
 
-    monkeypatch.setattr(decode_lab, "soak", soak)
+    monkeypatch.setattr(lab, "soak", soak)
     monkeypatch.setattr(decode_lab, "load_buildable", lambda *_: {})
     assert SMALL.soak(rule) == "case 1: NaN"
     assert soaked == [(rule, True, 0, "cpu")] * 3  # full, causal and another variant

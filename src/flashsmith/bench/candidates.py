@@ -29,6 +29,20 @@ def name_of(candidate: Candidate) -> str:
     return candidate.name if isinstance(candidate, Peer) else candidate.short_form()
 
 
+def why_failed(name: str, error: Exception, t: torch.Tensor) -> str:
+    """In one line, what a candidate raised that ran on t. Raises GpuLostError: It broke the GPU's
+    state for this process."""
+    reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
+    if t.is_cuda and not gpu_answers():
+        raise GpuLostError(name, reason) from error
+    return reason
+
+
+def why_wrong(comparison: Comparison) -> str:
+    error_size = f"error {comparison.error:.3g}, allowed {comparison.tolerance:.3g}"
+    return f"{error_size}; {comparison.worst}"
+
+
 @dataclass(frozen=True)
 class Checked:
     """A candidate after its first run."""
@@ -96,18 +110,9 @@ class Checker:
             run = self.prepare(candidate)
             comparison = self.compare(run())
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
-            if self.o.is_cuda and not gpu_answers():
-                raise GpuLostError(name_of(candidate), reason) from error
-            return Checked(candidate, FAILED, reason)
+            return Checked(candidate, FAILED, why_failed(name_of(candidate), error, self.o))
         if not comparison.ok:
-            error_size = f"error {comparison.error:.3g}, allowed {comparison.tolerance:.3g}"
-            return Checked(
-                candidate,
-                WRONG,
-                f"{error_size}; {comparison.worst}",
-                comparison=comparison,
-            )
+            return Checked(candidate, WRONG, why_wrong(comparison), comparison=comparison)
         return Checked(candidate, OK, run=run, comparison=comparison)
 
     def kernel(self, config: ForwardKernelConfig) -> Kernel:

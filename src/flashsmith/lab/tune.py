@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,16 +100,11 @@ def measure(
         if len(session.journal):
             reporter.note(f"going on with {session.journal.path}")
         lab = KernelLab("cuda")
-        try:
+        with interruptible(out, reporter):
             with reporter.progress() as progress:
                 lab.build(plan, progress)
             with reporter.progress() as progress:
                 found = session.run(plan, lab, progress, repeats or REPEATS)
-        except (KeyboardInterrupt, GpuLostError):
-            reporter.note(
-                f"{journal_path(out)} has what is measured; the same command goes on from there"
-            )
-            raise
     return Tuned(out, found, portfolios_of(Table.read(out)))
 
 
@@ -122,6 +118,18 @@ def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
         raise DeviceError(f"nothing is tuned: {why}{otherwise}")
     (arch,) = target_of(torch.device(device)).archs
     return arch, environment_stamp()
+
+
+@contextmanager
+def interruptible(out: Path, reporter: Reporter) -> Iterator[None]:
+    """Where a run for the table at ``out`` ends early, says how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, GpuLostError):
+        reporter.note(
+            f"{journal_path(out)} has what is measured; the same command goes on from there"
+        )
+        raise
 
 
 def refuse_to_discard_others(out: Path, title: str) -> None:

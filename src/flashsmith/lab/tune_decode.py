@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from flashsmith.configs.decode import decode_candidates
-from flashsmith.errors import GpuLostError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import Request
-from flashsmith.lab.tune import gpu_to_tune, refuse_to_discard_others
+from flashsmith.lab.tune import gpu_to_tune, interruptible, refuse_to_discard_others
 from flashsmith.selection.decode_tables import TITLE, decode_table_path
-from flashsmith.tuning import journal_path
 from flashsmith.tuning.decode_lab import DecodeLab, shapes_for
 from flashsmith.tuning.decode_search import Found, tune_decode, workloads_of
 from flashsmith.tuning.search import REPEATS
@@ -46,14 +44,9 @@ def measure(
     workloads = workloads_of(request.dtypes, request.d_heads, capability)
     plan = {workload: decode_candidates(workload, arch) for workload in workloads}
     lab = DecodeLab(partial(shapes_for, multiprocessors=count_multiprocessors(gpu)))
-    try:
+    with interruptible(out, reporter):
         with reporter.progress() as progress:
             lab.build(plan, progress)
         with reporter.progress() as progress:
             found = tune_decode(plan, lab, out, stamp, progress, repeats or REPEATS, fresh)
-    except (KeyboardInterrupt, GpuLostError):
-        reporter.note(
-            f"{journal_path(out)} has what is measured; the same command goes on from there"
-        )
-        raise
     return TunedDecode(out, found)

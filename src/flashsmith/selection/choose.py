@@ -33,7 +33,7 @@ from flashsmith.selection.decode_tables import find_decode_table, tuned_decode_o
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import (
     Table,
-    mismatches,
+    refuse_other_places,
     shipped_table_path,
     user_table_path,
 )
@@ -155,8 +155,7 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
             continue
         try:
             table = Table.read(path)
-            if differing := mismatches(table.stamp, table.requirements(gpu)):
-                raise TuningError(f"the tuned table {path} is not for here: {'; '.join(differing)}")
+            refuse_other_places(path, table.stamp, table.requirements(gpu))
             sources.append(Source(title, path, table))
         except TuningError as error:
             refused.append(f"{title}: {error}")

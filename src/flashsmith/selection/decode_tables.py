@@ -20,9 +20,8 @@ from flashsmith.configs.few_queries import ChooseDecode
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import TuningError
 from flashsmith.gpus import find_architecture, get_gpu_architecture
-from flashsmith.jit import kernel_source_hash, stamp_field
-from flashsmith.selection.stamped_csv import Row, StampedCsv, replace_file
-from flashsmith.selection.tables import mismatches, user_table_path
+from flashsmith.selection.stamped_csv import Row, StampedCsv, flag_text, read_flag, replace_file
+from flashsmith.selection.tables import refuse_other_places, requirements_of, user_table_path
 
 TITLE = "# flashsmith tuned table of decode"
 _FLAGS = ("fp8_cache", "token_scales", "many_tiles", "in_boxes")
@@ -30,7 +29,6 @@ _OF_WORKLOAD = ("dtype", "d_head", "rows", *_FLAGS)
 _CSV = StampedCsv(
     TITLE, 1, (*_OF_WORKLOAD, "kernel", "microseconds", "rule_ratio", "tried", "excluded")
 )
-_YES, _NO = "yes", "no"
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,7 @@ class DecodeEntry:
     @classmethod
     def from_row(cls, row: Row) -> DecodeEntry:
         """Raises ValueError, TypeError: A column has a value that it cannot have."""
-        flags = {}
-        for name in _FLAGS:
-            if row[name] not in (_YES, _NO):
-                raise ValueError(f"{name} is {row[name]!r}; expected {_YES} or {_NO}")
-            flags[name] = row[name] == _YES
+        flags = {name: read_flag(row, name) for name in _FLAGS}
         dtype, d_head, rows = DType.from_string(row["dtype"]), int(row["d_head"]), int(row["rows"])
         workload = DecodeWorkload(dtype, d_head, rows, **flags)
         config = parse_kernel_name_into_config(row["kernel"])
@@ -81,7 +75,7 @@ class DecodeEntry:
 
 def row_of(workload: DecodeWorkload) -> dict[str, object]:
     """A workload as columns of a table."""
-    flags = {name: _YES if getattr(workload, name) else _NO for name in _FLAGS}
+    flags = {name: flag_text(getattr(workload, name)) for name in _FLAGS}
     named = {"dtype": str(workload.dtype), "d_head": workload.d_head, "rows": workload.rows}
     return named | flags
 
@@ -111,8 +105,7 @@ class DecodeTable:
 
     def requirements(self, gpu: str) -> dict[str, str]:
         """As those of ``Table``."""
-        families = {type(entry.config) for entry in self.entries.values()}
-        return {"gpu": gpu} | {stamp_field(kind): kernel_source_hash(kind) for kind in families}
+        return requirements_of(gpu, (entry.config for entry in self.entries.values()))
 
 
 def decode_table_path(gpu: str) -> Path:
@@ -129,8 +122,7 @@ def find_decode_table(gpu: str) -> DecodeTable | None:
         return None
     try:
         table = DecodeTable.read(path)
-        if differing := mismatches(table.stamp, table.requirements(gpu)):
-            raise TuningError(f"the tuned table {path} is not for here: {'; '.join(differing)}")
+        refuse_other_places(path, table.stamp, table.requirements(gpu))
     except TuningError as error:
         warnings.warn(f"{error}; `flashsmith tune --decode --force` replaces it", stacklevel=2)
         return None

@@ -12,7 +12,7 @@ from typing import Any
 from flashsmith.configs import Workload, parse_kernel_name_into_config
 from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.selection.entries import Entry, Measured
-from flashsmith.selection.stamped_csv import Row, StampedCsv
+from flashsmith.selection.stamped_csv import Row, StampedCsv, flag_text, read_flag
 
 FORMAT = 2
 TITLE = "# flashsmith tuned table"
@@ -20,8 +20,6 @@ TITLE = "# flashsmith tuned table"
 _SHAPE = (*ROW_COLUMNS, *K_COLUMNS)
 _TIMES = ("ms", "ms_p20", "ms_p80", "tflops", "ms_back_to_back")
 _COLUMNS = (*_SHAPE, "tried", "rule_ratio", "kernel", *_TIMES, "portfolio", "excluded")
-_YES, _NO = "yes", "no"
-
 _CSV = StampedCsv(TITLE, FORMAT, _COLUMNS)
 
 
@@ -41,7 +39,7 @@ def _rows_of(entry: Entry) -> Iterator[dict[str, object]]:
     of_entry = {**entry.workload.as_row(), "tried": entry.tried, "rule_ratio": ratio}
     for row in entry.ranked:
         times = {name: getattr(row, name) for name in _TIMES}
-        portfolio = _YES if row.in_portfolio else _NO
+        portfolio = flag_text(row.in_portfolio)
         yield {**of_entry, "kernel": row.config.short_form(), **times, "portfolio": portfolio}
     for kernel, why in entry.excluded.items():
         yield {**of_entry, "kernel": kernel, "excluded": " ".join(why.split())}
@@ -63,11 +61,10 @@ def _entry(rows: list[Row]) -> Entry:
 
 
 def _measured(row: Row) -> Measured:
-    if row["portfolio"] not in (_YES, _NO):
-        raise ValueError(f"portfolio is {row['portfolio']!r}; expected {_YES} or {_NO}")
+    in_portfolio = read_flag(row, "portfolio")
     times: dict[str, Any] = {name: float(row[name]) for name in _TIMES if row[name]}
     config = parse_kernel_name_into_config(row["kernel"])
-    return Measured(config, **times, in_portfolio=row["portfolio"] == _YES)
+    return Measured(config, **times, in_portfolio=in_portfolio)
 
 
 def _can_serve(row: Measured, workload: Workload) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 
 from flashsmith import settings
-from flashsmith.configs import CONFIG_CLASSES, Workload
+from flashsmith.configs import CONFIG_CLASSES, KernelConfig, Workload
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors
@@ -53,8 +53,8 @@ class Table:
         Tables hold times of kernels, and that they were right in the soak: of other sources of the
         families that are in it, neither is known.
         """
-        families = {type(row.config) for entry in self.entries.values() for row in entry.ranked}
-        return {"gpu": gpu} | {stamp_field(kind): kernel_source_hash(kind) for kind in families}
+        rows = (row for entry in self.entries.values() for row in entry.ranked)
+        return requirements_of(gpu, (row.config for row in rows))
 
     @classmethod
     def of(cls, stamp: Mapping[str, str], entries: Iterable[Entry]) -> Table:
@@ -76,6 +76,18 @@ class Table:
     def write(self, path: Path) -> None:
         """Replaces the file whole: a reader sees the old or the new one."""
         replace_file(path, to_text(self.stamp, (self.entries[key] for key in sorted(self.entries))))
+
+
+def requirements_of(gpu: str, configs: Iterable[KernelConfig]) -> dict[str, str]:
+    """What the stamp of a table with such configurations has to say on the GPU of this name."""
+    families = {type(config) for config in configs}
+    return {"gpu": gpu} | {stamp_field(kind): kernel_source_hash(kind) for kind in families}
+
+
+def refuse_other_places(path: Path, stamp: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Raises TuningError: The table with this stamp does not meet the requirements ``here``."""
+    if differing := mismatches(stamp, here):
+        raise TuningError(f"the tuned table {path} is not for here: {'; '.join(differing)}")
 
 
 def user_table_path(gpu: str) -> Path:

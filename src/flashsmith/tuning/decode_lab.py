@@ -9,17 +9,16 @@ from typing import NamedTuple
 
 import torch
 
+from flashsmith.bench.candidates import why_failed, why_wrong
 from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.configs.workload import DecodeWorkload
-from flashsmith.errors import GpuLostError
 from flashsmith.jit import Progress
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode import decode
 from flashsmith.reference import compare, reference_by_head
-from flashsmith.runtime.device import gpu_answers, target_of
-from flashsmith.soak import RERUNS, SoakPlan, soak, soaked_kernels
-from flashsmith.soak.session import RERUNS_ON_EMULATOR
-from flashsmith.tuning.lab import Timer, load_buildable, time_on_gpu
+from flashsmith.runtime.device import target_of
+from flashsmith.soak import soaked_kernels
+from flashsmith.tuning.lab import Timer, load_buildable, soak_at_seams, time_on_gpu
 
 DecodePlan = Mapping[DecodeWorkload, Sequence[DecodeKernelConfig]]
 
@@ -43,7 +42,6 @@ _HEADS_KV, _SHARING = 8, 4
 _FEW_ROWS = 16  # up to which a request has one query
 _FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768), Shape(16, 4096))
 _KEYS_OF_MANY = (128, 512, 2048)
-_REASON_LENGTH = 400  # a compiler says more
 
 
 def shapes_for(workload: DecodeWorkload, multiprocessors: int) -> tuple[Shape, ...]:
@@ -87,7 +85,7 @@ class DecodeLab:
         for shape in self._shapes(workload):
             call = _Call(workload, shape, self._device)
             for config in configs:
-                if config not in wrong and (why := call.why_wrong(config)):
+                if config not in wrong and (why := call.check(config)):
                     wrong[config] = f"{shape.batch} x {shape.n_keys} keys: {why}"
             right = [config for config in configs if config not in wrong]
             if not right:
@@ -106,13 +104,9 @@ class DecodeLab:
     def soak(self, config: DecodeKernelConfig) -> str | None:
         """Why a configuration is wrong at the seams of its tiles, in the variants that ``soak``
         takes of it; None if it is nowhere."""
-        reruns = RERUNS if self._target.kind == "cuda" else RERUNS_ON_EMULATOR
         kernels = soaked_kernels([config])
-        if unbuilt := load_buildable(kernels, self._target, None):
-            return next(iter(unbuilt.values()))
-        tallies = soak(kernels, SoakPlan(random_cases=0, reruns=reruns), self._device)
-        failures = [failure for tally in tallies.values() for failure in tally.failures]
-        return f"{failures[0].case}: {failures[0].failure}" if failures else None
+        wrong = load_buildable(kernels, self._target, None) or soak_at_seams(kernels, self._device)
+        return next(iter(wrong.values()), None)
 
 
 class _Call:
@@ -147,14 +141,9 @@ class _Call:
         assert isinstance(o, torch.Tensor)
         return o
 
-    def why_wrong(self, config: DecodeKernelConfig) -> str | None:
+    def check(self, config: DecodeKernelConfig) -> str | None:
         try:
             found = compare(self.run(config)[self.ends], self.exact, self.low_precision)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
-            if self.q.is_cuda and not gpu_answers():
-                raise GpuLostError(config.short_form(), reason) from error
-            return reason
-        if found.ok:
-            return None
-        return f"error {found.error:.3g}, allowed {found.tolerance:.3g}; {found.worst}"
+            return why_failed(config.short_form(), error, self.q)
+        return None if found.ok else why_wrong(found)

@@ -16,8 +16,8 @@ from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.selection.choose import forget_tables
 from flashsmith.selection.decode_tables import DecodeEntry, DecodeTable, row_of
 from flashsmith.tuning.decode_lab import DecodePlan, Measurements
-from flashsmith.tuning.journal import Journal, refuse_mismatch
-from flashsmith.tuning.session import held, journal_path
+from flashsmith.tuning.journal import Journal
+from flashsmith.tuning.session import held, known_so_far
 
 Progress = Callable[[int, int, str], None]  # done, in all, what comes now
 
@@ -79,14 +79,7 @@ def tune_decode(
             goes on without it.
     """
     with held(out):
-        if fresh:
-            journal_path(out).unlink(missing_ok=True)
-        before: dict[DecodeWorkload, DecodeEntry] = {}
-        if out.exists() and not fresh:
-            table = DecodeTable.read(out)
-            refuse_mismatch(out, table.stamp, stamp)
-            before = dict(table.entries)
-        journal = Journal(journal_path(out), stamp)
+        before, journal = known_so_far(out, stamp, fresh, DecodeTable.read)
         found = []
         for done, (workload, configs) in enumerate(plan.items()):
             progress(done, len(plan), f"{words_of(workload)}: {len(configs)} kernels")

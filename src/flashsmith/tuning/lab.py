@@ -81,14 +81,9 @@ class KernelLab:
         self, workload: Workload, configs: Sequence[ForwardKernelConfig]
     ) -> dict[ForwardKernelConfig, str]:
         """On the cases at the seams of each kernel's tiles, none of them random, with reruns."""
-        reruns = RERUNS if self._target.kind == "cuda" else RERUNS_ON_EMULATOR
-        kernels = [KernelId(cfg, workload.variant) for cfg in configs]
-        tallies = soak(kernels, SoakPlan(random_cases=0, reruns=reruns), self._device)
-        return {
-            tally.instance.config: f"{tally.failures[0].case}: {tally.failures[0].failure}"
-            for tally in tallies.values()
-            if tally.failures
-        }
+        kernels = {KernelId(cfg, workload.variant): cfg for cfg in configs}
+        wrong = soak_at_seams(list(kernels), self._device)
+        return {kernels[kernel]: why for kernel, why in wrong.items()}
 
     def _prepare(self, workload: Workload, configs: Sequence[ForwardKernelConfig]) -> None:
         """After an interruption they were checked by an earlier process: once more is cheap."""
@@ -96,6 +91,18 @@ class KernelLab:
         if wrong := self.check(workload, [cfg for cfg in configs if cfg not in known]):
             name, why = next(iter(wrong.items()))
             raise TuningError(f"{name} was right before and is not now: {why}")
+
+
+def soak_at_seams(kernels: Sequence[KernelId], device: str) -> dict[KernelId, str]:
+    """Runs kernels where their tiles meet, on none of the random cases, with reruns. Those that
+    were wrong anywhere, and where."""
+    reruns = RERUNS if device.startswith("cuda") else RERUNS_ON_EMULATOR
+    tallies = soak(kernels, SoakPlan(random_cases=0, reruns=reruns), device)
+    return {
+        kernel: f"{tally.failures[0].case}: {tally.failures[0].failure}"
+        for kernel, tally in tallies.items()
+        if tally.failures
+    }
 
 
 def load_buildable(

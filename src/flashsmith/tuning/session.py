@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -56,19 +57,27 @@ def held(out: Path) -> Iterator[None]:
         lock.release()
 
 
+def known_so_far(
+    out: Path, stamp: Mapping[str, str], fresh: bool, read: Callable[[Path], Any]
+) -> tuple[dict[Any, Any], Journal]:
+    """The entries of the table at ``out``, which ``read`` reads, and its journal; both are empty
+    if ``fresh``. Raises as ``tuning_session``."""
+    if fresh:
+        journal_path(out).unlink(missing_ok=True)
+    entries = {}
+    if out.exists() and not fresh:
+        table = read(out)
+        refuse_mismatch(out, table.stamp, stamp)
+        entries = dict(table.entries)
+    return entries, Journal(journal_path(out), stamp)
+
+
 class TuningSession:
     """A table in the making; see ``tuning_session``."""
 
     def __init__(self, out: Path, stamp: Mapping[str, str], fresh: bool) -> None:
         self.out, self._stamp = out, stamp
-        if fresh:
-            journal_path(out).unlink(missing_ok=True)
-        self._before = {}
-        if out.exists() and not fresh:
-            table = Table.read(out)
-            refuse_mismatch(out, table.stamp, stamp)
-            self._before = dict(table.entries)
-        self.journal = Journal(journal_path(out), stamp)
+        self._before, self.journal = known_so_far(out, stamp, fresh, Table.read)
 
     def run(self, plan: Plan, lab: Lab, progress: Progress, repeats: int = REPEATS) -> Table:
         """Searches, and writes the table with the new entries and new portfolios.
