@@ -175,7 +175,7 @@ ELSEWHERE = {
     "A header changed during a build": "jit/compile.py",
     "ncu was not found": "bench/ncu.py",
     "ncu may not read the counters": "bench/ncu.py",
-    "The tuned table is not used": "selection/choose.py",
+    "The tuned table is not used": "selection/tables.py",
 }
 
 
