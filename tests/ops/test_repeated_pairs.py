@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.repeated_draws import Things, difference, draw, pairs_of
+from support.repeated_calls import make_calls
+from support.repeated_draws import Things, difference, draw, pairs_of, usual_call
 from support.zygote import Zygote
 
 OPERATIONS = ("attention", "gradients", "backward", "decode")
@@ -35,6 +36,27 @@ def zygote() -> Iterator[Zygote]:
 def things_of(operation: str) -> Things:
     things: Things = importlib.import_module(f"support.{MODULES[operation]}").THINGS
     return things
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_is_drawn_is_taken_but_for_what_is_to_be_refused(
+    zygote: Zygote, operation: str
+) -> None:
+    """Calls that all fail would all fail alike. Of what decides no kernel, which would be built."""
+    things = things_of(operation)
+    changes = [
+        (name, value, is_taken)
+        for name, thing in things.items()
+        for values, is_taken in ((thing.values, True), (thing.refused, False))
+        for value in (values[:is_taken] if thing.decides else values)
+    ]
+    calls = [usual_call(MODULES[operation], things, {name: value}) for name, value, _ in changes]
+    outcomes = zygote.run(make_calls, [(call, True) for call in calls])
+    assert not [
+        (name, value, outcome.error)
+        for (name, value, is_taken), outcome in zip(changes, outcomes, strict=True)
+        if (outcome.error is None) != is_taken
+    ]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

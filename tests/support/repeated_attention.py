@@ -52,7 +52,7 @@ THINGS = {
         (("cu", "falls"), ("seqused_k", "int64"), ("seqused_k", "many")),
         decides=True,
     ),
-    "max_seqlen": Thing((None, 90, 500), (3, True)),
+    "max_seqlen": Thing((None, 90, 500, 3, True)),  # looked at beside lengths alone
     "dropout": Thing((0.0, (0.25, 0), (0.25, 1), (0.5, 0), (0.5, None)), ((1.0, 0),), decides=True),
     "score_mod": Thing(SCORES, decides=True),
     "mask": Thing(MASKS, decides=True),

@@ -38,6 +38,12 @@ def pairs_of(things: Things) -> list[tuple[str, ...]]:
     return [*combinations(things, 2), *((name,) for name in things)]
 
 
+def usual_call(operation: str, things: Things, changes: Mapping[str, Any]) -> Call:
+    """With all as usual but for some changes."""
+    usual = {name: thing.values[0] for name, thing in things.items()}
+    return Call(operation, tuple((usual | changes).items()))
+
+
 def draw(
     operation: str, things: Things, changed: tuple[str, ...], seed: str, *, few_kernels: bool
 ) -> tuple[tuple[Call, bool], ...]:

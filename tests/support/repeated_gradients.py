@@ -13,8 +13,8 @@ THINGS = {name: thing for name, thing in OF_ATTENTION.items() if name not in _NO
     "out": Thing((None,), ("contiguous",)),
     "mode": Thing((None, "deterministic"), ("no_grad",), decides=True),
     "gradient": Thing(
-        (("q", "k", "v"), ("q",), ("v",), ("sinks", "bias"), ("sinks", "q"), ("k", "bias")),
-        ((), ("alibi_slopes",)),
+        (("q", "k", "v"), ("q",), ("v",), ("sinks", "bias", "q"), ("k", "bias"), ()),
+        (("alibi_slopes",),),
     ),
     "deterministic": Thing((False, True), (1,), decides=True),
 }
