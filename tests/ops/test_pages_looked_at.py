@@ -16,7 +16,7 @@ def ints(*rows: list[int]) -> torch.Tensor:
 
 def test_requests_without_keys_hide_none_behind_them() -> None:
     check_pages("k_cache", PAGES, ints([0], [1]), [(0, 0), (0, 16)])
-    with pytest.raises(ValueError, match="page 2 for request 1; expected 0 to 1, .* of k_cache"):
+    with pytest.raises(ValueError, match=r"page 2 for request 1; expected 0 to 1, .* of k_cache"):
         check_pages("k_cache", PAGES, ints([0], [2]), [(0, 0), (0, 16)])
 
 
