@@ -15,9 +15,10 @@ from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.integrations.paged_keys import Pages
 from flashsmith.ops.cache import check_pages
-from flashsmith.ops.checks import FP8, check_tensors, is_traced, needs_gradient, refuse_gradients
+from flashsmith.ops.checks import FP8, check_tensors, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.gate import are_memory
 from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
 from flashsmith.ops.semantics import (
     check_fp8_scales,
@@ -109,7 +110,9 @@ def attend_pages(
     if config is None and _are_few(q, pages, max_seqlen_q, semantics.get("causal", False)):
         assert max_seqlen_q is not None
         return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
-    if not is_traced(q) and _are_read_in_place(q, pages, max_seqlen_q, config, semantics):
+    if are_memory(q, pages.k, pages.v, out) and _are_read_in_place(
+        q, pages, max_seqlen_q, config, semantics
+    ):
         return run_attention(
             q, pages.k, pages.v, semantics.pop("causal", False),
             semantics.pop("softmax_scale", None), out, config, return_lse,

@@ -12,7 +12,11 @@ import torch
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
 from flashsmith.ops.checks import check_config, check_flags, check_rank, check_scale, check_tensors
-from flashsmith.ops.first_use import check_before_building, find_first
+from flashsmith.ops.first_use import (
+    check_before_building,
+    check_extras_before_building,
+    find_first,
+)
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
@@ -123,11 +127,12 @@ def run_backward(
     """
     how = _How(config, deterministic, timed)
     dq, dk, dv = into
+    lse = lse.contiguous()  # torch's hooks of saved tensors may give back other strides
     tensors = GradientTensors(q, k, v, o, lse, do, dq, dk, dv, dlse)
     try:
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
         if semantics:
-            given = Semantics(causal=causal, **semantics)
+            given = Semantics.of(q, k, causal, semantics)
             return _run_general(tensors, given, scale, wanted, how)
         found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
         return Gradients(found.dq, found.dk, found.dv), milliseconds
@@ -236,6 +241,7 @@ def _find(
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o, do=tensors.do)
+    check_extras_before_building(spec.extras, q, k, tensors.lse)
     return _kernel_for(config, variant, q.device)
 
 

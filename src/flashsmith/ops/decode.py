@@ -7,9 +7,10 @@ import torch
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import check_flags, is_traced, needs_gradient, refuse_gradients
+from flashsmith.ops.checks import check_flags, needs_gradient, refuse_gradients
 from flashsmith.ops.decode_calls import Asked, Call, check_rows, run
 from flashsmith.ops.decode_operator import call_decode_operator
+from flashsmith.ops.gate import are_memory
 from flashsmith.ops.semantics import Functions, in_float32
 
 
@@ -123,7 +124,12 @@ def decode(
     )  # fmt: skip
     asked = Asked(cfg, causal, window_size, softcap, splits)
     call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
-    start = call_decode_operator if is_traced(q) else run
+    lengths = None if type(cache_seqlens) is int else cache_seqlens
+    is_memory = are_memory(
+        q, k_cache, v_cache, lengths, block_table, cache_batch_idx, cache_leftpad, k_scale, v_scale,
+        k_new, v_new, rotary_cos, rotary_sin, alibi_slopes, sinks, out,
+    )  # fmt: skip
+    start = run if is_memory else call_decode_operator
     if not score_mod is mask_mod is None:
         check_rows(q, cache)
         call = call._replace(functions=Functions.traced(score_mod, mask_mod, q.device))

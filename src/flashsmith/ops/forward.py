@@ -14,8 +14,10 @@ from flashsmith.ops.checks import (
     check_flags,
     check_rank,
     check_tensors,
+    mark_written,
     refuse_gradients,
 )
+from flashsmith.ops.gate import are_memory, refuse_all_but_memory
 from flashsmith.ops.launch import launch
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics
 
@@ -75,10 +77,12 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg, ATTENTION_CONFIGS)
+    if not are_memory(q, k, v, o):
+        refuse_all_but_memory(q=q, k=k, v=v, o=o)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
     if semantics:
-        given = Semantics(causal=causal, **semantics)
+        given = Semantics.of(q, k, causal, semantics)
         o, lse, milliseconds = _launch_general(
             cfg, q, k, v, o, given, scale=softmax_scale, with_lse=return_lse, timed=benchmark
         )
@@ -87,6 +91,7 @@ def forward(
         o, lse, milliseconds = launch(
             cfg, q, k, v, o, spec, scale=softmax_scale, with_lse=return_lse, timed=benchmark
         )
+    mark_written(o)
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
@@ -103,16 +108,16 @@ def run_attention(
     return_lse: bool,
     semantics: Mapping[str, Any] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention`` where nothing traces it: launches now.
+    """``attention`` of tensors that are memory: launches now.
 
-    semantics: Those of ``attention``'s keywords that are not at their defaults.
+    semantics: Fields of ``Semantics`` that are not at their defaults.
     """
     if not type(causal) is type(return_lse) is bool:
         check_flags(causal=causal, return_lse=return_lse)
     if config is not None:
         check_config("config", config, ATTENTION_CONFIGS)
     if semantics:
-        given = Semantics(causal=causal, **semantics)
+        given = Semantics.of(q, k, causal, semantics)
         o, lse, _ = _launch_general(
             config, q, k, v, out, given, scale=softmax_scale, with_lse=return_lse, timed=False
         )
@@ -121,6 +126,8 @@ def run_attention(
         o, lse, _ = launch(
             config, q, k, v, out, spec, scale=softmax_scale, with_lse=return_lse, timed=False
         )
+    if out is not None:
+        mark_written(out)
     return o if lse is None else (o, lse)
 
 
