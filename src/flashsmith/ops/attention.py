@@ -217,17 +217,18 @@ def _attend(
     """Launches now, or has torch see an operator, as the tensors are."""
     others = softmax_scale, out, config, return_lse, semantics
     given = {} if semantics is None else tensors_in(semantics)
-    is_memory = are_memory(q, k, v, out, *flat(given)) if given else are_memory(q, k, v, out)
+    if out is not None:
+        given["out"] = out
+    is_memory = are_memory(q, k, v, *flat(given)) if given else are_memory(q, k, v)
     if not is_memory:
-        refuse_unknown(q=q, k=k, v=v, out=out, **given)
+        refuse_unknown(q=q, k=k, v=v, **given)
     if torch.is_grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
-        or (out is not None and out.requires_grad)
         or (given and needs_gradient(*flat(given)))
     ):
-        refuse_gradients(out=out, **{name: given[name] for name in given if name not in _LEARNED})
+        refuse_gradients(**{name: given[name] for name in given if name not in _LEARNED})
         if q.dtype == FP8:
             refuse_gradients(q=q, k=k, v=v, **given)
         if is_memory:

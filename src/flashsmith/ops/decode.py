@@ -124,11 +124,12 @@ def decode(
     )  # fmt: skip
     asked = Asked(cfg, causal, window_size, softcap, splits)
     call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
-    lengths = None if type(cache_seqlens) is int else cache_seqlens
-    is_memory = are_memory(
-        q, k_cache, v_cache, lengths, block_table, cache_batch_idx, cache_leftpad, k_scale, v_scale,
-        k_new, v_new, rotary_cos, rotary_sin, alibi_slopes, sinks, out,
-    )  # fmt: skip
+    optional = (
+        *(block_table, cache_batch_idx, cache_leftpad, k_scale, v_scale, k_new, v_new),
+        *(rotary_cos, rotary_sin, alibi_slopes, sinks, out),
+        None if type(cache_seqlens) is int else cache_seqlens,
+    )
+    is_memory = are_memory(q, k_cache, v_cache, *[t for t in optional if t is not None])
     start = run if is_memory else call_decode_operator
     if not score_mod is mask_mod is None:
         check_rows(q, cache)

@@ -12,7 +12,7 @@ from flashsmith.configs import AttentionKernelConfig
 from flashsmith.ops.backward import Gradients, Wanted, run_backward
 from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.gate import flat
+from flashsmith.ops.gate import CAPTURED, flat
 from flashsmith.ops.semantics import tensors_in
 
 
@@ -65,7 +65,7 @@ class _Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         given = tensors_in(semantics) if semantics else {}
         ctx.save_for_backward(q, k, v, o, lse, *flat(given))
-        ctx.sizes = {name: len(t) if name == "mod_tensors" else 1 for name, t in given.items()}
+        ctx.sizes = {name: len(t) if name == CAPTURED else 1 for name, t in given.items()}
         numbers = {name: each for name, each in semantics.items() if name not in given}
         ctx.call = causal, scale, numbers, deterministic
         return o, lse
@@ -77,7 +77,7 @@ class _Attention(torch.autograd.Function):
         left = iter(saved)
         for name, size in ctx.sizes.items():
             semantics = semantics | {name: [next(left) for _ in range(size)]}
-            if name != "mod_tensors":
+            if name != CAPTURED:
                 (semantics[name],) = semantics[name]
         wanted = Wanted(*ctx.needs_input_grad[3:5])
         with torch.no_grad():

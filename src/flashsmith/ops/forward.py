@@ -17,9 +17,9 @@ from flashsmith.ops.checks import (
     mark_written,
     refuse_gradients,
 )
-from flashsmith.ops.gate import are_memory, refuse_all_but_memory
+from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
 from flashsmith.ops.launch import launch
-from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics
+from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, tensors_in
 
 
 def forward(
@@ -77,8 +77,11 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg, ATTENTION_CONFIGS)
-    if not are_memory(q, k, v, o):
-        refuse_all_but_memory(q=q, k=k, v=v, o=o)
+    given = tensors_in(semantics) if semantics else {}
+    if o is not None:
+        given["o"] = o
+    if not are_memory(q, k, v, *flat(given)):
+        refuse_all_but_memory(q=q, k=k, v=v, **given)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
     if semantics:
@@ -159,6 +162,8 @@ def _launch_general(
     result, lse, milliseconds = launch(
         config, q, k, v, into, spec, scale=scale, with_lse=with_lse, timed=timed
     )
-    if packed_q:
-        result, lse = result[0], None if lse is None else lse[0]
+    if packed_q:  # in place: torch lets nobody change a view that a function returned
+        lse = None if lse is None else lse.squeeze_(0)
+        if o is None:
+            result.squeeze_(0)
     return result if o is None else o, lse, milliseconds

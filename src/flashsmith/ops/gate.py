@@ -7,7 +7,7 @@ turn into memory, or record, goes through the operators of ``torch_library``. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,10 +22,10 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 # Subclasses that are nothing but memory. Others may want to see the operator.
-_OF_MEMORY = {torch.Tensor, torch.nn.Parameter, type(None)}
+_OF_MEMORY = {torch.Tensor, torch.nn.Parameter}
 _PRE_DISPATCH = DispatchKey.PreDispatch
-# What a message calls the tensors that functions capture, which have no name among the arguments.
-_WORDS = {"mod_tensors": "a captured tensor"}
+# The one argument that holds a list: tensors that functions capture, which have no names.
+CAPTURED = "mod_tensors"
 
 
 def are_memory(*tensors: Any) -> bool:
@@ -45,7 +45,7 @@ def are_memory(*tensors: Any) -> bool:
     ):
         return False
     for t in tensors:  # noqa: SIM110 - every call asks, and all() takes twice as long
-        if type(t) not in _OF_MEMORY or (t is not None and t.is_neg()):
+        if type(t) not in _OF_MEMORY or t.is_neg():
             return False
     return True
 
@@ -54,7 +54,7 @@ def refuse_unknown(**tensors: Any) -> None:
     """Raises for tensors of which torch's dispatcher does not make what a kernel computes with.
 
     Args:
-        tensors: Tensors or lists of them by the names of the caller's arguments; None is none.
+        tensors: By the names of the caller's arguments.
 
     Raises:
         TypeError: What is no tensor, or one without dense rows in memory, or one inside of a
@@ -63,7 +63,7 @@ def refuse_unknown(**tensors: Any) -> None:
     """
     if is_compiling():
         return  # each is a tensor of the graph
-    named = [(_WORDS.get(name, name), each) for name, t in tensors.items() for each in _each(t)]
+    named = _named(tensors)
     for name, t in named:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
@@ -77,24 +77,26 @@ def refuse_all_but_memory(**tensors: Any) -> None:
     """Raises TypeError, NotImplementedError for a tensor that a kernel cannot read as it is; for
     functions that go through no operator."""
     refuse_unknown(**tensors)
-    for name, t in ((name, each) for name, some in tensors.items() for each in _each(some)):
+    for name, t in _named(tensors):
         if t.is_neg():
             raise TypeError(f"{name} is a lazily negated view; pass {name}.resolve_neg()")
         if type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             raise TypeError(f"{name} is a {type(t).__name__}; expected a tensor with memory")
 
 
-def flat(tensors: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors of arguments, of which some hold a list of them, and None holds none."""
-    for t in tensors.values():
-        yield from _each(t)
+def flat(tensors: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors of arguments, captured ones one by one."""
+    if CAPTURED not in tensors:
+        return list(tensors.values())
+    return [t for _, t in _named(tensors)]
 
 
-def _each(t: Any) -> Iterable[Any]:
-    """The tensors that an argument holds."""
-    if t is None:
-        return ()
-    return t if isinstance(t, list | tuple) else (t,)
+def _named(tensors: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """Each tensor with what a message calls it."""
+    if CAPTURED not in tensors:
+        return list(tensors.items())
+    named = [(name, t) for name, t in tensors.items() if name != CAPTURED]
+    return named + [("a captured tensor", t) for t in tensors[CAPTURED]]
 
 
 def _refuse_layout(name: str, t: torch.Tensor) -> None:

@@ -23,6 +23,7 @@ from flashsmith.ops.checks import (
     check_flags,
     check_tensors,
 )
+from flashsmith.ops.gate import CAPTURED
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 
@@ -115,7 +116,7 @@ class Semantics:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Those that were given, by name."""
-        return {name: t for name in _TENSORS if (t := getattr(self, name)) is not None}
+        return {n: getattr(self, n) for n in _TENSORS if getattr(self, n) is not None}
 
     def spec(self, q: torch.Tensor, k: torch.Tensor) -> Spec:
         """For q and k of four dimensions.
@@ -196,9 +197,9 @@ def _dropout(given: Semantics) -> dict[str, Any]:
 def tensors_in(semantics: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors among ``Semantics``' fields or ``attention``'s keywords, by name: those that
     functions capture are a list."""
-    found = {name: t for name in _TENSORS if (t := semantics.get(name)) is not None}
-    if captured := semantics.get("mod_tensors"):
-        found["mod_tensors"] = list(captured)
+    found = {name: semantics[name] for name in _TENSORS if semantics.get(name) is not None}
+    if semantics.get(CAPTURED):
+        found[CAPTURED] = list(semantics[CAPTURED])
     return found
 
 
