@@ -77,11 +77,11 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg, ATTENTION_CONFIGS)
-    given = tensors_in(semantics) if semantics else {}
+    tensors = tensors_in(semantics) if semantics else {}
     if o is not None:
-        given["o"] = o
-    if not are_memory(q, k, v, *flat(given)):
-        refuse_all_but_memory(q=q, k=k, v=v, **given)
+        tensors["o"] = o
+    if not are_memory(q, k, v, *flat(tensors)):
+        refuse_all_but_memory(q=q, k=k, v=v, **tensors)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
     if semantics:
