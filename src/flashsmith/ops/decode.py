@@ -76,8 +76,9 @@ def decode(
         rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
             may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
             k_new are turned before they are written, by the angle of their row of the cache; and
-            those of q, query i by that of new key i if the mask is causal or a window, else all by
-            that of the first. None: nothing is turned.
+            those of q, query i by that of new key i if ``causal`` or a side of ``window_size`` from
+            0 on but below the rows of a request is asked for, else all by that of the first. None:
+            nothing is turned.
         rotary_interleaved: Elements 2 i and 2 i + 1 are a pair; else i and i + rotary_dim / 2.
         causal: Query i sees keys up to i + n_keys - seq_len_q.
         window_size, softcap, alibi_slopes, sinks, softmax_scale: As of ``attention``.

@@ -53,6 +53,11 @@ class Asked(NamedTuple):
     def window_left(self) -> int:
         return checked_window(self.window_size)[0]
 
+    def turns_in_a_row(self, rows: int) -> bool:
+        """Whether query i is turned as new key i, as FlashAttention does: by the mask that the
+        caller asks for, whether or not it hides a key; a side of all ``rows`` is no window."""
+        return self.causal or any(0 <= side < rows for side in checked_window(self.window_size))
+
 
 class Call(NamedTuple):
     """A call's tensors."""
@@ -107,6 +112,7 @@ class _Repeatable(NamedTuple):
     config: DecodeKernelConfig | None  # the caller's is kept alive: its id is in the kind
     scratch: Scratch
     numbers: tuple[Any, ...]
+    in_a_row: bool  # as of ``New.append``
 
 
 def _kind(asked: Asked, call: Call) -> Hashable:
@@ -167,7 +173,7 @@ def _run_as_forward(
     if call.new is not None:
         kernel = _find(asked, DecodeTensors(*call.tensors(*_results(call))), extras)
         lengths = call.cache.seqlens + call.n_new
-        call = _appended(kernel, call, numbers)
+        call = _appended(kernel, call, asked.turns_in_a_row(call.cache.rows))
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
     semantics = {
         "window_size": asked.window_size, "softcap": asked.softcap,
@@ -193,7 +199,7 @@ def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
     """None: the call looks unlike the last."""
     o, lse = _results(call)
     if call.new is not None:
-        call = _appended(last.kernel, call, last.numbers)
+        call = _appended(last.kernel, call, last.in_a_row)
     workspace, counters = last.scratch()
     tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
     done = last.again(*tensors, counters, workspace, scale, *extras)
@@ -211,8 +217,9 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     kernel = _find(asked, tensors, extras)
     how = Splitting(splits, call.n_new)
     plan = kernel.plan(tensors, how=how, extras=extras)
+    in_a_row = asked.turns_in_a_row(call.cache.rows)
     if call.new is not None:
-        tensors = tensors._replace(q=_appended(kernel, call, numbers).q)
+        tensors = tensors._replace(q=_appended(kernel, call, in_a_row).q)
     scratch = Scratch(plan, q.device)
     workspace, counters = scratch()
     if timed:
@@ -224,7 +231,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     again = kernel.repeatable(tensors, counters, workspace, scale, how, extras)
     if len(_last) >= _CALLS_REMEMBERED:
         _last.clear()
-    _last[_kind(asked, call)] = _Repeatable(kernel, again, asked.config, scratch, numbers)
+    _last[_kind(asked, call)] = _Repeatable(kernel, again, asked.config, scratch, numbers, in_a_row)
     return tensors.o, tensors.lse, 0.0
 
 
@@ -237,12 +244,10 @@ def _numbers(asked: Asked, call: Call) -> tuple[Any, ...]:
     ]
 
 
-def _appended(kernel: DecodeKernel, call: Call, numbers: tuple[Any, ...]) -> Call:
+def _appended(kernel: DecodeKernel, call: Call, in_a_row: bool) -> Call:
     """With new keys in the cache, and queries that are turned as these are."""
-    bounds = Extras._fields.index("window_left") - _FIRST_NUMBER
-    is_bounded = max(numbers[bounds : bounds + 2]) >= 0
     assert call.new is not None
-    return call._replace(q=call.new.append(kernel, call.q, call.cache, is_bounded))
+    return call._replace(q=call.new.append(kernel, call.q, call.cache, in_a_row))
 
 
 def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
