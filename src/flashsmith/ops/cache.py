@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs.variant import PAGE_ROWS
-from flashsmith.ops.checks import check_rank, check_tensors
+from flashsmith.ops.checks import check_rank, check_tensors, mark_written
 from flashsmith.ops.semantics import check_fp8_scales, may_look_at
 from flashsmith.runtime import DecodeKernel
 
@@ -156,6 +156,7 @@ class New(NamedTuple):
             self.rotary_cos, self.rotary_sin, cache.seqlens, cache.block_table, cache.batch_idx,
             cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
+        mark_written(cache.k, cache.v)
         return q if turned is None else turned
 
 

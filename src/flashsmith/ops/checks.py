@@ -71,6 +71,12 @@ def refuse_gradients(**tensors: torch.Tensor | None) -> None:
             )
 
 
+def mark_written(*tensors: torch.Tensor | None) -> None:
+    """Has autograd know that tensors were overwritten, so that it refuses to compute gradients with
+    what it saved of them before, as it does after an operation of torch."""
+    torch.autograd.graph.increment_version([t for t in tensors if t is not None])
+
+
 def refuse_out(out: torch.Tensor | None) -> None:
     """Raises for a place of a result that needs a gradient."""
     if out is not None:

@@ -7,7 +7,7 @@ import torch
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import check_flags, is_traced, needs_gradient, refuse_gradients
+from flashsmith.ops.checks import check_flags, is_traced
 from flashsmith.ops.decode_calls import Asked, Call, check_rows, run
 from flashsmith.ops.decode_operator import call_decode_operator
 from flashsmith.ops.semantics import Functions, in_float32
@@ -113,10 +113,6 @@ def decode(
             causal=causal, return_lse=return_lse, benchmark=benchmark,
             rotary_interleaved=rotary_interleaved,
         )  # fmt: skip
-    if needs_gradient(q, k_cache, v_cache, k_new, v_new, sinks):
-        refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, sinks=sinks
-        )
     new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
     cache = Cache(
         k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad,

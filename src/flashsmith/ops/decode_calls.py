@@ -14,7 +14,16 @@ from flashsmith.configs.decode import DECODE_FAMILIES, has_many_tiles
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
+from flashsmith.ops.checks import (
+    FP8,
+    check_config,
+    check_rank,
+    check_scale,
+    check_tensors,
+    mark_written,
+    needs_gradient,
+    refuse_gradients,
+)
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.semantics import (
@@ -70,6 +79,19 @@ class Call(NamedTuple):
     alibi_slopes: torch.Tensor | None
     sinks: torch.Tensor | None
     functions: Functions = NO_FUNCTIONS
+
+    def refuse_gradients(self) -> None:
+        """Raises NotImplementedError for a tensor that requires a gradient, by any name."""
+        q, cache, new, out, _, alibi_slopes, sinks, _ = self
+        turning = (None,) * 4 if new is None else new[:4]
+        k, v, scales = cache.k, cache.v, (cache.k_scale, cache.v_scale)
+        if not needs_gradient(q, k, v, *turning, alibi_slopes, sinks, *scales, out):
+            return
+        named = dict(zip(("k_new", "v_new", "rotary_cos", "rotary_sin"), turning, strict=True))
+        refuse_gradients(
+            q=q, k_cache=k, v_cache=v, **named, alibi_slopes=alibi_slopes, sinks=sinks,
+            k_scale=cache.k_scale, v_scale=cache.v_scale, out=out,
+        )  # fmt: skip
 
     @property
     def n_new(self) -> int:
@@ -134,8 +156,18 @@ _CALLS_REMEMBERED = 4096
 
 
 def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
-    """o, lse and milliseconds, if they are asked for. Most calls look like one before: the library
-    sees whether this one does, and makes it again."""
+    """o, lse and milliseconds, if they are asked for."""
+    if torch.is_grad_enabled():
+        call.refuse_gradients()
+    found = _run(asked, call, softmax_scale, timed)
+    if call.out is not None:
+        mark_written(call.out)
+    return found
+
+
+def _run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
+    """Most calls look like one before: the library sees whether this one does, and makes it
+    again."""
     q, cache = call.q, call.cache
     try:
         is_ready = cache.is_ready

@@ -44,6 +44,7 @@ def call_decode_operator(
     """``run``, as one operator to whatever traces it."""
     if timed:
         raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
+    call.refuse_gradients()
     q, cache, new, out = call.q, call.cache, call.new, call.out
     check_rows(q, cache)
     left, right = checked_window(asked.window_size)
