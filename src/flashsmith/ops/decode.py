@@ -120,12 +120,31 @@ def decode(
     )  # fmt: skip
     asked = Asked(cfg, causal, window_size, softcap, splits)
     call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
-    start = call_decode_operator if is_traced(q) else run
-    if not score_mod is mask_mod is None:
-        check_rows(q, cache)
-        call = call._replace(functions=Functions.traced(score_mod, mask_mod, q.device))
-        start = run  # operators take no functions
-    o, lse, milliseconds = start(asked, call, softmax_scale, benchmark)
+    if score_mod is mask_mod is None:
+        start = call_decode_operator if is_traced(q) else run
+        o, lse, milliseconds = start(asked, call, softmax_scale, benchmark)
+    else:
+        o, lse, milliseconds = _run_with_functions(
+            asked, call, softmax_scale, benchmark, score_mod, mask_mod
+        )
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
+
+
+_REASON = "flashsmith traces score_mod and mask_mod itself, outside of graphs"
+
+
+@torch.compiler.disable(reason=_REASON)  # type: ignore[no-untyped-call, untyped-decorator]
+def _run_with_functions(
+    asked: Asked,
+    call: Call,
+    softmax_scale: float | None,
+    benchmark: bool,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    """``run``: operators take no functions."""
+    check_rows(call.q, call.cache)
+    functions = Functions.traced(score_mod, mask_mod, call.q.device)
+    return run(asked, call._replace(functions=functions), softmax_scale, benchmark)
