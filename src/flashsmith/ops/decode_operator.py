@@ -47,6 +47,7 @@ def call_decode_operator(
     call.refuse_gradients()
     q, cache, new, out = call.q, call.cache, call.new, call.out
     check_rows(q, cache)
+    cache.check_length(call.n_new)
     left, right = checked_window(asked.window_size)
     keywords: dict[str, Any] = {
         **dict(zip(_OF_CACHE, cache[2:], strict=True)),
