@@ -42,8 +42,9 @@ def flash_attn_with_kvcache(
         k, v: (batch, seqlen_new, nheads_k, headdim): written to the cache behind ``cache_seqlens``
             rows, and seen.
         rotary_cos, rotary_sin: (seqlen_ro, rotary_dim / 2): k is turned by its positions, from
-            ``cache_seqlens`` on, before it is written; and q, each query by its own if the mask is
-            causal or a window, else all by the first. With k and v alone.
+            ``cache_seqlens`` on, before it is written; and q, each query by its own if ``causal``
+            or a side of ``window_size`` below the rows of the cache is asked for, else all by the
+            first. With k and v alone.
         cache_seqlens: int32 (batch,), or as many for all: rows in use.
         cache_batch_idx: int32 (batch,): the entry of each sequence; None: its own number.
         cache_leftpad: int32 (batch,): rows before the first key.

@@ -9,5 +9,4 @@ Importing this package registers the operators with torch, so that it can load a
 torch.export saved.
 """
 
-import flashsmith.ops.decode_operator
-import flashsmith.ops.operators
+from flashsmith.ops import decode_operator, operators  # noqa: F401

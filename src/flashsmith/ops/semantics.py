@@ -270,8 +270,9 @@ _TENSORS = (
 
 
 def in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
-    """Weights of a model come in its own dtype."""
-    return t.float() if t is not None and t.dtype in (torch.float16, torch.bfloat16) else t
+    """Sinks as kernels take them: weights of a model come in its own dtype."""
+    is_short = isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16)
+    return t.float() if t is not None and is_short else t
 
 
 def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
