@@ -33,6 +33,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda q, k, v: flashsmith.scaled_dot_product_attention(q, k, v, enable_gqa=True),
         ((2, 4, 7), (2, 2, 9)),
     ),
+    "flex_attention": (
+        lambda q, k, v: flashsmith.flex_attention(q, k, v, enable_gqa=True),
+        ((2, 4, 7), (2, 2, 9)),
+    ),
     "flash_attn_func": (flash.flash_attn_func, DENSE),
     "flash_attn_varlen_func": (
         lambda q, k, v: flash.flash_attn_varlen_func(q, k, v, *ENDS, 4, 5),
