@@ -116,7 +116,7 @@ def attend_pages(
         return run_attention(
             q, pages.k, pages.v, semantics.pop("causal", False),
             semantics.pop("softmax_scale", None), out, config, return_lse,
-            {**semantics, "block_table": with_dense_rows(pages.table),
+            {**semantics, "block_table": pages.table,
              "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q,
              "seqused_k": pages.lengths, "max_seqlen_k": max_seqlen_k},
         )  # fmt: skip
@@ -173,6 +173,7 @@ def _checked(
             f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; expected (n_pages, page_size, "
             "n_heads_kv, ...) of both, of at least a page of a row"
         )
+    block_table = with_dense_rows(block_table)
     batch = block_table.shape[0]
     _check_numbers(q, cu_seqlens_q=cu_seqlens_q, block_table=block_table)
     assert cu_seqlens_q is not None
