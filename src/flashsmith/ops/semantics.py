@@ -170,11 +170,8 @@ def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any
     if given.block_mask is not None:
         block_mask = BlockMask.of(given.block_mask)
         check_block_mask(block_mask, q, k, given.cu_seqlens_q is not None)
-        mask_mod = block_mask.restricted(mask_mod)
-        ranges = {
-            "key_ranges": block_mask.key_ranges,
-            "rows_per_range": block_mask.block_size[0],
-        }
+        mask_mod, key_ranges = block_mask.read(mask_mod)
+        ranges = {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}
     if given.score_mod is None and mask_mod is None:
         return {}
     functions = Functions.traced(given.score_mod, mask_mod, q.device)
