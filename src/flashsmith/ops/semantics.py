@@ -226,11 +226,8 @@ def with_traced_functions(
     if block_mask is not None:
         block_mask = BlockMask.of(block_mask)
         check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
-        mask_mod = block_mask.restricted(mask_mod)
-        found |= {
-            "key_ranges": block_mask.key_ranges,
-            "rows_per_range": block_mask.block_size[0],
-        }
+        mask_mod, key_ranges = block_mask.read(mask_mod)
+        found |= {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}
     if score_mod is not None or mask_mod is not None:
         found |= Functions.traced(score_mod, mask_mod, q.device)._asdict()
     return found
