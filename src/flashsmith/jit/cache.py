@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ Manifest = dict[str, Any]
 Claims = dict[str, FileLock]  # entry -> its lock, held
 
 MANIFEST = "manifest.json"
+_KEY_DIGITS = 16  # of the key, in an entry's name
 _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
@@ -40,9 +42,10 @@ class KernelCache:
         mods/<hash>.txt           what a kernel computes that was generated from Python functions
         failed/                   sources and logs of the last failures, for reading
 
-    An entry is a folder that appears by one rename, with a manifest that holds the size and hash
-    of what it is for. An entry that does not agree with its manifest counts as absent. Code is
-    loaded from here, so a folder that somebody else owns or can write is refused.
+    An entry is a folder that appears by one rename, with a manifest that holds its whole key, and
+    the size and hash of what it is for. An entry that does not agree with its manifest, or whose
+    name is of another key, counts as absent. Code is loaded from here, so a folder that somebody
+    else owns or can write is refused.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -89,22 +92,31 @@ class KernelCache:
         """The entries in ``objects`` or ``libraries``, sound or not, by name."""
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    def read(self, entry: Path, check_hash: bool = True) -> Manifest | None:
-        """The manifest of a sound entry, or None for one that is absent, damaged or foreign."""
+    def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
+        """The manifest of a sound entry, or None for one that is absent, damaged or foreign.
+
+        key: what the entry must have been built for; None: whatever its name says.
+        """
         try:
-            if _is_foreign(entry):
+            if _is_foreign(entry) or _is_foreign(entry / MANIFEST):
                 return None
             manifest: Manifest = json.loads((entry / MANIFEST).read_text())
             if manifest.pop("manifest_sha256") != _manifest_hash(manifest):
                 return None
             artifact = manifest["artifact"]
+            if not (
+                _is_whole(manifest)
+                and entry.name.endswith(f"-{manifest['key'][:_KEY_DIGITS]}")
+                and key in (None, manifest["key"])
+            ):
+                return None
             path = entry / artifact["file"]
             if _is_foreign(path) or path.stat().st_size != artifact["bytes"]:
                 return None
             if check_hash and _sha256(path) != artifact["sha256"]:
                 return None
             return manifest
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     @contextmanager
@@ -117,12 +129,15 @@ class KernelCache:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def publish(self, staged: Path, entry: Path, artifact: str, manifest: Manifest) -> Manifest:
+    def publish(
+        self, staged: Path, entry: Path, key: str, artifact: str, manifest: Manifest
+    ) -> Manifest:
         """Completes ``staged`` with its manifest and renames it to ``entry``, replacing another."""
         with self.disk_errors():
             path = staged / artifact
             path.chmod(_READABLE)  # the umask may have left it writable by others
             manifest = manifest | {
+                "key": key,
                 "artifact": {
                     "file": artifact,
                     "bytes": path.stat().st_size,
@@ -132,6 +147,7 @@ class KernelCache:
             }
             whole = manifest | {"manifest_sha256": _manifest_hash(manifest)}
             (staged / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n")
+            (staged / MANIFEST).chmod(_READABLE)
             staged.chmod(_PRIVATE)
             while True:
                 try:
@@ -226,6 +242,30 @@ class KernelCache:
             f"bytes free, the temporary directory {temporary} {_free(temporary)}; make room or set "
             "FLASHSMITH_CACHE_DIR to a larger disk"
         )
+
+
+def entry_name(of: str, key: str) -> str:
+    """The folder of what was built for ``key``; ``of`` is for people."""
+    return f"{of}-{key[:_KEY_DIGITS]}"
+
+
+def has_fields(value: object, **kinds: type) -> bool:
+    """Whether a part of a manifest is an object with at least these fields, of these types."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in kinds.items()
+    )
+
+
+def _is_whole(manifest: Manifest) -> bool:
+    """Whether it has what every manifest has, and names a file beside it."""
+    artifact = manifest["artifact"]
+    return (
+        has_fields(manifest, key=str, created=float)
+        and math.isfinite(manifest["created"])
+        and has_fields(artifact, file=str, bytes=int, sha256=str)
+        and artifact["file"] not in ("", "..")
+        and Path(artifact["file"]).name == artifact["file"]
+    )
 
 
 def _trusted_users() -> set[int]:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from flashsmith import settings
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.cache import KernelCache, Manifest, has_fields
 from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
-from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.ptxas import KernelResources, parse_performance_warnings, parse_resources
 from flashsmith.jit.toolchain import find_ninja
 from flashsmith.jit.units import FORMAT, TranslationUnit
 
@@ -188,6 +188,22 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     return found
 
 
+def read_object(unit: TranslationUnit, cache: KernelCache) -> Manifest | None:
+    """The manifest of the object in the cache, as ``_publish_object`` wrote it; None: compile."""
+    manifest = cache.read(cache.objects / unit.entry, unit.key)
+    if not has_fields(manifest, kernels=list, performance_warnings=list, lint=dict):
+        return None
+    assert manifest is not None
+    try:
+        Lint.from_manifest(manifest["lint"])
+        spilled = [KernelResources(**figures).spilled for figures in manifest["kernels"]]
+    except (KeyError, TypeError):
+        return None
+    are_whole = all(isinstance(n, int) for n in spilled)
+    texts = manifest["performance_warnings"]
+    return manifest if are_whole and all(isinstance(text, str) for text in texts) else None
+
+
 def _publish_object(
     unit: TranslationUnit, cache: KernelCache, staged: Path, lint: Lint
 ) -> Manifest:
@@ -201,7 +217,8 @@ def _publish_object(
         "lint": asdict(lint),
     }
     shutil.rmtree(cache.failed / unit.entry, ignore_errors=True)
-    return cache.publish(staged, cache.objects / unit.entry, unit.object_file, manifest)
+    entry = cache.objects / unit.entry
+    return cache.publish(staged, entry, unit.key, unit.object_file, manifest)
 
 
 def _raise_failure(

@@ -11,15 +11,16 @@ from pathlib import Path
 from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.cache import Claims, KernelCache, Manifest
+from flashsmith.jit.cache import Claims, KernelCache, Manifest, entry_name
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
     compile_units,
     default_jobs,
     mentions_full_disk,
+    read_object,
 )
-from flashsmith.jit.lookup import Library, find_library
+from flashsmith.jit.lookup import Library, find_library, read_library
 from flashsmith.jit.refusal import refuse_bad_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
@@ -91,13 +92,12 @@ class _Build:
         generated = sources.generate(instances)
         self.map_header = generated[codegen.MAP_HEADER]
         self.units = plan_units(instances, generated, target, toolchain, sources.csrc)
-        key = library_key(self.units, target, toolchain.tvm_ffi)
-        self.entry = f"{target.name}-{len(instances)}-{key[:16]}"
+        self.key = library_key(self.units, target, toolchain.tvm_ffi)
+        self.entry = entry_name(f"{target.name}-{len(instances)}", self.key)
         self.directory = cache.libraries / self.entry
 
     def cached(self) -> Library | None:
-        manifest = self.cache.read(self.directory)
-        return Library(self.directory, manifest) if manifest else None
+        return read_library(self.cache, self.directory, self.key)
 
     def run(self, jobs: int, progress: Progress, force: bool) -> Library:
         require_cxx20(self.toolchain.cxx)
@@ -142,7 +142,7 @@ class _Build:
         return objects
 
     def _read_objects(self, units: Sequence[TranslationUnit]) -> dict[str, Manifest]:
-        found = ((unit.entry, self.cache.read(self.cache.objects / unit.entry)) for unit in units)
+        found = ((unit.entry, read_object(unit, self.cache)) for unit in units)
         return {entry: manifest for entry, manifest in found if manifest is not None}
 
     def _link(self, staging: Path, objects: dict[str, Manifest]) -> Library:
@@ -158,7 +158,8 @@ class _Build:
         log = self._run_linker(command, folder)
         with self.cache.disk_errors():
             (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
-        manifest = self.cache.publish(folder, self.directory, LIBRARY_FILE, self._manifest(objects))
+        manifest = self._manifest(objects)
+        manifest = self.cache.publish(folder, self.directory, self.key, LIBRARY_FILE, manifest)
         return Library(self.directory, manifest)
 
     def _run_linker(self, command: tuple[str, ...], folder: Path) -> str:

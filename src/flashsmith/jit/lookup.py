@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
-from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.cache import KernelCache, Manifest, has_fields
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash, read_sources
 from flashsmith.jit.target import Target
 from flashsmith.jit.units import FORMAT
@@ -81,12 +81,37 @@ def list_libraries() -> list[Library]:
     """
     cache = KernelCache()
     cache.check()
-    found = [
-        Library(folder, manifest)
-        for folder in cache.entries(cache.libraries)
-        if (manifest := cache.read(folder, check_hash=False)) and manifest.get("format") == FORMAT
-    ]
+    folders = cache.entries(cache.libraries)
+    read = (read_library(cache, folder, check_hash=False) for folder in folders)
+    found = [library for library in read if library is not None]
     return sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
+
+
+def read_library(
+    cache: KernelCache, folder: Path, key: str | None = None, check_hash: bool = True
+) -> Library | None:
+    """The library of a sound entry, of which each property can be asked; else None.
+
+    key, check_hash: As for ``KernelCache.read``.
+    """
+    manifest = cache.read(folder, key, check_hash)
+    if not has_fields(manifest, target=dict, host_hash=str, kernels=dict):
+        return None
+    assert manifest is not None
+    library = Library(folder, manifest)
+    try:
+        is_whole = bool(library.target) and all(map(_is_kernel, library.kernels.values()))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return library if is_whole and manifest.get("format") == FORMAT else None
+
+
+def _is_kernel(value: object) -> bool:
+    """Whether a library's manifest may say this of a kernel."""
+    lists: dict[str, type] = {"resources": list, "not_linted": list}
+    return has_fields(
+        value, name=str, config=dict, source_hash=str, dynamic_shared_bytes=int, **lists
+    )
 
 
 def _buildable(names: Iterable[str]) -> set[KernelId]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelConfig, KernelId
+from flashsmith.jit.cache import entry_name
 from flashsmith.jit.headers import hash_json
 from flashsmith.jit.lint import may_release
 from flashsmith.jit.sources import Source, host_roots, kernel_roots, read_sources
@@ -21,7 +22,7 @@ from flashsmith.jit.toolchain import (
 )
 
 # Of cache entries and of what kernels are refused for; part of every key.
-FORMAT = 3
+FORMAT = 4
 
 # hidden: several libraries live in one process, and none may bind to another's symbols.
 _HOST_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden")
@@ -59,7 +60,7 @@ class TranslationUnit(Source):
     @property
     def entry(self) -> str:
         """Folder of the object in the cache."""
-        return f"{self.name}-{self.key[:16]}"
+        return entry_name(self.name, self.key)
 
     @property
     def object_file(self) -> str:
