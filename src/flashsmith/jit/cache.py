@@ -158,6 +158,16 @@ class KernelCache:
                         raise
                 self.remove(entry)
 
+    def set_aside(self, entry: Path, manifest: Manifest) -> None:
+        """Moves an entry to the failures, unless another is under its name by now."""
+        found = self.read(entry, check_hash=False)
+        if found is None or found["created"] != manifest["created"]:
+            return
+        kept = self.failed / entry.name
+        with self.disk_errors(), suppress(FileNotFoundError):
+            shutil.rmtree(kept, ignore_errors=True)
+            entry.rename(kept)
+
     def remove(self, entry: Path) -> None:
         """Takes an entry away whole: first by rename, so that nobody sees half of it."""
         aside = Path(tempfile.mkdtemp(prefix="removed.", dir=self._staging))

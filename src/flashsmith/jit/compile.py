@@ -89,6 +89,7 @@ def compile_units(
         unit = by_entry.get(entry)  # or a line of a compiler that looks like ninja's
         if unit and (staging / entry / unit.object_file).exists():
             _require_unchanged(unit)
+            _require_written(unit, staging / entry / unit.object_file)
             lint = _lint(unit, staging / entry, why_none)
             on_done(unit, _publish_object(unit, cache, staging / entry, lint))
 
@@ -166,6 +167,15 @@ def _require_unchanged(unit: TranslationUnit) -> None:
         raise BuildError(
             f"{', '.join(map(str, changed))} changed while {unit.label} was compiled; nobody knows "
             "which version the compiler read, so the object was thrown away: build again"
+        )
+
+
+def _require_written(unit: TranslationUnit, path: Path) -> None:
+    """Raises BuildError for a compiler that returned 0 and left an empty file."""
+    if path.stat().st_size == 0:
+        raise BuildError(
+            f"compiling {unit.label} wrote an empty object, though the compiler says that it did "
+            f"not fail: {shlex.join(unit.command)}"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.binary import kind_of
 from flashsmith.jit.cache import Claims, KernelCache, Manifest, entry_name
 from flashsmith.jit.compile import (
     BUILD_LOG,
@@ -24,7 +25,7 @@ from flashsmith.jit.lookup import Library, find_library, read_library
 from flashsmith.jit.refusal import refuse_bad_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
-from flashsmith.jit.toolchain import require_cxx20
+from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
 from flashsmith.jit.units import (
     FORMAT,
     Toolchain,
@@ -158,7 +159,13 @@ class _Build:
         log = self._run_linker(command, folder)
         with self.cache.disk_errors():
             (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
-        manifest = self._manifest(objects)
+        if not (binary := kind_of(folder / LIBRARY_FILE)):
+            raise BuildError(
+                f"linking {self.entry} wrote no shared library, though "
+                f"{self.toolchain.cxx.path} says that it did; {INSTALL_CXX}\n"
+                f"{shlex.join(command)}\n{log}"
+            )
+        manifest = self._manifest(objects, binary)
         manifest = self.cache.publish(folder, self.directory, self.key, LIBRARY_FILE, manifest)
         return Library(self.directory, manifest)
 
@@ -178,7 +185,7 @@ class _Build:
             raise self.cache.full_error()
         raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{done.stdout}")
 
-    def _manifest(self, objects: dict[str, Manifest]) -> Manifest:
+    def _manifest(self, objects: dict[str, Manifest], binary: str) -> Manifest:
         kernels = {
             unit.name: {
                 "name": unit.instance.name,
@@ -197,6 +204,8 @@ class _Build:
             "format": FORMAT,
             "target": asdict(self.target),
             "compiler": self.toolchain.identity.splitlines(),
+            "binary": binary,
+            "libc": self.toolchain.libc,
             "tvm_ffi": self.toolchain.tvm_ffi.version,
             "host_hash": host_hash(self.units),
             "kernels": kernels,

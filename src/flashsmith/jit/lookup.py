@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
+from flashsmith.jit.binary import loads_here
 from flashsmith.jit.cache import KernelCache, Manifest, has_fields
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash, read_sources
 from flashsmith.jit.target import Target
 from flashsmith.jit.units import FORMAT
+
+_refused: set[tuple[Path, float]] = set()
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,24 @@ class Library:
 
     directory: Path
     manifest: Manifest
+
+    @property
+    def is_for_here(self) -> bool:
+        """Whether the loader of this machine takes it, as far as can be said before it tries."""
+        could_be = loads_here(self.manifest["binary"], self.manifest["libc"])
+        return could_be and self._identity not in _refused
+
+    def refuse(self) -> None:
+        """Has ``find_library`` pass over it in this process, which could not load it.
+
+        It stays in the cache: other machines that share it may be able to.
+        """
+        _refused.add(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Path, float]:
+        """Another one under the same name has another time."""
+        return self.directory, self.manifest["created"]
 
     @property
     def path(self) -> Path:
@@ -51,7 +72,8 @@ def find_library(
 ) -> Library | None:
     """The newest sound library that has all ``instances`` for ``target``, and maybe more.
 
-    Only libraries built from the present sources count, by whatever compiler. Needs no compiler.
+    Only libraries built from the present sources count, by whatever compiler, that can be loaded
+    here. Needs no compiler.
     """
     wanted = sorted(set(instances))
     present = _PresentSources(wanted, target, sources)
@@ -95,7 +117,8 @@ def read_library(
     key, check_hash: As for ``KernelCache.read``.
     """
     manifest = cache.read(folder, key, check_hash)
-    if not has_fields(manifest, target=dict, host_hash=str, kernels=dict):
+    fields: dict[str, type] = {"binary": str, "libc": str, "host_hash": str}
+    if not has_fields(manifest, target=dict, kernels=dict, **fields):
         return None
     assert manifest is not None
     library = Library(folder, manifest)
@@ -139,6 +162,7 @@ class _PresentSources:
         built = library.kernels
         return (
             library.target.covers(self.target)
+            and library.is_for_here
             and library.manifest["host_hash"] == self.host
             and all(
                 built.get(each.slug, {}).get("source_hash") == self.kernels[each.slug]
