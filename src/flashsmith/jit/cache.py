@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import shutil
 import tempfile
 import time
@@ -15,10 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from flashsmith import settings
 from flashsmith.errors import CacheError
+from flashsmith.jit.locks import FileLock
 
 Manifest = dict[str, Any]
 Claims = dict[str, FileLock]  # entry -> its lock, held
@@ -29,7 +29,10 @@ _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_KEEP_FAILED_SECONDS = 24 * 3600
+_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
+_NOT_PERMITTED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SPARE_DESCRIPTORS = 24  # what a build opens beside its locks, rounded up
+_OLD_SECONDS = 24 * 3600
 
 
 class KernelCache:
@@ -116,7 +119,11 @@ class KernelCache:
             if check_hash and _sha256(path) != artifact["sha256"]:
                 return None
             return manifest
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:  # it may be sound all the same
+                raise _too_many_open(error) from error
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     @contextmanager
@@ -180,10 +187,10 @@ class KernelCache:
         """Holds the lock of one entry; calls ``on_wait`` first if another process has it."""
         lock = self._lock(entry)
         with self.disk_errors():
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                on_wait()
+            is_free = lock.acquire(wait=False)
+        if not is_free:
+            on_wait()
+            with self.disk_errors():
                 lock.acquire()
         try:
             yield
@@ -192,14 +199,20 @@ class KernelCache:
 
     @contextmanager
     def claims(self, entries: Iterable[str]) -> Iterator[Claims]:
-        """Holds the locks of those ``entries`` that are free. The caller may release some early."""
+        """Holds the locks of those ``entries`` that are free, as far as open files may be had.
+
+        The caller may release some early.
+        """
         claimed: Claims = {}
+        most = _most_locks()
         try:
             for entry in entries:
+                if len(claimed) == most:
+                    break
                 lock = self._lock(entry)
-                with self.disk_errors(), suppress(Timeout):
-                    lock.acquire(timeout=0)
-                    claimed[entry] = lock
+                with self.disk_errors():
+                    if lock.acquire(wait=False):
+                        claimed[entry] = lock
             yield claimed
         finally:
             for lock in claimed.values():
@@ -207,12 +220,11 @@ class KernelCache:
 
     def wait_for(self, entry: str) -> None:
         """Until nobody builds ``entry``."""
-        with self._lock(entry):
+        with self.disk_errors(), self._lock(entry):
             pass
 
     def _lock(self, entry: str) -> FileLock:
-        # The file stays behind; the system frees the lock of a process that died.
-        return FileLock(self._locks / f"{entry}.lock", mode=0o600)
+        return FileLock(self._locks / f"{entry}.lock")
 
     def sweep(self, held: str) -> None:
         """Clears what builders that died left in staging, and old failures.
@@ -221,15 +233,20 @@ class KernelCache:
         """
         for leftover in self._staging.iterdir():
             entry = leftover.name.rpartition(".")[0]
-            if entry == held:
+            if entry == held or self._has_no_builder(entry, leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
-                continue
-            with suppress(Timeout, OSError), self._lock(entry).acquire(timeout=0):
-                shutil.rmtree(leftover, ignore_errors=True)
-        for failure in self.failed.iterdir():
-            with suppress(OSError):
-                if time.time() - failure.stat().st_mtime > _KEEP_FAILED_SECONDS:
-                    shutil.rmtree(failure, ignore_errors=True)
+        for failure in filter(_is_old, self.failed.iterdir()):
+            shutil.rmtree(failure, ignore_errors=True)
+
+    def _has_no_builder(self, entry: str, leftover: Path) -> bool:
+        """Where there are no locks its age has to say."""
+        lock = self._lock(entry)
+        try:
+            return lock.acquire(wait=False) and (lock.is_real or _is_old(leftover))
+        except OSError:
+            return False
+        finally:
+            lock.release()
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
@@ -240,9 +257,14 @@ class KernelCache:
             # An error of shutil has the texts of several, and no number of its own.
             if error.errno in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
                 raise self.full_error() from error
+            if error.errno in _NO_DESCRIPTORS:
+                raise _too_many_open(error) from error
+            where = "that you can write"
+            if error.errno not in _NOT_PERMITTED:
+                where = "of another file system, best of a local disk"
             raise CacheError(
                 f"the kernel cache {self.root} cannot be written: {error}; set "
-                "FLASHSMITH_CACHE_DIR to a directory that you can write"
+                f"FLASHSMITH_CACHE_DIR to a directory {where}"
             ) from error
 
     def full_error(self) -> CacheError:
@@ -276,6 +298,40 @@ def _is_whole(manifest: Manifest) -> bool:
         and artifact["file"] not in ("", "..")
         and Path(artifact["file"]).name == artifact["file"]
     )
+
+
+@contextmanager
+def descriptor_errors() -> Iterator[None]:
+    """Turns what comes of too many open files, wherever a build opens one, into CacheError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTORS:
+            raise _too_many_open(error) from error
+        raise
+
+
+def _too_many_open(error: OSError) -> CacheError:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CacheError(
+        f"too many open files: {error}; this process may have {limit}, of which a build needs "
+        f"about {_SPARE_DESCRIPTORS}: raise `ulimit -n`, or close what is open"
+    )
+
+
+def _most_locks() -> int:
+    """How many may be held at a time, so that open files are left for the build itself."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError):
+        limit -= sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return max(1, limit - _SPARE_DESCRIPTORS)
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _OLD_SECONDS
+    except OSError:
+        return False
 
 
 def _trusted_users() -> set[int]:

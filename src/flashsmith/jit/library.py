@@ -12,7 +12,7 @@ from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.binary import kind_of
-from flashsmith.jit.cache import Claims, KernelCache, Manifest, entry_name
+from flashsmith.jit.cache import Claims, KernelCache, Manifest, descriptor_errors, entry_name
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
@@ -65,17 +65,18 @@ def build_library(
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     cache = KernelCache()
     cache.check()
-    try:
-        toolchain = find_toolchain(target)
-    except ToolchainError:
-        found = None if force else find_library(wanted, target, sources=sources)
-        if found is None:
-            raise
-        return found
-    build = _Build(wanted, target, toolchain, cache, sources)
-    if not force and (library := build.cached()):
-        return library
-    return build.run(jobs or default_jobs(), progress or (lambda *_: None), force)
+    with descriptor_errors():
+        try:
+            toolchain = find_toolchain(target)
+        except ToolchainError:
+            found = None if force else find_library(wanted, target, sources=sources)
+            if found is None:
+                raise
+            return found
+        build = _Build(wanted, target, toolchain, cache, sources)
+        if not force and (library := build.cached()):
+            return library
+        return build.run(jobs or default_jobs(), progress or (lambda *_: None), force)
 
 
 class _Build:
