@@ -16,7 +16,8 @@ _OPERATORS = (
 
 
 class LazyMask:
-    """Stands for a bool tensor (batch, 1, q_length, kv_length), True where a query sees a key.
+    """Stands for a tensor (batch, 1, q_length, kv_length) that is added to the scores: 0 where a
+    query sees a key, and the least number elsewhere, as all models know it of eager attention.
 
     ``attention_forward`` reads the description. Models may do with it what they do with a tensor:
     it computes the elements then, and goes on with these. It is no subclass of ``torch.Tensor``,
@@ -29,7 +30,6 @@ class LazyMask:
         sequences: (batch, length), the number of the sequence that a token is of; or None.
     """
 
-    dtype = torch.bool
     ndim = 4
     requires_grad = False
 
@@ -44,6 +44,7 @@ class LazyMask:
         ahead: int | None = None,
         tokens: torch.Tensor | None = None,
         sequences: torch.Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         self.batch = batch
@@ -54,6 +55,7 @@ class LazyMask:
         self.ahead = ahead
         self.tokens = tokens
         self.sequences = sequences
+        self.dtype = dtype
         self.device = torch.device(device)
         self._found: dict[object, Any] = {}
 
@@ -105,7 +107,7 @@ class LazyMask:
             sees = sees & self.tokens[:, None, None]
         if self.sequences is not None:
             sees = sees & (self.sequences[:, None, :, None] == self.sequences[:, None, None])
-        return sees.expand(self.batch, 1, -1, -1)
+        return added(sees, self.dtype).expand(self.batch, 1, -1, -1)
 
     # ---- what a tensor has ----
 
@@ -121,12 +123,17 @@ class LazyMask:
     def detach(self) -> LazyMask:
         return self
 
+    def is_floating_point(self) -> bool:
+        return True
+
     def to(self, *arguments: Any, **keywords: Any) -> Any:
-        """Of another device, still a description; of another dtype, a tensor."""
-        like = torch.empty((), dtype=torch.bool, device=self.device).to(*arguments, **keywords)
-        if like.dtype != torch.bool:
+        """A description, but of a dtype that is no floating one."""
+        like = torch.empty((), dtype=self.dtype, device=self.device).to(*arguments, **keywords)
+        if not like.is_floating_point():
             return self.whole().to(*arguments, **keywords)
-        return self if like.device == self.device else self._part(slice(None), slice(None), like)
+        if (like.dtype, like.device) == (self.dtype, self.device):
+            return self
+        return self._part(slice(None), slice(None), like)
 
     def __getitem__(self, index: Any) -> Any:
         """A description, if neighbouring queries and keys are asked for; else a tensor."""
@@ -144,8 +151,7 @@ class LazyMask:
     def _part(self, queries: slice, keys: slice, like: torch.Tensor | None = None) -> LazyMask:
         first, end, _ = queries.indices(self.q_length)
         first_key, end_of_keys, _ = keys.indices(self.kv_length)
-        device = self.device if like is None else like.device
-        tokens = None if self.tokens is None else self.tokens[:, keys].to(device)
+        dtype, device = (self.dtype, self.device) if like is None else (like.dtype, like.device)
         return LazyMask(
             self.batch,
             max(0, end - first),
@@ -153,8 +159,9 @@ class LazyMask:
             offset=self.offset + first - first_key,
             behind=self.behind,
             ahead=self.ahead,
-            tokens=tokens,
+            tokens=None if self.tokens is None else self.tokens[:, keys].to(device),
             sequences=None if self.sequences is None else self.sequences.to(device),
+            dtype=dtype,
             device=device,
         )
 
@@ -171,6 +178,11 @@ class LazyMask:
     ) -> Any:
         args, kwargs = tree_map(_as_tensor, (args, kwargs or {}))
         return function(*args, **kwargs)
+
+
+def added(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Of a bool tensor, True where a query sees a key, what is added to the scores."""
+    return torch.zeros_like(sees, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
 
 
 def _as_tensor(value: Any) -> Any:

@@ -71,8 +71,9 @@ def attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer.
 
-    Whether it is causal, and its window, are what a mask of ``transformers_masks`` says. Beside no
-    mask, or one of padding alone, they are what the layer says.
+    Whether it is causal, and its window, are what a mask of ``transformers_masks`` says. A layer's
+    own words count beside a mask of padding alone. Without a mask every query sees every key, as in
+    eager attention, whatever attributes the layer has; unless ``is_causal`` is True.
 
     Args:
         query: (batch, heads, seq_len_q, d_head); key and value with their own heads and length.
@@ -80,9 +81,9 @@ def attention_forward(
             (batch, heads, seq_len_q, seq_len_k), bool or added to the scores, and all that counts;
             or (batch, seq_len_k) of bool or integers, not 0 where there is a token.
         dropout: The share of weights that are dropped, below 1.
-        sliding_window: A query sees this many keys up to its own; without ``is_causal``, after its
-            own, too.
-        is_causal: None: as the module's attribute ``is_causal``; without one, no.
+        sliding_window: Of causal attention, how many keys up to its own a query sees; else as many
+            after its own, too. Not read beside a mask that says it, or where all is seen.
+        is_causal: None: beside a mask of padding, as the module's attribute ``is_causal``.
         s_aux: (heads,): the logits of sinks.
         position_bias: (batch or 1, heads, seq_len_q, seq_len_k): added to the scores.
         keywords: Of packed sequences cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k.
@@ -145,18 +146,26 @@ def _mask_of_layer(
     is_causal: bool | None,
     sliding_window: int | None,
 ) -> LazyMask:
-    """What a layer says itself, its queries beside the last keys."""
+    """What is seen without a mask of transformers, the queries beside the last keys."""
     batch, _, q_length, _ = query.shape
     kv_length = key.shape[2]
-    if padding is not None and padding.shape != (batch, kv_length):
-        raise ValueError(
-            f"attention_mask has shape {tuple(padding.shape)}; expected {(batch, kv_length)}: "
-            "(batch, seq_len_k)"
-        )
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window is {sliding_window}; expected at least 1, or None")
-    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
-    behind = None if sliding_window is None else sliding_window - 1
+    causal, behind = bool(is_causal), None
+    if padding is not None:
+        if padding.shape != (batch, kv_length):
+            raise ValueError(
+                f"attention_mask has shape {tuple(padding.shape)}; expected {(batch, kv_length)}: "
+                "(batch, seq_len_k)"
+            )
+        if is_causal is None and not hasattr(module, "is_causal"):
+            raise ValueError(
+                f"is_causal is None, and {type(module).__name__} has no attribute is_causal; "
+                "expected one of them beside an attention_mask of padding"
+            )
+        causal = bool(module.is_causal if is_causal is None else is_causal)
+    if sliding_window is not None and (causal or padding is not None):
+        if sliding_window < 1:
+            raise ValueError(f"sliding_window is {sliding_window}; expected at least 1, or None")
+        behind = sliding_window - 1
     return LazyMask(
         batch,
         q_length,
@@ -165,6 +174,7 @@ def _mask_of_layer(
         behind=behind,
         ahead=0 if causal else behind,
         tokens=None if padding is None else padding.bool(),
+        dtype=query.dtype,
         device=query.device,
     )
 

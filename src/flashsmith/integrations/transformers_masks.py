@@ -3,8 +3,8 @@
 A mask is made once for all layers, and given to the attention of each. What its functions say is
 handed on as a ``LazyMask``: whether it is causal, its window, padding and sequences. A layer's own
 attributes are not asked: many say something else than their model's masks. What kernels have no
-words for, and what a model asks for to work on itself, is a bool tensor (batch, 1, seq_len_q,
-seq_len_k), True where a query sees a key.
+words for, and what a model asks for to work on itself, is a tensor (batch, 1, seq_len_q, seq_len_k)
+that is added to the scores: every model knows this of eager attention, not all know a bool one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils.versions import require_version
 
-from flashsmith.integrations.lazy_mask import LazyMask
+from flashsmith.integrations.lazy_mask import LazyMask, added
 
 require_version("transformers>=5.4", "Before it, masks are made from other arguments.")
 
@@ -79,6 +79,7 @@ def attention_mask(
     """
     if isinstance(attention_mask, LazyMask):
         return attention_mask
+    dtype = keywords.get("dtype", torch.float32)
     traced = torch.compiler.is_compiling()
     words = (_words_in_graph if traced else _words)(mask_function, keywords)
     # A graph has no branches on values, and no sizes that come from them.
@@ -88,10 +89,10 @@ def attention_mask(
         lengths = (batch_size, q_length, kv_length, q_offset, kv_offset)
         whole = sdpa_mask(*lengths, mask_function, attention_mask, **keywords | skips)
         assert whole is not None
-        return whole
+        return added(whole, dtype)
     offset: Any = (q_offset if traced else int(q_offset)) - kv_offset
-    device = keywords.get("device", "cpu")
-    mask = LazyMask(batch_size, q_length, kv_length, offset=offset, device=device, **words)
+    kind = {"dtype": dtype, "device": keywords.get("device", "cpu")}
+    mask = LazyMask(batch_size, q_length, kv_length, offset=offset, **words, **kind)
     if attention_mask is not None:
         tokens = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
         if not tokens[:, : mask.seen].all() or tokens.shape[1] < mask.seen:
