@@ -167,9 +167,7 @@ class LazyMask:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name.endswith("_"):
-            raise AttributeError(
-                f"{name} of a mask that layers share; expected a method of tensors"
-            )
+            raise AttributeError(f"a mask, which layers share, has no {name}")
         return getattr(self.whole(), name)
 
     @classmethod

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from flashsmith.integrations.arguments import float32, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
-from flashsmith.integrations.lazy_mask import LazyMask
+from flashsmith.integrations.lazy_mask import LazyMask, added
 from flashsmith.integrations.packing import Packing, unpack
 from flashsmith.integrations.sdpa import bias_of
 from flashsmith.integrations.transformers_masks import attention_mask
@@ -26,7 +26,6 @@ NAME = "smith"
 _REFUSED = {
     "cache": "a paged cache is",
     "block_indices": "attention to chosen blocks of keys is",
-    "sinks": "logits of sinks for each query are",
 }
 # How transformers passes packed sequences.
 _PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
@@ -67,6 +66,8 @@ def attention_forward(
     is_causal: bool | None = None,
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer.
@@ -86,8 +87,9 @@ def attention_forward(
         is_causal: None: beside a mask of padding, as the module's attribute ``is_causal``.
         s_aux: (heads,): the logits of sinks.
         position_bias: (batch or 1, heads, seq_len_q, seq_len_k): added to the scores.
+        sinks: (batch, heads, seq_len_q, 1): the logits of sinks of each query.
+        indices: (batch, seq_len_q, any): of the only keys that a query may see.
         keywords: Of packed sequences cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k.
-            ``indices``, (batch, seq_len_q, any), are the only keys that a query may see.
 
     Returns:
         (batch, seq_len_q, heads, d_v), and None in place of the weights.
@@ -107,10 +109,14 @@ def attention_forward(
     mask: Any = attention_mask
     if mask is None or _is_padding(mask):
         mask = _mask_of_layer(module, query, key, mask, is_causal, sliding_window)
-    if keywords.get("indices") is not None:
-        mask = _without_other_keys(mask, keywords["indices"], key)
+    if indices is not None:
+        mask = _without_other_keys(mask, indices, key)
     if isinstance(mask, LazyMask) and not _can_be_said(mask, query, key, position_bias):
         mask = mask.whole()
+    if sinks is not None:
+        mask = mask.whole() if isinstance(mask, LazyMask) else mask
+        mask, key, value = _with_key_of_sinks(mask, position_bias, sinks, key, value)
+        position_bias = None
     if isinstance(mask, torch.Tensor):
         return _attend_with_bias(query, key, value, mask, position_bias, **semantics), None
     semantics |= {
@@ -188,6 +194,22 @@ def _without_other_keys(mask: Any, indices: torch.Tensor, key: torch.Tensor) -> 
         both: torch.Tensor = mask & chosen
         return both
     return torch.where(chosen, mask, -torch.inf)
+
+
+def _with_key_of_sinks(
+    mask: torch.Tensor,
+    position_bias: torch.Tensor | None,
+    sinks: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is added to the scores, keys and values, with a key whose score is the sink's logit and
+    whose value is 0."""
+    bias = added(mask, key.dtype) if mask.dtype == torch.bool else mask
+    bias = bias if position_bias is None else bias + position_bias
+    bias = bias.to(key.dtype).expand(*sinks.shape[:3], -1)
+    bias = torch.cat([bias, sinks.to(key.dtype)], -1)
+    return bias, F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
 
 
 def _can_be_said(

@@ -47,6 +47,14 @@ def _remapped() -> object:
     return _made_by(maker, causal_mask_function, None) if maker else object()
 
 
+# Types of layers whose attention gets the mask as it was made, or none.
+_PLAIN = frozenset(
+    (
+        *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
+        *("linear_attention", "conv", "moe", "hybrid", "hybrid_sliding", "attention", "mamba"),
+    )
+)
+
 _AND = _made_by(and_masks)
 _REMAPPED = _remapped()
 _PACKED = _made_by(packed_sequence_mask_function, None)
@@ -102,7 +110,10 @@ def attention_mask(
 
 def _is_asked_for(words: dict[str, Any], q_length: int, keywords: dict[str, Any]) -> bool:
     """Whether a model wants a tensor. transformers wants one, too, of packed sequences and of one
-    query beside a static cache; these are left to the kernels."""
+    query beside a static cache; these are left to the kernels. Layers of kinds that are not known
+    here may add keys of their own to the mask."""
+    if not _PLAIN.issuperset(getattr(keywords.get("config"), "layer_types", None) or ()):
+        return True
     if "allow_is_bidirectional_skip" in keywords:
         return not keywords["allow_is_bidirectional_skip"]
     if "sequences" in words or q_length == 1:
