@@ -38,11 +38,7 @@ def test_memory_that_threads_share_would_be_noticed(
 ) -> None:
     """Launches of plans with two of them take turns; else the test above could not fail."""
     make = Maker(cuda)
-    works = [
-        make.decode("long", 1, 32768, (32, 8), 128),
-        make.decode("of one head", 1, 8192, (8, 1), 128),
-        make.decode("in parts", 3, 3000, (8, 2), 128, splits=64, queries=4),
-    ]
+    works = make.decodes_alike(3)
     monkeypatch.setattr("support.stress.works_on", lambda _: works)
     with shared_by_threads():
         for seed in range(20):

@@ -55,7 +55,7 @@ class Maker:
     def decode(
         self, name: str, batch: int, rows: int, heads: tuple[int, int], d: int, **keywords: Any
     ) -> Work:
-        """Of requests that fill less and less of their rows."""
+        """Requests that fill less and less of their rows."""
         n_q = keywords.pop("queries", 1)
         q = self.normal(batch, n_q, heads[0], d)
         k, v = (self.normal(batch, rows, heads[1], d) for _ in range(2))
@@ -66,6 +66,18 @@ class Maker:
             return tuple(flashsmith.decode(None, q, k, v, **given))
 
         return Work(f"decode {name}, {batch} x {rows} of {heads[0]}/{heads[1]} d {d}", lambda: call)
+
+    def decodes_alike(self, n: int) -> list[Work]:
+        """Calls of two launches that differ in their numbers alone, so that partial results of one
+        that reach another's merge are wrong there. Each is made ``n`` times with other numbers."""
+        works = []
+        for i in range(n):
+            works += [
+                self.decode(f"long {i}", 1, self.size(32768, 300), (32, 8), 128),
+                self.decode(f"of one head {i}", 1, self.size(8192, 250), (8, 1), 128),
+                self.decode(f"of two {i}", 2, self.size(30000, 200), (16, 2), 64),
+            ]
+        return works
 
     def pages(self) -> Work:
         batch, size, pages = 4, 16, self.size(60, 6)
@@ -172,9 +184,7 @@ def works_on(device: torch.device) -> list[Work]:
     """Of kernels with one launch and two, with sums, counters and queues."""
     make = Maker(device)
     works = [
-        make.decode("long", 1, make.size(32768, 300), (32, 8), 128),
-        make.decode("of one head", 1, make.size(8192, 250), (8, 1), 128),
-        make.decode("of two", 2, make.size(30000, 200), (16, 2), 64),
+        *make.decodes_alike(1 if make.is_small else 3),
         make.decode("short", 8, make.size(1000, 30), (8, 2), 128),
         make.decode("in parts", 3, make.size(3000, 130), (8, 2), 128, splits=64, queries=4),
         make.pages(),

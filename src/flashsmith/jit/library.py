@@ -22,7 +22,7 @@ from flashsmith.jit.compile import (
     read_object,
 )
 from flashsmith.jit.lookup import Library, find_library, read_library
-from flashsmith.jit.refusal import refuse_bad_kernels
+from flashsmith.jit.refusal import refuse_wrong_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
 from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
@@ -111,7 +111,7 @@ class _Build:
             self.cache.sweep(held=self.entry)
             with self.cache.staging(self.entry) as staging:
                 objects = self._compile(staging, jobs, progress, force)
-                refuse_bad_kernels(self.units, objects)
+                refuse_wrong_kernels(self.units, objects)
                 return self._link(staging, objects)
 
     def _compile(
