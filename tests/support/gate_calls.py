@@ -39,7 +39,7 @@ class Operation:
 
     def names(self, argument: str) -> str:
         """A pattern of what a message that names it has."""
-        words = (self.words or {}).get(argument, argument)
+        words = (self.words or {}).get(argument, "o|out" if argument == "out" else argument)
         return rf"\b({words})\b"
 
 

@@ -48,17 +48,35 @@ class Worker:
 
 def main() -> None:
     """Until there are no more lines."""
-    from support.gate_calls import OPERATIONS
-
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     warnings.simplefilter("ignore")
-    for name, operation in OPERATIONS.items():  # kernels are found, and built, once
-        if "gradients" not in name:  # torch's autograd does not outlive a fork
-            operation.call(**operation.make(1))
+    _warm_up()
     for line in sys.stdin:
         answers.write(json.dumps(_answer(*json.loads(line))) + "\n")
         answers.flush()
+
+
+def _warm_up() -> None:
+    """What children would do anew: torch's imports, finding kernels, results to compare with."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from support.gate import expected_of
+    from support.gate_calls import OPERATIONS
+
+    for name, operation in OPERATIONS.items():
+        if "gradients" not in name:  # torch's autograd does not outlive a fork
+            expected_of(operation)
+    t = torch.zeros(2, 2)
+    torch.nested.as_nested_tensor([t, t], layout=torch.jagged)
+    make_fx(torch.add, tracing_mode="symbolic")(t, t)
+    torch.export.export(torch.nn.Identity(), (t,), strict=False)
+    torch.vmap(torch.func.grad(torch.sum))(t)
+    with FakeTensorMode():
+        q = torch.empty(1, 1, 1, 8, dtype=torch.bfloat16)
+        torch.ops.flashsmith.attention_forward(q, q, q)
 
 
 def _answer(operation: str, kind: str) -> dict[str, str]:
@@ -97,6 +115,8 @@ def _run(operation: str, kind: str, arguments: list[str], results: IO[str]) -> N
     from support.gate_calls import OPERATIONS
 
     faulthandler.disable()
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # a library's prints a stack
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for argument in arguments:
         signal.alarm(_SECONDS)
         words = verdict(OPERATIONS[operation], kind, argument)
