@@ -224,11 +224,9 @@ def _differentiable(q: Any, k: Any, v: Any, **given: Any) -> tuple[torch.Tensor,
     return o.detach(), gradient
 
 
-def forward(**given: Any) -> tuple[torch.Tensor, ...]:
-    cfg = flashsmith.configs.parse_kernel_name_into_config(
-        "(BF16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
-    )
-    return flashsmith.forward(cfg, **given, return_lse=True)  # type: ignore[return-value, arg-type]
+FORWARD = flashsmith.configs.parse_kernel_name_into_config(
+    "(BF16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
+)
 
 
 _CAPTURED = "captured|captures|table|ids|score_mod|mask_mod"
@@ -286,7 +284,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "forward": Operation(
         lambda seed: {("o" if n == "out" else n): t for n, t in dense(seed).items()},
-        forward, ("o",), traced=False,
+        lambda **t: flashsmith.forward(FORWARD, **t, return_lse=True), ("o",), traced=False,
     ),
     "backward": Operation(gradients, differentiate, traced=False),
     "scaled_dot_product_attention": Operation(
