@@ -1,4 +1,4 @@
-"""What comes of a call with a tensor that is not what it seems: "" or what is wrong with it."""
+"""What is wrong with a call of a tensor that is not what it seems, in words; none if nothing is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from support.transforms import TRANSFORMS, differ
 
 ALL = "*"  # in place of an argument: each of them
 _TYPED = (TypeError, ValueError, NotImplementedError, RuntimeError)
-
-
-def arguments_of(given: Operation) -> list[str]:
-    return [*given.make(1), ALL]
 
 
 def verdict(given: Operation, kind: str, argument: str) -> str:

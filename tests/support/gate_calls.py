@@ -44,15 +44,13 @@ class Operation:
 
 
 def _seeded(make: Callable[[], Tensors]) -> Callable[[int], Tensors]:
-    @functools.wraps(make)
-    def made(seed: int) -> Tensors:
-        state = torch.get_rng_state()
-        torch.manual_seed(seed)
-        tensors = make()
-        torch.set_rng_state(state)
-        return tensors
+    @functools.cache
+    def drawn(seed: int) -> Tensors:
+        with torch.random.fork_rng(), torch.inference_mode(False):
+            torch.manual_seed(seed)
+            return make()
 
-    return made
+    return lambda seed: {name: t.clone() for name, t in drawn(seed).items()}
 
 
 def rows(*sizes: int) -> torch.Tensor:

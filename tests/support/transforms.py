@@ -10,7 +10,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from support.gate_calls import Operation
+import flashsmith
+from support.gate_calls import Operation, functions_of
 from support.strange import Logging, UnfitError
 
 Transform = Callable[[Operation, str], str]
@@ -18,7 +19,7 @@ ALL = "*"
 
 
 def differ(own: torch.Tensor, right: torch.Tensor) -> str:
-    """ "" if two tensors are the same but for the order of their sums."""
+    """In which way two tensors differ but for the order of their sums; no words if in none."""
     if (own.shape, own.dtype) != (right.shape, right.dtype):
         return f"{own.dtype}{tuple(own.shape)}, expected {right.dtype}{tuple(right.shape)}"
     own, right = own.float(), right.float()
@@ -208,6 +209,22 @@ def logged(given: Operation, argument: str) -> str:
     return ""
 
 
+def emptied_between(given: Operation, argument: str) -> str:
+    """Memory that is given back before the backward, as sharded parameters do."""
+    tensors = given.make(1)
+    if argument == ALL or argument not in tensors:
+        raise UnfitError
+    leaf = tensors["q"] = tensors["q"].requires_grad_()
+    functions = {"table", "ids"} & {*tensors}
+    taken = {name: t for name, t in tensors.items() if name not in functions}
+    if functions:
+        taken |= functions_of(tensors["table"], tensors["ids"])
+    o = flashsmith.attention(**taken)
+    tensors[argument].untyped_storage().resize_(0)
+    torch.autograd.grad(o.sum(), leaf)  # type: ignore[union-attr]
+    return "taken"
+
+
 TRANSFORMS: dict[str, Transform] = {
     "vmap": vmapped,
     "functionalize": functionalized,
@@ -221,6 +238,7 @@ TRANSFORMS: dict[str, Transform] = {
     "symbolic_trace": symbolically_traced,
     "export": exported,
     "a dispatch mode": logged,
+    "emptied before the backward": emptied_between,
 }
 # What a function that differentiates for itself can be traced by.
-OF_GRADIENTS = ("a dual number", "make_fx, real", "a dispatch mode")
+OF_GRADIENTS = ("a dual number", "make_fx, real", "a dispatch mode", "emptied before the backward")
