@@ -52,7 +52,7 @@ class Seen:
         self.results, self.gradients = unchanged(make)
 
     def after(self, act: Callable[[World], object]) -> str:
-        """ "" if the gradients are those of the forward; torch's words, or what is wrong."""
+        """What is wrong, in words: none if gradients are those of the forward; or "refused"."""
         world = self.make()
         results = world.attend()
         assert equal(results, self.results)

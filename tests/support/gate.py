@@ -1,35 +1,21 @@
-"""What comes of a call with a tensor that is not what it seems: "" or what is wrong with it."""
+"""What is wrong with a call of a tensor that is not what it seems, in words; none if nothing is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from flashsmith.errors import EmulatorFault
-from support.gate_calls import OPERATIONS, Operation, Tensors
+from support.gate_calls import Operation, Tensors
 from support.strange import KINDS, Kind, UnfitError
 from support.transforms import TRANSFORMS, differ
 
 ALL = "*"  # in place of an argument: each of them
 _TYPED = (TypeError, ValueError, NotImplementedError, RuntimeError)
-
-
-def verdicts(operation: str, kind: str) -> dict[str, str]:
-    """Of each argument, and of all together."""
-    return dict(each_verdict(operation, kind))
-
-
-def each_verdict(operation: str, kind: str) -> Iterator[tuple[str, str]]:
-    given = OPERATIONS[operation]
-    for argument in arguments_of(given):
-        yield argument, verdict(given, kind, argument)
-
-
-def arguments_of(given: Operation) -> list[str]:
-    return [*given.make(1), ALL]
 
 
 def verdict(given: Operation, kind: str, argument: str) -> str:
@@ -45,15 +31,27 @@ def chosen(given: Operation, argument: str) -> list[str]:
     return [*given.make(1)] if argument == ALL else [argument]
 
 
+Results = tuple[tuple[torch.Tensor, ...], Tensors]  # and what was written
+_known: dict[int, Results] = {}
+
+
+def expected_of(given: Operation) -> Results:
+    """Of plain tensors."""
+    if id(given) not in _known:
+        tensors = given.make(1)
+        results = given.call(**tensors)
+        _known[id(given)] = results, {name: tensors[name] for name in given.written}
+    return _known[id(given)]
+
+
 def _of_kind(given: Operation, kind: Kind, argument: str) -> str:
     names = chosen(given, argument)
-    plain = given.make(1)
-    values = {n: kind.value(t) if n in names else t for n, t in given.make(1).items()}
+    tensors = given.make(1)
     make, around = kind.begin()
-    strange = dict(plain)
+    strange: dict[str, Any] = dict(tensors)
     for name in names:
         try:
-            strange[name] = make(plain[name])
+            strange[name] = make(tensors[name])
         except UnfitError:
             if argument != ALL:
                 raise
@@ -63,10 +61,14 @@ def _of_kind(given: Operation, kind: Kind, argument: str) -> str:
             results = given.call(**strange)
         if kind.expected == "refused":
             return f"taken, and gave {_described(results)}"
-        expected = given.call(**values)
+        if kind.value is not None:
+            values = {n: kind.value(t) if n in names else t for n, t in given.make(1).items()}
+            expected = given.call(**values), {n: values[n] for n in given.written}
+        else:
+            expected = expected_of(given)
         if kind.expected == "shape":
-            return _without_values(results, expected)
-        return _compared(given, kind, strange, results, values, expected)
+            return _without_values(results, expected[0])
+        return _compared(kind, strange, results, expected)
 
     words = _refusal_or(given, argument, call, "")
     if kind.expected == "taken" and words.startswith(_REFUSED):
@@ -107,20 +109,12 @@ def _without_values(results: Any, expected: Any) -> str:
     return ""
 
 
-def _compared(
-    given: Operation,
-    kind: Kind,
-    strange: Mapping[str, Any],
-    results: Any,
-    values: Tensors,
-    expected: Any,
-) -> str:
+def _compared(kind: Kind, strange: Mapping[str, Any], results: Any, expected: Results) -> str:
     """Results, and what was written, with those of plain tensors of the same values."""
-    for i, (own, right) in enumerate(zip(results, expected, strict=True)):
+    for i, (own, right) in enumerate(zip(results, expected[0], strict=True)):
         if wrong := differ(kind.plain(own), right):
             return f"result {i}: {wrong}"
-    for name in given.written:
-        own = kind.plain(strange[name])
-        if wrong := differ(own, values[name]):
+    for name, right in expected[1].items():
+        if wrong := differ(kind.plain(strange[name]), right):
             return f"{name} was written: {wrong}"
     return ""

@@ -39,20 +39,18 @@ class Operation:
 
     def names(self, argument: str) -> str:
         """A pattern of what a message that names it has."""
-        words = (self.words or {}).get(argument, argument)
+        words = (self.words or {}).get(argument, "o|out" if argument == "out" else argument)
         return rf"\b({words})\b"
 
 
 def _seeded(make: Callable[[], Tensors]) -> Callable[[int], Tensors]:
-    @functools.wraps(make)
-    def made(seed: int) -> Tensors:
-        state = torch.get_rng_state()
-        torch.manual_seed(seed)
-        tensors = make()
-        torch.set_rng_state(state)
-        return tensors
+    @functools.cache
+    def drawn(seed: int) -> Tensors:
+        with torch.random.fork_rng(), torch.inference_mode(False):
+            torch.manual_seed(seed)
+            return make()
 
-    return made
+    return lambda seed: {name: t.clone() for name, t in drawn(seed).items()}
 
 
 def rows(*sizes: int) -> torch.Tensor:
@@ -224,11 +222,9 @@ def _differentiable(q: Any, k: Any, v: Any, **given: Any) -> tuple[torch.Tensor,
     return o.detach(), gradient
 
 
-def forward(**given: Any) -> tuple[torch.Tensor, ...]:
-    cfg = flashsmith.configs.parse_kernel_name_into_config(
-        "(BF16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
-    )
-    return flashsmith.forward(cfg, **given, return_lse=True)  # type: ignore[return-value, arg-type]
+FORWARD = flashsmith.configs.parse_kernel_name_into_config(
+    "(BF16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
+)
 
 
 _CAPTURED = "captured|captures|table|ids|score_mod|mask_mod"
@@ -286,7 +282,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "forward": Operation(
         lambda seed: {("o" if n == "out" else n): t for n, t in dense(seed).items()},
-        forward, ("o",), traced=False,
+        lambda **t: flashsmith.forward(FORWARD, **t, return_lse=True), ("o",), traced=False,
     ),
     "backward": Operation(gradients, differentiate, traced=False),
     "scaled_dot_product_attention": Operation(

@@ -26,13 +26,13 @@ class Kind:
     plain: A result, or what was written to, as a plain tensor; None: it has no values.
     expected: "any": right, or refused; "taken": right; "refused"; "shape": without values, or
         refused.
-    value: The plain tensor that stands for the same numbers.
+    value: The plain tensor of the same numbers; None: it is the one of which it was made.
     """
 
     begin: Callable[[], tuple[Callable[[torch.Tensor], Any], AbstractContextManager[Any]]]
     plain: Callable[[Any], torch.Tensor] = lambda t: t.detach()
     expected: str = "any"
-    value: Callable[[torch.Tensor], torch.Tensor] = lambda t: t
+    value: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def of(

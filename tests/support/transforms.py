@@ -10,7 +10,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from support.gate_calls import Operation, Tensors
+import flashsmith
+from support.gate_calls import Operation, functions_of
 from support.strange import Logging, UnfitError
 
 Transform = Callable[[Operation, str], str]
@@ -18,7 +19,7 @@ ALL = "*"
 
 
 def differ(own: torch.Tensor, right: torch.Tensor) -> str:
-    """ "" if two tensors are the same but for the order of their sums."""
+    """In which way two tensors differ but for the order of their sums; no words if in none."""
     if (own.shape, own.dtype) != (right.shape, right.dtype):
         return f"{own.dtype}{tuple(own.shape)}, expected {right.dtype}{tuple(right.shape)}"
     own, right = own.float(), right.float()
@@ -32,22 +33,29 @@ def all_differ(results: Any, expected: Any) -> str:
     return next(filter(None, found), "")
 
 
-def _split(given: Operation, argument: str, seed: int) -> tuple[list[str], list[torch.Tensor]]:
-    """The arguments that a transform gets, and their tensors."""
-    tensors = given.make(seed)
-    names = [*tensors] if argument == ALL else [argument]
-    return names, [tensors[name] for name in names]
+class Bound:
+    """An operation as a function of some of its arguments: of one, or of all that it has.
 
+    The others are those of the first seed; what is written is as new at every call of ``fresh``.
+    """
 
-def _function(given: Operation, names: list[str]) -> Callable[..., Any]:
-    """Of these alone; what is written is nobody else's."""
-    return lambda *own: given.call(**{**given.make(1), **dict(zip(names, own, strict=True))})
+    def __init__(self, given: Operation, argument: str) -> None:
+        self.given = given
+        self._others = given.make(1)
+        self._kept = {name: self._others[name].clone() for name in given.written}
+        self.names = [*self._others] if argument == ALL else [argument]
 
+    def tensors(self, seed: int) -> list[torch.Tensor]:
+        drawn = self.given.make(seed)
+        return [drawn[name] for name in self.names]
 
-def _check_writes(given: Operation, argument: str) -> None:
-    """Graphs and transforms are called with tensors again, after a call has written to them."""
-    if argument in given.written:
-        raise UnfitError
+    def __call__(self, *own: torch.Tensor) -> Any:
+        return self.given.call(**self._others | dict(zip(self.names, own, strict=True)))
+
+    def fresh(self, *own: torch.Tensor, function: Callable[..., Any] | None = None) -> Any:
+        for name, t in self._kept.items():
+            self._others[name].copy_(t)
+        return (function or self)(*own)
 
 
 # ---- transforms ----
@@ -55,18 +63,14 @@ def _check_writes(given: Operation, argument: str) -> None:
 
 def vmapped(given: Operation, argument: str) -> str:
     """Of two samples beside each other."""
-    _check_writes(given, argument)
-    names, first = _split(given, argument, 1)
-    _, second = _split(given, argument, 2)
-    if argument == ALL:
-        names, first, second = (
-            [each for each, n in zip(group, list(names), strict=True) if n not in given.written]
-            for group in (names, first, second)
-        )
-    function = _function(given, names)
-    found = torch.vmap(function)(*map(torch.stack, zip(first, second, strict=True)))
-    for i, own in enumerate((first, second)):
-        if wrong := all_differ([t[i] for t in found], function(*own)):
+    bound = Bound(given, argument)
+    samples = bound.tensors(1), bound.tensors(2)
+    stacked = [torch.stack(pair) for pair in zip(*samples, strict=True)]
+    found = bound.fresh(*stacked, function=torch.vmap(bound))
+    for i, own in enumerate(samples):
+        if wrong := all_differ([t[i] for t in found], bound.fresh(*own)):
+            return wrong
+        if wrong := _written_differ(bound, [t[i] for t in stacked], own):
             return wrong
     return ""
 
@@ -77,20 +81,30 @@ def _changed(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _of_a_factor(given: Operation, argument: str) -> Callable[[torch.Tensor], Any]:
-    """The results by a number with which arguments are multiplied."""
-    if argument == ALL:
+    """The results by a number with which an argument is multiplied."""
+    if argument == ALL or argument in given.written:
         raise UnfitError
-    names, tensors = _split(given, argument, 1)
-    if tensors[0].dtype == torch.float8_e4m3fn or tensors[0].dtype == torch.bool:
+    bound = Bound(given, argument)
+    (t,) = bound.tensors(1)
+    if t.dtype in (torch.float8_e4m3fn, torch.bool):
         raise UnfitError
-    return lambda x: _function(given, names)(*(_changed(t, x) for t in tensors))
+    return lambda x: bound.fresh(_changed(t, x), function=bound)
 
 
 def functionalized(given: Operation, argument: str) -> str:
-    _check_writes(given, argument)
-    names, tensors = _split(given, argument, 1)
-    function = _function(given, names)
-    return all_differ(torch.func.functionalize(function)(*tensors), function(*tensors))
+    bound = Bound(given, argument)
+    own, right = bound.tensors(1), bound.tensors(1)
+    found = bound.fresh(*own, function=torch.func.functionalize(bound))
+    if wrong := all_differ(found, bound.fresh(*right)):
+        return wrong
+    return _written_differ(bound, own, right)
+
+
+def _written_differ(bound: Bound, own: list[torch.Tensor], right: list[torch.Tensor]) -> str:
+    for name, t, r in zip(bound.names, own, right, strict=True):
+        if name in bound.given.written and (wrong := differ(t, r)):
+            return f"{name} was written: {wrong}"
+    return ""
 
 
 def gradient(given: Operation, argument: str) -> str:
@@ -115,89 +129,100 @@ def pushed_forward(given: Operation, argument: str) -> str:
 
 def dual(given: Operation, argument: str) -> str:
     """A dual number: a result without a tangent would read as a tangent of zeros."""
-    names, tensors = _split(given, argument, 1)
+    bound = Bound(given, argument)
     with forward_ad.dual_level():
         made = []
-        for t in tensors:
+        for t in bound.tensors(1):
             if t.is_floating_point() and t.dtype != torch.float8_e4m3fn:
                 made.append(forward_ad.make_dual(t, torch.ones_like(t)))
             elif argument != ALL:
                 raise UnfitError
             else:
                 made.append(t)
-        _function(given, names)(*made)
+        bound(*made)
     return "taken"
 
 
 # ---- graphs ----
 
 
-def _replayed(given: Operation, names: list[str], graph: Callable[..., Any]) -> str:
+def _replayed(bound: Bound, graph: Callable[..., Any]) -> str:
     """A graph, of other values."""
-    for seed in (2, 3, 2):
-        given_now = given.make(seed)
-        own = [given_now[name] for name in names]
-        right = [t.clone() for t in own]
-        expected = _function(given, names)(*right)
-        if wrong := all_differ(graph(*own), expected):
+    for seed in (2, 3):
+        own, right = bound.tensors(seed), bound.tensors(seed)
+        found = bound.fresh(*own, function=graph)
+        if wrong := all_differ(found, bound.fresh(*right)) or _written_differ(bound, own, right):
             return f"the graph, of other values: {wrong}"
-        for name, t, r in zip(names, own, right, strict=True):
-            if name in given.written and (wrong := differ(t, r)):
-                return f"the graph, of other values: {name}: {wrong}"
     return ""
 
 
 def made_fx(given: Operation, argument: str, mode: str, **keywords: Any) -> str:
-    names, tensors = _split(given, argument, 1)
-    function = _function(given, names)
-    graph = make_fx(function, tracing_mode=mode, **keywords)(*tensors)
-    return _replayed(given, names, graph)
+    bound = Bound(given, argument)
+    graph = make_fx(bound, tracing_mode=mode, **keywords)(*bound.tensors(1))
+    return _replayed(bound, graph)
 
 
 def jit_traced(given: Operation, argument: str) -> str:
-    names, tensors = _split(given, argument, 1)
-    function = _function(given, names)
-    function(*(t.clone() for t in tensors))  # a call of these shapes
-    graph = torch.jit.trace(function, tuple(tensors), check_trace=False)
-    return _replayed(given, names, graph)
+    bound = Bound(given, argument)
+    bound.fresh(*bound.tensors(1))  # a call of these shapes
+    graph = torch.jit.trace(bound.__call__, tuple(bound.tensors(1)), check_trace=False)
+    return _replayed(bound, graph)
 
 
 def symbolically_traced(given: Operation, argument: str) -> str:
-    names, _ = _split(given, argument, 1)
-    arguments = ", ".join(names)
-    space: dict[str, Any] = {"function": _function(given, names)}
-    exec(f"def wrapped({arguments}): return function({arguments})", space)
-    graph = torch.fx.symbolic_trace(space["wrapped"])
-    return _replayed(given, names, graph)
+    bound = Bound(given, argument)
+    arguments = ", ".join(bound.names)
+    space: dict[str, Any] = {"bound": bound}
+    exec(f"def wrapped({arguments}): return bound({arguments})", space)
+    try:
+        graph = torch.fx.symbolic_trace(space["wrapped"])
+    except torch.fx.proxy.TraceError:  # torch's own words, and how to wrap a function
+        return ""
+    return _replayed(bound, graph)
 
 
 def exported(given: Operation, argument: str) -> str:
     if argument != ALL:
         raise UnfitError
+    bound = Bound(given, argument)
 
     class Module(torch.nn.Module):
-        def forward(self, tensors: Tensors) -> Any:
-            return given.call(**tensors)
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            return bound(*tensors)
 
-    program = torch.export.export(Module(), (given.make(1),), strict=False)
-    names = [*given.make(1)]
-    return _replayed(
-        given, names, lambda *own: program.module()(dict(zip(names, own, strict=True)))
-    )
+    program = torch.export.export(Module(), tuple(bound.tensors(1)), strict=False)
+    return _replayed(bound, program.module())
 
 
 def logged(given: Operation, argument: str) -> str:
     """A mode of torch's dispatcher sees the operator, where there is one."""
     if argument != ALL:
         raise UnfitError
-    names, tensors = _split(given, argument, 1)
+    bound = Bound(given, argument)
+    own, right = bound.tensors(1), bound.tensors(1)
     with Logging() as log:
-        found = _function(given, names)(*tensors)
-    if wrong := all_differ(found, _function(given, names)(*_split(given, argument, 1)[1])):
+        found = bound(*own)
+    if wrong := all_differ(found, bound(*right)) or _written_differ(bound, own, right):
         return wrong
     if given.traced and not any("flashsmith" in name for name in log.seen):
         return f"the mode saw {sorted(set(log.seen))}, and no operator of flashsmith"
     return ""
+
+
+def emptied_between(given: Operation, argument: str) -> str:
+    """Memory that is given back before the backward, as sharded parameters do."""
+    tensors = given.make(1)
+    if argument == ALL or argument not in tensors:
+        raise UnfitError
+    leaf = tensors["q"] = tensors["q"].requires_grad_()
+    functions = {"table", "ids"} & {*tensors}
+    taken = {name: t for name, t in tensors.items() if name not in functions}
+    if functions:
+        taken |= functions_of(tensors["table"], tensors["ids"])
+    o = flashsmith.attention(**taken)
+    tensors[argument].untyped_storage().resize_(0)
+    torch.autograd.grad(o.sum(), leaf)  # type: ignore[union-attr]
+    return "taken"
 
 
 TRANSFORMS: dict[str, Transform] = {
@@ -213,4 +238,7 @@ TRANSFORMS: dict[str, Transform] = {
     "symbolic_trace": symbolically_traced,
     "export": exported,
     "a dispatch mode": logged,
+    "emptied before the backward": emptied_between,
 }
+# What a function that differentiates for itself can be traced by.
+OF_GRADIENTS = ("a dual number", "make_fx, real", "a dispatch mode", "emptied before the backward")
