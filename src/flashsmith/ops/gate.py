@@ -100,6 +100,10 @@ def _named(tensors: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
 
 
 def _refuse_layout(name: str, t: torch.Tensor) -> None:
+    if torch.nn.parameter.is_lazy(t):
+        raise TypeError(f"{name} is a {type(t).__name__}; run its module once before")
+    if name == "out" and t.is_neg():
+        raise ValueError("out is a lazily negated view; nothing can be written into it")
     if t.is_nested:
         raise TypeError(
             f"{name} is a nested tensor; pass its values with cu_seqlens (its offsets as int32)"

@@ -22,7 +22,7 @@ from flashsmith.ops.checks import (
     refuse_second_derivative,
 )
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.gate import flat
+from flashsmith.ops.gate import CAPTURED, flat
 from flashsmith.ops.semantics import tensors_in
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
@@ -36,7 +36,7 @@ _ARGUMENTS = (
     "float? softmax_scale=None, float softcap=0.0, float dropout_p=0.0, "
     "str? config=None, bool deterministic=False, "
     "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
-    "int score=0, Tensor[]? mod_tensors=None, Tensor? key_ranges=None, int rows_per_range=1"
+    "int score=0, Tensor[] mod_tensors=[], Tensor? key_ranges=None, int rows_per_range=1"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
@@ -80,6 +80,7 @@ def call_operator(
     """
     keywords = dict(semantics or {})
     differentiable = needs_gradient(q, k, v, *flat(tensors_in(keywords)))
+    keywords[CAPTURED] = keywords.get(CAPTURED) or []
     keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
     keywords |= {
         "causal": causal,
@@ -204,7 +205,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, tor
     refuse_gradients(alibi_slopes=given["alibi_slopes"])
     ctx.set_materialize_grads(False)
     ctx.tensors = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
-    captured = given["mod_tensors"] or ()
+    captured = given[CAPTURED]
     ctx.n_captured = len(captured)
     ctx.save_for_backward(*captured, *(given[name] for name in ctx.tensors), *output)
     ctx.others = {name: given[name] for name in _DEFAULTS if name not in ctx.tensors}
@@ -216,7 +217,7 @@ def _differentiate(
     *saved, o, lse = ctx.saved_tensors
     captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
     given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
-    given["mod_tensors"] = captured or None
+    given[CAPTURED] = captured
     # The dispatcher leaves out what is at its default behind the last argument that is not.
     names = _NAMES[: len(ctx.needs_input_grad)]
     wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
@@ -225,7 +226,9 @@ def _differentiate(
         do, dlse, q, k, v, o, lse, wants["sinks"], wants["bias"], **given
     )
     found = {"q": dq, "k": dk, "v": dv, "sinks": dsinks, "bias": dbias}
-    return tuple(found.get(name) if wants[name] else None for name in names)
+    wanted: dict[str, Any] = {name: t for name, t in found.items() if wants[name]}
+    wanted[CAPTURED] = [None] * ctx.n_captured  # torch wants a list for a list
+    return tuple(wanted.get(name) for name in names)
 
 
 def _backward(
