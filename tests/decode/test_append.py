@@ -11,6 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.jit import Target
+from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
 from flashsmith.runtime import Extras, find_decode
 from support.decoding import (
@@ -219,7 +220,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "k of other heads": (
         {"k_new": torch.ones(2, 3, 1, 64).bfloat16()},
         ValueError,
-        "v_new has shape",
+        "k_new has shape",
     ),
     "k of other requests": (
         {name: torch.ones(1, 3, 2, 64).bfloat16() for name in ("k_new", "v_new")},
@@ -230,8 +231,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_in_words(name: str) -> None:
+def test_bad_input_is_refused_in_words(
+    name: str, is_built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a kernel is asked for, which may have to be built, or written to the cache."""
+    if not is_built:
+        monkeypatch.setattr(decode_calls, "_kernel_for", lambda *_: pytest.fail("it was asked"))
     changed, error, words = BAD[name]
     asked = requests(PLAIN, (17, 16), behind=3)
     k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)

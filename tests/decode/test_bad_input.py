@@ -10,6 +10,7 @@ import torch
 import flashsmith
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
+from flashsmith.ops import decode_calls
 from flashsmith.runtime import DecodeTensors, Extras, find_decode
 from support.bad_input import MARK, Case, assert_refused, case
 from support.decoding import PLAIN, requests
@@ -142,6 +143,49 @@ BAD: list[Case] = [
         ValueError,
         "alibi_slopes has shape (3)",
     ),
+    case(
+        "slopes of float16",
+        given(alibi_slopes=torch.rand(4).half()),
+        TypeError,
+        "alibi_slopes has dtype float16",
+    ),
+    case("sinks of float64", given(sinks=torch.rand(4).double()), TypeError, "sinks has dtype"),
+    case(
+        "slopes with gaps",
+        given(alibi_slopes=torch.rand(8)[::2]),
+        ValueError,
+        "alibi_slopes",
+        "contiguous",
+    ),
+    case(
+        "lengths with gaps",
+        given(cache_seqlens=ints(1, 2, 3, 4, 5, 6)[::2]),
+        ValueError,
+        "cache_seqlens",
+        "contiguous",
+    ),
+    case(
+        "a table with gaps",
+        given(block_table=ints([0, 1, 2, 0], [1, 0, 2, 0], [2, 0, 1, 0])[:, ::2]),
+        ValueError,
+        "block_table",
+        "contiguous rows",
+    ),
+    case("a scale of 16 bits", given(k_scale=torch.ones(1)), ValueError, "k_scale", "has 16 bits"),
+    case(
+        "rows that begin within 16 bytes",
+        lambda a: {"k": torch.zeros(3, 20, 2, 68).bfloat16()[..., :64]},
+        ValueError,
+        "k_cache has",
+        "stride",
+    ),
+    case(
+        "more rows than can be counted",
+        lambda a: {n: a[n][:, :1].expand(3, 2**30, 2, 64) for n in "kv"},
+        ValueError,
+        "k_cache has shape",
+        "2^30",
+    ),
     case("sinks of other heads", given(sinks=torch.rand(3)), ValueError, "sinks has shape (3)"),
     case("causal of an int", given(causal=1), TypeError, "causal is 1"),
     case("a scale of a text", given(softmax_scale="1"), TypeError, "softmax_scale is a str"),
@@ -171,6 +215,20 @@ def test_bad_input_is_refused_in_words(bad: Case) -> None:
         flashsmith.decode(cfg, q, k, v, out=o, **keywords)
 
     assert_refused(decode, arguments(), bad)
+
+
+@pytest.mark.parametrize("bad", [bad for bad in BAD if bad.name != "o over q"], ids=str)
+def test_nobody_waits_for_a_kernel_to_be_built_that_the_call_is_not_for(
+    bad: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But memory that overlaps, which the library alone sees."""
+    monkeypatch.setattr(decode_calls, "_kernel_for", lambda *_: pytest.fail("a kernel was asked"))
+    given = arguments()
+    given |= bad.change(given)
+    q, k, v, out = (given.pop(name) for name in "qkvo")
+    with pytest.raises(bad.error) as caught:
+        flashsmith.decode(given.pop("cfg", None), q, k, v, out=out, **given)
+    assert all(word in str(caught.value) for word in bad.words), caught.value
 
 
 @pytest.mark.parametrize("bad", [bad for bad in BAD if bad.name != "o over q"], ids=str)

@@ -24,6 +24,7 @@ from flashsmith.ops.checks import (
     needs_gradient,
     refuse_gradients,
 )
+from flashsmith.ops.decode_checks import check_decode
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.gate import CAPTURED
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
@@ -113,6 +114,10 @@ class Call(NamedTuple):
         """Raises NotImplementedError for a tensor that requires a gradient, by any name."""
         if needs_gradient(*self.given):
             refuse_gradients(**self.named)
+
+    def check(self) -> None:
+        """Raises TypeError, ValueError: no kernel takes the tensors."""
+        check_decode(self.q, self.cache, self.new, self.out, self.alibi_slopes, self.sinks)
 
     @property
     def n_new(self) -> int:
@@ -224,7 +229,7 @@ def _run_as_forward(
     if not is_checked:
         call = _checked(call, asked)
     if call.new is not None:
-        kernel = _find(asked, DecodeTensors(*call.tensors(*_results(call))), extras)
+        kernel = _find(asked, call, DecodeTensors(*call.tensors(*_results(call))), extras)
         lengths = call.cache.seqlens + call.n_new
         call = _appended(kernel, call, asked.turns_in_a_row(call.cache.rows))
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
@@ -267,7 +272,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     q, numbers = call.q, _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
     tensors = DecodeTensors(*call.tensors(*_results(call)))
-    kernel = _find(asked, tensors, extras)
+    kernel = _find(asked, call, tensors, extras)
     how = Splitting(splits, call.n_new)
     plan = kernel.plan(tensors, how=how, extras=extras)
     in_a_row = asked.turns_in_a_row(call.cache.rows)
@@ -322,8 +327,8 @@ def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     return o, lse
 
 
-def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
-    """The kernel for a call."""
+def _find(asked: Asked, call: Call, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
+    """The kernel for a call, which is refused before one is built for it."""
     config, reason = asked.config, None
     q, k, v = tensors.q, tensors.k_cache, tensors.v_cache
     check_tensors(q=q, k_cache=k, v_cache=v, o=tensors.o)
@@ -334,6 +339,7 @@ def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
     if config is None:
         config, reason = _choose(asked, tensors, extras, of_rows)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
+    call.check()
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
     variant = replace(extras.variant, ragged=False, padded=is_padded)
