@@ -16,6 +16,7 @@ from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_con
 from flashsmith.ops.backward import Wanted, run_backward
 from flashsmith.ops.checks import FP8, needs_gradient, refuse_gradients, refuse_out
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.sharding import let_dtensors_know
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
 # gradients of no such tensors.
@@ -49,6 +50,7 @@ _library.define(
     f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+_OPERATORS = ("attention_forward", "attention_forward_out", "attention_backward")
 _NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
 
 
@@ -69,6 +71,7 @@ def call_operator(
     Args, returns: as there; without score_mod, mask_mod and block_mask.
     deterministic: Of gradients.
     """
+    let_dtensors_know(*_OPERATORS)
     keywords = dict(semantics or {})
     tensors = [each for each in keywords.values() if isinstance(each, torch.Tensor)]
     differentiable = needs_gradient(q, k, v, *tensors)
