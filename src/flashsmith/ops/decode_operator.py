@@ -15,6 +15,7 @@ import torch
 from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
 from flashsmith.ops.checks import check_scale
 from flashsmith.ops.decode_calls import Asked, Call, check_rows, checked_splits, run
+from flashsmith.ops.flops import decode_flops, register_flops
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
 from flashsmith.ops.semantics import checked_cap, checked_window
 from flashsmith.ops.sharding import let_dtensors_know
@@ -125,3 +126,4 @@ for _name in _ARGUMENTS_OF:
     for _key in ("CUDA", "CPU"):
         _library.impl(_name, partial(_decode, _name), _key)
     torch.library.register_fake(f"flashsmith::{_name}", partial(_fake_decode, _name), lib=_library)
+register_flops(dict.fromkeys(_ARGUMENTS_OF, decode_flops))

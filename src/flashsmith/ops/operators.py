@@ -15,6 +15,7 @@ import torch
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
 from flashsmith.ops.backward import Wanted, run_backward
 from flashsmith.ops.checks import FP8, needs_gradient, refuse_gradients, refuse_out
+from flashsmith.ops.flops import backward_flops, forward_flops, register_flops
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.sharding import let_dtensors_know
 
@@ -270,4 +271,11 @@ torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_o
 torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
 torch.library.register_autograd(
     "flashsmith::attention_forward", _differentiate, setup_context=_remember, lib=_library
+)
+register_flops(
+    {
+        "attention_forward": forward_flops,
+        "attention_forward_out": forward_flops,
+        "attention_backward": backward_flops,
+    }
 )
