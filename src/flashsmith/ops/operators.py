@@ -21,9 +21,11 @@ from flashsmith.ops.checks import (
     refuse_out,
     refuse_second_derivative,
 )
+from flashsmith.ops.flops import backward_flops, forward_flops, register_flops
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import CAPTURED, flat
 from flashsmith.ops.semantics import tensors_in
+from flashsmith.ops.sharding import let_dtensors_know
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
 # gradients of no such tensors.
@@ -58,6 +60,7 @@ _library.define(
     f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+_OPERATORS = ("attention_forward", "attention_forward_out", "attention_backward")
 _NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
 
 
@@ -78,6 +81,7 @@ def call_operator(
     Args, returns: as there.
     deterministic: Of gradients.
     """
+    let_dtensors_know(*_OPERATORS)
     keywords = dict(semantics or {})
     differentiable = needs_gradient(q, k, v, *flat(tensors_in(keywords)))
     keywords[CAPTURED] = keywords.get(CAPTURED) or []
@@ -289,4 +293,11 @@ torch.library.register_autograd(
 )
 torch.library.register_autograd(
     "flashsmith::attention_backward", _differentiate_twice, lib=_library
+)
+register_flops(
+    {
+        "attention_forward": forward_flops,
+        "attention_forward_out": forward_flops,
+        "attention_backward": backward_flops,
+    }
 )
