@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from flashsmith.jit.compile import (
     read_object,
 )
 from flashsmith.jit.lookup import Library, find_library, read_library
+from flashsmith.jit.ninja_files import run_ninja, shell_value
 from flashsmith.jit.refusal import refuse_bad_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
@@ -38,6 +38,14 @@ from flashsmith.jit.units import (
 
 LIBRARY_FILE = "flash_kernels.so"
 
+# What ninja keeps for itself is not for the library's folder.
+_LINK_FILE = """\
+builddir = ..
+rule link
+  command = $linker > ../link.log 2>&1
+build {output}: link
+  linker = {linker}
+"""
 _WAITING = "waiting for another process that builds the same"
 
 
@@ -157,7 +165,7 @@ class _Build:
             folder.mkdir()
             (folder / codegen.MAP_HEADER).write_text(self.map_header)
         command = link_command(self.toolchain, paths, LIBRARY_FILE)
-        log = self._run_linker(command, folder)
+        log = self._run_linker(command, staging)
         with self.cache.disk_errors():
             (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
         if not (binary := kind_of(folder / LIBRARY_FILE)):
@@ -170,21 +178,20 @@ class _Build:
         manifest = self.cache.publish(folder, self.directory, self.key, LIBRARY_FILE, manifest)
         return Library(self.directory, manifest)
 
-    def _run_linker(self, command: tuple[str, ...], folder: Path) -> str:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        if done.returncode == 0:
-            return done.stdout
-        if mentions_full_disk(done.stdout):
+    def _run_linker(self, command: tuple[str, ...], staging: Path) -> str:
+        """What the linker printed; it runs in the folder ``library``."""
+        with self.cache.disk_errors():
+            text = _LINK_FILE.format(linker=shell_value(command), output=LIBRARY_FILE)
+            (staging / "link.ninja").write_text(text)
+        output = run_ninja(staging / "library", jobs=1, file="../link.ninja")
+        log_file = staging / "link.log"
+        log = log_file.read_text(errors="replace") if log_file.exists() else ""
+        if output is None:
+            return log
+        if mentions_full_disk(log):
             raise self.cache.full_error()
-        raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{done.stdout}")
+        why = log or "\n".join(output)  # ninja's own words where the linker did not start
+        raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{why}")
 
     def _manifest(self, objects: dict[str, Manifest], binary: str) -> Manifest:
         kernels = {
