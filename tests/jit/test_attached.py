@@ -80,7 +80,7 @@ def test_compilers_end_with_their_process(
 
 
 def test_a_program_whose_parent_is_gone_does_not_start(tmp_path: Path) -> None:
-    script = attached.attached(["/bin/touch", tmp_path / "file"])
+    script = attached.attached(["/bin/touch", str(tmp_path / "file")])
     at = script.index("-c") + 1
     script[at] = script[at].replace(f"== {os.getpid()}", "== 1234567890")
     assert subprocess.run(script, check=False).returncode == 0

@@ -22,17 +22,16 @@ if os.getppid() == {parent}:
 """
 
 
-def attached(command: Sequence[str | os.PathLike[str]]) -> list[str]:
+def attached(command: Sequence[str]) -> list[str]:
     """The command, as one that gets SIGTERM when the calling thread ends.
 
     Its first word is the path of an executable.
     """
-    words = [os.fspath(word) for word in command]
     interpreter = _interpreter()
     if interpreter is None:
-        return words
+        return [*command]
     script = _SCRIPT.format(signal=int(signal.SIGTERM), parent=os.getpid())
-    return [interpreter, "-I", "-S", "-c", script, *words]
+    return [interpreter, "-I", "-S", "-c", script, *command]
 
 
 def _interpreter() -> str | None:

@@ -22,6 +22,7 @@ from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
 from flashsmith.jit.ninja_files import STATUS, run_ninja, shell_value
 from flashsmith.jit.ptxas import KernelResources, parse_performance_warnings, parse_resources
+from flashsmith.jit.toolchain import LESS_MEMORY, OUT_OF_MEMORY
 from flashsmith.jit.units import FORMAT, TranslationUnit
 
 # (objects done, objects in all, what was just finished)
@@ -32,7 +33,6 @@ _MACHINE_CODE, _DISASSEMBLY_LOG = "machine_code.sass", "cuobjdump.log"
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _COMPILER_BYTES = 1 << 30  # what one nvcc takes of memory at its peak, rounded up
 _LOG_TAIL_LINES = 30
-_KILLED = re.compile(r"code=137|Killed signal|signal 9")
 
 # The object appears under its name only when the compiler succeeded and the log is on disk. A
 # disassembler that fails does not fail the job.
@@ -205,8 +205,8 @@ def _raise_failure(
 ) -> None:
     """Raises for the first failure in ninja's output, and keeps its source and log."""
     failed_at = next((i for i, line in enumerate(output) if line.startswith("FAILED: ")), None)
-    if mentions_full_disk("\n".join(output)):
-        raise cache.full_error()
+    if line := full_disk_line("\n".join(output)):
+        raise cache.full_error(line)
     if failed_at is None or not (status := STATUS.fullmatch(output[failed_at - 1])):
         raise BuildError("ninja failed:\n" + "\n".join(output[-_LOG_TAIL_LINES:]))
     unit = by_entry[status[2]]
@@ -215,20 +215,26 @@ def _raise_failure(
         if STATUS.fullmatch(line) or line.startswith("ninja: "):
             break
         log.append(line)
-    killed = _KILLED.search("\n".join([output[failed_at], *log]))
-    hint = "it was killed, most likely for want of memory: lower FLASHSMITH_JOBS\n"
+    hint = memory_hint("\n".join([output[failed_at], *log]))
     kept = cache.failed / unit.entry
     with cache.disk_errors():
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(staging / unit.entry, kept)
         (kept / BUILD_LOG).write_text("\n".join([shlex.join(unit.command), *log]) + "\n")
     raise BuildError(
-        f"compiling {unit.label} failed\n{hint if killed else ''}"
+        f"compiling {unit.label} failed\n{hint}"
         f"command: {shlex.join(unit.command)} -c {kept / unit.source_file}\n"
         f"the last lines of its output (whole in {kept / BUILD_LOG}):\n"
         + "\n".join(log[-_LOG_TAIL_LINES:])
     )
 
 
-def mentions_full_disk(log: str) -> bool:
-    return any(mark in log for mark in _DISK_FULL)
+def memory_hint(log: str) -> str:
+    """A line on what to do where a program printed that it had no memory; else nothing."""
+    return f"it ended {LESS_MEMORY}\n" if OUT_OF_MEMORY.search(log) else ""
+
+
+def full_disk_line(log: str) -> str:
+    """The first line that says that a disk is full; empty: None does."""
+    lines = (line.strip() for line in log.splitlines())
+    return next((line for line in lines if any(mark in line for mark in _DISK_FULL)), "")

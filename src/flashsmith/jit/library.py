@@ -11,15 +11,17 @@ from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.binary import kind_of
-from flashsmith.jit.cache import Claims, KernelCache, Manifest, descriptor_errors, entry_name
+from flashsmith.jit.cache import Claims, KernelCache, Manifest, entry_name
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
     compile_units,
     default_jobs,
-    mentions_full_disk,
+    full_disk_line,
+    memory_hint,
     read_object,
 )
+from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.lookup import Library, find_library, read_library
 from flashsmith.jit.ninja_files import run_ninja, shell_value
 from flashsmith.jit.refusal import refuse_bad_kernels
@@ -188,10 +190,11 @@ class _Build:
         log = log_file.read_text(errors="replace") if log_file.exists() else ""
         if output is None:
             return log
-        if mentions_full_disk(log):
-            raise self.cache.full_error()
+        if line := full_disk_line(log):
+            raise self.cache.full_error(line)
         why = log or "\n".join(output)  # ninja's own words where the linker did not start
-        raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{why}")
+        hint = memory_hint("\n".join([log, *output]))
+        raise BuildError(f"linking {self.entry} failed\n{hint}{shlex.join(command)}\n{why}")
 
     def _manifest(self, objects: dict[str, Manifest], binary: str) -> Manifest:
         kernels = {

@@ -43,7 +43,8 @@ def run_ninja(
         finished: Called with the description of each job.
     """
     output = []
-    command = [find_ninja(), "-C", folder, "-j", str(jobs), *(["-f", file] if file else [])]
+    of_file = ["-f", file] if file else []
+    command = [str(find_ninja()), "-C", str(folder), "-j", str(jobs), *of_file]
     with subprocess.Popen(
         # Ninja passes the signal on to all that a compiler has started.
         attached(command),
