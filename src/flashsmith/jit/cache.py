@@ -7,8 +7,8 @@ import hashlib
 import json
 import math
 import os
-import resource
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +18,7 @@ from typing import Any
 
 from flashsmith import settings
 from flashsmith.errors import CacheError
+from flashsmith.jit.disk import NO_DESCRIPTORS, describe, descriptor_errors, full, most_locks
 from flashsmith.jit.locks import FileLock
 
 Manifest = dict[str, Any]
@@ -28,10 +29,6 @@ _KEY_DIGITS = 16  # of the key, in an entry's name
 _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
-_NOT_PERMITTED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_SPARE_DESCRIPTORS = 24  # what a build opens beside its locks, rounded up
 _OLD_SECONDS = 24 * 3600
 
 
@@ -53,6 +50,11 @@ class KernelCache:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root.expanduser().absolute() if root else settings.cache_folder()
+        if not _is_one_line(self.root):
+            raise CacheError(
+                f"the path of the kernel cache {str(self.root)!r} has a line break or bytes that "
+                "are no UTF-8, which no compiler is given; set FLASHSMITH_CACHE_DIR to another"
+            )
         self.objects = self.root / "objects"
         self.libraries = self.root / "libraries"
         self.failed = self.root / "failed"
@@ -60,28 +62,40 @@ class KernelCache:
         self._locks = self.root / "locks"
 
     def check(self) -> None:
-        """Raises CacheError when the folder exists and somebody else owns or can write it."""
-        try:
-            status = self.root.stat()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise CacheError(f"the kernel cache {self.root} cannot be read: {error}") from error
-        if not self.root.is_dir():
+        """Raises CacheError when the cache exists and somebody else owns or can write it, or it
+        cannot be read."""
+        for folder in (self.root, self.objects, self.libraries, self._staging):
+            try:
+                status = folder.stat()
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:  # of a path with bytes that no file system has
+                raise self._unreadable(error) from error
+            self._check_folder(folder, status)
+
+    def _check_folder(self, folder: Path, status: os.stat_result) -> None:
+        if not stat.S_ISDIR(status.st_mode):
             raise CacheError(
-                f"the kernel cache {self.root} is not a directory; set FLASHSMITH_CACHE_DIR"
+                f"the kernel cache {folder} is not a directory; set FLASHSMITH_CACHE_DIR"
             )
         if status.st_uid not in _trusted_users():
             raise CacheError(
-                f"the kernel cache {self.root} belongs to user {status.st_uid}, not to you "
+                f"the kernel cache {folder} belongs to user {status.st_uid}, not to you "
                 f"({os.geteuid()}), and code is loaded from it; `chown` it or set "
                 "FLASHSMITH_CACHE_DIR to a directory of your own"
             )
         if status.st_mode & _WRITABLE_BY_OTHERS:
             raise CacheError(
-                f"the kernel cache {self.root} can be written by other users (mode "
-                f"{status.st_mode & 0o777:o}), and code is loaded from it; `chmod 700 {self.root}`"
+                f"the kernel cache {folder} can be written by other users (mode "
+                f"{status.st_mode & 0o777:o}), and code is loaded from it; `chmod 700 {folder}`"
             )
+
+    def _unreadable(self, error: Exception) -> CacheError:
+        return CacheError(
+            f"the kernel cache {self.root} cannot be read: {error}; have it given to you "
+            f"({os.geteuid()}), by `chown -R` of whom it belongs to, or set FLASHSMITH_CACHE_DIR "
+            "to a directory of your own"
+        )
 
     def create(self) -> None:
         """Makes the folders where they are missing. Raises CacheError where that cannot be."""
@@ -93,13 +107,21 @@ class KernelCache:
 
     def entries(self, folder: Path) -> list[Path]:
         """The entries in ``objects`` or ``libraries``, sound or not, by name."""
-        return sorted(folder.iterdir()) if folder.is_dir() else []
+        try:
+            with descriptor_errors():
+                return sorted(folder.iterdir()) if folder.is_dir() else []
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
         """The manifest of a sound entry, or None for one that is absent, damaged or foreign.
 
         key: what the entry must have been built for; None: whatever its name says.
         """
+        with descriptor_errors():  # for want of which an entry is not absent
+            return self._read(entry, key, check_hash)
+
+    def _read(self, entry: Path, key: str | None, check_hash: bool) -> Manifest | None:
         try:
             if _is_foreign(entry) or _is_foreign(entry / MANIFEST):
                 return None
@@ -120,8 +142,8 @@ class KernelCache:
                 return None
             return manifest
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS:  # it may be sound all the same
-                raise _too_many_open(error) from error
+            if error.errno in NO_DESCRIPTORS:
+                raise
             return None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -204,7 +226,7 @@ class KernelCache:
         The caller may release some early.
         """
         claimed: Claims = {}
-        most = _most_locks()
+        most = most_locks()
         try:
             for entry in entries:
                 if len(claimed) == most:
@@ -250,30 +272,15 @@ class KernelCache:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Turns what a disk can refuse into CacheError that names the cache and what is free."""
+        """Turns what a disk can refuse into CacheError that names the cache and what to do."""
         try:
             yield
         except OSError as error:
-            # An error of shutil has the texts of several, and no number of its own.
-            if error.errno in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
-                raise self.full_error() from error
-            if error.errno in _NO_DESCRIPTORS:
-                raise _too_many_open(error) from error
-            where = "that you can write"
-            if error.errno not in _NOT_PERMITTED:
-                where = "of another file system, best of a local disk"
-            raise CacheError(
-                f"the kernel cache {self.root} cannot be written: {error}; set "
-                f"FLASHSMITH_CACHE_DIR to a directory {where}"
-            ) from error
+            raise describe(self.root, error) from error
 
-    def full_error(self) -> CacheError:
-        temporary = Path(tempfile.gettempdir())
-        return CacheError(
-            f"no space left for building: the kernel cache {self.root} has {_free(self.root)} "
-            f"bytes free, the temporary directory {temporary} {_free(temporary)}; make room or set "
-            "FLASHSMITH_CACHE_DIR to a larger disk"
-        )
+    def full_error(self, why: str) -> CacheError:
+        """why: What was printed of a disk that is full."""
+        return full(self.root, why)
 
 
 def entry_name(of: str, key: str) -> str:
@@ -300,31 +307,11 @@ def _is_whole(manifest: Manifest) -> bool:
     )
 
 
-@contextmanager
-def descriptor_errors() -> Iterator[None]:
-    """Turns what comes of too many open files, wherever a build opens one, into CacheError."""
+def _is_one_line(path: Path) -> bool:
     try:
-        yield
-    except OSError as error:
-        if error.errno in _NO_DESCRIPTORS:
-            raise _too_many_open(error) from error
-        raise
-
-
-def _too_many_open(error: OSError) -> CacheError:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CacheError(
-        f"too many open files: {error}; this process may have {limit}, of which a build needs "
-        f"about {_SPARE_DESCRIPTORS}: raise `ulimit -n`, or close what is open"
-    )
-
-
-def _most_locks() -> int:
-    """How many may be held at a time, so that open files are left for the build itself."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError):
-        limit -= sum(1 for _ in Path("/proc/self/fd").iterdir())
-    return max(1, limit - _SPARE_DESCRIPTORS)
+        return str(path).encode().splitlines() == [bytes(path)]
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_old(path: Path) -> bool:
@@ -353,9 +340,3 @@ def _sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _free(path: Path) -> int:
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,16 +11,19 @@ from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.binary import kind_of
-from flashsmith.jit.cache import Claims, KernelCache, Manifest, descriptor_errors, entry_name
+from flashsmith.jit.cache import Claims, KernelCache, Manifest, entry_name
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
     compile_units,
     default_jobs,
-    mentions_full_disk,
+    full_disk_line,
+    memory_hint,
     read_object,
 )
+from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.lookup import Library, find_library, read_library
+from flashsmith.jit.ninja_files import run_ninja, shell_value
 from flashsmith.jit.refusal import refuse_wrong_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
@@ -38,6 +40,14 @@ from flashsmith.jit.units import (
 
 LIBRARY_FILE = "flash_kernels.so"
 
+# What ninja keeps for itself is not for the library's folder.
+_LINK_FILE = """\
+builddir = ..
+rule link
+  command = $linker > ../link.log 2>&1
+build {output}: link
+  linker = {linker}
+"""
 _WAITING = "waiting for another process that builds the same"
 
 
@@ -157,7 +167,7 @@ class _Build:
             folder.mkdir()
             (folder / codegen.MAP_HEADER).write_text(self.map_header)
         command = link_command(self.toolchain, paths, LIBRARY_FILE)
-        log = self._run_linker(command, folder)
+        log = self._run_linker(command, staging)
         with self.cache.disk_errors():
             (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
         if not (binary := kind_of(folder / LIBRARY_FILE)):
@@ -170,21 +180,21 @@ class _Build:
         manifest = self.cache.publish(folder, self.directory, self.key, LIBRARY_FILE, manifest)
         return Library(self.directory, manifest)
 
-    def _run_linker(self, command: tuple[str, ...], folder: Path) -> str:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        if done.returncode == 0:
-            return done.stdout
-        if mentions_full_disk(done.stdout):
-            raise self.cache.full_error()
-        raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{done.stdout}")
+    def _run_linker(self, command: tuple[str, ...], staging: Path) -> str:
+        """What the linker printed; it runs in the folder ``library``."""
+        with self.cache.disk_errors():
+            text = _LINK_FILE.format(linker=shell_value(command), output=LIBRARY_FILE)
+            (staging / "link.ninja").write_text(text)
+        output = run_ninja(staging / "library", jobs=1, file="../link.ninja")
+        log_file = staging / "link.log"
+        log = log_file.read_text(errors="replace") if log_file.exists() else ""
+        if output is None:
+            return log
+        if line := full_disk_line(log):
+            raise self.cache.full_error(line)
+        why = log or "\n".join(output)  # ninja's own words where the linker did not start
+        hint = memory_hint("\n".join([log, *output]))
+        raise BuildError(f"linking {self.entry} failed\n{hint}{shlex.join(command)}\n{why}")
 
     def _manifest(self, objects: dict[str, Manifest], binary: str) -> Manifest:
         kernels = {

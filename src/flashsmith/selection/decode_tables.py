@@ -117,7 +117,10 @@ def decode_table_path(gpu: str) -> Path:
 @functools.cache
 def find_decode_table(gpu: str) -> DecodeTable | None:
     """The user's for a GPU, if there is one that may be used; read once a process."""
-    path = decode_table_path(gpu)
+    try:
+        path = decode_table_path(gpu)
+    except TuningError:  # the user has no home directory
+        return None
     if not path.exists():
         return None
     try:
