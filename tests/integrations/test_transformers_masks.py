@@ -11,14 +11,16 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
+from tools.transformers_sweep.cases import attention_by_reference
 from transformers import masking_utils as theirs
 
 from flashsmith.integrations.lazy_mask import LazyMask
 from flashsmith.integrations.transformers import attention_forward
 from flashsmith.integrations.transformers_masks import attention_mask
-from tools.transformers_sweep.cases import attention_by_reference
 
 HEADS, D_HEAD = 4, 8
+# What transformers says of masks that are causal, and of others.
+_SKIPS = (["allow_is_causal_skip"], ["allow_is_bidirectional_skip"])
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,7 @@ def mask_function(draw: random.Random, batch: int, length: int | None) -> Any:
                 theirs.sliding_window_overlay(window),
                 theirs.sliding_window_causal_mask_function(draw.choice([2, 5])),
             ),
+            theirs.sliding_window_bidirectional_mask_function(window),
             theirs.chunked_causal_mask_function(3, torch.zeros(batch, dtype=torch.int)),
             theirs.or_masks(theirs.causal_mask_function, theirs.sliding_window_overlay(2)),
         ]
@@ -81,7 +84,7 @@ def drawn(seed: int) -> dict[str, Any]:
         "kv_offset": kv_offset,
         "mask_function": mask_function(draw, batch, kv_length if place == "alone" else None),
         "attention_mask": tokens,
-        "allow_is_causal_skip": draw.random() < 0.7,
+        **dict.fromkeys(_SKIPS[draw.random() < 0.3], draw.random() < 0.7),
         "dtype": torch.float32,
     }
 
@@ -92,9 +95,12 @@ def test_a_mask_is_that_of_eager_attention(block: int) -> None:
     lazy = 0
     for seed in range(40 * block, 40 * block + 40):
         given = drawn(seed)
-        expected = theirs.eager_mask(**given)
+        expected = theirs.eager_mask(**given | {"allow_is_bidirectional_skip": False})
         mask = attention_mask(**given)
         lazy += isinstance(mask, LazyMask)
+        if mask is None:
+            assert given["allow_is_bidirectional_skip"]
+            mask = torch.zeros(given["batch_size"], 1, given["q_length"], given["kv_length"])
         assert mask.shape == expected.shape and torch.equal(mask + 0.0, expected), seed
         batch, _, q_length, kv_length = expected.shape
         q = torch.randn(batch, HEADS, q_length, D_HEAD)
@@ -206,12 +212,25 @@ def test_where_transformers_wants_a_mask_itself_kernels_know_more() -> None:
     for keywords in (
         {"mask_function": packed},
         {"q_length": 1, "q_offset": torch.tensor(2)},
-        {
-            "mask_function": theirs.bidirectional_mask_function,
-            "allow_is_bidirectional_skip": True,
-        },
+        {"mask_function": theirs.sliding_window_bidirectional_mask_function(2)}
+        | {"allow_is_bidirectional_skip": True},
     ):
         assert isinstance(given(allow_is_causal_skip=False, **keywords), LazyMask)
+
+
+def test_where_all_is_seen_there_is_no_mask_as_in_eager_attention() -> None:
+    """Some models change lengths behind their masks, and rely on that."""
+    keywords = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True}
+    both = theirs.bidirectional_mask_function
+    windowed = theirs.sliding_window_bidirectional_mask_function
+    assert given(mask_function=both, **keywords) is None
+    assert given(mask_function=windowed(5), **keywords) is None
+    assert given(mask_function=windowed(3), **keywords) is not None
+    tokens = torch.ones(2, 4).bool()
+    assert given(mask_function=both, attention_mask=tokens, **keywords) is None
+    tokens[0, 0] = False
+    assert given(mask_function=both, attention_mask=tokens, **keywords) is not None
+    assert given(mask_function=both) is not None
 
 
 @pytest.mark.parametrize("window", [0, -1])
@@ -260,6 +279,9 @@ def test_without_a_mask_all_is_seen_as_in_eager_attention() -> None:
     assert torch.equal(attend(None, sliding_window=2), everything)
     causal = LazyMask(2, 4, 5, offset=1, ahead=0).whole()
     torch.testing.assert_close(attend(None, is_causal=True), attend(causal))
+    module = layer(True)
+    module.config = types.SimpleNamespace(is_causal=False)
+    assert torch.equal(attend(None, is_causal=True, module=module), everything)
     windowed = LazyMask(2, 4, 5, offset=1, behind=1, ahead=0).whole()
     torch.testing.assert_close(attend(None, is_causal=True, sliding_window=2), attend(windowed))
 

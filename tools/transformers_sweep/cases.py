@@ -20,6 +20,7 @@ from tools.transformers_sweep.inputs import (
     padded,
     padding,
     parameters_of,
+    patches_seen,
 )
 
 # Of the largest element: what float32 costs through a few layers.
@@ -82,6 +83,10 @@ def cases(model: Any, arguments: Arguments) -> dict[str, Ask]:
     if is_text and "decoder_attention_mask" in parameters and "decoder_input_ids" in arguments:
         mask = padding("right")[:, : arguments["decoder_input_ids"].shape[1]]
         found["decoder"] = _ask(arguments | {"decoder_attention_mask": mask}, mask)
+    if "patch_attention_mask" in parameters and "pixel_values" in arguments:
+        seen = patches_seen(model, arguments["pixel_values"])
+        counts = seen.flatten(1).int()
+        found["patches"] = _ask(arguments | {"patch_attention_mask": seen}, counts)
     if is_text and "position_ids" in parameters:
         packed = arguments | {"position_ids": packed_positions()}
         found["packed"] = _ask(packed | ({"use_cache": False} if _has_cache(model) else {}))

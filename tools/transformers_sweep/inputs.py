@@ -42,12 +42,15 @@ def _names(model: Any) -> list[str]:
     main = "inputs_embeds" if main not in parameters and "inputs_embeds" in parameters else main
     if main in parameters and main not in required:
         required.insert(0, main)
-    for name in ("decoder_input_ids", "pixel_values", "bbox"):
-        wanted = name != "pixel_values" or _is_pair(model)
+    for name in ("decoder_input_ids", "pixel_values", "bbox", "grid_thw", "image_grid_thw"):
+        wanted = _is_pair(model) if name == "pixel_values" else True
+        wanted = wanted and (name != "image_grid_thw" or "pixel_values" in required)
         if name in parameters and name not in required and wanted and _decodes(model, name):
             required.append(name)
     if "input_ids" in parameters and _is_pair(model) and "input_ids" not in required:
         required.append("input_ids")
+    if "past_values" in required:
+        required += [name for name in _SERIES if name in parameters and name not in required]
     return [name for name in required if name not in ("attention_mask", "kwargs")]
 
 
@@ -57,11 +60,7 @@ def _decodes(model: Any, name: str) -> bool:
 
 def _is_pair(model: Any) -> bool:
     """Of a text and an image tower side by side, neither of which works alone."""
-    words = ("CLIP", "Clip", "Align", "BridgeTower", "Vilt", "ViLT", "Flava", "Owl", "Siglip", "X")
-    name = type(model).__name__
-    ends = ("Model", "ForImageAndTextRetrieval", "ForImageSegmentation", "ForObjectDetection")
-    towers = ("Text", "Vision", "Audio", "Image")
-    return name.startswith(words) and name.endswith(ends) and not any(t in name for t in towers)
+    return hasattr(model, "logit_scale") or "BridgeTower" in type(model).__name__
 
 
 def _values(name: str, model: Any) -> Iterator[Any]:
@@ -75,6 +74,13 @@ def _values(name: str, model: Any) -> Iterator[Any]:
         ids = torch.randint(_LOWEST, _HIGHEST, (BATCH, LENGTH), generator=generator)
         ids[:, -1] = END
         yield ids[:, 3:] if name.startswith("decoder") else ids
+    elif name in _PATCHES and any("grid_thw" in each for each in parameters_of(model)):
+        times = next(_numbers(config, "temporal_patch_size"), 1)
+        patch = next(_numbers(config, "patch_size"), 8)
+        channels = next(_numbers(config, "in_channels", "num_channels"), 3)
+        for size in (channels * times * patch**2, channels * patch**2):
+            yield noise(24, size)
+        yield noise(24, channels, patch, patch)
     elif name in ("inputs_embeds", "hidden_states", "inputs"):
         for width in _numbers(config, "hidden_size", "d_model", "embed_dim", "n_embd"):
             yield noise(BATCH, LENGTH, width)
@@ -102,12 +108,24 @@ def _values(name: str, model: Any) -> Iterator[Any]:
             yield noise(BATCH, LENGTH, width)
     elif name.endswith("grid_thw") or name == "grid_thw":
         yield torch.tensor([[1, 4, 4], [1, 4, 2]])
+    elif name in _SERIES:
+        yield noise(*_SERIES[name]).sigmoid()
+    elif name == "past_observed_mask":
+        yield torch.ones(_SERIES["past_values"])
     elif name == "interpolate_pos_encoding":
         yield False
     else:
         raise LookupError(f"no values for the parameter {name}")
 
 
+# Of numbers over time: the longest lag of models is 7.
+_SERIES = {
+    "past_values": (BATCH, LENGTH + 7),
+    "past_time_features": (BATCH, LENGTH + 7, 2),
+    "future_values": (BATCH, 6),
+    "future_time_features": (BATCH, 6, 2),
+}
+_PATCHES = ("hidden_states", "pixel_values")
 _IMAGES = ("pixel_values", "pixel_values_videos", "images", "image", "flattened_patches")
 
 
@@ -160,6 +178,14 @@ def padded(arguments: Arguments, mask: torch.Tensor) -> Arguments:
         last = LENGTH - 1 - mask.flip(-1).argmax(-1)
         arguments["input_ids"] = ids.scatter(1, last[:, None], END)
     return arguments
+
+
+def patches_seen(model: Any, image: torch.Tensor) -> torch.Tensor:
+    """(BATCH, rows, columns), False at the right of some images."""
+    patch = next(_numbers(model.config, "patch_size"), 8)
+    seen = torch.ones(BATCH, image.shape[-2] // patch, image.shape[-1] // patch, dtype=torch.bool)
+    seen[1:, :, -1] = False
+    return seen
 
 
 def packed_positions() -> torch.Tensor:

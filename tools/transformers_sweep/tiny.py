@@ -128,6 +128,9 @@ def tiny_config(config_class: Any, **given: Any) -> Any:
     sizes = {name: SIZES[name] for name in fields & SIZES.keys() if _is_number(default, name)}
     if "qk_rope_head_dim" in fields:
         sizes.pop("head_dim", None)
+        sizes |= {"num_key_value_heads": 4} if "num_key_value_heads" in fields else {}
+    if rope := _fitting_rope(default, sizes):
+        sizes["rope_parameters"] = rope
     subs = {
         name: tiny_config(type(getattr(default, name)))
         for name in getattr(config_class, "sub_configs", {})
@@ -151,8 +154,36 @@ def tiny_config(config_class: Any, **given: Any) -> Any:
 
 
 def _is_number(default: Any, name: str) -> bool:
-    """Or nothing, which stands for a number that is worked out."""
-    return isinstance(getattr(default, name, None), int | float | None)
+    """Or nothing, which stands for a number that is worked out, or differs between layers."""
+    try:
+        return isinstance(getattr(default, name, None), int | float | None)
+    except Exception:
+        return True
+
+
+# Whose models have sections of their own where configurations have none.
+_SECTIONED = (
+    *("Qwen2VLText", "Qwen2_5_VLText", "Qwen2_5OmniText", "Qwen2_5OmniTalker", "PaddleOCRText"),
+    *("Glm4vText", "Glm4vMoeText", "GlmImageText", "GlmOcrText"),
+)
+
+
+def _fitting_rope(default: Any, sizes: dict[str, Any]) -> dict[str, Any] | None:
+    """With sections of the heads' size, if it has some."""
+    rope = getattr(default, "rope_parameters", None)
+    if type(default).__name__.startswith(_SECTIONED):
+        rope = {"mrope_section": [0, 0, 0], "rope_type": "default", "rope_theta": 1e4} | (
+            rope or {}
+        )
+    if not isinstance(rope, dict) or "mrope_section" not in rope:
+        return None
+    heads = sizes.get("num_attention_heads", 4)
+    size = sizes.get("head_dim") or sizes.get("hidden_size", 64) // heads
+    half = int(size * rope.get("partial_rotary_factor", 1)) // 2
+    count = len(rope["mrope_section"])
+    section = [half // count] * count
+    section[-1] += half - sum(section)
+    return rope | {"mrope_section": section}
 
 
 def fields_of(config_class: Any) -> set[str]:
@@ -160,7 +191,26 @@ def fields_of(config_class: Any) -> set[str]:
     return {name for each in config_class.__mro__ for name in getattr(each, "__annotations__", {})}
 
 
+_SERIES = {"prediction_length": 6, "context_length": 9, "num_time_features": 2}
+
 # What the sizes above do not fit.
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "BambaConfig": {"attn_layer_indices": [1]},
+    "LongcatFlashConfig": {"head_dim": 8},
+    "InformerConfig": _SERIES,
+    "TimeSeriesTransformerConfig": _SERIES,
+    "NemotronHConfig": {"n_groups": 2, "mamba_num_heads": 4},
+    "Lfm2MoeConfig": {"layer_types": ["full_attention", "conv"], "num_dense_layers": 1},
+    "MoonshineStreamingConfig": {"num_key_value_heads": 4},
+    "Gemma3nTextConfig": {
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "activation_sparsity_pattern": [0.0] * 4,
+        "intermediate_size": [64] * 4,
+    },
+    "MimiConfig": {"upsample_groups": 64},
+    "PocketTTSAudioTokenizerConfig": {"upsample_groups": 64},
+    "DbrxConfig": {"num_key_value_heads": 2},
+    "KyutaiSpeechToTextConfig": {"audio_pad_token_id": 0},
 }

@@ -75,6 +75,13 @@ class LazyMask:
         return cut or bool(self.ahead)
 
     @property
+    def hides_nothing(self) -> bool:
+        """Whether it needs no look at positions to see that all is seen."""
+        sides = (self.behind, self.ahead)
+        wide = all(n is None or n > self.kv_length + abs(self.offset) for n in sides)
+        return wide and self.tokens is None and self.sequences is None
+
+    @property
     def seen(self) -> int:
         """The number of keys behind which no query sees one."""
         if self.ahead is None:

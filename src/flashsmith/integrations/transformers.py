@@ -74,7 +74,8 @@ def attention_forward(
 
     Whether it is causal, and its window, are what a mask of ``transformers_masks`` says. A layer's
     own words count beside a mask of padding alone. Without a mask every query sees every key, as in
-    eager attention, whatever attributes the layer has; unless ``is_causal`` is True.
+    eager attention, whatever attributes the layer has; unless ``is_causal`` is True, and the
+    model's configuration does not say otherwise.
 
     Args:
         query: (batch, heads, seq_len_q, d_head); key and value with their own heads and length.
@@ -155,7 +156,8 @@ def _mask_of_layer(
     """What is seen without a mask of transformers, the queries beside the last keys."""
     batch, _, q_length, _ = query.shape
     kv_length = key.shape[2]
-    causal, behind = bool(is_causal), None
+    config = getattr(module, "config", None)
+    causal, behind = bool(is_causal) and getattr(config, "is_causal", True), None
     if padding is not None:
         if padding.shape != (batch, kv_length):
             raise ValueError(

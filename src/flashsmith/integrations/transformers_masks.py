@@ -73,8 +73,8 @@ def attention_mask(
     mask_function: MaskFunction = causal_mask_function,
     attention_mask: torch.Tensor | LazyMask | None = None,
     **keywords: Any,
-) -> torch.Tensor | LazyMask:
-    """A mask in the form above; registered as an ``AttentionMaskInterface``.
+) -> torch.Tensor | LazyMask | None:
+    """A mask in the form above, or None where all is seen; an ``AttentionMaskInterface``.
 
     Args:
         q_length, kv_length: Of the tensors that attention gets.
@@ -105,6 +105,8 @@ def attention_mask(
         tokens = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
         if not tokens[:, : mask.seen].all() or tokens.shape[1] < mask.seen:
             mask.tokens = F.pad(tokens, (0, kv_length - tokens.shape[1]))
+    if keywords.get("allow_is_bidirectional_skip") and mask.hides_nothing:
+        return None
     return mask
 
 
