@@ -200,9 +200,7 @@ def test_differentiating_twice_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
 @pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
-def test_sinks_have_gradients_where_there_are_no_keys(
-    packed: bool, dtype: torch.dtype
-) -> None:
+def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch.dtype) -> None:
     """The log-sum-exp of a row is its sink's logit then."""
     q = torch.randn(*(() if packed else (2,)), 6, 4, 64).bfloat16().requires_grad_()
     k, v = (q[..., :0, :2, :].detach().clone().requires_grad_() for _ in range(2))
