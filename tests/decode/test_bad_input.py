@@ -89,7 +89,14 @@ BAD: list[Case] = [
         "cache_seqlens has 41",
         "0 to 40",
     ),
-    case("a length below 0", given(cache_seqlens=-1), ValueError, "cache_seqlens has -1"),
+    case("a length below 0", given(cache_seqlens=-1), ValueError, "cache_seqlens is -1"),
+    case(
+        "a length of no int32",
+        given(cache_seqlens=2**40),
+        ValueError,
+        "cache_seqlens is 1099511627776",
+        "0 to 20",
+    ),
     case(
         "an entry that is nowhere",
         given(cache_batch_idx=ints(0, 3, 1)),
@@ -182,13 +189,18 @@ def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
     assert all(word in str(caught.value) for word in bad.words), caught.value
 
 
-def test_gradients_are_refused() -> None:
-    given = arguments()
-    q = given["q"].requires_grad_()
-    with pytest.raises(NotImplementedError, match="q requires a gradient"):
-        flashsmith.decode(None, q, given["k"], given["v"])
-    with torch.no_grad():
-        flashsmith.decode(None, q, given["k"], given["v"])
+def test_one_length_for_all_is_looked_at_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host knows it without asking the device."""
+    monkeypatch.setattr("flashsmith.ops.cache.may_look_at", lambda _: False)
+    a = arguments()
+    for length in (-1, 21, 2**31, 2**40):
+        with pytest.raises(ValueError, match=f"cache_seqlens is {length}; expected 0 to 20"):
+            flashsmith.decode(None, a["q"], a["k"], a["v"], cache_seqlens=length)
+    with pytest.raises(
+        ValueError, match=r"cache_seqlens is 19; expected 0 to 18.* but 2 for k_new"
+    ):
+        new = {"k_new": a["k"][:, :2], "v_new": a["v"][:, :2]}
+        flashsmith.decode(None, a["q"], a["k"], a["v"], cache_seqlens=19, **new)
 
 
 @pytest.mark.parametrize(

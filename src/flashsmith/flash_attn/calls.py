@@ -90,14 +90,12 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and the log-sum-exp; of the latter anything where it is not asked for.
 
-    As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
-    none, and a window's sides may still be in a tensor.
+    As FlashAttention does: a softcap below 0 is none, and a window's sides may still be in a
+    tensor.
     """
     is_paged = "block_table" in keywords
     attend: Any = attend_pages_of_a_model if is_paged else attend_any_head
     try:
-        if not is_paged and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
-            q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
         window_size = sides(window_size)

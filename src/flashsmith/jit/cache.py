@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
+import resource
 import shutil
 import tempfile
 import time
@@ -14,20 +16,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from flashsmith import settings
 from flashsmith.errors import CacheError
+from flashsmith.jit.locks import FileLock
 
 Manifest = dict[str, Any]
 Claims = dict[str, FileLock]  # entry -> its lock, held
 
 MANIFEST = "manifest.json"
+_KEY_DIGITS = 16  # of the key, in an entry's name
 _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_KEEP_FAILED_SECONDS = 24 * 3600
+_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
+_NOT_PERMITTED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SPARE_DESCRIPTORS = 24  # what a build opens beside its locks, rounded up
+_OLD_SECONDS = 24 * 3600
 
 
 class KernelCache:
@@ -40,9 +45,10 @@ class KernelCache:
         mods/<hash>.txt           what a kernel computes that was generated from Python functions
         failed/                   sources and logs of the last failures, for reading
 
-    An entry is a folder that appears by one rename, with a manifest that holds the size and hash
-    of what it is for. An entry that does not agree with its manifest counts as absent. Code is
-    loaded from here, so a folder that somebody else owns or can write is refused.
+    An entry is a folder that appears by one rename, with a manifest that holds its whole key, and
+    the size and hash of what it is for. An entry that does not agree with its manifest, or whose
+    name is of another key, counts as absent. Code is loaded from here, so a folder that somebody
+    else owns or can write is refused.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -89,22 +95,35 @@ class KernelCache:
         """The entries in ``objects`` or ``libraries``, sound or not, by name."""
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    def read(self, entry: Path, check_hash: bool = True) -> Manifest | None:
-        """The manifest of a sound entry, or None for one that is absent, damaged or foreign."""
+    def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
+        """The manifest of a sound entry, or None for one that is absent, damaged or foreign.
+
+        key: what the entry must have been built for; None: whatever its name says.
+        """
         try:
-            if _is_foreign(entry):
+            if _is_foreign(entry) or _is_foreign(entry / MANIFEST):
                 return None
             manifest: Manifest = json.loads((entry / MANIFEST).read_text())
             if manifest.pop("manifest_sha256") != _manifest_hash(manifest):
                 return None
             artifact = manifest["artifact"]
+            if not (
+                _is_whole(manifest)
+                and entry.name.endswith(f"-{manifest['key'][:_KEY_DIGITS]}")
+                and key in (None, manifest["key"])
+            ):
+                return None
             path = entry / artifact["file"]
             if _is_foreign(path) or path.stat().st_size != artifact["bytes"]:
                 return None
             if check_hash and _sha256(path) != artifact["sha256"]:
                 return None
             return manifest
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:  # it may be sound all the same
+                raise _too_many_open(error) from error
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     @contextmanager
@@ -117,12 +136,15 @@ class KernelCache:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def publish(self, staged: Path, entry: Path, artifact: str, manifest: Manifest) -> Manifest:
+    def publish(
+        self, staged: Path, entry: Path, key: str, artifact: str, manifest: Manifest
+    ) -> Manifest:
         """Completes ``staged`` with its manifest and renames it to ``entry``, replacing another."""
         with self.disk_errors():
             path = staged / artifact
             path.chmod(_READABLE)  # the umask may have left it writable by others
             manifest = manifest | {
+                "key": key,
                 "artifact": {
                     "file": artifact,
                     "bytes": path.stat().st_size,
@@ -132,6 +154,7 @@ class KernelCache:
             }
             whole = manifest | {"manifest_sha256": _manifest_hash(manifest)}
             (staged / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n")
+            (staged / MANIFEST).chmod(_READABLE)
             staged.chmod(_PRIVATE)
             while True:
                 try:
@@ -141,6 +164,16 @@ class KernelCache:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                         raise
                 self.remove(entry)
+
+    def set_aside(self, entry: Path, manifest: Manifest) -> None:
+        """Moves an entry to the failures, unless another is under its name by now."""
+        found = self.read(entry, check_hash=False)
+        if found is None or found["created"] != manifest["created"]:
+            return
+        kept = self.failed / entry.name
+        with self.disk_errors(), suppress(FileNotFoundError):
+            shutil.rmtree(kept, ignore_errors=True)
+            entry.rename(kept)
 
     def remove(self, entry: Path) -> None:
         """Takes an entry away whole: first by rename, so that nobody sees half of it."""
@@ -154,10 +187,10 @@ class KernelCache:
         """Holds the lock of one entry; calls ``on_wait`` first if another process has it."""
         lock = self._lock(entry)
         with self.disk_errors():
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                on_wait()
+            is_free = lock.acquire(wait=False)
+        if not is_free:
+            on_wait()
+            with self.disk_errors():
                 lock.acquire()
         try:
             yield
@@ -166,14 +199,20 @@ class KernelCache:
 
     @contextmanager
     def claims(self, entries: Iterable[str]) -> Iterator[Claims]:
-        """Holds the locks of those ``entries`` that are free. The caller may release some early."""
+        """Holds the locks of those ``entries`` that are free, as far as open files may be had.
+
+        The caller may release some early.
+        """
         claimed: Claims = {}
+        most = _most_locks()
         try:
             for entry in entries:
+                if len(claimed) == most:
+                    break
                 lock = self._lock(entry)
-                with self.disk_errors(), suppress(Timeout):
-                    lock.acquire(timeout=0)
-                    claimed[entry] = lock
+                with self.disk_errors():
+                    if lock.acquire(wait=False):
+                        claimed[entry] = lock
             yield claimed
         finally:
             for lock in claimed.values():
@@ -181,12 +220,11 @@ class KernelCache:
 
     def wait_for(self, entry: str) -> None:
         """Until nobody builds ``entry``."""
-        with self._lock(entry):
+        with self.disk_errors(), self._lock(entry):
             pass
 
     def _lock(self, entry: str) -> FileLock:
-        # The file stays behind; the system frees the lock of a process that died.
-        return FileLock(self._locks / f"{entry}.lock", mode=0o600)
+        return FileLock(self._locks / f"{entry}.lock")
 
     def sweep(self, held: str) -> None:
         """Clears what builders that died left in staging, and old failures.
@@ -195,15 +233,20 @@ class KernelCache:
         """
         for leftover in self._staging.iterdir():
             entry = leftover.name.rpartition(".")[0]
-            if entry == held:
+            if entry == held or self._has_no_builder(entry, leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
-                continue
-            with suppress(Timeout, OSError), self._lock(entry).acquire(timeout=0):
-                shutil.rmtree(leftover, ignore_errors=True)
-        for failure in self.failed.iterdir():
-            with suppress(OSError):
-                if time.time() - failure.stat().st_mtime > _KEEP_FAILED_SECONDS:
-                    shutil.rmtree(failure, ignore_errors=True)
+        for failure in filter(_is_old, self.failed.iterdir()):
+            shutil.rmtree(failure, ignore_errors=True)
+
+    def _has_no_builder(self, entry: str, leftover: Path) -> bool:
+        """Where there are no locks its age has to say."""
+        lock = self._lock(entry)
+        try:
+            return lock.acquire(wait=False) and (lock.is_real or _is_old(leftover))
+        except OSError:
+            return False
+        finally:
+            lock.release()
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
@@ -214,9 +257,14 @@ class KernelCache:
             # An error of shutil has the texts of several, and no number of its own.
             if error.errno in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
                 raise self.full_error() from error
+            if error.errno in _NO_DESCRIPTORS:
+                raise _too_many_open(error) from error
+            where = "that you can write"
+            if error.errno not in _NOT_PERMITTED:
+                where = "of another file system, best of a local disk"
             raise CacheError(
                 f"the kernel cache {self.root} cannot be written: {error}; set "
-                "FLASHSMITH_CACHE_DIR to a directory that you can write"
+                f"FLASHSMITH_CACHE_DIR to a directory {where}"
             ) from error
 
     def full_error(self) -> CacheError:
@@ -226,6 +274,64 @@ class KernelCache:
             f"bytes free, the temporary directory {temporary} {_free(temporary)}; make room or set "
             "FLASHSMITH_CACHE_DIR to a larger disk"
         )
+
+
+def entry_name(of: str, key: str) -> str:
+    """The folder of what was built for ``key``; ``of`` is for people."""
+    return f"{of}-{key[:_KEY_DIGITS]}"
+
+
+def has_fields(value: object, **kinds: type) -> bool:
+    """Whether a part of a manifest is an object with at least these fields, of these types."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in kinds.items()
+    )
+
+
+def _is_whole(manifest: Manifest) -> bool:
+    """Whether it has what every manifest has, and names a file beside it."""
+    artifact = manifest["artifact"]
+    return (
+        has_fields(manifest, key=str, created=float)
+        and math.isfinite(manifest["created"])
+        and has_fields(artifact, file=str, bytes=int, sha256=str)
+        and artifact["file"] not in ("", "..")
+        and Path(artifact["file"]).name == artifact["file"]
+    )
+
+
+@contextmanager
+def descriptor_errors() -> Iterator[None]:
+    """Turns what comes of too many open files, wherever a build opens one, into CacheError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTORS:
+            raise _too_many_open(error) from error
+        raise
+
+
+def _too_many_open(error: OSError) -> CacheError:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CacheError(
+        f"too many open files: {error}; this process may have {limit}, of which a build needs "
+        f"about {_SPARE_DESCRIPTORS}: raise `ulimit -n`, or close what is open"
+    )
+
+
+def _most_locks() -> int:
+    """How many may be held at a time, so that open files are left for the build itself."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError):
+        limit -= sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return max(1, limit - _SPARE_DESCRIPTORS)
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _OLD_SECONDS
+    except OSError:
+        return False
 
 
 def _trusted_users() -> set[int]:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from flashsmith import settings
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.cache import KernelCache, Manifest, has_fields
 from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
-from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.ptxas import KernelResources, parse_performance_warnings, parse_resources
 from flashsmith.jit.toolchain import find_ninja
 from flashsmith.jit.units import FORMAT, TranslationUnit
 
@@ -89,6 +89,7 @@ def compile_units(
         unit = by_entry.get(entry)  # or a line of a compiler that looks like ninja's
         if unit and (staging / entry / unit.object_file).exists():
             _require_unchanged(unit)
+            _require_written(unit, staging / entry / unit.object_file)
             lint = _lint(unit, staging / entry, why_none)
             on_done(unit, _publish_object(unit, cache, staging / entry, lint))
 
@@ -169,6 +170,15 @@ def _require_unchanged(unit: TranslationUnit) -> None:
         )
 
 
+def _require_written(unit: TranslationUnit, path: Path) -> None:
+    """Raises BuildError for a compiler that returned 0 and left an empty file."""
+    if path.stat().st_size == 0:
+        raise BuildError(
+            f"compiling {unit.label} wrote an empty object, though the compiler says that it did "
+            f"not fail: {shlex.join(unit.command)}"
+        )
+
+
 def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     """What the lint says of the machine code in ``staged``, which goes: it is 20 times the size of
     the object."""
@@ -188,6 +198,22 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     return found
 
 
+def read_object(unit: TranslationUnit, cache: KernelCache) -> Manifest | None:
+    """The manifest of the object in the cache, as ``_publish_object`` wrote it; None: compile."""
+    manifest = cache.read(cache.objects / unit.entry, unit.key)
+    if not has_fields(manifest, kernels=list, performance_warnings=list, lint=dict):
+        return None
+    assert manifest is not None
+    try:
+        Lint.from_manifest(manifest["lint"])
+        spilled = [KernelResources(**figures).spilled for figures in manifest["kernels"]]
+    except (KeyError, TypeError):
+        return None
+    are_whole = all(isinstance(n, int) for n in spilled)
+    texts = manifest["performance_warnings"]
+    return manifest if are_whole and all(isinstance(text, str) for text in texts) else None
+
+
 def _publish_object(
     unit: TranslationUnit, cache: KernelCache, staged: Path, lint: Lint
 ) -> Manifest:
@@ -201,7 +227,8 @@ def _publish_object(
         "lint": asdict(lint),
     }
     shutil.rmtree(cache.failed / unit.entry, ignore_errors=True)
-    return cache.publish(staged, cache.objects / unit.entry, unit.object_file, manifest)
+    entry = cache.objects / unit.entry
+    return cache.publish(staged, entry, unit.key, unit.object_file, manifest)
 
 
 def _raise_failure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.metadata
 import importlib.util
@@ -269,6 +270,8 @@ def _run(argv: list[str | Path]) -> str:
             env=os.environ | {"LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # of this process, not of the compiler
         raise ToolchainError(f"`{' '.join(command)}` did not run: {error}") from error
     if done.returncode != 0:
         raise ToolchainError(

@@ -18,6 +18,10 @@ def describe(tensor: torch.Tensor) -> Buffer:
     if element not in ELEMENTS:
         advice = "; pass it as .to(torch.int32)" if "int" in element else ""
         raise ValueError(f"{words}; supported are {', '.join(ELEMENTS)}{advice}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise ValueError(f"{words} is inside torch.vmap or another function transform")
+    if tensor.is_neg():
+        raise ValueError(f"{words} is a lazily negated view; pass it as .resolve_neg()")
     if tensor.layout != torch.strided:
         raise ValueError(f"{words} has layout {tensor.layout}; expected torch.strided (dense)")
     if tensor.dim() > MOST_DIMENSIONS:

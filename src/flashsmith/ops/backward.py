@@ -11,9 +11,21 @@ import torch
 
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
-from flashsmith.ops.checks import check_config, check_flags, check_rank, check_scale, check_tensors
-from flashsmith.ops.first_use import check_before_building, find_first
-from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec
+from flashsmith.ops.checks import (
+    check_config,
+    check_flags,
+    check_rank,
+    check_scale,
+    check_tensors,
+    mark_written,
+)
+from flashsmith.ops.first_use import (
+    check_before_building,
+    check_extras_before_building,
+    find_first,
+)
+from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
+from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
 from flashsmith.selection.choose import dtype_of, gpu_of
@@ -43,6 +55,7 @@ class Wanted(NamedTuple):
 
 
 NOTHING_ELSE = Wanted()
+NOWHERE = (None, None, None)  # no tensors to write the gradients of q, k and v into
 
 
 def backward(
@@ -88,6 +101,11 @@ def backward(
     check_flags(causal=causal, deterministic=deterministic, benchmark=benchmark)
     if cfg is not None:
         check_config("cfg", cfg, _CONFIGS)
+    given = tensors_in(semantics) | {"do": do, "q": q, "k": k, "v": v, "o": o, "lse": lse}
+    if dlse is not None:
+        given["dlse"] = dlse
+    if not are_memory(*flat(given)):
+        refuse_all_but_memory(**given)
     wanted = Wanted(semantics.get("sinks") is not None, semantics.get("bias") is not None)
     gradients, milliseconds = run_backward(
         cfg, do, dlse, q, k, v, o, lse, causal, softmax_scale, semantics, wanted,
@@ -112,7 +130,7 @@ def run_backward(
     *,
     deterministic: bool = False,
     timed: bool = False,
-    into: Sequence[torch.Tensor | None] = (None, None, None),
+    into: Sequence[torch.Tensor | None] = NOWHERE,
 ) -> tuple[Gradients, float]:
     """As ``backward``; packed rows have three dimensions here.
 
@@ -123,14 +141,19 @@ def run_backward(
     """
     how = _How(config, deterministic, timed)
     dq, dk, dv = into
+    lse = lse.contiguous()  # torch's hooks of saved tensors may give back other strides
     tensors = GradientTensors(q, k, v, o, lse, do, dq, dk, dv, dlse)
     try:
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
         if semantics:
-            given = Semantics(causal=causal, **semantics)
-            return _run_general(tensors, given, scale, wanted, how)
-        found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
-        return Gradients(found.dq, found.dk, found.dv), milliseconds
+            given = Semantics.of(q, k, causal, semantics)
+            gradients, milliseconds = _run_general(tensors, given, scale, wanted, how)
+        else:
+            found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
+            gradients = Gradients(found.dq, found.dk, found.dv)
+        if into is not NOWHERE:
+            mark_written(*into)
+        return gradients, milliseconds
     except Exception:
         check_tensors(**({} if do is None else {"do": do}), q=q, k=k, v=v, o=o, lse=lse)
         raise
@@ -236,6 +259,7 @@ def _find(
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o, do=tensors.do)
+    check_extras_before_building(spec.extras, q, k, tensors.lse)
     return _kernel_for(config, variant, q.device)
 
 
@@ -261,8 +285,9 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
         make(t, memory_format=torch.contiguous_format) if into is None else into
         for t, into in zip(given[:3], given[6:9], strict=True)
     )
-    do = torch.zeros_like(given.o) if given.do is None else _laid_out(given.do)
-    dlse = None if given.dlse is None else given.dlse.contiguous()
+    # Autograd passes gradients as they come: lazily negated views, any strides.
+    do = torch.zeros_like(given.o) if given.do is None else _laid_out(given.do.resolve_neg())
+    dlse = None if given.dlse is None else given.dlse.resolve_neg().contiguous()
     return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
 
 

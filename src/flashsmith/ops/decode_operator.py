@@ -14,7 +14,7 @@ from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
 from flashsmith.ops.checks import check_scale
 from flashsmith.ops.decode_calls import Asked, Call, check_rows, checked_splits, run
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
-from flashsmith.ops.semantics import checked_cap, checked_window
+from flashsmith.ops.semantics import Functions, checked_cap, checked_window
 
 # Where a request's keys are, and what is computed.
 _ARGUMENTS = (
@@ -24,7 +24,7 @@ _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, "
     "bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float softcap=0.0, float? softmax_scale=None, SymInt splits=0, "
-    "str? config=None, bool return_lse=False"
+    "str? config=None, bool return_lse=False, int score=0, Tensor[]? mod_tensors=None"
 )
 _NEW = (
     "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
@@ -44,8 +44,10 @@ def call_decode_operator(
     """``run``, as one operator to whatever traces it."""
     if timed:
         raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
+    call.refuse_gradients()
     q, cache, new, out = call.q, call.cache, call.new, call.out
     check_rows(q, cache)
+    cache.check_length(call.n_new)
     left, right = checked_window(asked.window_size)
     keywords: dict[str, Any] = {
         **dict(zip(_OF_CACHE, cache[2:], strict=True)),
@@ -60,6 +62,7 @@ def call_decode_operator(
         "splits": checked_splits(asked.splits),
         "config": None if asked.config is None else str(asked.config),
         "return_lse": call.with_lse,
+        **call.functions._asdict(),
     }
     name = "decode"
     if new is not None:
@@ -86,7 +89,8 @@ def _decode(
     window = given["window_left"], given["window_right"]
     asked = Asked(cfg, given["causal"], window, given["softcap"], given["splits"])
     weights = given["alibi_slopes"], given["sinks"]
-    call = Call(q, cache, new, out, given["return_lse"], *weights)
+    functions = Functions(given["mod_tensors"], given["score"])
+    call = Call(q, cache, new, out, given["return_lse"], *weights, functions)
     o, lse, _ = run(asked, call, given["softmax_scale"], False)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse
 

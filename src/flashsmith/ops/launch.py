@@ -22,9 +22,9 @@ from flashsmith.ops.checks import FP8, check_rank, check_scale, check_tensors
 from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
 from flashsmith.ops.first_use import (
     check_before_building,
+    check_extras_before_building,
     find_first,
     refuse_of_fp8,
-    refuse_transforms,
 )
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
@@ -125,8 +125,7 @@ def launch(
         known = _calls.get(key) or _first_call(key, config, spec, **_named(q, k, v, o))
         return _launch_anew(kind, known, q, k, v, o, spec, scale=scale, timed=timed)
     except Exception:
-        check_tensors(**_named(q, k, v, o))
-        refuse_transforms(q=q, k=k, v=v)  # torch's error of a tensor without memory says less
+        check_tensors(**_named(q, k, v, o))  # torch's error of a tensor without memory says less
         raise
 
 
@@ -188,6 +187,7 @@ def _first_call(
         config = config or select_fp8(q, v, tensors.get("o"), spec.variant)
     chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
     check_before_building(chosen, **tensors)
+    check_extras_before_building(spec.extras, q, k)
     kernel: Kernel | FewQueries | None = None
     plan = Plan((), 0, 0)
     o_like, lse_like = _like(q, d_v, chosen.dtype.to_torch_dtype()), _like_lse(q)

@@ -14,8 +14,16 @@ import torch
 
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
 from flashsmith.ops.backward import Wanted, run_backward
-from flashsmith.ops.checks import FP8, needs_gradient, refuse_gradients, refuse_out
+from flashsmith.ops.checks import (
+    FP8,
+    needs_gradient,
+    refuse_gradients,
+    refuse_out,
+    refuse_second_derivative,
+)
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.gate import flat
+from flashsmith.ops.semantics import tensors_in
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
 # gradients of no such tensors.
@@ -27,7 +35,8 @@ _ARGUMENTS = (
     "bool causal=False, bool top_left=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float? softmax_scale=None, float softcap=0.0, float dropout_p=0.0, "
     "str? config=None, bool deterministic=False, "
-    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None"
+    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
+    "int score=0, Tensor[]? mod_tensors=None, Tensor? key_ranges=None, int rows_per_range=1"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
@@ -66,12 +75,11 @@ def call_operator(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``run_attention``, as one operator to whatever traces it, and differentiable.
 
-    Args, returns: as there; without score_mod, mask_mod and block_mask.
+    Args, returns: as there.
     deterministic: Of gradients.
     """
     keywords = dict(semantics or {})
-    tensors = [each for each in keywords.values() if isinstance(each, torch.Tensor)]
-    differentiable = needs_gradient(q, k, v, *tensors)
+    differentiable = needs_gradient(q, k, v, *flat(tensors_in(keywords)))
     keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
     keywords |= {
         "causal": causal,
@@ -196,7 +204,9 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, tor
     refuse_gradients(alibi_slopes=given["alibi_slopes"])
     ctx.set_materialize_grads(False)
     ctx.tensors = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
-    ctx.save_for_backward(*(given[name] for name in ctx.tensors), *output)
+    captured = given["mod_tensors"] or ()
+    ctx.n_captured = len(captured)
+    ctx.save_for_backward(*captured, *(given[name] for name in ctx.tensors), *output)
     ctx.others = {name: given[name] for name in _DEFAULTS if name not in ctx.tensors}
 
 
@@ -204,7 +214,9 @@ def _differentiate(
     ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, ...]:
     *saved, o, lse = ctx.saved_tensors
+    captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
     given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
+    given["mod_tensors"] = captured or None
     # The dispatcher leaves out what is at its default behind the last argument that is not.
     names = _NAMES[: len(ctx.needs_input_grad)]
     wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
@@ -258,6 +270,10 @@ def _fake_backward(
     )
 
 
+def _differentiate_twice(ctx: Any, *_: torch.Tensor) -> Any:
+    refuse_second_derivative()
+
+
 for _key in ("CUDA", "CPU"):
     _library.impl("attention_forward", _forward, _key)
     _library.impl("attention_forward_out", _forward_out, _key)
@@ -267,4 +283,7 @@ torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_o
 torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
 torch.library.register_autograd(
     "flashsmith::attention_forward", _differentiate, setup_context=_remember, lib=_library
+)
+torch.library.register_autograd(
+    "flashsmith::attention_backward", _differentiate_twice, lib=_library
 )

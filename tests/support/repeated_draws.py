@@ -1,0 +1,91 @@
+"""Draws sequences of calls of one operation that differ in two things."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from support.repeated_calls import Call, Outcome, make_calls
+from support.zygote import Zygote
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that calls of an operation may differ in.
+
+    values: The first is the usual one.
+    refused: Values that are, in most calls, an error.
+    decides: Whether other values may take another kernel, which first has to be built.
+    """
+
+    values: tuple[Any, ...]
+    refused: tuple[Any, ...] = ()
+    decides: bool = False
+
+
+Things = Mapping[str, Thing]
+
+
+def pairs_of(things: Things) -> list[tuple[str, str]]:
+    """All pairs of things, and each alone."""
+    return [*combinations(things, 2), *((name, name) for name in things)]
+
+
+def draw(
+    operation: str, things: Things, changed: tuple[str, str], seed: str, *, few_kernels: bool
+) -> tuple[tuple[Call, bool], ...]:
+    """A base, one change of it, another one, and both: each several times, in any order.
+
+    few_kernels: Of the things that decide which kernel serves at most one is changed at a time.
+    """
+    rng = random.Random(f"{operation} {changed} {seed}")
+    base = {}
+    for name, thing in things.items():
+        is_usual = rng.random() < 0.6 or (few_kernels and thing.decides)
+        base[name] = thing.values[0] if is_usual else rng.choice(thing.values)
+    variants = [base]
+    first, second = ({name: _another(rng, things[name], base[name])} for name in changed)
+    variants += [base | first, base | second]
+    if not (few_kernels and all(things[name].decides for name in changed)):
+        variants.append(base | first | second)
+    calls = [Call(operation, tuple(v.items())) for v in variants]
+    order = calls * 2 + rng.choices(calls, k=2)
+    rng.shuffle(order)
+    return tuple((call, rng.random() < 0.7) for call in order)
+
+
+def _another(rng: random.Random, thing: Thing, value: Any) -> Any:
+    others = [each for each in (*thing.values, *thing.refused) if repr(each) != repr(value)]
+    return rng.choice(others)
+
+
+def difference(zygote: Zygote, calls: Sequence[tuple[Call, bool]]) -> str | None:
+    """What a call came to in a process that had made those before it, and did not come to in one
+    that had made none; None if there is no such call."""
+    fresh: dict[str, Outcome] = {}  # True is 1, as a key
+    for number, (call, outcome) in enumerate(
+        zip((call for call, _ in calls), zygote.run(make_calls, calls), strict=True)
+    ):
+        if str(call) not in fresh:
+            (fresh[str(call)],) = zygote.run(make_calls, [(call, True)])
+        if outcome != fresh[str(call)]:
+            return _in_words(calls[: number + 1], fresh[str(call)], outcome)
+    return None
+
+
+def _in_words(calls: Sequence[tuple[Call, bool]], fresh: Outcome, repeated: Outcome) -> str:
+    *before, (call, keeps) = calls
+    usual = dict(call.chosen)
+    lines = [f"{call.operation}: call {len(before)} is another in a fresh process: {call}"]
+    for number, (other, kept) in enumerate(before):
+        changes = {n: v for n, v in other.chosen if repr(v) != repr(usual[n])}
+        lines.append(f"  call {number} had {changes or 'the same'}{', in place' if kept else ''}")
+    lines += [f"  fresh:    {_short(fresh)}", f"  repeated: {_short(repeated)}, in place: {keeps}"]
+    return "\n".join(lines)
+
+
+def _short(outcome: Outcome) -> str:
+    return repr(outcome)[:600]
