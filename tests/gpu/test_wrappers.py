@@ -43,7 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("copies", 61),
         ("ragged", 48),
         ("sums", 8),
-        ("scores", 9),
+        ("scores", 10),
         ("bytes", 14),
         ("barriers", 20),
         ("clusters", 80),
