@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-import flashsmith
-from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith import attention
+from support.repeated_arguments import BAD_LAYOUTS, GOOD_LAYOUTS, config, in_mode, sinks, slopes
 from support.repeated_calls import LAYOUTS, World
 from support.repeated_draws import Thing
 from support.repeated_functions import MASKS, SCORES, masks, score_mod
 
 _SM90 = "(FP16, 64, 64, 64, 1): wgmma+stages_1+tma_store"
 _SM80 = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
-_LAYOUTS = ("contiguous", "heads first", "long rows", "16 bytes on")
-_BAD_LAYOUTS = ("8 bytes on", "an element on", "odd rows", "every second")
 
 THINGS = {
     "dtype": Thing(("float16", "bfloat16"), ("float32",), decides=True),
@@ -27,42 +23,56 @@ THINGS = {
     "heads": Thing(((2, 2), (4, 2), (2, 1)), ((3, 2),)),
     "n_q": Thing((40, 64), decides=True),
     "n_k": Thing((64, 90), (0,), decides=True),
-    "q": Thing(_LAYOUTS, _BAD_LAYOUTS),
-    "k": Thing(_LAYOUTS, _BAD_LAYOUTS),
-    "v": Thing(_LAYOUTS, _BAD_LAYOUTS),
+    "q": Thing(GOOD_LAYOUTS, BAD_LAYOUTS),
+    "k": Thing(GOOD_LAYOUTS, BAD_LAYOUTS),
+    "v": Thing(GOOD_LAYOUTS, BAD_LAYOUTS),
     "contents": Thing((0, 1)),
-    "out": Thing((None, *_LAYOUTS), (*_BAD_LAYOUTS, "float32", "q", "a head more")),
+    "out": Thing((None, *GOOD_LAYOUTS), (*BAD_LAYOUTS, "float32", "q", "a head more")),
     "lse": Thing((False, True)),
     "scale": Thing((None, 0.2, 1.0), (0.0, True, "0.2")),
     "causal": Thing((False, True), (1, None), decides=True),
-    "window": Thing(((-1, -1), (5, 9), (20, 2), (-1, 3), (7, -1), (100, 100)), ((5.0, 9), (5, 9, 1), (-2, 1)), decides=True),
+    "window": Thing(
+        ((-1, -1), (5, 9), (20, 2), (-1, 3), (7, -1), (100, 100)),
+        ((5.0, 9), (5, 9, 1), (-2, 1)),
+        decides=True,
+    ),
     "top_left": Thing((False, True), (1,), decides=True),
     "softcap": Thing((0.0, 1.0, 3.0, 1), (True, "1", -1.0), decides=True),
-    "alibi": Thing((None, ("h", 0), ("h", 1), ("bh", 0)), (("half", 0), ("h + 1", 0)), decides=True),
-    "sinks": Thing((None, ("float32", 0), ("float32", 1), ("dtype", 0)), (("float64", 0),), decides=True),
-    "bias": Thing((None, "bhqk", "11qk", "1h1k", "bh11", "long rows"), ("float32", "bhq"), decides=True),
+    "alibi": Thing(
+        (None, ("h", 0), ("h", 1), ("bh", 0)), (("half", 0), ("h + 1", 0)), decides=True
+    ),
+    "sinks": Thing(
+        (None, ("float32", 0), ("float32", 1), ("dtype", 0)), (("float64", 0),), decides=True
+    ),
+    "bias": Thing(
+        (None, "bhqk", "11qk", "1h1k", "bh11", "long rows"), ("float32", "bhq"), decides=True
+    ),
     "lengths": Thing(
         (None, ("cu", 0), ("cu", 1), ("cu", 2), ("seqused_k", 0), ("seqused_k", 1), ("seqused", 0)),
         (("cu", "falls"), ("seqused_k", "int64"), ("seqused_k", "many")),
         decides=True,
     ),
-    "max_seqlen": Thing((None, 90, 500), (3, True)),
+    "max_seqlen": Thing((None, 90, 500, 3, True)),  # looked at beside lengths alone
     "dropout": Thing((0.0, (0.25, 0), (0.25, 1), (0.5, 0), (0.5, None)), ((1.0, 0),), decides=True),
     "score_mod": Thing(SCORES, decides=True),
     "mask": Thing(MASKS, decides=True),
     "config": Thing((None, _SM80, _SM90), ("a string",), decides=True),
     "mode": Thing((None, "deterministic", "no_grad", "inference")),
-}  # fmt: skip
+}
 
 
 def make(world: World, chosen: dict[str, Any]) -> Any:
     """The result of a call; and its gradients, where it is differentiable."""
-    tensors, keywords = _arguments(world, chosen)
+    tensors, keywords = arguments(world, chosen)
     gradient = chosen.get("gradient")
     for name in gradient or ():
-        tensors.get(name, keywords.get(name)).requires_grad_()
+        t = tensors.get(name, keywords.get(name))
+        if t is not None:
+            t.requires_grad_()
+    if "deterministic" in chosen:
+        keywords["deterministic"] = chosen["deterministic"]
     with in_mode(chosen["mode"]):
-        returned = flashsmith.attention(**tensors, **keywords)
+        returned = attention(**tensors, **keywords)
         if not gradient:
             return returned
         results = returned if isinstance(returned, tuple) else (returned,)
@@ -71,20 +81,7 @@ def make(world: World, chosen: dict[str, Any]) -> Any:
     return (*results, *(t for t in wanted.values() if t is not None))
 
 
-@contextmanager
-def in_mode(name: str | None) -> Iterator[None]:
-    """Runs a call under one of torch's switches."""
-    if name == "deterministic":
-        torch.use_deterministic_algorithms(True)
-    modes = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
-    try:
-        with modes.get(name or "", nullcontext)():
-            yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def _arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     dtype = getattr(torch, chosen["dtype"])
     batch, (heads, heads_kv), d_head = chosen["batch"], chosen["heads"], chosen["d_head"]
     n_q, n_k, d_v = chosen["n_q"], chosen["n_k"], chosen["d_v"] or d_head
@@ -120,13 +117,9 @@ def _arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], di
         **_dropout(world, chosen["dropout"]),
         "score_mod": score_mod(world, chosen["score_mod"], heads),
         **masks(world, chosen["mask"], n_q, n_k),
-        "config": _config(chosen["config"]),
+        "config": config(chosen["config"]),
     }
     return tensors, keywords
-
-
-def _config(name: str | None) -> Any:
-    return name if name in (None, "a string") else parse_kernel_name_into_config(name)
 
 
 def _out(
@@ -141,27 +134,6 @@ def _out(
     return world.place(
         "out", torch.ones(shape, dtype=dtype), layout if layout in LAYOUTS else "contiguous"
     )
-
-
-def slopes(
-    world: World, chosen: tuple[str, int] | None, batch: int, heads: int
-) -> torch.Tensor | None:
-    if chosen is None:
-        return None
-    kind, contents = chosen
-    shape = {"bh": (batch, heads), "h + 1": (heads + 1,)}.get(kind, (heads,))
-    dtype = torch.float16 if kind == "half" else torch.float32
-    return world.normal("slopes", shape, dtype, contents)
-
-
-def sinks(
-    world: World, chosen: tuple[str, int] | None, heads: int, dtype: torch.dtype
-) -> torch.Tensor | None:
-    if chosen is None:
-        return None
-    kind, contents = chosen
-    dtype = dtype if kind == "dtype" else getattr(torch, kind)
-    return world.normal("sinks", (heads,), dtype, contents)
 
 
 def _bias(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,23 +26,19 @@ class Call(NamedTuple):
 
 
 class Bits(NamedTuple):
-    """All that can be told of a tensor."""
+    """All that can be told of a tensor; its contents by their hash."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     requires_grad: bool
-    contents: bytes
+    contents: str
 
     @classmethod
     def of(cls, t: torch.Tensor) -> Bits:
-        flat = (
-            t.detach().contiguous().view(torch.uint8)
-            if t.dim()
-            else t.detach()[None].view(torch.uint8)
-        )
-        contents = flat.numpy().tobytes()
-        return cls(str(t.dtype), tuple(t.shape), t.stride(), t.requires_grad, contents)
+        flat = t.detach().contiguous().flatten().view(torch.uint8)
+        digest = hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:16]
+        return cls(str(t.dtype), tuple(t.shape), t.stride(), t.requires_grad, digest)
 
 
 class Outcome(NamedTuple):
@@ -66,11 +64,10 @@ class World:
 
     def place(self, name: str, values: torch.Tensor, layout: str = "contiguous") -> torch.Tensor:
         """``values`` in memory, laid out as asked for."""
-        size = LAYOUTS[layout](values, None)
+        size, strides = LAYOUTS[layout].strides(values.shape)
         memory = self.kept(f"memory of {name}", lambda: torch.empty(_MOST_BYTES, dtype=torch.uint8))
-        needed = size * values.element_size()
-        assert needed <= _MOST_BYTES, name
-        t: torch.Tensor = LAYOUTS[layout](values, memory[:needed].view(values.dtype))
+        elements = memory[: size * values.element_size()].view(values.dtype)
+        t = elements[LAYOUTS[layout].first :].as_strided(values.shape, strides)
         t.copy_(values)
         self.made[name] = t
         return t
@@ -91,44 +88,43 @@ class World:
 _MOST_BYTES = 1 << 20
 
 
-def _strided(
-    values: torch.Tensor,
-    memory: torch.Tensor | None,
-    order: Sequence[int],
-    row: int,
-    first: int,
-    last: int = 1,
-) -> Any:
-    """A view of memory: dimensions in this order, rows of ``row`` elements more than they have."""
-    sizes = [values.shape[d] for d in order]
-    strides = [0] * values.ndim
-    step = last
-    for place, d in reversed(list(enumerate(order))):
-        strides[d] = step
-        step *= max(sizes[place], 1)
-        if place == len(order) - 1:
-            step += row
-    if memory is None:
-        return first + step
-    return memory[first:].as_strided(values.shape, strides)
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tensor lie in memory.
+
+    swapped: Whether the last dimension but two comes before the one before it.
+    more: Elements between two rows.
+    first, step: Of the first element, and from one to the next in a row.
+    """
+
+    swapped: bool = False
+    more: int = 0
+    first: int = 0
+    step: int = 1
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, list[int]]:
+        """How many elements of memory are needed, and the strides."""
+        order = list(range(len(shape)))
+        if self.swapped and len(shape) > 2:
+            order[-3], order[-2] = order[-2], order[-3]
+        strides, step = [0] * len(shape), self.step
+        for place, d in reversed(list(enumerate(order))):
+            strides[d] = step
+            step *= max(shape[d], 1)
+            if place == len(order) - 1:
+                step += self.more
+        return self.first + step, strides
 
 
-def _order(values: torch.Tensor, swapped: bool) -> list[int]:
-    order = list(range(values.ndim))
-    if swapped and values.ndim > 2:
-        order[-3], order[-2] = order[-2], order[-3]
-    return order
-
-
-LAYOUTS: dict[str, Any] = {
-    "contiguous": lambda v, m: _strided(v, m, _order(v, False), 0, 0),
-    "heads first": lambda v, m: _strided(v, m, _order(v, True), 0, 0),
-    "long rows": lambda v, m: _strided(v, m, _order(v, False), 16, 0),
-    "16 bytes on": lambda v, m: _strided(v, m, _order(v, False), 0, 16 // v.element_size()),
-    "8 bytes on": lambda v, m: _strided(v, m, _order(v, False), 0, 8 // v.element_size()),
-    "an element on": lambda v, m: _strided(v, m, _order(v, False), 0, 1),
-    "odd rows": lambda v, m: _strided(v, m, _order(v, False), 1, 0),
-    "every second": lambda v, m: _strided(v, m, _order(v, False), 0, 0, 2),
+LAYOUTS = {
+    "contiguous": Layout(),
+    "heads first": Layout(swapped=True),
+    "long rows": Layout(more=16),
+    "16 bytes on": Layout(first=8),  # of elements of 16 bits
+    "8 bytes on": Layout(first=4),
+    "an element on": Layout(first=1),
+    "odd rows": Layout(more=1),
+    "every second": Layout(step=2),
 }
 
 
@@ -144,12 +140,12 @@ def make_calls(calls: Sequence[tuple[Call, bool]]) -> list[Outcome]:
 
 
 def _make(call: Call, world: World) -> Outcome:
-    operations = __import__(f"support.{call.operation}", fromlist=["make"])
+    operation = importlib.import_module(f"support.{call.operation}")
     world.made = {}
     torch.manual_seed(0)
     returned = error = None
     try:
-        returned = _seen(operations.make(world, dict(call.chosen)))
+        returned = _seen(operation.make(world, dict(call.chosen)))
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
     return Outcome(returned, error, tuple((name, Bits.of(t)) for name, t in world.made.items()))

@@ -25,32 +25,48 @@ class Thing:
     refused: tuple[Any, ...] = ()
     decides: bool = False
 
+    @property
+    def all(self) -> tuple[Any, ...]:
+        return (*self.values, *self.refused)
+
 
 Things = Mapping[str, Thing]
 
 
-def pairs_of(things: Things) -> list[tuple[str, str]]:
+def pairs_of(things: Things) -> list[tuple[str, ...]]:
     """All pairs of things, and each alone."""
-    return [*combinations(things, 2), *((name, name) for name in things)]
+    return [*combinations(things, 2), *((name,) for name in things)]
+
+
+def usual_call(operation: str, things: Things, changes: Mapping[str, Any]) -> Call:
+    """With all as usual but for some changes."""
+    usual = {name: thing.values[0] for name, thing in things.items()}
+    return Call(operation, tuple((usual | changes).items()))
 
 
 def draw(
-    operation: str, things: Things, changed: tuple[str, str], seed: str, *, few_kernels: bool
+    operation: str, things: Things, changed: tuple[str, ...], seed: str, *, few_kernels: bool
 ) -> tuple[tuple[Call, bool], ...]:
-    """A base, one change of it, another one, and both: each several times, in any order.
+    """Calls in any order, each several times: a base, one change of it, another, and both; or, of
+    one thing, the base with all that it may be. Beside each: whether it keeps memory and objects.
 
-    few_kernels: Of the things that decide which kernel serves at most one is changed at a time.
+    few_kernels: Of the things that decide which kernel serves at most one is not as usual.
     """
     rng = random.Random(f"{operation} {changed} {seed}")
+    deciding = [name for name in changed if things[name].decides]
+    usual = 1.0 if few_kernels else 0.6
     base = {}
     for name, thing in things.items():
-        is_usual = rng.random() < 0.6 or (few_kernels and thing.decides)
+        is_free = not thing.decides or deciding == [name]
+        is_usual = rng.random() < (0.6 if is_free else usual)
         base[name] = thing.values[0] if is_usual else rng.choice(thing.values)
-    variants = [base]
-    first, second = ({name: _another(rng, things[name], base[name])} for name in changed)
-    variants += [base | first, base | second]
-    if not (few_kernels and all(things[name].decides for name in changed)):
-        variants.append(base | first | second)
+    if len(changed) == 1:
+        variants = [base | {changed[0]: value} for value in things[changed[0]].all]
+    else:
+        first, second = ({name: _another(rng, things[name], base[name])} for name in changed)
+        variants = [base, base | first, base | second]
+        if len(deciding) < 2 or not few_kernels:
+            variants.append(base | first | second)
     calls = [Call(operation, tuple(v.items())) for v in variants]
     order = calls * 2 + rng.choices(calls, k=2)
     rng.shuffle(order)
@@ -58,8 +74,7 @@ def draw(
 
 
 def _another(rng: random.Random, thing: Thing, value: Any) -> Any:
-    others = [each for each in (*thing.values, *thing.refused) if repr(each) != repr(value)]
-    return rng.choice(others)
+    return rng.choice([each for each in thing.all if repr(each) != repr(value)])
 
 
 def difference(zygote: Zygote, calls: Sequence[tuple[Call, bool]]) -> str | None:
@@ -83,9 +98,5 @@ def _in_words(calls: Sequence[tuple[Call, bool]], fresh: Outcome, repeated: Outc
     for number, (other, kept) in enumerate(before):
         changes = {n: v for n, v in other.chosen if repr(v) != repr(usual[n])}
         lines.append(f"  call {number} had {changes or 'the same'}{', in place' if kept else ''}")
-    lines += [f"  fresh:    {_short(fresh)}", f"  repeated: {_short(repeated)}, in place: {keeps}"]
+    lines += [f"  fresh:    {fresh}", f"  repeated: {repeated}, in place: {keeps}"]
     return "\n".join(lines)
-
-
-def _short(outcome: Outcome) -> str:
-    return repr(outcome)[:600]

@@ -75,7 +75,8 @@ SCORES = (
 )  # fmt: skip
 MASKS = (
     None, ("mask", 0), ("mask", 1), ("mask of a tensor", 0), ("mask of a tensor", 1),
-    ("blocks", 0), ("blocks", 1), ("blocks of others", 0), ("filled blocks", 0), ("filled blocks", 1),
+    ("blocks", 0), ("blocks", 1), ("blocks of others", 0),
+    ("filled blocks", 0), ("filled blocks", 1),
 )  # fmt: skip
 
 

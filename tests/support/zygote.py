@@ -1,4 +1,4 @@
-"""Fresh processes for single calls: forks of one that has imported everything and called nothing."""
+"""Fresh processes: forks of one that has imported everything and called nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from support.paths import ROOT
@@ -18,8 +19,8 @@ from support.paths import ROOT
 class Zygote:
     """A process that forks a child for each job, which so knows of no job before.
 
-    Kernels that a child has loaded are loaded for those after it: a kernel is found by its full name, and
-    loading takes as long as ten calls.
+    Kernels that a child has loaded are loaded for those after it, as loading takes as long as ten
+    calls.
     """
 
     def __init__(self, *modules: str) -> None:
@@ -67,16 +68,25 @@ def _serve(modules: list[str]) -> None:
     os.dup2(2, 1)  # what a job prints is no answer
     for module in modules:
         importlib.import_module(module)
+    _make_an_error()
     while message := _receive(requests):
         answer, found = _in_a_child(message)
         _send(answers, answer)
         _load(found)
 
 
+def _make_an_error() -> None:
+    """The first one that C++ throws takes a second: it looks for the names in its stack."""
+    import tvm_ffi
+
+    with contextlib.suppress(Exception):
+        tvm_ffi.load_module("/nowhere.so")
+
+
 def _in_a_child(message: bytes) -> tuple[bytes, bytes]:
     """The answer to a request, and the kernels that the child loaded."""
-    threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, "a fork of several threads may hang"
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    assert threads == 1, "a fork of several threads may hang"
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -171,6 +171,7 @@ def _kind(asked: Asked, call: Call) -> Hashable:
     k, table = cache.k, cache.block_table
     return (
         id(config), causal, tuple(sides), softcap, splits, with_lse, functions.score,
+        *map(type, sides), type(softcap), type(splits),  # True is 1, and 1.0 is, as a key
         call.of_append, q.shape, k.shape, k.dtype, table is not None and table.shape,
         sinks is None, q.device,
     )  # fmt: skip
