@@ -28,7 +28,7 @@ _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, "
     "bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float softcap=0.0, float? softmax_scale=None, SymInt splits=0, "
-    "str? config=None, bool return_lse=False, int score=0, Tensor[] mod_tensors=[]"
+    "str? config=None, bool return_lse=False, int score=0, Tensor[]? mod_tensors=None"
 )
 _NEW = (
     "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
@@ -67,8 +67,7 @@ def call_decode_operator(
         "splits": checked_splits(asked.splits),
         "config": None if asked.config is None else str(asked.config),
         "return_lse": call.with_lse,
-        "score": call.functions.score,
-        "mod_tensors": call.functions.mod_tensors or [],
+        **call.functions._asdict(),
     }
     name = "decode"
     if new is not None:
@@ -114,7 +113,7 @@ def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, 
     window = given["window_left"], given["window_right"]
     asked = Asked(cfg, given["causal"], window, given["softcap"], given["splits"])
     weights = given["alibi_slopes"], given["sinks"]
-    functions = Functions(given["mod_tensors"] or None, given["score"])
+    functions = Functions(given["mod_tensors"], given["score"])
     call = Call(q, cache, new, out, given["return_lse"], *weights, functions)
     o, lse, _ = run(asked, call, given["softmax_scale"], False)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse

@@ -71,6 +71,8 @@ def refuse_unknown(**tensors: Any) -> None:
         _refuse_transform(name, t)
         _refuse_tangent(name, t)
     _refuse_some_fake(named)
+    for t in tensors.get(CAPTURED, ()):
+        _refuse_captured(t, named[0][1])
 
 
 def refuse_all_but_memory(**tensors: Any) -> None:
@@ -80,7 +82,7 @@ def refuse_all_but_memory(**tensors: Any) -> None:
     for name, t in _named(tensors):
         if t.is_neg():
             raise TypeError(f"{name} is a lazily negated view; pass {name}.resolve_neg()")
-        if type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        if _has_own_dispatch(t):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a tensor with memory")
 
 
@@ -132,6 +134,21 @@ def _refuse_tangent(name: str, t: torch.Tensor) -> None:
             f"{name} has a tangent; forward-mode derivatives are not computed: use reverse mode "
             "(.backward(), torch.autograd.grad), or pass its primal"
         )
+
+
+def _refuse_captured(t: torch.Tensor, first: torch.Tensor) -> None:
+    """Refuses a captured tensor that has no memory, beside a ``first`` that has: torch's dispatcher
+    looks at no tensors in an optional list."""
+    if not _has_own_dispatch(t) or type(t) is type(first):
+        return
+    raise TypeError(
+        f"a captured tensor is a {type(t).__name__}, but the call's first tensor is a "
+        f"{type(first).__name__}; expected a tensor with memory"
+    )
+
+
+def _has_own_dispatch(t: torch.Tensor) -> bool:
+    return type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _refuse_some_fake(named: list[tuple[str, torch.Tensor]]) -> None:

@@ -38,7 +38,7 @@ _ARGUMENTS = (
     "float? softmax_scale=None, float softcap=0.0, float dropout_p=0.0, "
     "str? config=None, bool deterministic=False, "
     "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
-    "int score=0, Tensor[] mod_tensors=[], Tensor? key_ranges=None, int rows_per_range=1"
+    "int score=0, Tensor[]? mod_tensors=None, Tensor? key_ranges=None, int rows_per_range=1"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
@@ -84,7 +84,6 @@ def call_operator(
     let_dtensors_know(*_OPERATORS)
     keywords = dict(semantics or {})
     differentiable = needs_gradient(q, k, v, *flat(tensors_in(keywords)))
-    keywords[CAPTURED] = keywords.get(CAPTURED) or []
     keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
     keywords |= {
         "causal": causal,
@@ -209,7 +208,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, tor
     refuse_gradients(alibi_slopes=given["alibi_slopes"])
     ctx.set_materialize_grads(False)
     ctx.tensors = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
-    captured = given[CAPTURED]
+    captured = given[CAPTURED] or ()
     ctx.n_captured = len(captured)
     ctx.save_for_backward(*captured, *(given[name] for name in ctx.tensors), *output)
     ctx.others = {name: given[name] for name in _DEFAULTS if name not in ctx.tensors}
@@ -221,7 +220,7 @@ def _differentiate(
     *saved, o, lse = ctx.saved_tensors
     captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
     given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
-    given[CAPTURED] = captured
+    given[CAPTURED] = captured or None
     # The dispatcher leaves out what is at its default behind the last argument that is not.
     names = _NAMES[: len(ctx.needs_input_grad)]
     wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
@@ -231,7 +230,8 @@ def _differentiate(
     )
     found = {"q": dq, "k": dk, "v": dv, "sinks": dsinks, "bias": dbias}
     wanted: dict[str, Any] = {name: t for name, t in found.items() if wants[name]}
-    wanted[CAPTURED] = [None] * ctx.n_captured  # torch wants a list for a list
+    if ctx.n_captured:
+        wanted[CAPTURED] = [None] * ctx.n_captured  # torch wants a list for a list
     return tuple(wanted.get(name) for name in names)
 
 
