@@ -51,7 +51,7 @@ def drawn_arguments(operation: str, kind: str) -> list[str]:
     return [*Random(f"{operation}, {kind}").sample(arguments, some), ALL]
 
 
-@pytest.mark.parametrize(("operation", "kind"), cases())
+@pytest.mark.parametrize(("operation", "kind"), list(cases()))
 def test_each_tensor_is_taken_traced_or_refused(worker: Worker, operation: str, kind: str) -> None:
     found = worker.verdicts(operation, kind, drawn_arguments(operation, kind))
     assert not {argument: words for argument, words in found.items() if words}
