@@ -37,7 +37,7 @@ def worker() -> Iterator[Worker]:
 def cases() -> Iterator[tuple[str, str]]:
     for operation in OPERATIONS:
         transforms = [kind for kind in TRANSFORMS if kind != "emptied before the backward"]
-        kinds = OF_GRADIENTS if "gradients" in operation else transforms
+        kinds = OF_GRADIENTS if OPERATIONS[operation].differentiates else transforms
         for kind in (*KINDS, *kinds):
             drawn = Random(f"{kind}, {operation}").random() < SHARE
             if operation in ALWAYS or drawn:
