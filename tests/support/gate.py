@@ -33,7 +33,7 @@ def _is_not_ours(given: Operation, kind: str, argument: str) -> bool:
     """What the caller's own code, or torch's autograd, does before anything here is called."""
     if kind == "an inference tensor":
         return given.differentiates
-    if kind in ("a list", "an array"):
+    if kind in ("a list", "an array", "symbolic_trace"):
         own = given.differentiates and argument in ("q", ALL)
         functions = argument in ("table", "ids") or (argument == ALL and not given.traced)
         return own or functions
@@ -101,7 +101,8 @@ def _refusal_or(given: Operation, argument: str, run: Callable[[], str], kind: s
     except EmulatorFault as error:
         return f"reached the kernel: {error}"
     except _TYPED as error:
-        names = "|".join(given.names(each) for each in chosen(given, argument))
+        named = chosen(given, argument) + ([*given.written] if kind else [])  # no result goes there
+        names = "|".join(given.names(each) for each in named)
         if re.search(names, str(error)):
             return "" if kind else f"{_REFUSED}{error}"
         return f"a nameless {type(error).__name__}: {str(error)[:200]}"
