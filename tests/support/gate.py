@@ -101,7 +101,8 @@ def _refusal_or(given: Operation, argument: str, run: Callable[[], str], kind: s
     except EmulatorFault as error:
         return f"reached the kernel: {error}"
     except _TYPED as error:
-        named = chosen(given, argument) + ([*given.written] if kind else [])  # no result goes there
+        # Within a transform whatever torch computes of a plain tensor is wrapped, too.
+        named = chosen(given, ALL if kind else argument)
         names = "|".join(given.names(each) for each in named)
         if re.search(names, str(error)):
             return "" if kind else f"{_REFUSED}{error}"
