@@ -20,11 +20,24 @@ _TYPED = (TypeError, ValueError, NotImplementedError, RuntimeError)
 
 def verdict(given: Operation, kind: str, argument: str) -> str:
     try:
+        if _is_not_ours(given, kind, argument):
+            return ""
         if kind in KINDS:
             return _of_kind(given, KINDS[kind], argument)
         return _refusal_or(given, argument, lambda: TRANSFORMS[kind](given, argument), kind)
     except UnfitError:
         return ""
+
+
+def _is_not_ours(given: Operation, kind: str, argument: str) -> bool:
+    """What the caller's own code, or torch's autograd, does before anything here is called."""
+    if kind == "an inference tensor":
+        return given.differentiates
+    if kind in ("a list", "an array", "symbolic_trace"):
+        own = given.differentiates and argument in ("q", ALL)
+        functions = argument in ("table", "ids") or (argument == ALL and not given.traced)
+        return own or functions
+    return False
 
 
 def chosen(given: Operation, argument: str) -> list[str]:
@@ -88,7 +101,9 @@ def _refusal_or(given: Operation, argument: str, run: Callable[[], str], kind: s
     except EmulatorFault as error:
         return f"reached the kernel: {error}"
     except _TYPED as error:
-        names = "|".join(given.names(each) for each in chosen(given, argument))
+        # Within a transform whatever torch computes of a plain tensor is wrapped, too.
+        named = chosen(given, ALL if kind else argument)
+        names = "|".join(given.names(each) for each in named)
         if re.search(names, str(error)):
             return "" if kind else f"{_REFUSED}{error}"
         return f"a nameless {type(error).__name__}: {str(error)[:200]}"

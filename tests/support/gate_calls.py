@@ -29,6 +29,7 @@ class Operation:
     written: Of them, what it writes into.
     words: What messages may call an argument instead.
     traced: Whether it can become an operator of torch: functions cannot.
+    differentiates: Whether it calls autograd itself.
     """
 
     make: Callable[[int], Tensors]
@@ -36,6 +37,7 @@ class Operation:
     written: tuple[str, ...] = ()
     words: Mapping[str, str] | None = None
     traced: bool = True
+    differentiates: bool = False
 
     def names(self, argument: str) -> str:
         """A pattern of what a message that names it has."""
@@ -258,10 +260,12 @@ OPERATIONS: dict[str, Operation] = {
     "attention, gradients": Operation(
         lambda seed: {n: t for n, t in dense(seed).items() if n != "out"},
         _differentiable,
+        differentiates=True,
     ),
     "attention, gradients of functions": Operation(
         captures,
         lambda q, k, v, table, ids: _differentiable(q, k, v, **functions_of(table, ids)),
+        differentiates=True,
         words=_FUNCTIONS, traced=False,
     ),
     "decode": Operation(

@@ -88,7 +88,7 @@ def _of_a_factor(given: Operation, argument: str) -> Callable[[torch.Tensor], An
     (t,) = bound.tensors(1)
     if t.dtype in (torch.float8_e4m3fn, torch.bool):
         raise UnfitError
-    return lambda x: bound.fresh(_changed(t, x), function=bound)
+    return lambda x: bound(_changed(t, x))
 
 
 def functionalized(given: Operation, argument: str) -> str:
