@@ -5,14 +5,32 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flashsmith.configs import KernelId
 from flashsmith.errors import EmulatorFault
+from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
+from flashsmith.runtime import find_kernels
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import Scratch
+from support.sm90_kernels import SOME
 from support.stress import MODES, stress
 from support.stress_works import Maker
 
 CPU = torch.device("cpu")
+
+
+def test_zeros_that_threads_share_are_of_plans_of_one_launch() -> None:
+    """``attention`` remembers a queue with the call, for whichever thread makes it again on that
+    stream: nothing may come between two launches that need it."""
+    queued = [cfg for cfg in SOME if cfg.dynamic_queue]
+    assert queued
+    for kernel in find_kernels([KernelId(cfg) for cfg in queued], Target.emulator()):
+        q = torch.zeros(1, 300, 2, kernel.instance.config.d_head).to(
+            kernel.instance.config.dtype.to_torch_dtype()
+        )
+        plan = kernel.plan(q, q, q, q.clone())
+        assert plan.zeroed_bytes == plan.workspace_bytes > 0
+        assert len(plan.launches) == 1
 
 
 def test_threads_that_call_everything_at_once_do_not_meet() -> None:

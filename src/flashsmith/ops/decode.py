@@ -8,7 +8,7 @@ from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import check_flags
-from flashsmith.ops.decode_calls import Asked, Call, check_rows, run
+from flashsmith.ops.decode_calls import NO_WINDOW, Asked, Call, check_rows, run
 from flashsmith.ops.decode_operator import call_decode_operator
 from flashsmith.ops.gate import are_memory, refuse_unknown
 from flashsmith.ops.semantics import Functions, in_float32
@@ -32,7 +32,7 @@ def decode(
     rotary_sin: torch.Tensor | None = None,
     rotary_interleaved: bool = True,
     causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,

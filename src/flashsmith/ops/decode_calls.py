@@ -48,6 +48,7 @@ from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
+NO_WINDOW = (_ALL, _ALL)
 _MOST_SPLITS = 1024
 
 
@@ -169,9 +170,11 @@ def _kind(asked: Asked, call: Call) -> Hashable:
     config, causal, sides, softcap, splits = asked
     q, cache, _, _, with_lse, _, sinks, functions = call
     k, table = cache.k, cache.block_table
+    # True, 1 and 1.0 are equal, but not all of them are taken.
+    numbers = softcap, type(softcap), splits, type(splits)
+    window = sides if sides is NO_WINDOW else checked_window(sides)
     return (
-        id(config), causal, tuple(sides), softcap, splits, with_lse, functions.score,
-        *map(type, sides), type(softcap), type(splits),  # True is 1, and 1.0 is, as a key
+        id(config), causal, window, *numbers, with_lse, functions.score,
         call.of_append, q.shape, k.shape, k.dtype, table is not None and table.shape,
         sinks is None, q.device,
     )  # fmt: skip
