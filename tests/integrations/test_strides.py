@@ -3,7 +3,7 @@ as it lies is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ import torch
 import flashsmith
 import flashsmith.flash_attn as flash
 from flashsmith.configs import KernelId, Variant
+from flashsmith.flash_attn import flash_attn_interface
+from flashsmith.integrations import torch_sdpa
 from flashsmith.jit import Target
 from flashsmith.runtime import load_kernels
 from flashsmith.selection import select_config
@@ -26,6 +28,7 @@ def _built() -> None:
     load_kernels([KernelId(config, Variant.from_name(name)) for name in names], Target.emulator())
 
 
+ATEN = torch.ops.aten
 ENDS = torch.tensor([0, 3, 7]).int(), torch.tensor([0, 5, 9]).int()
 DENSE = (2, 7, 4), (2, 9, 2)  # of q, and of k and v
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
@@ -68,6 +71,60 @@ def test_gradients_have_the_shapes_of_what_was_copied() -> None:
         found.append(torch.autograd.grad(o.float().square().sum(), leaves))
     for plain, of_gaps in zip(*found, strict=True):
         assert torch.equal(plain, of_gaps)
+
+
+@pytest.fixture
+def overridden() -> Iterator[None]:
+    override = torch_sdpa.override("CPU")
+    yield
+    override.remove()
+
+
+@pytest.mark.parametrize("layout", ["gaps between elements", *list(LAYOUTS)[1:3]])
+def test_torch_s_operators_and_their_gradients(overridden: None, layout: str) -> None:
+    """As torch's own copy them: queries, keys, lengths, and the gradient of the result."""
+    sizes = [(2, 4, 7, 16), (2, 4, 9, 16), (2, 4, 9, 16), (2, 4, 7, 16)]
+    *dense, do = (torch.randn(*shape).half() for shape in sizes)
+    packed = [torch.randn(n, 4, 16).half() for n in (7, 9, 9, 7)]
+
+    def sdpa(q: Any, k: Any, v: Any) -> Any:
+        return ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+
+    def forward(q: Any, k: Any, v: Any, *ends: Any, **options: Any) -> Any:
+        return ATEN._flash_attention_forward(q, k, v, *ends, 4, 5, 0.0, True, False, **options)[0]
+
+    def gradients(attend: Any, tensors: Any, do: Any, lay: Any) -> Any:
+        leaves = [lay(t).detach().requires_grad_() for t in tensors]
+        o = attend(*leaves)
+        return o, *torch.autograd.grad(o, leaves, lay(do))
+
+    lay = LAYOUTS[layout]
+    for attend, of, gradient in (
+        (sdpa, dense, do),
+        (lambda *t: forward(*t, *ENDS), packed[:3], packed[3]),
+    ):
+        expected, found = (gradients(attend, of, gradient, f) for f in (lambda t: t, lay))
+        assert all(map(torch.equal, found, expected))
+    ends = [with_gaps(each) for each in ENDS]
+    used = torch.tensor([2, 4], dtype=torch.int32)
+    assert torch.equal(
+        forward(*packed[:3], *ends, seqused_k=with_gaps(used)),
+        forward(*packed[:3], *ENDS, seqused_k=used),
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_below_flash_attention_s_functions(layout: str) -> None:
+    q, k, v, do = (torch.randn(2, n, 4, 16).half() for n in (7, 9, 9, 7))
+    options = (0.0, None, True, -1, -1, 0.0, None)
+    out, lse, *_ = flash_attn_interface._flash_attn_forward(q, k, v, *options, False)
+    found = []
+    for lay in (lambda t: t, LAYOUTS[layout]):
+        into = [torch.empty_like(t) for t in (q, k, v)]
+        tensors = map(lay, (do, q, k, v, out))
+        flash_attn_interface._flash_attn_backward(*tensors, lse, *into, *options, False)
+        found.append(into)
+    assert all(map(torch.equal, *found))
 
 
 # ---- caches ----

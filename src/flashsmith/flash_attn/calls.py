@@ -12,9 +12,8 @@ from flashsmith.integrations.arguments import (
     check_dimensions,
     check_types,
     float32,
-    with_dense_rows,
 )
-from flashsmith.integrations.heads import attend_any_head
+from flashsmith.integrations.heads import attend_any_head, readable
 from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
@@ -136,7 +135,7 @@ def backward(
     check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
     if check_dropout(dropout_p):
         keywords |= {"dropout_p": dropout_p, "rng_state": rng_state}
-    q, k, v, dout, out = map(with_dense_rows, (q, k, v, dout.detach(), out.detach()))
+    q, k, v, dout, out = map(readable, (q, k, v, dout.detach(), out.detach()))
     run_backward(
         None, dout, None, q, k, v, out, softmax_lse.contiguous(), causal, softmax_scale,
         {"softcap": max(softcap, 0.0), **keywords}, deterministic=deterministic, into=into,

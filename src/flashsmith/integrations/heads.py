@@ -27,7 +27,7 @@ def attend_any_head(
     8."""
     d_head, d_v = q.shape[-1], v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
-        q, k, v = _readable(q), _readable(k), _readable(v)
+        q, k, v = readable(q), readable(k), readable(v)
         return attention(q, k, v, softmax_scale=softmax_scale, out=out, **keywords)
     if out is not None:
         raise ValueError(
@@ -76,10 +76,10 @@ def _cut(result: Any, d_v: int) -> torch.Tensor | tuple[torch.Tensor, torch.Tens
 
 def _padded(t: torch.Tensor) -> torch.Tensor:
     missing = -t.shape[-1] % _STEP
-    return _readable(F.pad(t, (0, missing)) if missing else t)
+    return readable(F.pad(t, (0, missing)) if missing else t)
 
 
-def _readable(t: torch.Tensor) -> torch.Tensor:
+def readable(t: torch.Tensor) -> torch.Tensor:
     """Copied, where kernels cannot read chunks of 16 bytes: of rows with gaps between elements, or
     that begin elsewhere than at a multiple of 8 elements. A graph cannot ask where in its memory a
     tensor begins."""
