@@ -60,6 +60,7 @@ class KernelCache:
         self.failed = self.root / "failed"
         self._staging = self.root / "staging"
         self._locks = self.root / "locks"
+        self._mods = self.root / "mods"
 
     def check(self) -> None:
         """Raises CacheError when the cache exists and somebody else owns or can write it, or it
@@ -196,6 +197,22 @@ class KernelCache:
         with self.disk_errors(), suppress(FileNotFoundError):
             shutil.rmtree(kept, ignore_errors=True)
             entry.rename(kept)
+
+    def remove_leftovers(self) -> int:
+        """Takes away what no entry needs: locks that nobody holds, and the texts of expressions,
+        which tracing writes again. Returns how many files."""
+        unlocked = 0
+        for path in self.entries(self._locks):
+            lock = FileLock(path)
+            with suppress(OSError):
+                if lock.acquire(wait=False) and lock.is_real:
+                    path.unlink()  # while it is held: who waits for it sees that it is gone
+                    unlocked += 1
+            lock.release()
+        texts = self.entries(self._mods)
+        for path in texts:
+            path.unlink(missing_ok=True)
+        return unlocked + len(texts)
 
     def remove(self, entry: Path) -> None:
         """Takes an entry away whole: first by rename, so that nobody sees half of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -81,6 +82,15 @@ def _unloadable(library: Library, why: str) -> CacheError:
 _lock = threading.Lock()
 _loaded: dict[Target, list[_Loaded]] = {}  # newest first
 _found: dict[Target, dict[KernelId, LoadedKernel]] = {}
+
+
+def _free_in_child() -> None:
+    """The thread that held the lock, if one did, is the parent's."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_in_child)
 
 
 def load_library(library: Library, target: Target | None = None) -> None:
@@ -226,7 +236,7 @@ def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
     with _lock:
         for loaded in _loaded.get(target, []):
             if kernel := loaded.find(instance):
-                return _found[target].setdefault(instance, kernel)
+                return _found.setdefault(target, {}).setdefault(instance, kernel)
     return None
 
 
