@@ -21,9 +21,7 @@ _RELEASED_EARLY = (
 )
 
 
-def refuse_wrong_kernels(
-    units: Sequence[TranslationUnit], objects: Mapping[str, Manifest]
-) -> None:
+def refuse_wrong_kernels(units: Sequence[TranslationUnit], objects: Mapping[str, Manifest]) -> None:
     """Raises BuildError for kernels that would be wrong, and warns of those that would be slow: a
     compiler of another version may spill where the one that a table was measured with did not, and
     a caller wants a right result rather than none.
