@@ -25,6 +25,7 @@ from flashsmith.ops.first_use import (
     find_first,
 )
 from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
+from flashsmith.ops.layout import laid_out
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
@@ -225,6 +226,10 @@ def _launch(
     if k.shape[1] == 0:
         return _without_keys(tensors), 0.0
     kernel = _find(how.config, tensors, spec, deterministic)
+    if how.config is None:
+        read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
+        q, k, v, o, do = laid_out(kernel.instance.config, spec.extras.is_ragged, *read)
+        tensors = tensors._replace(q=q, k=k, v=v, o=o, do=do)
     plan = kernel.plan(tensors, extras=spec.extras)
     workspace = _workspace(plan.workspace_bytes, q.device)
     if how.timed:
