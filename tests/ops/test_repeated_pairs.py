@@ -19,7 +19,7 @@ from support.repeated_calls import make_calls
 from support.repeated_draws import Things, difference, draw, pairs_of, usual_call
 from support.zygote import Zygote
 
-OPERATIONS = ("attention", "gradients", "backward", "decode")
+OPERATIONS = ("attention", "gradients", "backward", "decode", "wrappers")
 MODULES = {name: f"repeated_{name}" for name in OPERATIONS}
 QUICK = 4  # pairs of each of two seeds
 PAIRS = os.environ.get("FLASHSMITH_TEST_PAIRS")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 
 from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.ops import cache, semantics
 from support.repeated_calls import World
 
 GOOD_LAYOUTS = ("contiguous", "heads first", "long rows", "16 bytes on")
@@ -17,14 +19,22 @@ BAD_LAYOUTS = ("8 bytes on", "an element on", "odd rows", "every second")
 
 @contextmanager
 def in_mode(name: str | None) -> Iterator[None]:
-    """Runs a call under one of torch's switches."""
+    """Runs a call under one of torch's switches; or as on a GPU, where lengths are not read."""
     torch.set_deterministic_debug_mode("error" if name == "deterministic" else "default")
-    modes = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
+    modes = {"no_grad": torch.no_grad, "inference": torch.inference_mode, "unread": _unread}
     try:
         with modes.get(name or "", nullcontext)():
             yield
     finally:
         torch.set_deterministic_debug_mode("default")
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in (cache, semantics):
+            stack.enter_context(mock.patch.object(module, "may_look_at", lambda t: False))
+        yield
 
 
 def config(name: str | None) -> Any:

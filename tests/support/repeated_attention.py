@@ -12,8 +12,9 @@ from support.repeated_calls import LAYOUTS, World
 from support.repeated_draws import Thing
 from support.repeated_functions import MASKS, SCORES, masks, score_mod
 
-_SM90 = "(FP16, 64, 64, 64, 1): wgmma+stages_1+tma_store"
-_SM80 = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
+# Of other tiles than what is selected, and so of other bits.
+_SM90 = "(FP16, 64, 64, 48, 1): wgmma+stages_1+tma_store"
+_SM80 = "(FP16, 64, 64, 32, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
 
 THINGS = {
     "dtype": Thing(("float16", "bfloat16"), ("float32",), decides=True),
@@ -57,7 +58,7 @@ THINGS = {
     "score_mod": Thing(SCORES, decides=True),
     "mask": Thing(MASKS, decides=True),
     "config": Thing((None, _SM80, _SM90), ("a string",), decides=True),
-    "mode": Thing((None, "deterministic", "no_grad", "inference")),
+    "mode": Thing((None, "deterministic", "no_grad", "inference", "unread")),
 }
 
 

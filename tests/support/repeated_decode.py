@@ -21,7 +21,7 @@ THINGS = {
     "d_v": Thing((0, 32), decides=True),
     "batch": Thing((2, 1)),
     "heads": Thing(((2, 2), (4, 2), (2, 1)), ((3, 2),), decides=True),
-    "n_q": Thing((1, 2, 3), (0,), decides=True),
+    "n_q": Thing((2, 1, 3), (0,), decides=True),
     "q": Thing(GOOD_LAYOUTS, BAD_LAYOUTS),
     "k": Thing(GOOD_LAYOUTS, BAD_LAYOUTS),
     "v": Thing(GOOD_LAYOUTS, BAD_LAYOUTS),
@@ -52,7 +52,7 @@ THINGS = {
     "out": Thing((None, *GOOD_LAYOUTS), (*BAD_LAYOUTS, "float32", "a head more")),
     "lse": Thing((False, True), (1,)),
     "config": Thing((None, _NAMED), ("a string",), decides=True),
-    "mode": Thing((None, "deterministic", "no_grad", "inference")),
+    "mode": Thing((None, "deterministic", "no_grad", "inference", "unread")),
 }
 
 

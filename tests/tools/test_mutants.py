@@ -16,7 +16,7 @@ from tools.mutants.sample import of_places, quotas
 from tools.mutants.sandbox import Workshop
 from tools.mutants.schedule import Schedule
 
-TOY = Area("toy", 1, ("src/toy/*.py",), (Stage(("test_toy.py", "test_absent.py")),))
+TOY = Area("toy", ("src/toy/*.py",), (Stage(("test_toy.py", "test_absent.py")),))
 SOURCE = "def clamp(x: int | None) -> int:\n    return 0 if x < 0 else x\n\n\nUNUSED = 5\n"
 TESTS = """\
 import toy.clamp
@@ -55,10 +55,10 @@ ENDLESS = _mutant(
 )
 
 
-def test_quotas_sum_up() -> None:
-    assert quotas([48, 22, 10], 8) == [5, 2, 1]
-    assert quotas([1, 1, 1], 200) == [67, 67, 66]
-    assert quotas([5, 1], 1) == [1, 0]
+def test_quotas_sum_up_and_are_even() -> None:
+    assert quotas(8, 3) == [3, 3, 2]
+    assert quotas(300, 15) == [20] * 15
+    assert quotas(1, 2) == [1, 0]
 
 
 # what becomes of a mutant

@@ -19,7 +19,7 @@ from tools.mutants.sample import mutants_of, sample
 
 
 def test_sample_is_the_same_every_time_and_follows_seed_and_count() -> None:
-    small = [a for a in AREAS if a.name in ("sm80", "tuning")]
+    small = [a for a in AREAS if a.name in ("append", "tuning")]
     ids = [[m.id for m in queue] for queue in sample(ROOT, 12, 1, small)]
     assert ids == [[m.id for m in queue] for queue in sample(ROOT, 12, 1, small)]
     assert len(ids) == 12 and ids != [[m.id for m in q] for q in sample(ROOT, 12, 2, small)]
@@ -45,6 +45,35 @@ def test_each_source_is_in_one_area() -> None:
     assert found == [path for path in files if path not in left_out]
 
 
+def test_a_sample_has_as_many_of_each_area() -> None:
+    drawn = Counter(queue[0].area for queue in sample(ROOT, 300, 7))
+    assert set(drawn.values()) == {20}
+    assert set(drawn) >= {"host", "ops", "mods", "integrations", "selection", "runtime"}
+
+
+@pytest.mark.parametrize("operation", ["forward", "backward", "decode", "append", "e4m3"])
+def test_device_code_of_each_operation_is_in_the_sample(operation: str) -> None:
+    """Files that are named after an operation are of an area of its own, in each family."""
+    kernels = ROOT / "src/flashsmith/csrc/include/flashsmith"
+    files = {path for path in kernels.rglob("*.cuh") if operation in path.name}
+    homes = {
+        area.name: found
+        for area in AREAS
+        if area.is_sampled and (found := files & set(area.files(ROOT)))
+    }
+    assert files and set().union(*homes.values()) == files
+    expected = {"append": "append", "e4m3": "fp8"}.get(operation, f"{operation}_sm")
+    assert all(name.startswith(expected) for name in homes), homes
+    families = {path.parent.name for path in files} & {"sm80", "sm90"}
+    assert len(homes) == max(len(families) if expected.endswith("_sm") else 1, 1)
+
+
+def test_areas_by_name_have_all_of_a_sample() -> None:
+    """Also those that no sample has unless they are named."""
+    others = [area for area in AREAS if not area.is_sampled][:2]
+    assert len(sample(ROOT, 6, 1, others)) == 6
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "expected"),
     [
@@ -65,27 +94,32 @@ def test_python_operators(text: str, kind: str, expected: list[str]) -> None:
 
 
 def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
-    """In the sources of now, or in the sample whose results are kept."""
     ids = {m.id for area in AREAS for m in mutants_of(area, ROOT)}
-    ids |= {result.id for result in read(ROOT / "tools/mutants/results.csv")}
     for name, reason in equivalents().items():
         assert name in ids and len(reason) > 20, name
 
 
-def test_figure_in_the_docs_is_that_of_the_results() -> None:
+def test_results_are_of_files_and_areas_that_exist() -> None:
     results = read(ROOT / "tools/mutants/results.csv")
     assert len({result.id for result in results}) == len(results)
+    homes = {path: area.name for area in AREAS for path in area.files(ROOT)}
+    assert not [r for r in results if homes.get(ROOT / r.file) != r.area]
+
+
+def test_figures_in_the_docs_are_those_of_the_results() -> None:
     reasons = equivalents()
-    count = Counter(
-        "equivalent" if r.status == "survived" and r.id in reasons else r.status for r in results
-    )
-    judged = len(results) - count["not-compiled"]
-    figure = (
-        f"Of 200 mutants {judged} were judged: {count['killed'] + count['timeout']} were killed, "
-        f"{count['survived']} survived, {count['equivalent']} are equivalent; {200 - judged} have "
-        "not run."
-    )
-    assert figure in " ".join((ROOT / "docs/mutants.md").read_text().split())
+    rows = {}
+    for result in read(ROOT / "tools/mutants/results.csv"):
+        if result.status != "not-compiled":
+            is_equivalent = result.status == "survived" and result.id in reasons
+            rows.setdefault(result.area, Counter())[
+                "equivalent" if is_equivalent else result.status
+            ] += 1
+    lines = [
+        f"| {area} | {n['killed'] + n['timeout']} | {n['survived']} | {n['equivalent']} |"
+        for area, n in sorted(rows.items())
+    ]
+    assert "\n".join(lines) in (ROOT / "docs/mutants.md").read_text()
 
 
 def test_command_line_lists_a_shard() -> None:

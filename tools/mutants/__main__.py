@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.mutants.areas import AREAS, BY_NAME
+from tools.mutants.kernels import link_entries
 from tools.mutants.mutant import change_between
 from tools.mutants.results import Table, equivalents, summary
 from tools.mutants.sample import Queue, mutants_of, of_places, sample
@@ -21,9 +22,10 @@ _SURVIVED = 1  # exit status
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    areas = [BY_NAME[name] for name in options.areas] if options.areas else list(AREAS)
+    areas = [BY_NAME[name] for name in options.areas] if options.areas else None
     if options.only:
-        places = [[m] for area in areas for m in mutants_of(area, ROOT) if m.id in options.only]
+        among = [m for area in areas or AREAS for m in mutants_of(area, ROOT)]
+        places = [[mutant] for mutant in among if mutant.id in options.only]
     else:
         places = sample(ROOT, options.count, options.seed, areas)
         places = places[options.shard[0] - 1 :: options.shard[1]]
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(options.out)
     if options.only:
         table.results.clear()
+    link_entries(ROOT / "build/test-cache", options.store.resolve() / "kernels")
     workshop = Workshop(ROOT, options.store.resolve())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: workshop.stop.set())  # results are kept

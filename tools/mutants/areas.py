@@ -18,10 +18,14 @@ PACKAGE = "src/flashsmith"
 
 @dataclass(frozen=True)
 class Stage:
-    """Test files, by patterns, and which of their tests (``-k``)."""
+    """Test files, by patterns, and which of their tests (``-k``).
+
+    uses_built: Whether kernels may come out of a cache that was filled without a mutant.
+    """
 
     files: tuple[str, ...]
     only: str = ""
+    uses_built: bool = True
 
     def arguments(self, root: Path, without: Container[str] = ()) -> list[str]:
         """For pytest; empty if none of the files exists, or all are in ``without``."""
@@ -36,15 +40,24 @@ class Stage:
 
 @dataclass(frozen=True)
 class Area:
+    """Files that the same tests see.
+
+    patterns, but: Of its files, below the root, and of those that are another area's.
+    is_sampled: Whether a sample has it unless areas are named; then all have the same share.
+    left_out: Names of files.
+    """
+
     name: str
-    share: int  # of a sample, relative to the other areas'
-    patterns: tuple[str, ...]  # of its files, below the root
+    patterns: tuple[str, ...]
     stages: tuple[Stage, ...]
-    left_out: tuple[str, ...] = ()  # file names
+    but: tuple[str, ...] = ()
+    is_sampled: bool = True
+    left_out: tuple[str, ...] = ()
 
     def files(self, root: Path) -> list[Path]:
         found = {path for pattern in self.patterns for path in root.glob(pattern)}
-        return sorted(path for path in found if path.name not in self.left_out)
+        others = {path for pattern in self.but for path in root.glob(pattern)}
+        return sorted(path for path in found - others if path.name not in self.left_out)
 
 
 # Of each family, kernels that differ in kind.
@@ -104,78 +117,173 @@ _HOST = (
     Stage(("kernels/test_shapes.py", "kernels/test_correct.py"), _SOME),
 )
 
+_BACKWARD = (
+    Stage(("backward/test_edges.py",), "edges_of_tiles or heads_that_share"),
+    Stage(("backward/test_edges.py",)),
+    Stage(("backward/test_properties.py", "backward/test_order.py", "backward/test_persistent.py")),
+    Stage(("backward/test_correct.py", "backward/test_dropout.py")),
+    Stage(("backward/test_synchronisation.py", "backward/test_autograd.py")),
+)
+_DECODE = (
+    Stage(("decode/test_correct.py",), "not every_seam"),
+    Stage(("decode/test_teams.py", "decode/test_merge.py"), "rows_is_right or added_up"),
+    Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
+    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_merge.py")),
+    Stage(("decode/test_faults.py", "decode/test_synchronisation.py", "runtime/test_host.py")),
+)
+_DECODE_WGMMA = (
+    Stage(("decode/test_warpgroups.py",), "number_of_rows or few_and_many"),
+    Stage(("decode/test_warpgroups.py",)),
+    Stage(("decode/test_many_queries.py", "decode/test_synchronisation.py")),
+)
+_FP8 = (
+    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_seam"),
+    Stage(("kernels/test_fp8.py",)),
+    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_seam"),
+    Stage(("decode/test_append_fp8.py", "ops/test_fp8.py")),
+)
+_APPEND = (
+    Stage(("decode/test_append.py",)),
+    Stage(("decode/test_append_fp8.py", "decode/test_bad_input.py")),
+)
+_OPS = (
+    Stage(("ops/test_bad_input.py", "ops/test_forward.py", "ops/test_repeated_calls.py")),
+    Stage(("ops/test_semantics.py", "ops/test_mods.py", "ops/test_few_queries.py",
+           "ops/test_decode_choice.py", "ops/test_first_use.py", "ops/test_dropout.py")),
+    Stage(("decode/test_api.py", "decode/test_bad_input.py", "decode/test_append.py",
+           "decode/test_many_queries.py", "backward/test_bad_input.py",
+           "backward/test_autograd.py")),
+    Stage(("ops/test_*.py", "decode/test_operator.py", "decode/test_functions.py",
+           "decode/test_fp8.py", "decode/test_token_scales.py", "kernels/test_bad_*.py")),
+)  # fmt: skip
+
+
+def _kernels(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{KERNELS}/{folder}/{name}.cuh" for name in names)
+
+
+# Device code of one operation, by family; what is left of a folder is the forward's, or shared.
+_BACKWARD_SM80 = _kernels("sm80", "*backward*", "kept_*", "column_groups")
+_BACKWARD_SM90 = _kernels("sm90", "*backward*", "key_tile*", "head_groups")
+_BACKWARD_SHARED = _kernels(
+    "attention", "dQ_sums", "gradient_rows", "query_range", "score_gradient"
+)
+_DECODE_SM80 = _kernels("sm80", "decode*")
+_DECODE_SM90 = _kernels("sm90", "decode*", "cached_keys")
+_DECODE_SHARED = _kernels("attention", "decode_*", "key_splits", "merge_kernel", "split_*")
+_FP8_FILES = (
+    *_kernels("*", "*e4m3*"), *_kernels("sm80", "token_scales"),
+    *_kernels("sm90", "transposer", "output_sums"),
+)  # fmt: skip
+_APPEND_FILES = _kernels("attention", "cache_append")
+
 AREAS: tuple[Area, ...] = (
-    Area("sm90", 30, (f"{KERNELS}/sm90/*.cuh",), _SM90),
-    Area("attention", 24, (f"{KERNELS}/attention/*.cuh",), (*_SM90[:2], *_SM80[:3], *_SM90[2:])),
-    Area("sm80", 14, (f"{KERNELS}/sm80/*.cuh",), _SM80),
-    Area("ptx", 10, (f"{KERNELS}/ptx/*.cuh",), _EMULATOR),
-    Area("host", 26, (f"{CSRC}/host/**/*.*", f"{KERNELS}/*.*"), _HOST),
-    Area("emulator", 30, (f"{CSRC}/emulator/*.*",), _EMULATOR),
+    Area("host", (f"{CSRC}/host/**/*.*", f"{KERNELS}/*.*"), _HOST),
     Area(
-        "jit", 12, (f"{PACKAGE}/jit/*.py", f"{PACKAGE}/*.py"),
+        "attention", _kernels("attention", "*"),
+        (*_SM90[:2], *_SM80[:3], *_SM90[2:]),
+        but=(*_BACKWARD_SHARED, *_DECODE_SHARED, *_FP8_FILES, *_APPEND_FILES),
+    ),
+    Area(
+        "forward_sm80", _kernels("sm80", "*"), _SM80,
+        but=(*_BACKWARD_SM80, *_DECODE_SM80, *_FP8_FILES),
+    ),
+    Area(
+        "forward_sm90", _kernels("sm90", "*"), _SM90,
+        but=(*_BACKWARD_SM90, *_DECODE_SM90, *_FP8_FILES),
+    ),
+    Area("backward_sm80", (*_BACKWARD_SM80, *_BACKWARD_SHARED), _BACKWARD),
+    Area("backward_sm90", _BACKWARD_SM90, _BACKWARD),
+    Area("decode_sm80", (*_DECODE_SM80, *_DECODE_SHARED), _DECODE, but=_FP8_FILES),
+    Area("decode_sm90", _DECODE_SM90, _DECODE_WGMMA),
+    Area("fp8", _FP8_FILES, _FP8),
+    Area("append", _APPEND_FILES, _APPEND),
+    Area("ops", (f"{PACKAGE}/ops/*.py",), _OPS),
+    Area(
+        "mods", (f"{PACKAGE}/mods/*.py", f"{KERNELS}/mods/*.cuh"),
+        tuple(Stage((f,)) for f in ("mods/test_*.py", "ops/test_mods.py", "kernels/test_mods.py")),
+    ),
+    Area(
+        "integrations", (f"{PACKAGE}/integrations/*.py", f"{PACKAGE}/flash_attn/*.py"),
         (
-            Stage(("jit/test_cache*.py", "codegen/test_codegen.py", "package/test_settings.py",
-                   "cli/test_doctor.py")),
-            Stage(("jit/test_*.py", "codegen/test_*.py", "ops/test_first_use.py")),
+            Stage(("integrations/test_*.py",), "not gradients and not minilm"),
+            Stage(("integrations/test_*.py",)),
         ),
     ),
     Area(
-        "configs", 10, (f"{PACKAGE}/configs/**/*.py",),
+        "selection", (f"{PACKAGE}/selection/*.py",),
+        (
+            Stage(("selection/test_*.py", "configs/test_families.py")),
+            Stage(("cli/test_build_for_attention.py", "ops/test_first_use.py",
+                   "ops/test_few_queries.py", "ops/test_decode_choice.py", "tuning/test_*.py",
+                   "decode/test_teams.py")),
+        ),
+    ),
+    Area(
+        "runtime", (f"{PACKAGE}/runtime/*.py",),
+        (
+            Stage(("runtime/test_*.py", "ops/test_first_use.py")),
+            Stage(("ops/test_repeated_calls.py", "ops/test_forward.py", "ops/test_semantics.py",
+                   "decode/test_api.py", "decode/test_splits.py")),
+            Stage(("cli/test_*.py", "jit/test_cache*.py", "report/test_counts.py")),
+        ),
+    ),
+    Area("ptx", (f"{KERNELS}/ptx/*.cuh",), _EMULATOR, is_sampled=False),
+    Area("emulator", (f"{CSRC}/emulator/*.*",), _EMULATOR, is_sampled=False),
+    Area(
+        "jit", (f"{PACKAGE}/jit/*.py", f"{PACKAGE}/*.py"),
+        (
+            Stage(("jit/test_cache*.py", "codegen/test_codegen.py", "package/test_settings.py",
+                   "cli/test_doctor.py"), uses_built=False),
+            Stage(("jit/test_*.py", "codegen/test_*.py", "ops/test_first_use.py"),
+                  uses_built=False),
+        ),
+        is_sampled=False,
+    ),
+    Area(
+        "configs", (f"{PACKAGE}/configs/**/*.py",),
         (
             Stage(("configs/test_*.py",)),
             Stage(("codegen/test_codegen.py", "selection/test_*.py", "tuning/test_*.py")),
             Stage(("cli/test_*.py", "kernels/test_knobs.py")),
         ),
+        is_sampled=False,
     ),
     Area(
-        "selection", 10,
-        tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("selection", "ops", "runtime")),
-        (
-            Stage(("selection/test_*.py", "configs/test_families.py", "runtime/test_*.py",
-                   "ops/test_first_use.py")),
-            Stage(("cli/test_build_for_attention.py", "ops/test_bad_input.py",
-                   "ops/test_forward.py", "tuning/test_*.py", "cli/test_*.py")),
-        ),
-    ),
-    Area(
-        "bench", 12, (f"{PACKAGE}/bench/*.py", f"{PACKAGE}/reference/*.py"),
+        "bench", (f"{PACKAGE}/bench/*.py", f"{PACKAGE}/reference/*.py"),
         (
             Stage(("bench/test_*.py", "reference/test_*.py")),
             Stage(("tuning/test_*.py", "lab/test_*.py", "tools/test_run_kernels.py")),
         ),
+        is_sampled=False,
         left_out=("plots.py", "panels.py"),  # the looks of pictures
     ),
     Area(
-        "tuning", 6, (f"{PACKAGE}/tuning/*.py",),
+        "tuning", (f"{PACKAGE}/tuning/*.py",),
         (Stage(("tuning/test_*.py", "lab/test_*.py", "selection/test_select*.py")),),
+        is_sampled=False,
     ),
     Area(
-        "report", 6, (f"{PACKAGE}/report/*.py",), (Stage(("report/test_*.py",)),),
+        "report", (f"{PACKAGE}/report/*.py",), (Stage(("report/test_*.py",)),),
+        is_sampled=False,
         left_out=("charts.py", "svg.py"),  # the looks of pictures
     ),
     Area(
-        "cli", 6, tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("cli", "lab")),
+        "cli", tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("cli", "lab")),
         (
             Stage(("selection/test_*.py", "cli/test_*.py", "tools/test_run_kernels.py",
                    "configs/test_kernel_sets.py", "soak/test_*.py")),
             Stage(("bench/test_*.py", "tuning/test_*.py", "report/test_*.py")),
         ),
+        is_sampled=False,
     ),
     Area(
-        "soak", 4, (f"{PACKAGE}/soak/*.py",),
+        "soak", (f"{PACKAGE}/soak/*.py",),
         (
             Stage(("soak/test_*.py", "reference/test_*.py")),
             Stage(("kernels/test_properties.py",)),
         ),
-    ),
-    # Not in the committed sample, which was drawn before they were there.
-    Area(
-        "mods", 0, (f"{PACKAGE}/mods/*.py", f"{KERNELS}/mods/*.cuh"),
-        (Stage(("mods/test_*.py", "ops/test_mods.py")), Stage(("kernels/test_mods.py",))),
-    ),
-    Area(
-        "integrations", 0, (f"{PACKAGE}/integrations/*.py", f"{PACKAGE}/flash_attn/*.py"),
-        (Stage(("integrations/test_*.py",)),),
+        is_sampled=False,
     ),
 )  # fmt: skip
 BY_NAME = {area.name: area for area in AREAS}

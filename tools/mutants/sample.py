@@ -1,7 +1,7 @@
 """Which mutants a seed and a count choose: the same on every machine.
 
-Each area has its share. Within an area the operators take turns, so that a rare one is not lost
-among the many places of a common one; within an operator the order is the seed's.
+Areas have the same share each. Within an area the operators take turns, so that a rare one is not
+lost among the many places of a common one; within an operator the order is the seed's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ def mutants_of(area: Area, root: Path) -> list[Mutant]:
     return list(chain.from_iterable(_mutants_in(area.name, p, root) for p in area.files(root)))
 
 
-def sample(root: Path, count: int, seed: int, areas: Sequence[Area] = AREAS) -> list[Queue]:
-    """``count`` places, each with its mutant and what comes instead if that does not compile."""
+def sample(root: Path, count: int, seed: int, areas: Sequence[Area] | None = None) -> list[Queue]:
+    """``count`` places, each with its mutant and what comes instead if that does not compile.
+
+    areas: None: those that are sampled. An area alone has the mutants of its share of any sample.
+    """
+    areas = [area for area in AREAS if area.is_sampled] if areas is None else areas
     places = []
-    for area, quota in zip(areas, quotas([a.share for a in areas], count), strict=True):
+    for area, quota in zip(areas, quotas(count, len(areas)), strict=True):
         order = _in_turns(mutants_of(area, root), random.Random(f"{seed}:{area.name}"))
         places += [order[place::quota] for place in range(min(quota, len(order)))]
     return places
@@ -55,14 +59,9 @@ def of_places(places: Sequence[Queue], results: Mapping[str, Result]) -> tuple[l
     return found, missing
 
 
-def quotas(shares: Sequence[int], count: int) -> list[int]:
-    """Whole numbers in proportion to ``shares`` that sum up to ``count``."""
-    exact = [share * count / sum(shares) for share in shares]
-    result = [int(x) for x in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda i: (result[i] - exact[i], i))
-    for i in by_remainder[: count - sum(result)]:
-        result[i] += 1
-    return result
+def quotas(count: int, areas: int) -> list[int]:
+    """Whole numbers that sum up to ``count`` and differ by one at most."""
+    return [count // areas + (place < count % areas) for place in range(areas)]
 
 
 def _in_turns(mutants: list[Mutant], generator: random.Random) -> list[Mutant]:

@@ -19,11 +19,13 @@ from threading import Event
 
 from tools.mutants.areas import Stage
 from tools.mutants.compiler import write_script
+from tools.mutants.kernels import link_entries
 
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
 _PASSED, _FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit statuses
 _FILE_BYTES = 4 << 30
 _POLL_SECONDS = 0.2
+_RECORDING_JOBS = 4  # compilers of a run without a mutant, which has most to compile
 _COMPILER_FAILED = re.compile(r"BuildError|CalledProcessError: Command .* '-c'")
 
 
@@ -66,7 +68,7 @@ class Sandbox:
         self, stage: Stage, limit: float, record: bool = False, deselected: Sequence[str] = ()
     ) -> Run:
         """The tests of ``stage``, up to the first failure, or all of them with ``record``, which
-        also keeps the objects that they compile. ``limit`` in seconds."""
+        also keeps what they compile. ``limit`` in seconds."""
         # A file that cannot be imported has failed as a whole.
         arguments = stage.arguments(self.copy, without=deselected)
         if not arguments:
@@ -77,8 +79,13 @@ class Sandbox:
             "--continue-on-collection-errors" if record else "-x",
             *(f"--deselect={name}" for name in deselected), *arguments,
         ]  # fmt: skip
+        cache, built = self.copy.parent / "cache", self.store / "kernels"
+        if stage.uses_built:
+            link_entries(built, cache)
         start = time.monotonic()
         status, output = self._call(command, limit, self._environment(record))
+        if record and stage.uses_built:
+            link_entries(cache, built)
         return self._judge(status, output, time.monotonic() - start)
 
     def _judge(self, status: int | str, output: str, seconds: float) -> Run:
@@ -105,7 +112,7 @@ class Sandbox:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "FLASHSMITH_CACHE_DIR": str(scratch / "cache"),
             "FLASHSMITH_CXX": str(compiler),
-            "FLASHSMITH_JOBS": "1",
+            "FLASHSMITH_JOBS": str(_RECORDING_JOBS if record else 1),
             "CXX": str(compiler),
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",  # the same on every machine, and beside other work
