@@ -24,6 +24,8 @@ def describe(tensor: torch.Tensor) -> Buffer:
         raise ValueError(f"{words} is a lazily negated view; pass it as .resolve_neg()")
     if tensor.layout != torch.strided:
         raise ValueError(f"{words} has layout {tensor.layout}; expected torch.strided (dense)")
+    if tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0:
+        raise ValueError(f"{words} has no memory: its storage has 0 bytes")
     if tensor.dim() > MOST_DIMENSIONS:
         raise ValueError(f"{words}; supported are at most {MOST_DIMENSIONS} dimensions")
     if tensor.numel() == 0:

@@ -34,6 +34,7 @@ from flashsmith.selection.choose import dtype_of, gpu_of
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
 _SPECS = (FULL_SPEC, CAUSAL_SPEC)
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
+_BIAS_DIMENSIONS = 4
 _ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
 
 
@@ -142,7 +143,6 @@ def run_backward(
     """
     how = _How(config, deterministic, timed)
     dq, dk, dv = into
-    lse = lse.contiguous()  # torch's hooks of saved tensors may give back other strides
     tensors = GradientTensors(q, k, v, o, lse, do, dq, dk, dv, dlse)
     try:
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
@@ -158,6 +158,33 @@ def run_backward(
     except Exception:
         check_tensors(**({} if do is None else {"do": do}), q=q, k=k, v=v, o=o, lse=lse)
         raise
+
+
+def backward_of_saved(
+    do: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    saved: Sequence[torch.Tensor],
+    causal: bool,
+    softmax_scale: float | None,
+    semantics: Mapping[str, Any],
+    wanted: Wanted,
+    deterministic: bool,
+) -> Gradients:
+    """``run_backward`` of what autograd saved, which its hooks may give back with other strides.
+
+    saved: q, k, v, o and lse.
+    """
+    *rows, lse = saved
+    q, k, v, o = map(laid_out, rows)
+    others = {
+        name: _with_dense_rows(t) if isinstance(t, torch.Tensor) else t
+        for name, t in semantics.items()
+    }
+    gradients, _ = run_backward(
+        None, do, dlse, q, k, v, o, lse.contiguous(), causal, softmax_scale, others, wanted,
+        deterministic=deterministic,
+    )  # fmt: skip
+    return gradients
 
 
 class _How(NamedTuple):
@@ -291,13 +318,14 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
         for t, into in zip(given[:3], given[6:9], strict=True)
     )
     # Autograd passes gradients as they come: lazily negated views, any strides.
-    do = torch.zeros_like(given.o) if given.do is None else _laid_out(given.do.resolve_neg())
+    do = torch.zeros_like(given.o) if given.do is None else laid_out(given.do.resolve_neg())
     dlse = None if given.dlse is None else given.dlse.resolve_neg().contiguous()
     return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
 
 
-def _laid_out(t: torch.Tensor) -> torch.Tensor:
-    """As kernels take rows: autograd passes gradients of any strides, those of a sum are all 0."""
+def laid_out(t: torch.Tensor) -> torch.Tensor:
+    """``t`` as kernels take rows: autograd passes gradients of any strides, those of a sum are all
+    0, and hooks of saved tensors may give back others than they got."""
     strides = t.stride()
     if (
         strides[-1] == 1
@@ -306,6 +334,13 @@ def _laid_out(t: torch.Tensor) -> torch.Tensor:
     ):
         return t
     return t.clone(memory_format=torch.contiguous_format)
+
+
+def _with_dense_rows(t: torch.Tensor) -> torch.Tensor:
+    """A tensor of lengths, weights or biases, whose last dimension must be dense, as the first of
+    all but a bias must."""
+    is_dense = t.stride(-1) == 1 if t.ndim == _BIAS_DIMENSIONS else t.is_contiguous()
+    return t if is_dense else t.contiguous()
 
 
 def _without_keys(tensors: GradientTensors) -> GradientTensors:

@@ -10,7 +10,7 @@ import torch
 
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.mods.block_mask import BlockMask
-from flashsmith.ops.gate import refuse_unknown
+from flashsmith.ops.gate import refuse_freed, refuse_unknown
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
 SMALLEST, LARGEST = 1e-37, 1e37
@@ -45,6 +45,7 @@ def check_tensors(**tensors: torch.Tensor) -> None:
                 f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
                 "(emulator)"
             )
+        refuse_freed(name, tensor)
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flashsmith.configs import AttentionKernelConfig
-from flashsmith.ops.backward import Gradients, Wanted, run_backward
+from flashsmith.ops.backward import Gradients, Wanted, backward_of_saved
 from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import CAPTURED, flat
@@ -72,22 +72,25 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> Any:
-        q, k, v, o, lse, *saved = ctx.saved_tensors  # torch has seen that they are as they were
-        causal, scale, semantics, deterministic = ctx.call
-        left = iter(saved)
-        for name, size in ctx.sizes.items():
-            semantics = semantics | {name: [next(left) for _ in range(size)]}
-            if name != CAPTURED:
-                (semantics[name],) = semantics[name]
+        # torch has seen that these are as they were; its hooks may have moved them.
+        q, k, v, o, lse, *saved = ctx.saved_tensors
+        causal, scale, numbers, deterministic = ctx.call
+        semantics = numbers | _by_name(ctx.sizes, saved)
         wanted = Wanted(*ctx.needs_input_grad[3:5])
         with torch.no_grad():
-            gradients, _ = run_backward(
-                None, do, dlse, q, k, v, o, lse, causal, scale, semantics, wanted,
-                deterministic=deterministic,
-            )  # fmt: skip
+            gradients = backward_of_saved(
+                do, dlse, (q, k, v, o, lse), causal, scale, semantics, wanted, deterministic
+            )
         if torch.is_grad_enabled():  # create_graph
             gradients = _differentiable_once(gradients, [q, k, v, do, dlse, *saved])
         return (*gradients, None)
+
+
+def _by_name(sizes: Mapping[str, int], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Saved tensors by the fields of ``Semantics``."""
+    left = iter(saved)
+    listed = {name: [next(left) for _ in range(size)] for name, size in sizes.items()}
+    return {name: found if name == CAPTURED else found[0] for name, found in listed.items()}
 
 
 def _differentiable_once(gradients: Gradients, of: Sequence[torch.Tensor | None]) -> Gradients:

@@ -14,8 +14,10 @@ import torch
 from torch._C import (
     DispatchKey,
     _dispatch_tls_is_dispatch_key_included,
+    _get_dispatch_mode,
     _get_tracing_state,
     _len_torch_dispatch_stack,
+    _TorchDispatchModeKey,
 )
 from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch.autograd import forward_ad
@@ -24,6 +26,11 @@ from torch.compiler import is_compiling
 # Subclasses that are nothing but memory. Others may want to see the operator.
 _OF_MEMORY = {torch.Tensor, torch.nn.Parameter}
 _PRE_DISPATCH = DispatchKey.PreDispatch
+_RECORDING_MODES = (
+    _TorchDispatchModeKey.PROXY,
+    _TorchDispatchModeKey.FAKE,
+    _TorchDispatchModeKey.FUNCTIONAL,
+)
 # The one argument that holds a list: tensors that functions capture, which have no names.
 CAPTURED = "mod_tensors"
 
@@ -75,15 +82,38 @@ def refuse_unknown(**tensors: Any) -> None:
         _refuse_captured(t, named[0][1])
 
 
+def ask(**tensors: Any) -> None:
+    """Raises as ``refuse_unknown`` for tensors with which a function does something before it calls
+    ``attention`` or ``decode``, under the names of its own arguments. None is none."""
+    given = {name: t for name, t in tensors.items() if t is not None}
+    if not are_memory(*flat(given)):
+        refuse_unknown(**given)
+
+
 def refuse_all_but_memory(**tensors: Any) -> None:
-    """Raises TypeError, NotImplementedError for a tensor that a kernel cannot read as it is; for
-    functions that go through no operator."""
+    """Raises TypeError, NotImplementedError for a tensor that a kernel cannot read as it is, and
+    where a graph is recorded; for functions that are no operators."""
     refuse_unknown(**tensors)
+    if _is_recording():
+        name, t = _named(tensors)[0]
+        raise TypeError(
+            f"{name} is a {type(t).__name__} while a graph is recorded or fake tensors are in use, "
+            "and this function is no operator: call attention"
+        )
     for name, t in _named(tensors):
         if t.is_neg():
             raise TypeError(f"{name} is a lazily negated view; pass {name}.resolve_neg()")
         if _has_own_dispatch(t):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a tensor with memory")
+
+
+def _is_recording() -> bool:
+    """Whether what torch computes now goes into a graph, or stands for what is not computed."""
+    return (
+        _get_tracing_state() is not None
+        or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
+        or any(_get_dispatch_mode(mode) is not None for mode in _RECORDING_MODES)
+    )
 
 
 def flat(tensors: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -114,6 +144,12 @@ def _refuse_layout(name: str, t: torch.Tensor) -> None:
         raise TypeError(f"{name} has layout {t.layout}; expected torch.strided (dense)")
     if t.is_quantized:
         raise TypeError(f"{name} has dtype {t.dtype}, which is quantized; pass {name}.dequantize()")
+
+
+def refuse_freed(name: str, t: torch.Tensor) -> None:
+    """Raises ValueError for a tensor whose storage was freed, which torch itself would read."""
+    if t.numel() > 0 and t.untyped_storage().nbytes() == 0:
+        raise ValueError(f"{name} has no memory: its storage has 0 bytes")
 
 
 def _refuse_transform(name: str, t: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
-from flashsmith.ops.backward import Wanted, run_backward
+from flashsmith.ops.backward import Wanted, backward_of_saved
 from flashsmith.ops.checks import (
     FP8,
     needs_gradient,
@@ -249,9 +249,9 @@ def _backward(
     **keywords: Any,
 ) -> tuple[torch.Tensor, ...]:
     given = _given(arguments, keywords)  # whose configuration is the forward's
-    gradients, _ = run_backward(
-        None, do, dlse, q, k, v, o, lse, given.causal, given.scale, given.semantics,
-        Wanted(wants_sinks, wants_bias), deterministic=given.deterministic,
+    gradients = backward_of_saved(
+        do, dlse, (q, k, v, o, lse), given.causal, given.scale, given.semantics,
+        Wanted(wants_sinks, wants_bias), given.deterministic,
     )  # fmt: skip
     return tuple(q.new_empty(0) if each is None else each for each in gradients)
 
