@@ -25,7 +25,7 @@ from flashsmith.ops.first_use import (
     find_first,
 )
 from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
-from flashsmith.ops.layout import laid_out
+from flashsmith.ops.layout import contiguous_but_for_bias, laid_out, with_aligned_rows
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
@@ -34,8 +34,6 @@ from flashsmith.selection.choose import dtype_of, gpu_of
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
 _SPECS = (FULL_SPEC, CAUSAL_SPEC)
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
-_BIAS_DIMENSIONS = 4
-_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
 
 
 class Gradients(NamedTuple):
@@ -175,9 +173,9 @@ def backward_of_saved(
     saved: q, k, v, o and lse.
     """
     *rows, lse = saved
-    q, k, v, o = map(laid_out, rows)
+    q, k, v, o = map(with_aligned_rows, rows)
     others = {
-        name: _with_dense_rows(t) if isinstance(t, torch.Tensor) else t
+        name: contiguous_but_for_bias(t) if isinstance(t, torch.Tensor) else t
         for name, t in semantics.items()
     }
     gradients, _ = run_backward(
@@ -318,29 +316,11 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
         for t, into in zip(given[:3], given[6:9], strict=True)
     )
     # Autograd passes gradients as they come: lazily negated views, any strides.
-    do = torch.zeros_like(given.o) if given.do is None else laid_out(given.do.resolve_neg())
+    do = (
+        torch.zeros_like(given.o) if given.do is None else with_aligned_rows(given.do.resolve_neg())
+    )
     dlse = None if given.dlse is None else given.dlse.resolve_neg().contiguous()
     return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
-
-
-def laid_out(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as kernels take rows: autograd passes gradients of any strides, those of a sum are all
-    0, and hooks of saved tensors may give back others than they got."""
-    strides = t.stride()
-    if (
-        strides[-1] == 1
-        and t.data_ptr() % _ALIGNMENT_BYTES == 0
-        and not any(stride % _ALIGNMENT or stride == 0 for stride in strides[:-1])
-    ):
-        return t
-    return t.clone(memory_format=torch.contiguous_format)
-
-
-def _with_dense_rows(t: torch.Tensor) -> torch.Tensor:
-    """A tensor of lengths, weights or biases, whose last dimension must be dense, as the first of
-    all but a bias must."""
-    is_dense = t.stride(-1) == 1 if t.ndim == _BIAS_DIMENSIONS else t.is_contiguous()
-    return t if is_dense else t.contiguous()
 
 
 def _without_keys(tensors: GradientTensors) -> GradientTensors:

@@ -6,6 +6,9 @@ import torch
 
 from flashsmith.configs import KernelConfig
 
+_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
+_BIAS_DIMENSIONS = 4
+
 
 def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
     """Whether kernels of ``config`` take the strides of (batch, seq_len, heads, d) for granted.
@@ -28,3 +31,23 @@ def laid_out(
 ) -> tuple[torch.Tensor, ...]:
     """The tensors; copies of those that kernels of ``config`` do not take, and others do."""
     return tuple(t if takes(config, t, ragged) else t.contiguous() for t in tensors)
+
+
+def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:
+    """``t`` as kernels take rows: autograd passes gradients of any strides, those of a sum are all
+    0, and hooks of saved tensors may give back others than they got."""
+    strides = t.stride()
+    if (
+        strides[-1] == 1
+        and t.data_ptr() % _ALIGNMENT_BYTES == 0
+        and not any(stride % _ALIGNMENT or stride == 0 for stride in strides[:-1])
+    ):
+        return t
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def contiguous_but_for_bias(t: torch.Tensor) -> torch.Tensor:
+    """``t`` as kernels take lengths, slopes, sinks and the like: contiguous; of a bias the last
+    dimension alone has to be."""
+    is_dense = t.stride(-1) == 1 if t.ndim == _BIAS_DIMENSIONS else t.is_contiguous()
+    return t if is_dense else t.contiguous()
