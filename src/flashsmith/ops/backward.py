@@ -25,7 +25,7 @@ from flashsmith.ops.first_use import (
     find_first,
 )
 from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
-from flashsmith.ops.layout import contiguous_but_for_bias, laid_out, with_aligned_rows
+from flashsmith.ops.layout import laid_out, with_aligned_rows, with_dense_rows
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
@@ -174,10 +174,10 @@ def backward_of_saved(
     """
     *rows, lse = saved
     q, k, v, o = map(with_aligned_rows, rows)
-    others = {
-        name: contiguous_but_for_bias(t) if isinstance(t, torch.Tensor) else t
-        for name, t in semantics.items()
-    }
+    others = dict(semantics)
+    for name, t in others.items():
+        if isinstance(t, torch.Tensor):
+            others[name] = with_dense_rows(t) if name == "bias" else t.contiguous()
     gradients, _ = run_backward(
         None, do, dlse, q, k, v, o, lse.contiguous(), causal, softmax_scale, others, wanted,
         deterministic=deterministic,

@@ -7,7 +7,6 @@ import torch
 from flashsmith.configs import KernelConfig
 
 _ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
-_BIAS_DIMENSIONS = 4
 
 
 def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
@@ -46,8 +45,6 @@ def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:
     return t.clone(memory_format=torch.contiguous_format)
 
 
-def contiguous_but_for_bias(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as kernels take lengths, slopes, sinks and the like: contiguous; of a bias the last
-    dimension alone has to be."""
-    is_dense = t.stride(-1) == 1 if t.ndim == _BIAS_DIMENSIONS else t.is_contiguous()
-    return t if is_dense else t.contiguous()
+def with_dense_rows(t: torch.Tensor) -> torch.Tensor:
+    """``t``, copied if its last dimension has gaps."""
+    return t if t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)
