@@ -18,6 +18,7 @@ from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
 from flashsmith.ops.dropout import dropout_keywords
+from flashsmith.ops.gate import ask
 from flashsmith.reference.dropout import check_dropout
 
 Window = tuple[int, int]
@@ -92,6 +93,7 @@ def forward(
     As FlashAttention does: a softcap below 0 is none, and a window's sides may still be in a
     tensor.
     """
+    ask(q=q, k=k, v=v, sinks=sinks)
     is_paged = "block_table" in keywords
     attend: Any = attend_pages_of_a_model if is_paged else attend_any_head
     try:

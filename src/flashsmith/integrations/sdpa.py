@@ -16,6 +16,7 @@ from flashsmith.integrations.arguments import (
 )
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.checks import check_flags, needs_gradient
+from flashsmith.ops.gate import ask, refuse_freed
 
 
 def scaled_dot_product_attention(
@@ -54,10 +55,12 @@ def scaled_dot_product_attention(
         TypeError, ValueError: An argument that is not taken; names it.
     """
     check_types(query=query, key=key, value=value)
+    ask(query=query, key=key, value=value, attn_mask=attn_mask)
     check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
     masks = [] if attn_mask is None else [attn_mask]
     if attn_mask is not None:
         check_types(attn_mask=attn_mask)
+        refuse_freed("attn_mask", attn_mask)
         if is_causal:
             raise ValueError("attn_mask is given and is_causal is True; pass one of them")
     query, key, value, *masks = cast_by_autocast(query, key, value, *masks)

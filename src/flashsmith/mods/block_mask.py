@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from flashsmith.mods.buffers import was_freed
 from flashsmith.mods.evaluate import evaluate
 from flashsmith.mods.intervals import Bounds, Interval
 from flashsmith.mods.trace import MaskMod, Mods, trace
@@ -20,6 +21,7 @@ _MOST_ROWS = 2**30  # of q or k, as kernels count them
 _MOST_BLOCKS = 2**31 - 1
 _NO_KEY = _MOST_ROWS  # beyond all
 _HIDDEN, _PARTIAL, _FULL = 0, 1, 2
+_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,9 @@ class BlockMask:
                 which key a block of queries sees any; one that sees none has no keys between its
                 ends.
         """
+        for name in _LISTS:
+            if was_freed(getattr(self, name)):
+                raise ValueError(f"{name} of a block_mask has no memory: its storage has 0 bytes")
         inner = mask_mod or self.mask_mod
         size_q, size_kv = self.block_size
         n_blocks = -(-self.seq_lengths[1] // size_kv)
@@ -186,6 +191,10 @@ def _key_ranges(seen: torch.Tensor, size: int) -> torch.Tensor:
 
 def _check_list(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
     """shape: None is any size."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        raise TypeError(f"{name} of a block_mask is nested or sparse; expected torch.strided")
     if tensor.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32")
     sizes = tuple(tensor.shape)

@@ -24,7 +24,7 @@ def describe(tensor: torch.Tensor) -> Buffer:
         raise ValueError(f"{words} is a lazily negated view; pass it as .resolve_neg()")
     if tensor.layout != torch.strided:
         raise ValueError(f"{words} has layout {tensor.layout}; expected torch.strided (dense)")
-    if tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0:
+    if was_freed(tensor):
         raise ValueError(f"{words} has no memory: its storage has 0 bytes")
     if tensor.dim() > MOST_DIMENSIONS:
         raise ValueError(f"{words}; supported are at most {MOST_DIMENSIONS} dimensions")
@@ -38,6 +38,11 @@ def describe(tensor: torch.Tensor) -> Buffer:
             "under torch.no_grad(), or detach it"
         )
     return Buffer(element, tensor.dim())
+
+
+def was_freed(tensor: torch.Tensor) -> bool:
+    """Whether nothing is left of a tensor's storage, which torch itself would read."""
+    return tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
 
 
 def check_device(tensor: torch.Tensor, device: torch.device) -> None:

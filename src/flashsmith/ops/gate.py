@@ -23,6 +23,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_st
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from flashsmith.mods.buffers import was_freed
+
 # Subclasses that are nothing but memory. Others may want to see the operator.
 _OF_MEMORY = {torch.Tensor, torch.nn.Parameter}
 _PRE_DISPATCH = DispatchKey.PreDispatch
@@ -148,7 +150,7 @@ def _refuse_layout(name: str, t: torch.Tensor) -> None:
 
 def refuse_freed(name: str, t: torch.Tensor) -> None:
     """Raises ValueError for a tensor whose storage was freed, which torch itself would read."""
-    if t.numel() > 0 and t.untyped_storage().nbytes() == 0:
+    if was_freed(t):
         raise ValueError(f"{name} has no memory: its storage has 0 bytes")
 
 
