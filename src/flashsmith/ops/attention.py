@@ -15,6 +15,7 @@ from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import are_memory, flat, refuse_unknown
 from flashsmith.ops.operators import call_operator
+from flashsmith.ops.outside_graphs import outside_of_graphs
 from flashsmith.ops.semantics import tensors_in, with_traced_functions
 from flashsmith.reference.dropout import check_dropout
 
@@ -175,14 +176,10 @@ def attention(
         return _attend(q, k, v, causal, *others, semantics, deterministic)
     functions = {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
     semantics = (semantics or {}) | functions
-    return _attend_with_functions(  # type: ignore[no-any-return]
-        q, k, v, causal, *others, semantics, deterministic
-    )
+    return _attend_with_functions(q, k, v, causal, *others, semantics, deterministic)
 
 
-@torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
-    reason="flashsmith traces score_mod, mask_mod and block_mask itself, outside of graphs"
-)
+@outside_of_graphs("flashsmith traces score_mod, mask_mod and block_mask itself, outside of graphs")
 def _attend_with_functions(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -11,6 +11,7 @@ from flashsmith.ops.checks import check_flags
 from flashsmith.ops.decode_calls import NO_WINDOW, Asked, Call, check_rows, run
 from flashsmith.ops.decode_operator import call_decode_operator
 from flashsmith.ops.gate import are_memory, refuse_unknown
+from flashsmith.ops.outside_graphs import outside_of_graphs
 from flashsmith.ops.semantics import Functions, in_float32
 
 
@@ -132,10 +133,7 @@ def decode(
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
 
 
-_REASON = "flashsmith traces score_mod and mask_mod itself, outside of graphs"
-
-
-@torch.compiler.disable(reason=_REASON)  # type: ignore[no-untyped-call, untyped-decorator]
+@outside_of_graphs("flashsmith traces score_mod and mask_mod itself, outside of graphs")
 def _run_with_functions(
     asked: Asked,
     call: Call,
