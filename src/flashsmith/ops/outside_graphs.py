@@ -21,14 +21,15 @@ def outside_of_graphs(reason: str) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        @functools.cache
-        def disabled() -> Any:
-            return torch.compiler.disable(function, reason=reason)  # type: ignore[no-untyped-call]
+        disabled: list[Any] = []
 
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
-            is_there = "torch._dynamo" in sys.modules
-            return (disabled() if is_there else function)(*arguments, **keywords)
+            if "torch._dynamo" not in sys.modules:
+                return function(*arguments, **keywords)
+            if not disabled:
+                disabled.append(torch.compiler.disable(function, reason=reason))  # type: ignore[no-untyped-call]
+            return disabled[0](*arguments, **keywords)
 
         # What torch.compiler.disable sets, by which dynamo knows such a function.
         call._torchdynamo_disable = True  # type: ignore[attr-defined]
