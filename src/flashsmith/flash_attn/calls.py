@@ -16,9 +16,9 @@ from flashsmith.integrations.arguments import (
 from flashsmith.integrations.heads import attend_any_head, readable
 from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
-from flashsmith.ops.checks import check_flags, check_tensors
+from flashsmith.ops.checks import check_flags
 from flashsmith.ops.dropout import dropout_keywords
-from flashsmith.ops.gate import ask
+from flashsmith.ops.gate import explain
 from flashsmith.reference.dropout import check_dropout
 
 Window = tuple[int, int]
@@ -93,7 +93,6 @@ def forward(
     As FlashAttention does: a softcap below 0 is none, and a window's sides may still be in a
     tensor.
     """
-    ask(q=q, k=k, v=v, sinks=sinks)
     is_paged = "block_table" in keywords
     attend: Any = attend_pages_of_a_model if is_paged else attend_any_head
     try:
@@ -105,8 +104,9 @@ def forward(
             q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
             **keywords,
         )  # fmt: skip
-    except (AttributeError, IndexError):
-        check_tensors(q=q, k=k, v=v)
+    except Exception:
+        check_types(q=q, k=k, v=v)
+        explain(q=q, k=k, v=v, sinks=sinks, **keywords)
         raise
     return result if isinstance(result, tuple) else (result, result)
 

@@ -9,9 +9,10 @@ import torch
 from flashsmith.flash_attn.calls import Result, Window, sides
 from flashsmith.integrations.arguments import check_types, with_dense_rows
 from flashsmith.integrations.heads import decode_any_head
-from flashsmith.ops.gate import ask
+from flashsmith.ops.gate import explaining
 
 
+@explaining
 def flash_attn_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -65,12 +66,6 @@ def flash_attn_with_kvcache(
         float32 (batch, nheads, seqlen_q).
     """
     check_types(q=q, k_cache=k_cache, v_cache=v_cache)
-    lengths = cache_seqlens if isinstance(cache_seqlens, torch.Tensor) else None
-    ask(
-        q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin, cache_seqlens=lengths, cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad, block_table=block_table, alibi_slopes=alibi_slopes,
-    )  # fmt: skip
     cache_seqlens, cache_batch_idx, cache_leftpad, block_table = map(
         _dense, (cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
     )

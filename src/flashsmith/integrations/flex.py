@@ -15,7 +15,7 @@ from flashsmith.integrations.arguments import (
 )
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.checks import check_flags
-from flashsmith.ops.gate import ask
+from flashsmith.ops.gate import explaining
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _SIZES = ("batch", "heads", "seq_len", "d_head")
 
 
+@explaining
 def flex_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -63,7 +64,6 @@ def flex_attention(
         NotImplementedError: A tensor that a function captures requires a gradient; or
             ``return_aux`` asks for ``max_scores``.
     """
-    ask(query=query, key=key, value=value)
     check_dimensions(_SIZES, query=query, key=key, value=value)
     check_heads(enable_gqa, query, key)
     check_flags(return_lse=return_lse)

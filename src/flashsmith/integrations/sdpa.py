@@ -16,9 +16,10 @@ from flashsmith.integrations.arguments import (
 )
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.checks import check_flags, needs_gradient
-from flashsmith.ops.gate import ask, refuse_freed
+from flashsmith.ops.gate import explaining, refuse_freed
 
 
+@explaining
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -55,7 +56,6 @@ def scaled_dot_product_attention(
         TypeError, ValueError: An argument that is not taken; names it.
     """
     check_types(query=query, key=key, value=value)
-    ask(query=query, key=key, value=value, attn_mask=attn_mask)
     check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
     masks = [] if attn_mask is None else [attn_mask]
     if attn_mask is not None:

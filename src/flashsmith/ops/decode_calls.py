@@ -26,7 +26,7 @@ from flashsmith.ops.checks import (
 )
 from flashsmith.ops.decode_checks import check_decode
 from flashsmith.ops.first_use import check_before_building, find_first
-from flashsmith.ops.gate import CAPTURED
+from flashsmith.ops.gate import CAPTURED, explain
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.semantics import (
     NO_FUNCTIONS,
@@ -213,6 +213,7 @@ def _run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         return found or _run_anew(asked, _checked(call, asked) if is_ready else call, scale, timed)
     except Exception:
         check_rows(q, cache)
+        explain(**call.named)
         if call.new is not None:
             call.new.check(q)
         raise

@@ -87,6 +87,12 @@ def _check_dtypes(rows: _Tensors, others: _Tensors) -> None:
         if name in others and others[name].dtype != torch.float32:
             raise TypeError(f"{name} has dtype {_name(others[name])}; it must be float32")
     turned = {name: t for name, t in others.items() if name.startswith("rotary")}
+    for name in ("k_cache", "v_cache"):
+        if rows[name].dtype not in (torch.float16, torch.bfloat16, FP8):
+            raise TypeError(
+                f"{name} has dtype {_name(rows[name])}; supported are float16, bfloat16 and "
+                "float8_e4m3fn"
+            )
     for name, t in (rows | turned).items():
         of_cache = name.endswith("_cache") and t.dtype == FP8  # what else is not is said later
         if not of_cache and t.dtype != q.dtype and name not in ("o", "k_cache", "v_cache"):

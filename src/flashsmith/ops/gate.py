@@ -7,8 +7,10 @@ turn into memory, or record, goes through the operators of ``torch_library``. Th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch._C import (
@@ -25,14 +27,13 @@ from torch.compiler import is_compiling
 
 from flashsmith.mods.buffers import was_freed
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 # Subclasses that are nothing but memory. Others may want to see the operator.
 _OF_MEMORY = {torch.Tensor, torch.nn.Parameter}
 _PRE_DISPATCH = DispatchKey.PreDispatch
-_RECORDING_MODES = (
-    _TorchDispatchModeKey.PROXY,
-    _TorchDispatchModeKey.FAKE,
-    _TorchDispatchModeKey.FUNCTIONAL,
-)
+_FUNCTIONAL = _TorchDispatchModeKey.FUNCTIONAL
+_RECORDING_MODES = (_TorchDispatchModeKey.PROXY, _TorchDispatchModeKey.FAKE, _FUNCTIONAL)
 # The one argument that holds a list: tensors that functions capture, which have no names.
 CAPTURED = "mod_tensors"
 
@@ -84,12 +85,29 @@ def refuse_unknown(**tensors: Any) -> None:
         _refuse_captured(t, named[0][1])
 
 
-def ask(**tensors: Any) -> None:
-    """Raises as ``refuse_unknown`` for tensors with which a function does something before it calls
-    ``attention`` or ``decode``, under the names of its own arguments. None is none."""
-    given = {name: t for name, t in tensors.items() if t is not None}
-    if not are_memory(*flat(given)):
-        refuse_unknown(**given)
+def explaining(function: Function) -> Function:
+    """Has errors of a function explained by its tensors, by the names of its arguments, where these
+    are of a kind that is not taken: torch's own errors of such say less."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except Exception:
+            explain(**signature.bind(*arguments, **keywords).arguments)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def explain(**arguments: Any) -> None:
+    """Raises, if one of the tensors among a call's arguments explains why the call failed."""
+    given = {name: t for name, t in arguments.items() if isinstance(t, torch.Tensor)}
+    captured = arguments.get(CAPTURED) or ()
+    refuse_unknown(**given, **({CAPTURED: captured} if captured else {}))
+    for name, t in given.items():
+        refuse_freed(name, t)
 
 
 def refuse_all_but_memory(**tensors: Any) -> None:
@@ -149,14 +167,18 @@ def _refuse_layout(name: str, t: torch.Tensor) -> None:
 
 
 def refuse_freed(name: str, t: torch.Tensor) -> None:
-    """Raises ValueError for a tensor whose storage was freed, which torch itself would read."""
+    """Raises ValueError for a tensor without memory, which torch itself would read."""
     if was_freed(t):
-        raise ValueError(f"{name} has no memory: its storage has 0 bytes")
+        raise ValueError(f"{name} has no memory: its storage was freed, or never made")
 
 
 def _refuse_transform(name: str, t: torch.Tensor) -> None:
     """Refuses tensors of torch.vmap, grad and the like; those of functionalize are recorded."""
-    if is_functorch_wrapped_tensor(t) and not torch._is_functional_tensor(t):
+    if torch._is_functional_tensor(t):
+        if peek_interpreter_stack() is None and _get_dispatch_mode(_FUNCTIONAL) is None:
+            raise TypeError(f"{name} is a functional tensor outside of functionalize")
+        return
+    if is_functorch_wrapped_tensor(t):
         raise TypeError(
             f"{name} is inside torch.vmap or another function transform, which kernels do not "
             "support; attention takes a batch dimension itself: call it on the whole batch; for "
@@ -190,12 +212,21 @@ def _has_own_dispatch(t: torch.Tensor) -> bool:
 
 
 def _refuse_some_fake(named: list[tuple[str, torch.Tensor]]) -> None:
-    """Refuses fake tensors beside real ones, where no FakeTensorMode makes fakes of these."""
-    fake_class = torch._subclasses.FakeTensor
-    fake = [name for name, t in named if isinstance(t, fake_class)]
-    real = [name for name, t in named if not isinstance(t, fake_class)]
-    if fake and real and not _len_torch_dispatch_stack():
+    """Refuses fake tensors beside real ones, where no FakeTensorMode makes fakes of these; and to
+    write into a real tensor where nothing is computed."""
+    mode = _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
+    fake = [name for name, t in named if isinstance(t, torch._subclasses.FakeTensor)]
+    real = [name for name, t in named if not isinstance(t, torch._subclasses.FakeTensor)]
+    if mode is None:
+        if fake and real:
+            raise TypeError(
+                f"{fake[0]} is a FakeTensor, but {real[0]} is not; pass all of a call as "
+                "FakeTensors, or none"
+            )
+        return
+    is_written = {"out", "o"}.intersection(real)
+    if is_written or (real and not mode.allow_non_fake_inputs):
         raise TypeError(
-            f"{fake[0]} is a FakeTensor, but {real[0]} is not; pass all of a call as FakeTensors, "
-            "or none"
+            f"{min(is_written) if is_written else real[0]} is not a FakeTensor, but a "
+            "FakeTensorMode is active: pass all of the call as its FakeTensors"
         )

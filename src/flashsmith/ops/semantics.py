@@ -226,7 +226,11 @@ def with_traced_functions(
     if block_mask is not None:
         block_mask = BlockMask.of(block_mask)
         check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
-        mask_mod, key_ranges = block_mask.read(mask_mod)
+        try:
+            mask_mod, key_ranges = block_mask.read(mask_mod)
+        except (AssertionError, RuntimeError) as error:  # lists that are no memory
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"block_mask has lists that cannot be read: {reason}") from error
         found |= {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}
     if score_mod is not None or mask_mod is not None:
         found |= Functions.traced(score_mod, mask_mod, q.device)._asdict()
