@@ -164,6 +164,17 @@ def test_a_link_to_an_entry_of_another_name_counts_as_absent(workshop: Workshop)
     assert workshop.new_compilations(1) == ["link"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_link_to_a_file_of_somebody_else_is_not_followed(workshop: Workshop) -> None:
+    library = workshop.build()
+    planted = workshop.root / "planted.so"
+    library.path.rename(planted)
+    os.chown(planted, 54321, 54321)
+    library.path.symlink_to(planted)
+    assert workshop.find() is None and list_libraries() == []
+    assert workshop.new_compilations() == ["link"]
+
+
 def test_whatever_the_umask_a_manifest_is_written_by_its_owner_alone(workshop: Workshop) -> None:
     before = os.umask(0)
     try:

@@ -95,6 +95,22 @@ def test_any_other_path_is_taken(
     assert tiny.sum_of_kernels(workshop.build()) == 7
 
 
+RUNS = ["$(touch owned)", "`touch owned`", "; touch owned #", "& touch owned &", "'; touch owned;'"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_path_is_run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Neither of the cache, nor of the sources, nor of the compiler."""
+    folder = workshop.root / name
+    folder.mkdir()
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(folder / "cache"))
+    monkeypatch.setenv(settings.CXX.name, str(workshop.compiler.rename(folder / "c++")))
+    workshop.csrc = workshop.csrc.rename(folder / "csrc")
+    monkeypatch.chdir(workshop.root)
+    assert tiny.sum_of_kernels(workshop.build(2)) == 14
+    assert not [*workshop.root.rglob("owned")]
+
+
 # ---- folders of somebody else ----
 
 

@@ -279,7 +279,7 @@ def _run(argv: list[str | Path]) -> str:
             raise  # of this process, not of the compiler
         raise ToolchainError(f"`{' '.join(command)}` did not run: {error}") from error
     if done.returncode < 0:
-        raise ToolchainError(f"`{' '.join(command)}` was ended by signal {-done.returncode}")
+        raise ToolchainError(f"`{' '.join(command)}` failed: ended by signal {-done.returncode}")
     if done.returncode != 0:
         raise ToolchainError(
             f"`{' '.join(command)}` failed ({done.returncode}): {_last_line(done.stdout)}"
