@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,19 @@ import transformers
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
-def model_classes() -> Iterator[type]:
+def model_classes(families: Container[str] | None = None) -> Iterator[type]:
     """Those with a forward of their own, in files that name the interface, in order of files."""
     folder = Path(transformers.__file__).parent / "models"
     for file in sorted(folder.glob("*/modeling_*.py")):
+        if families is not None and file.parent.name not in families:
+            continue
         if _INTERFACE in file.read_text():
             name = f"transformers.models.{file.parent.name}.{file.stem}"
             yield from _of_module(importlib.import_module(name))
 
 
 def _of_module(module: Any) -> Iterator[type]:
-    for each in vars(module).values():
+    for each in list(vars(module).values()):
         if (
             inspect.isclass(each)
             and issubclass(each, transformers.PreTrainedModel)
