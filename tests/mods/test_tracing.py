@@ -302,3 +302,8 @@ def test_the_user_s_own_errors_pass() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         trace(function)
+
+
+def test_a_function_in_c_which_says_nothing_of_its_arguments_is_called() -> None:
+    with pytest.raises(TracingError, match=r"torch\.maximum for min and max"):
+        trace(max)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tools.mutants import areas, compiler, schedule
 from tools.mutants.areas import Area, Stage
+from tools.mutants.kernels import link_entries
 from tools.mutants.mutant import Mutant
 from tools.mutants.results import Result, Table, read, summary
 from tools.mutants.sample import of_places, quotas
@@ -199,3 +200,41 @@ def test_compiler_hands_on_what_nvcc_asks(tmp_path: Path) -> None:
     command = ["./c++", "-c", "-x", "c++", "plain.cc", "-o", "plain"]
     subprocess.run(command, check=True, cwd=tmp_path, env=os.environ | {"MUTANTS_RECORD": "1"})
     assert (tmp_path / "plain").stat().st_size > 0
+
+
+# the kernels that were built without a mutant
+
+
+def test_entries_of_a_cache_are_linked_whole_and_once(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for name in ("objects/done", "libraries/done", "staging/begun", "objects/unfinished"):
+        (source / name).mkdir(parents=True)
+        (source / name / "code.o").write_text(name)
+        if "unfinished" not in name:
+            (source / name / "manifest.json").write_text("{}")
+    for _ in range(2):
+        link_entries(source, target)
+    found = sorted(p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file())
+    assert found == [f"{kind}/done/{name}" for kind in ("libraries", "objects")
+                     for name in ("code.o", "manifest.json")]  # fmt: skip
+    assert (target / "objects/done/code.o").samefile(source / "objects/done/code.o")
+
+
+def test_kernels_built_without_a_mutant_are_there_for_those_that_follow(toy: Workshop) -> None:
+    """But not for stages whose tests are of building."""
+    builds = """\
+import os, pathlib
+ENTRY = pathlib.Path(os.environ["FLASHSMITH_CACHE_DIR"]) / "objects" / "kernel"
+def test_it():
+    known = ENTRY.exists()
+    ENTRY.mkdir(parents=True, exist_ok=True)
+    (ENTRY / "manifest.json").write_text("{}")
+    assert known
+"""
+    (toy.root / "tests/test_toy.py").write_text(builds)
+    for stage in (Stage(("test_toy.py",), uses_built=False), Stage(("test_toy.py",))):
+        statuses = []
+        for record in (True, False):
+            with toy.sandbox() as sandbox:
+                statuses.append(sandbox.run(stage, 60, record=record).status)
+        assert statuses == ["failed", "passed" if stage.uses_built else "failed"]

@@ -117,14 +117,22 @@ _HOST = (
     Stage(("kernels/test_shapes.py", "kernels/test_correct.py"), _SOME),
 )
 
-_BACKWARD = (
-    Stage(("backward/test_edges.py",), "edges_of_tiles or heads_that_share"),
-    Stage(("backward/test_edges.py",)),
-    Stage(("backward/test_properties.py", "backward/test_order.py", "backward/test_persistent.py")),
-    Stage(("backward/test_correct.py", "backward/test_dropout.py")),
-    Stage(("backward/test_synchronisation.py", "backward/test_autograd.py")),
-)
+
+def _backward(family: str) -> tuple[Stage, ...]:
+    """Of one family's kernels first, the fewest first."""
+    return (
+        Stage(("backward/test_edges.py",), f"{family} and edges_of_tiles"),
+        Stage(("backward/test_edges.py",), f"{family} and (heads or windows or sequence)"),
+        Stage(("backward/test_edges.py",), family),
+        Stage(("backward/test_order.py", "backward/test_persistent.py")),
+        Stage(("backward/test_properties.py", "backward/test_dropout.py")),
+        Stage(("backward/test_correct.py",)),
+        Stage(("backward/test_synchronisation.py", "backward/test_autograd.py")),
+    )
+
+
 _DECODE = (
+    Stage(("decode/test_correct.py",), "heads_of_q or number_of_splits or several_queries"),
     Stage(("decode/test_correct.py",), "not every_seam"),
     Stage(("decode/test_teams.py", "decode/test_merge.py"), "rows_is_right or added_up"),
     Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
@@ -132,7 +140,7 @@ _DECODE = (
     Stage(("decode/test_faults.py", "decode/test_synchronisation.py", "runtime/test_host.py")),
 )
 _DECODE_WGMMA = (
-    Stage(("decode/test_warpgroups.py",), "number_of_rows or few_and_many"),
+    Stage(("decode/test_warpgroups.py",), "few_and_many"),
     Stage(("decode/test_warpgroups.py",)),
     Stage(("decode/test_many_queries.py", "decode/test_synchronisation.py")),
 )
@@ -192,8 +200,8 @@ AREAS: tuple[Area, ...] = (
         "forward_sm90", _kernels("sm90", "*"), _SM90,
         but=(*_BACKWARD_SM90, *_DECODE_SM90, *_FP8_FILES),
     ),
-    Area("backward_sm80", (*_BACKWARD_SM80, *_BACKWARD_SHARED), _BACKWARD),
-    Area("backward_sm90", _BACKWARD_SM90, _BACKWARD),
+    Area("backward_sm80", (*_BACKWARD_SM80, *_BACKWARD_SHARED), _backward("sm80")),
+    Area("backward_sm90", _BACKWARD_SM90, _backward("sm90")),
     Area("decode_sm80", (*_DECODE_SM80, *_DECODE_SHARED), _DECODE, but=_FP8_FILES),
     Area("decode_sm90", _DECODE_SM90, _DECODE_WGMMA),
     Area("fp8", _FP8_FILES, _FP8),

@@ -33,7 +33,7 @@ def mutant_id(file: str, operator: str, code: str, nth: int) -> str:
 
     nth: how many mutants of the same operator on lines of the same text come before, in this file.
     """
-    return hashlib.sha256(f"{file}\0{operator}\0{code}\0{nth}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{file}\0{operator}\0{code}\0{nth}".encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from flashsmith.configs.variant import PAGE_ROWS
 from flashsmith.ops.cache import Cache
 from flashsmith.ops.forward import run_attention
 from flashsmith.problem import Problem
-from flashsmith.selection.choose import dtype_of, reads_pages, select_for
+from flashsmith.selection.choose import dtype_of, forget_with_tables, reads_pages, select_for
 
 # Rows of q to a head of the cache beyond which it is worth while to ask; on the emulator no time
 # counts.
@@ -105,3 +105,6 @@ def chosen_for(
     """What ``attention`` would take over a cache. Shapes have four sizes, without pages."""
     problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape, d_v)
     return select_for(Workload(problem, variant), device, is_cache=True)
+
+
+forget_with_tables(chosen_for.cache_clear)

@@ -1,0 +1,58 @@
+"""What is kept of choices goes when the tables that they came of are forgotten."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.configs import Variant, parse_kernel_name_into_config
+from flashsmith.ops import many_queries
+from flashsmith.selection import choose
+
+
+def test_choices_over_a_cache_are_made_anew_when_tables_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of ``decode`` for many queries, and of pages."""
+    sizes = torch.float16, (1, 300, 2, 64), (1, 300, 2, 64), 64, Variant(), torch.device("cpu")
+    assert many_queries.is_forward_faster(*sizes)
+    decode_config = parse_kernel_name_into_config("(FP16, 64, 16, 32, 2): decode+stages_3+blocks_4")
+    monkeypatch.setattr(many_queries, "select_for", lambda *_, **__: decode_config)
+    choose.forget_tables()
+    assert not many_queries.is_forward_faster(*sizes)
+    monkeypatch.undo()
+    choose.forget_tables()
+    assert many_queries.is_forward_faster(*sizes)
+
+
+# All that functions of these packages keep of their results, by what may make it another.
+FORGOTTEN_WITH_TABLES = {
+    "ops.many_queries.chosen_for", "selection.choose._select", "selection.choose.find_tables",
+    "selection.choose.select_for", "selection.decode_tables.find_decode_table",
+}  # fmt: skip
+OF_ITS_ARGUMENTS_ALONE = {
+    "ops.backward._kernel_for", "ops.decode_calls._kernel_for",
+    "ops.few_queries.few_queries_kernel_for", "ops.operators.parsed_config",
+    "ops.semantics.asked_to_look", "runtime.device._cuda_target", "runtime.workspace._of_stream",
+    "selection.choose.reads_pages",
+}  # fmt: skip
+
+
+def test_whatever_is_kept_is_known_to_depend_on_tables_or_not() -> None:
+    kept = set()
+    for package in ("ops", "mods", "selection", "runtime", "integrations"):
+        folder = Path(flashsmith.__file__).parent / package
+        for path in folder.glob("*.py"):
+            if path.stem.startswith(("vllm", "transformers")):
+                continue  # which import what may not be there
+            module = importlib.import_module(f"flashsmith.{package}.{path.stem}")
+            kept |= {
+                f"{package}.{path.stem}.{name}"
+                for name, value in vars(module).items()
+                if hasattr(value, "cache_clear") and value.__module__ == module.__name__
+            }
+    assert kept == FORGOTTEN_WITH_TABLES | OF_ITS_ARGUMENTS_ALONE
