@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from flashsmith.errors import CacheError, FlashsmithError, TuningError
+
 T = TypeVar("T")
 
 _TRUE = ("1", "true", "on", "yes")
@@ -72,7 +74,10 @@ def _parse_architectures(text: str) -> tuple[str, ...]:
 
 
 def _parse_path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("a path; whose home directory ~ stands for is not known") from None
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,9 @@ CXX = Setting(
     "c++, g++ or clang++ on PATH",
     "the host C++ compiler: builds the emulator target and the host side of the cuda target",
     str,
+)
+TMPDIR = Setting(
+    "TMPDIR", "path", "/tmp", "compilers keep there what they make in between", _parse_path
 )
 ARCH = Setting(
     "FLASHSMITH_ARCH",
@@ -229,6 +237,7 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     NVCC_PREPEND_FLAGS,
     NVCC_APPEND_FLAGS,
     CXX,
+    TMPDIR,
     ARCH,
     JOBS,
     BUILD,
@@ -243,9 +252,41 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept."""
+    """Where compiled kernels are kept.
+
+    Raises:
+        CacheError: Nothing says where: the user has no home directory, or it is not known.
+    """
     if chosen := CACHE_DIR.get():
-        return chosen.expanduser().absolute()
+        return chosen.absolute()
     import platformdirs  # a bare import of flashsmith does without
 
-    return platformdirs.user_cache_path("flashsmith").absolute()
+    return _of_user(platformdirs.user_cache_path, CACHE_DIR, CacheError)
+
+
+def tables_folder() -> Path:
+    """Where the user's tuned tables are kept.
+
+    Raises:
+        TuningError: As ``cache_folder``.
+    """
+    if chosen := TUNED.get():
+        return chosen
+    import platformdirs
+
+    return _of_user(platformdirs.user_data_path, TUNED, TuningError) / "tuned"
+
+
+def _of_user(
+    find: Callable[[str], Path], setting: Setting[Path], kind: type[FlashsmithError]
+) -> Path:
+    try:
+        found = find("flashsmith")
+        if found.is_absolute():
+            return found
+    except RuntimeError:
+        pass
+    raise kind(
+        f"{setting.default} is not known: this user ({os.getuid()}) has no home directory; set "
+        f"HOME, or {setting.name} to a directory that you can write"
+    )

@@ -194,8 +194,29 @@ def test_differentiating_twice_is_refused() -> None:
     leaves = leaves_of(call)
     o, _ = attend(**call.keywords | leaves)
     (gradient,) = torch.autograd.grad(o.float().square().sum(), leaves["q"], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
+    with pytest.raises(RuntimeError, match="second derivative of attention"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
+@pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
+def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch.dtype) -> None:
+    """The log-sum-exp of a row is its sink's logit then."""
+    q = torch.randn(*(() if packed else (2,)), 6, 4, 64).bfloat16().requires_grad_()
+    k, v = (q[..., :0, :2, :].detach().clone().requires_grad_() for _ in range(2))
+    sinks = torch.tensor([0.5, -2.0, 20.0, 0.0], dtype=dtype, requires_grad=True)
+    lengths = {}
+    if packed:
+        places = torch.tensor([0, 4, 6]).int()
+        lengths = {"cu_seqlens_q": places, "cu_seqlens_k": torch.zeros_like(places)}
+    o, lse = flashsmith.attention(q, k, v, sinks=sinks, return_lse=True, **lengths)
+    assert not o.any()
+    dlse = torch.randint(-8, 8, lse.shape).float()
+    torch.autograd.backward([o, lse], [torch.randn_like(o), dlse])
+    expected = dlse.sum(-1) if packed else dlse.sum((0, 2))
+    assert sinks.grad is not None and sinks.grad.equal(expected.to(dtype))
+    assert q.grad is not None and not q.grad.any()
+    assert k.grad is not None and v.grad is not None and k.grad.shape == k.shape
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "sinks", "bias", "o"])

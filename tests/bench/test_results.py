@@ -104,6 +104,10 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     path.write_text("name,value\na,1\n")
     with pytest.raises(ValueError, match="has columns name, value"):
         ResultFile(TimeRow, path)
+    for damaged, words in ((b"\xff\n", "cannot be read"), (b"x" * 200_000 + b"\n", "line ")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"forward\.csv.*{words}"):
+            ResultFile(TimeRow, path)
     ResultFile(CountRow, tmp_path / "counts.csv")
     with pytest.raises(ValueError, match=r"has columns kernel, .*ldmatrix"):
         ResultFile(TimeRow, tmp_path / "counts.csv")

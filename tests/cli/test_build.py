@@ -10,6 +10,8 @@ import pytest
 
 from flashsmith.configs import parse_kernel_name_into_config
 from flashsmith.errors import ToolchainError
+from flashsmith.jit import KernelCache
+from flashsmith.jit.locks import FileLock
 from flashsmith.lab import build as lab_build
 from flashsmith.lab.driver import Gpu
 from support.cli import (
@@ -107,3 +109,22 @@ def test_cache_is_cleared_only_when_confirmed(
     assert (cleared["entries"], cleared["freed_bytes"]) == (1, 1000)
     assert not library.exists()
     assert mine.exists()
+
+
+def test_clearing_takes_what_no_kernel_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but a lock that somebody holds: who waits for it would not keep others away."""
+    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
+    KernelCache().create()
+    mods, locks = tmp_path / "cache" / "mods", tmp_path / "cache" / "locks"
+    mods.mkdir()
+    (mods / "0123456789ab.txt").write_text("buffers\n")
+    for name in ("free", "held"):
+        (locks / f"{name}.lock").touch()
+    with FileLock(locks / "held.lock"):
+        invoke_json("cache", "clear", "--yes")
+    assert list(mods.iterdir()) == []
+    assert [path.name for path in locks.iterdir()] == ["held.lock"]
+    invoke_json("cache", "clear", "--yes")
+    assert list(locks.iterdir()) == []

@@ -217,6 +217,14 @@ def test_rates_of_other_lengths_count_what_is_seen(
         (("--input", "/nowhere/qkv"), "--input /nowhere/qkv: there is no such file"),
         (("--device", "tpu"), "--device is 'tpu'"),
         (("--batch", "0"), "--batch"),
+        (("--seed", "1" + 23 * "0"), "--seed"),
+        (("--seed", "-1" + 23 * "0"), "--seed"),
+        (("--seq-len", "99999999999"), "--seq-len is 99999999999; kernels take sequences up to"),
+        (
+            ("--seq-len", f"{1 << 30}", "--batch", "9999"),
+            "GB, for which there is no memory; choose",
+        ),
+        (("--batch", "9" * 18), "GB, for which there is no memory; choose"),
     ],
 )
 def test_run_refuses(args: tuple[str, ...], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -242,3 +243,16 @@ def test_d_head_beside_a_form_that_has_one_must_agree() -> None:
     assert parse_kernel_name_into_config(str(CONFIG), d_head=128) == CONFIG
     with pytest.raises(ValueError, match="says d_head 128, the argument d_head 64"):
         parse_kernel_name_into_config(str(CONFIG), d_head=64)
+
+
+@pytest.mark.parametrize("name", [None, 7, b"(FP16, 64, 64, 4): async", ["async"], DType.FP16])
+def test_what_is_no_text_is_no_name(name: Any) -> None:
+    for parse in (parse_kernel_name_into_config, parse_kernel_name_into_instance):
+        with pytest.raises(TypeError, match=rf"name is a {type(name).__name__}, .*expected a"):
+            parse(name)
+
+
+@pytest.mark.parametrize("d_head", ["64", 64.0, True])
+def test_a_d_head_that_is_no_whole_number_is_refused(d_head: Any) -> None:
+    with pytest.raises(TypeError, match=rf"d_head is a {type(d_head).__name__}, .*expected an int"):
+        parse_kernel_name_into_config("(FP16, 64, 64, 4): async+load_0_0_0_tiles", d_head)

@@ -11,6 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.jit import Target
+from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
 from flashsmith.runtime import Extras, find_decode
 from support.decoding import (
@@ -24,39 +25,7 @@ from support.decoding import (
     kernel_of,
     requests,
 )
-
-NEW = 3
-
-
-def turned(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, pairs: bool
-) -> torch.Tensor:
-    """The rotary embedding of x, (batch, n, heads, d), at (batch, n) positions, by its formula."""
-    half = cos.shape[1]
-    rotary = x[..., : 2 * half].double()
-    low, high = (
-        (rotary[..., ::2], rotary[..., 1::2]) if pairs else (rotary[..., :half], rotary[..., half:])
-    )
-    c, s = cos.double()[positions][:, :, None], sin.double()[positions][:, :, None]
-    both = low * c - high * s, low * s + high * c
-    joined = torch.stack(both, -1).flatten(-2) if pairs else torch.cat(both, -1)
-    return torch.cat([joined.to(x.dtype), x[..., 2 * half :]], -1)
-
-
-def angles(rows: int, half: int) -> tuple[torch.Tensor, torch.Tensor]:
-    angle = torch.arange(rows)[:, None] * torch.rand(half)
-    return angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
-
-
-def before(asked: Requests, n_new: int = NEW) -> tuple[Requests, torch.Tensor, torch.Tensor]:
-    """Without the last keys of each request, which are the new ones."""
-    lengths = tuple(n - n_new for n in asked.lengths)
-    places = torch.tensor(lengths)[:, None] + torch.arange(n_new)
-    rows = torch.arange(len(lengths))[:, None]
-    k_new, v_new = asked.k[rows, places], asked.v[rows, places]
-    k, v = asked.k.clone(), asked.v.clone()
-    k[rows, places] = v[rows, places] = torch.nan
-    return Requests(asked.q, k, v, lengths), k_new, v_new
+from support.new_keys import NEW, angles, before, turned
 
 
 def decode(q: torch.Tensor, placed: Placed, **keywords: Any) -> Any:
@@ -226,7 +195,7 @@ def test_no_new_keys_are_none() -> None:
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no v": ({"v_new": None}, ValueError, "k_new and v_new go together"),
     "no lengths": ({"cache_seqlens": None}, ValueError, "cache_seqlens is None"),
-    "no room": ({"cache_seqlens": 18}, ValueError, "cache_seqlens has 18; expected 0 to 17"),
+    "no room": ({"cache_seqlens": 18}, ValueError, "cache_seqlens is 18; expected 0 to 17"),
     "no sines": (
         {"rotary_cos": torch.ones(30, 8).bfloat16()},
         ValueError,
@@ -251,7 +220,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "k of other heads": (
         {"k_new": torch.ones(2, 3, 1, 64).bfloat16()},
         ValueError,
-        "v_new has shape",
+        "k_new has shape",
     ),
     "k of other requests": (
         {name: torch.ones(1, 3, 2, 64).bfloat16() for name in ("k_new", "v_new")},
@@ -262,8 +231,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_in_words(name: str) -> None:
+def test_bad_input_is_refused_in_words(
+    name: str, is_built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a kernel is asked for, which may have to be built, or written to the cache."""
+    if not is_built:
+        monkeypatch.setattr(decode_calls, "_kernel_for", lambda *_: pytest.fail("it was asked"))
     changed, error, words = BAD[name]
     asked = requests(PLAIN, (17, 16), behind=3)
     k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
@@ -280,3 +255,41 @@ def test_angles_without_new_keys_are_refused() -> None:
     cos = torch.ones(30, 8).bfloat16()
     with pytest.raises(ValueError, match="rotary_cos or rotary_sin was passed without k_new"):
         flashsmith.decode(None, asked.q, asked.k, asked.v, rotary_cos=cos, rotary_sin=cos)
+
+
+@pytest.mark.parametrize(
+    "name, places, lengths, words",
+    [
+        ("cache_batch_idx", [1, 0, 1], [4, 4, 4], "requests 0 and 2 have row 4 of entry 1"),
+        ("cache_batch_idx", [1, 0, 1], [6, 4, 4], "requests 0 and 2 have row 6 of entry 1"),
+        (
+            "block_table",
+            [[0, 1], [2, 3], [4, 1]],
+            [7, 7, 6],
+            "requests 0 and 2 have row 0 of page 1",
+        ),
+        ("block_table", [[0, 1], [2, 3], [4, 4]], [7, 7, 7], None),
+        ("block_table", [[0, 1], [2, 3], [0, 4]], [9, 7, 8], None),  # a prefix that both read
+        ("cache_batch_idx", [1, 0, 1], [7, 4, 4], None),
+    ],
+    ids=str,
+)
+def test_two_requests_that_write_one_row_are_refused(
+    name: str, places: list[Any], lengths: list[int], words: str | None
+) -> None:
+    """Which of them would stay is nobody's to know. They may share what they read."""
+    q = torch.randn(3, 1, 2, 64).bfloat16()
+    k, v = torch.zeros(2, 5, 8 if name == "block_table" else 16, 1, 64).bfloat16()
+    new = torch.randn(2, 3, NEW, 1, 64).bfloat16()
+    given = {
+        "cache_seqlens": torch.tensor(lengths).int(), name: torch.tensor(places).int(),
+        "k_new": new[0], "v_new": new[1],
+    }  # fmt: skip
+    if words is None:
+        flashsmith.decode(None, q, k, v, **given)
+        return
+    with pytest.raises(ValueError, match=f"{name} .*{words}"):
+        flashsmith.decode(None, q, k, v, **given)
+    assert not k.any()
+    del given["k_new"], given["v_new"]
+    flashsmith.decode(None, q, k, v, **given)

@@ -10,6 +10,7 @@ import torch
 import flashsmith
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
+from flashsmith.ops import decode_calls
 from flashsmith.runtime import DecodeTensors, Extras, find_decode
 from support.bad_input import MARK, Case, assert_refused, case
 from support.decoding import PLAIN, requests
@@ -89,7 +90,14 @@ BAD: list[Case] = [
         "cache_seqlens has 41",
         "0 to 40",
     ),
-    case("a length below 0", given(cache_seqlens=-1), ValueError, "cache_seqlens has -1"),
+    case("a length below 0", given(cache_seqlens=-1), ValueError, "cache_seqlens is -1"),
+    case(
+        "a length of no int32",
+        given(cache_seqlens=2**40),
+        ValueError,
+        "cache_seqlens is 1099511627776",
+        "0 to 20",
+    ),
     case(
         "an entry that is nowhere",
         given(cache_batch_idx=ints(0, 3, 1)),
@@ -135,6 +143,49 @@ BAD: list[Case] = [
         ValueError,
         "alibi_slopes has shape (3)",
     ),
+    case(
+        "slopes of float16",
+        given(alibi_slopes=torch.rand(4).half()),
+        TypeError,
+        "alibi_slopes has dtype float16",
+    ),
+    case("sinks of float64", given(sinks=torch.rand(4).double()), TypeError, "sinks has dtype"),
+    case(
+        "slopes with gaps",
+        given(alibi_slopes=torch.rand(8)[::2]),
+        ValueError,
+        "alibi_slopes",
+        "contiguous",
+    ),
+    case(
+        "lengths with gaps",
+        given(cache_seqlens=ints(1, 2, 3, 4, 5, 6)[::2]),
+        ValueError,
+        "cache_seqlens",
+        "contiguous",
+    ),
+    case(
+        "a table with gaps",
+        given(block_table=ints([0, 1, 2, 0], [1, 0, 2, 0], [2, 0, 1, 0])[:, ::2]),
+        ValueError,
+        "block_table",
+        "contiguous rows",
+    ),
+    case("a scale of 16 bits", given(k_scale=torch.ones(1)), ValueError, "k_scale", "has 16 bits"),
+    case(
+        "rows that begin within 16 bytes",
+        lambda a: {"k": torch.zeros(3, 20, 2, 68).bfloat16()[..., :64]},
+        ValueError,
+        "k_cache has",
+        "stride",
+    ),
+    case(
+        "more rows than can be counted",
+        lambda a: {n: a[n][:, :1].expand(3, 2**30, 2, 64) for n in "kv"},
+        ValueError,
+        "k_cache has shape",
+        "2^30",
+    ),
     case("sinks of other heads", given(sinks=torch.rand(3)), ValueError, "sinks has shape (3)"),
     case("causal of an int", given(causal=1), TypeError, "causal is 1"),
     case("a scale of a text", given(softmax_scale="1"), TypeError, "softmax_scale is a str"),
@@ -167,6 +218,20 @@ def test_bad_input_is_refused_in_words(bad: Case) -> None:
 
 
 @pytest.mark.parametrize("bad", [bad for bad in BAD if bad.name != "o over q"], ids=str)
+def test_nobody_waits_for_a_kernel_to_be_built_that_the_call_is_not_for(
+    bad: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But memory that overlaps, which the library alone sees."""
+    monkeypatch.setattr(decode_calls, "_kernel_for", lambda *_: pytest.fail("a kernel was asked"))
+    given = arguments()
+    given |= bad.change(given)
+    q, k, v, out = (given.pop(name) for name in "qkvo")
+    with pytest.raises(bad.error) as caught:
+        flashsmith.decode(given.pop("cfg", None), q, k, v, out=out, **given)
+    assert all(word in str(caught.value) for word in bad.words), caught.value
+
+
+@pytest.mark.parametrize("bad", [bad for bad in BAD if bad.name != "o over q"], ids=str)
 def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
     """Or is it no harm there: o has memory of its own, and is copied over q."""
     torch._dynamo.reset()
@@ -182,13 +247,18 @@ def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
     assert all(word in str(caught.value) for word in bad.words), caught.value
 
 
-def test_gradients_are_refused() -> None:
-    given = arguments()
-    q = given["q"].requires_grad_()
-    with pytest.raises(NotImplementedError, match="q requires a gradient"):
-        flashsmith.decode(None, q, given["k"], given["v"])
-    with torch.no_grad():
-        flashsmith.decode(None, q, given["k"], given["v"])
+def test_one_length_for_all_is_looked_at_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host knows it without asking the device."""
+    monkeypatch.setattr("flashsmith.ops.cache.may_look_at", lambda _: False)
+    a = arguments()
+    for length in (-1, 21, 2**31, 2**40):
+        with pytest.raises(ValueError, match=f"cache_seqlens is {length}; expected 0 to 20"):
+            flashsmith.decode(None, a["q"], a["k"], a["v"], cache_seqlens=length)
+    with pytest.raises(
+        ValueError, match=r"cache_seqlens is 19; expected 0 to 18.* but 2 for k_new"
+    ):
+        new = {"k_new": a["k"][:, :2], "v_new": a["v"][:, :2]}
+        flashsmith.decode(None, a["q"], a["k"], a["v"], cache_seqlens=19, **new)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig
@@ -230,3 +231,27 @@ def test_a_request_behind_others_has_the_bits_that_it_has_alone() -> None:
     found = call(asked, semantics, splits=3)
     again = call(asked.part([2]), semantics, splits=3)
     assert_same_bits(again, (found[0][2:], found[1][2:]))
+
+
+def test_dynamo_does_not_go_through_a_call_with_functions() -> None:
+    """What the library keeps between calls must be no graph's output, and it traces the caller's
+    functions itself."""
+    torch._dynamo.reset()
+    asked = requests(PLAIN, (20, 3))
+    bias = torch.rand(30)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return score + bias[k]
+
+    def step(q: torch.Tensor) -> Any:
+        given = {"cache_seqlens": asked.seqlens, "score_mod": mod}
+        return flashsmith.decode(None, q * 2, asked.k, asked.v, **given) + 1
+
+    counter = CompileCounterWithBackend("eager")
+    found = torch.compile(step, backend=counter)(asked.q)
+    assert torch.equal(found, step(asked.q))
+    operators = {node.target for graph in counter.graphs for node in graph.graph.nodes}
+    assert counter.frame_count == 2  # before the call, and after
+    assert not operators & {torch.empty_like, torch.zeros, "new_empty"}
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside of graphs"):
+        torch.compile(step, backend="eager", fullgraph=True)(asked.q)

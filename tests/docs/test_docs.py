@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from typer.main import get_command
 
 import flashsmith
@@ -124,6 +126,19 @@ def bad_row_stride() -> torch.Tensor:
     return torch.zeros(1, 64, 1, 132, dtype=torch.float16)[..., :128]
 
 
+def freed() -> torch.Tensor:
+    k = half()["k"]
+    k.untyped_storage().resize_(0)
+    return k
+
+
+def jvp(function: Callable[[torch.Tensor], Any]) -> Any:
+    """With a tangent, outside of torch.func."""
+    with forward_ad.dual_level():
+        k = half()["k"]
+        return function(forward_ad.make_dual(k, k))
+
+
 def attention(**changes: Any) -> Any:
     return flashsmith.forward(CONFIG, **half(**changes))
 
@@ -155,6 +170,13 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
         lambda: attention(q=bad_stride()),
         lambda: attention(q=bad_row_stride()),
     ],
+    "Tensors that are not memory": [
+        lambda: attention(k=half()["k"].to_sparse()),
+        lambda: torch.vmap(lambda k: attention(k=k))(half()["k"][None]),
+        lambda: jvp(lambda k: attention(k=k)),
+        lambda: attention(k=freed()),
+        lambda: attention(k=FakeTensorMode().from_tensor(half()["k"])),
+    ],
     "A name cannot be parsed": [lambda: short_form("async")],
     "KERNELS is not known": [lambda: get_kernel_configs("fast")],
     "A configuration cannot be built": [
@@ -169,6 +191,9 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
 ELSEWHERE = {
     "flashsmith is not found": "../../tools/_environment.py",
     "The GPU is older than compute capability 8.0": "lab/device.py",
+    "The kernel cache cannot be used": "jit/cache.py",
+    "There is no space, no open file or no memory left": "jit/disk.py",
+    "A library cannot be loaded": "runtime/kernels.py",
     "A kernel spills registers": "jit/refusal.py",
     "A kernel lets shared memory be overwritten before it has read it": "jit/lint.py",
     "Machine code was not linted": "cli/build.py",

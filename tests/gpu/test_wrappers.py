@@ -39,12 +39,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("case", "tested"),
     [
-        ("products", 240),
+        ("products", 368),
         ("copies", 61),
         ("ragged", 48),
         ("sums", 8),
-        ("scores", 9),
-        ("bytes", 11),
+        ("scores", 10),
+        ("bytes", 14),
         ("barriers", 20),
         ("clusters", 80),
         ("warps", 15),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 from torch.nn.attention.flex_attention import flex_attention as flex_attention_of_torch
 
 from flashsmith.integrations import flex
@@ -15,7 +17,7 @@ from flashsmith.reference import reference_varlen
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What attention was given, beside tensors; its result is the reference's."""
+    """What kernels were given, beside tensors; the result is the reference's."""
     found = []
 
     def attention(q: Any, k: Any, v: Any, *, return_lse: bool, **keywords: Any) -> Any:
@@ -23,17 +25,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         o, lse = reference_varlen(q, k, v, softmax_scale=keywords["softmax_scale"])
         return (o.to(q.dtype), lse) if return_lse else o.to(q.dtype)
 
-    monkeypatch.setattr(flex, "attention", attention)
+    monkeypatch.setattr(flex, "attend_any_head", attention)
     return found
 
 
 def test_the_arguments_are_those_of_torch() -> None:
-    """But return_aux, which torch takes by keyword alone."""
     ours, theirs = (
-        [(p.name, p.default) for p in inspect.signature(f).parameters.values()]
+        [(p.name, p.kind, p.default) for p in inspect.signature(f).parameters.values()]
         for f in (flex.flex_attention, flex_attention_of_torch)
     )
-    assert ours == [each for each in theirs if each[0] != "return_aux"]
+    assert ours == theirs
 
 
 def test_it_computes_what_torch_does(calls: list[dict[str, Any]]) -> None:
@@ -44,6 +45,22 @@ def test_it_computes_what_torch_does(calls: list[dict[str, Any]]) -> None:
     assert lse.shape == (2, 4, 7)
     alone = flex.flex_attention(q, k, v, scale=0.4, enable_gqa=True)
     assert isinstance(alone, torch.Tensor) and torch.equal(alone, o)
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_auxiliary_outputs_are_those_that_were_asked_for(
+    calls: list[dict[str, Any]], lse: bool
+) -> None:
+    q, k, v = (torch.randn(2, 4, n, 16).half() for n in (7, 9, 9))
+    expected, aux_of_torch = flex_attention_of_torch(
+        q.float(), k.float(), v.float(), scale=0.4, return_aux=AuxRequest(lse=lse)
+    )
+    o, aux = flex.flex_attention(q, k, v, scale=0.4, return_aux=AuxRequest(lse=lse))
+    assert isinstance(aux, AuxOutput) and aux.max_scores is aux_of_torch.max_scores is None
+    torch.testing.assert_close(o.float(), expected, rtol=2e-3, atol=2e-3)
+    assert (aux.lse is None) == (aux_of_torch.lse is None) == (not lse)
+    if lse:
+        torch.testing.assert_close(aux.lse.float(), aux_of_torch.lse, rtol=2e-3, atol=2e-3)
 
 
 def test_mods_and_block_masks_are_passed_on(calls: list[dict[str, Any]]) -> None:
@@ -60,6 +77,23 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"query": None}, TypeError, "query is a NoneType; expected a torch.Tensor"),
     ({"value": Q[0]}, ValueError, r"value has shape \(4, 5, 16\); expected 4 dimensions"),
     ({"key": Q[:, :2]}, ValueError, "query has 4 heads and key has 2; pass enable_gqa=True"),
+    (
+        {"return_aux": True},
+        TypeError,
+        "return_aux is a bool; expected an AuxRequest of torch.nn.att",
+    ),
+    ({"return_aux": (True, False)}, TypeError, "return_aux is a tuple; expected an AuxRequest"),
+    (
+        {"return_aux": AuxRequest(), "return_lse": True},
+        ValueError,
+        "return_lse is True and return_a",
+    ),
+    (
+        {"return_aux": AuxRequest(max_scores=True)},
+        NotImplementedError,
+        "return_aux asks for max_scores, which kernels do not keep",
+    ),
+    ({"scale": math.inf}, ValueError, "scale is inf; expected 0, or a number from"),
     ({"return_lse": 1}, TypeError, "return_lse is 1; expected True or False"),
     ({"kernel_options": {"BLOCK_M": 64}}, ValueError, "kernel_options is {'BLOCK_M': 64}"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,19 +91,44 @@ def test_heads_may_be_shared_and_of_any_size() -> None:
 Q = random(1, 4, 5, 16)
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"query": None}, TypeError, "query is a NoneType; expected a torch.Tensor"),
-    ({"key": Q[0]}, ValueError, r"key has shape \(4, 5, 16\); expected 4 dimensions: \(batch, hea"),
-    ({"dropout_p": 1.0}, ValueError, r"dropout_p is 1\.0; expected a number from 0 to below 1"),
+    ({"key": Q[0, 0, 0]}, ValueError, r"key has shape \(16,\); expected at least 2 dimensions"),
+    (
+        {"value": Q[0, 0], "enable_gqa": True},
+        ValueError,
+        r"value has shape \(5, 16\); expected at least 3 dimensions, of \(batch, heads",
+    ),
+    ({"dropout_p": 1.1}, ValueError, r"dropout_p is 1\.1; expected a number from 0 to below 1"),
+    ({"dropout_p": True}, TypeError, "dropout_p is True; expected a float"),
     ({"is_causal": 1}, TypeError, "is_causal is 1; expected True or False"),
     ({"enable_gqa": None}, TypeError, "enable_gqa is None; expected True or False"),
     (
         {"key": Q[:, :2], "value": Q[:, :2]},
         ValueError,
-        "query has 4 heads and key has 2; pass enable_gqa",
+        r"cannot be broadcast: query \(1, 4, 5, 16\), key \(1, 2, 5, 16\), .* pass enable_gqa=True",
+    ),
+    (
+        {"key": torch.cat([Q, Q, Q]), "query": torch.cat([Q, Q]), "enable_gqa": True},
+        ValueError,
+        r"batch cannot be broadcast: query \(2, 4, 5, 16\), key \(3, 4, 5, 16\), .* d_head\)$",
+    ),
+    ({"scale": math.nan}, ValueError, "scale is nan; expected 0, or a number from 1e-37 to 1e"),
+    ({"scale": -1e38}, ValueError, r"scale is -1e\+38; expected 0, or a number"),
+    ({"scale": True}, TypeError, "scale is a bool; expected a float, or None"),
+    ({"scale": "1"}, TypeError, "scale is a str; expected a float, or None"),
+    (
+        {"attn_mask": torch.ones(2, 1, 1, 5).bool(), "query": Q[0], "key": Q[0], "value": Q[0]},
+        ValueError,
+        r"attn_mask has shape \(2, 1, 1, 5\), which does not broadcast to \(4, 5, 5\)",
     ),
     ({"attn_mask": [True]}, TypeError, "attn_mask is a list; expected a torch.Tensor"),
     ({"attn_mask": torch.ones(4)}, ValueError, r"attn_mask has shape \(4,\), which does not broad"),
     ({"attn_mask": torch.ones(1, 1, 1, 1, 5)}, ValueError, r"does not broadcast to \(1, 4, 5, 5\)"),
-    ({"attn_mask": torch.ones(5)}, TypeError, "attn_mask has dtype torch.float32; .* torch.bool"),
+    (
+        {"attn_mask": torch.ones(5).double()},
+        TypeError,
+        "attn_mask has dtype torch.float64; .* torch.bool",
+    ),
+    ({"attn_mask": torch.ones(5).int()}, TypeError, "torch.int32; .* torch.bool"),
     ({"attn_mask": torch.ones(5).bool(), "is_causal": True}, ValueError, "pass one of them"),
 ]
 

@@ -21,6 +21,7 @@ from support.models import (
 
 transformers = pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
 integration = pytest.importorskip("flashsmith.integrations.transformers")
+packing = pytest.importorskip("flashsmith.integrations.packing")
 pytestmark = pytest.mark.usefixtures("by_reference")
 
 MODELS = ("bert", "llama", "mistral", "gemma2", "gpt_oss", "modernbert", "t5")
@@ -143,39 +144,72 @@ def test_sequences_that_cu_seq_lens_tell_apart(llama: Any, name: str) -> None:
 # ---- which masks are made ----
 
 
-def masks_given(monkeypatch: pytest.MonkeyPatch, model: Any, name: str, **arguments: Any) -> Any:
-    """Those that the layers get."""
-    found = []
+def calls_of(
+    monkeypatch: pytest.MonkeyPatch, model: Any, name: str, **arguments: Any
+) -> list[dict[str, Any]]:
+    """The keywords of each layer's attention that are not None."""
+    calls = []
 
-    def recorded(module: Any, q: Any, k: Any, v: Any, mask: Any, **keywords: Any) -> Any:
-        found.append(mask)
-        return integration.attention_forward(module, q, k, v, mask, **keywords)
+    def recorded(*tensors: torch.Tensor, **keywords: Any) -> Any:
+        calls.append({name: value for name, value in keywords.items() if value is not None})
+        return attention_by_reference(*tensors, **keywords)
 
-    monkeypatch.setitem(integration.AttentionInterface._global_mapping, name, recorded)
+    replace_attention(monkeypatch, recorded)
     with low_precision(model, torch.bfloat16):
         hidden(model, name, input_ids=IDS, **arguments)
-    return found
+    return calls
 
 
+@pytest.mark.parametrize(
+    ("decoder", "windows"),
+    [
+        ("llama", [-1, -1]),
+        ("qwen3", [-1, -1]),
+        ("mistral", [4, 4]),
+        ("gemma2", [4, -1]),
+        ("gpt_oss", [4, -1]),
+    ],
+)
 def test_no_mask_of_queries_times_keys_is_made_for_what_kernels_know(
-    monkeypatch: pytest.MonkeyPatch, mistral: Any, name: str
+    monkeypatch: pytest.MonkeyPatch, name: str, decoder: str, windows: list[int]
 ) -> None:
-    assert masks_given(monkeypatch, mistral, name) == [None, None]
-    ones = torch.ones_like(IDS)
-    assert masks_given(monkeypatch, mistral, name, attention_mask=ones) == [None, None]
-    padded = masks_given(monkeypatch, mistral, name, attention_mask=PADDING["left"])
-    assert all(torch.equal(mask, PADDING["left"].bool()) for mask in padded)
+    """Nor lengths, where there is no padding. GPT-OSS's masks are not told of positions."""
+    model = tiny_model(decoder)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 0, 1]]).expand(3, -1)
-    numbers = masks_given(monkeypatch, mistral, name, position_ids=positions, use_cache=False)
-    assert [mask.tolist()[0] for mask in numbers] == [[0, 0, 0, 1, 1, 1, 2, 3, 3]] * 2
+    ragged = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}
+    for arguments, lengths in (
+        ({}, set()),
+        ({"attention_mask": torch.ones_like(IDS)}, set()),
+        ({"attention_mask": PADDING["left"]}, ragged),
+        (
+            {"position_ids": positions, "use_cache": False},
+            set() if decoder == "gpt_oss" else ragged,
+        ),
+    ):
+        calls = calls_of(monkeypatch, model, name, **arguments)
+        assert [call["causal"] for call in calls] == [True, True]
+        assert [call["window_size"] for call in calls] == [(window, 0) for window in windows]
+        assert all(call.keys() & (ragged | {"bias"}) == lengths for call in calls)
+    if decoder != "gpt_oss":
+        begins = calls[0]["cu_seqlens_q"].tolist()
+        assert begins == [0, 3, 6, 7, 9, 12, 15, 16, 18, 21, 24, 25, 27]
+
+
+def test_a_static_cache_is_cut_where_it_was_written(
+    monkeypatch: pytest.MonkeyPatch, llama: Any, name: str
+) -> None:
+    cache = transformers.StaticCache(config=llama.config, max_cache_len=20)
+    for _ in range(2):
+        calls = calls_of(monkeypatch, llama, name, past_key_values=cache, use_cache=True)
+        assert all(call.keys().isdisjoint({"bias", "cu_seqlens_k", "seqused_k"}) for call in calls)
 
 
 def test_padding_is_looked_for_once_for_all_layers(
     monkeypatch: pytest.MonkeyPatch, llama: Any, name: str
 ) -> None:
     calls: list[object] = []
-    of = integration.Packing.of
-    monkeypatch.setattr(integration.Packing, "of", lambda mask: calls.append(mask) or of(mask))
+    of = packing.Packing.of
+    monkeypatch.setattr(packing.Packing, "of", lambda mask: calls.append(mask) or of(mask))
     with low_precision(llama, torch.bfloat16):
         hidden(llama, name, input_ids=IDS, attention_mask=PADDING["left"])
     assert len(calls) == 1
@@ -189,7 +223,8 @@ def test_other_masks_are_made_whole(name: str, llama: Any) -> None:
     )  # fmt: skip
     expected = torch.ones(LENGTH, LENGTH).tril().bool()
     expected[:3, :3] = True
-    assert torch.equal(mask, expected.expand(3, 1, -1, -1))
+    assert mask.shape == (3, 1, LENGTH, LENGTH)
+    assert torch.equal(mask == 0, expected.expand(3, 1, -1, -1)) and (mask[mask != 0] < -1e30).all()
 
 
 # ---- torch.compile ----
@@ -223,7 +258,7 @@ def test_windows_in_a_graph_need_no_mask(
         replace_attention(monkeypatch, recorded)
         compiled = torch.compile(mistral, fullgraph=True, backend="aot_eager")
         found = compiled(input_ids=IDS).last_hidden_state.float()
-    assert given == [((4, 4), None)] * 2
+    assert given == [((4, 0), None)] * 2
     assert (found - expected).abs().max() < 0.1
 
 

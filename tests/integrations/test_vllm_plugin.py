@@ -129,6 +129,39 @@ def test_a_vllm_without_such_backends_starts(
     assert "this vLLM does not take flashsmith as a backend" in caplog.text
 
 
+ODD = [RuntimeError("CUDA is not there"), KeyError("CUSTOM"), TypeError(), SyntaxError("odd")]
+
+
+def refuse_with(error: Exception) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize("error", ODD, ids=repr)
+@pytest.mark.parametrize("step", ["is_overridden", "get_path", "register_backend", "import"])
+def test_an_odd_vllm_starts_whatever_it_raises(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    step: str,
+) -> None:
+    enumeration, custom = ModuleType("AttentionBackendEnum"), Custom(BACKEND)
+    enumeration.CUSTOM = custom  # type: ignore[attr-defined]
+    register_backend = refuse_with(error) if step == "register_backend" else None
+    if hasattr(custom, step):
+        monkeypatch.setattr(custom, step, refuse_with(error))
+    stand_in(monkeypatch, AttentionBackendEnum=enumeration, register_backend=register_backend)
+    if step == "import":
+        monkeypatch.delitem(sys.modules, REGISTRY)
+        monkeypatch.setattr("builtins.__import__", refuse_with(error))
+    with caplog.at_level(logging.WARNING, "flashsmith"):
+        register()
+    monkeypatch.undo()
+    assert f"does not take flashsmith as a backend: {type(error).__name__}" in caplog.text
+
+
 def test_a_vllm_with_other_caches_starts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

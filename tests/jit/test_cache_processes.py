@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,13 @@ def test_eight_processes_build_once(workshop: Workshop) -> None:
     assert len({out for out, _ in outputs}) == 1
     assert tiny.compiled(workshop.log) == sorted([*HOST_FILES, *KERNEL_FILES[:3], "link"])
     assert list((workshop.cache / "staging").iterdir()) == []
+
+
+def test_eight_threads_build_once(workshop: Workshop) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        built = list(threads.map(lambda _: workshop.build(3, jobs=2).path, range(8)))
+    assert len(set(built)) == 1
+    assert tiny.compiled(workshop.log) == sorted([*HOST_FILES, *KERNEL_FILES[:3], "link"])
 
 
 def test_processes_with_different_libraries_share_objects(workshop: Workshop) -> None:

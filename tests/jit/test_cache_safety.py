@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +16,9 @@ from flashsmith.jit import (
     KernelCache,
     list_libraries,
 )
+from support.permissions import obeying_permissions
 from support.tiny_build import INSTANCES
 from support.workshop import KERNEL_FILES, Workshop, flip_last_byte, replace
-
-_CAP_DAC_OVERRIDE = 1
-
 
 # ---- damage ----
 
@@ -98,6 +94,17 @@ def test_cache_that_others_can_write_is_refused(workshop: Workshop, mode: int) -
             use()
 
 
+@pytest.mark.parametrize("name", ["libraries", "objects", "staging"])
+def test_a_folder_of_it_that_others_can_write_is_refused(workshop: Workshop, name: str) -> None:
+    """The cache's own mode may have been opened and closed again."""
+    workshop.build()
+    folder = workshop.cache / name
+    folder.chmod(0o777)
+    for use in (workshop.build, workshop.find, list_libraries):
+        with pytest.raises(CacheError, match=f"chmod 700 {re.escape(str(folder))}"):
+            use()
+
+
 def test_cache_of_somebody_else_is_refused(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,26 +142,6 @@ def test_cache_directory_is_made_absolute(
     monkeypatch.setenv("HOME", str(tmp_path / "relative"))
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", written)
     assert KernelCache().root == tmp_path / "relative" / "cache"
-
-
-@contextmanager
-def obeying_permissions() -> Iterator[None]:
-    """Root, who may write everywhere, puts that capability aside; everybody else has none."""
-    if os.geteuid() != 0:
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the high halves
-    assert libc.capget(header, sets) == 0
-    before = sets[0]
-    sets[0] &= ~(1 << _CAP_DAC_OVERRIDE)
-    assert libc.capset(header, sets) == 0
-    try:
-        yield
-    finally:
-        sets[0] = before
-        assert libc.capset(header, sets) == 0
 
 
 def test_read_only_cache_serves_what_it_has(workshop: Workshop) -> None:

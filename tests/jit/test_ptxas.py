@@ -1,13 +1,14 @@
-"""What ptxas says: registers, spills and warnings, and the builds that they fail."""
+"""What ptxas says: registers, spills and warnings, of which a build warns."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import support.tiny_build as tiny
-from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.errors import ToolchainError
 from flashsmith.jit import (
     KernelResources,
     SourceTree,
@@ -80,7 +81,7 @@ def test_recorded_ptxas_warning() -> None:
     assert parse_performance_warnings(RECORDED) == []
 
 
-# A fake compiler's log becomes the object's log: what ptxas would have said fails the build.
+# A fake compiler's log becomes the object's log, with what ptxas would have said.
 @pytest.mark.parametrize(
     ("log", "message"),
     [
@@ -88,19 +89,24 @@ def test_recorded_ptxas_warning() -> None:
         (RECORDED_WARNING, "C7508: Potential Performance Loss"),
     ],
 )
-def test_slow_kernel_fails_the_build(
-    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, message: str
+def test_a_slow_kernel_is_built_with_a_warning(
+    sources: SourceTree,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    log: str,
+    message: str,
 ) -> None:
     (tmp_path / "ptxas.log").write_text(log)
     monkeypatch.setattr(spills, "ALLOWED_SPILL_BYTES", {})
     say = f'case "$*" in *.cu*) cat {tmp_path}/ptxas.log;; esac'
     compiler = tiny.make_compiler(tmp_path / "cxx", tmp_path / "calls.log", before=say)
     monkeypatch.setenv("FLASHSMITH_CXX", str(compiler))
-    with pytest.raises(BuildError) as caught:
-        build_library(INSTANCES[:2], EMULATOR, sources=sources)
-    for instance in INSTANCES[:2]:  # all are named at once
-        assert instance.name in str(caught.value)
-    assert message in str(caught.value)
+    library = build_library(INSTANCES[:2], EMULATOR, sources=sources)
+    assert library.path.exists()
+    for instance in INSTANCES[:2]:
+        assert f"{instance.name}" in caplog.text
+    assert message in caplog.text
 
 
 SPILLING_KERNEL = """
@@ -118,8 +124,8 @@ int {slug}() {{ kernel<<<1, 1024>>>(nullptr, 0); return 7; }}
 """
 
 
-def test_real_spill_fails_until_it_is_allowed(
-    sources: SourceTree, monkeypatch: pytest.MonkeyPatch
+def test_a_real_spill_is_warned_of_until_it_is_allowed(
+    sources: SourceTree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     try:
         find_cuda_toolkit()
@@ -132,18 +138,16 @@ def test_real_spill_fails_until_it_is_allowed(
         return files | {f"{instance.slug}.cu": SPILLING_KERNEL.format(slug=instance.slug)}
 
     spilling = SourceTree(sources.csrc, generate)
-    with pytest.raises(BuildError, match=r"spills \d{3,} bytes of registers on sm_90a") as caught:
-        build_library([instance], target, sources=spilling)
-    assert instance.name in str(caught.value)
+    build_library([instance], target, sources=spilling)
+    assert re.search(r"spills \d{3,} bytes of registers on sm_90a", caplog.text)
+    assert instance.name in caplog.text
 
     config = instance.config
     tiles = (config.family, config.d_head, config.B_r, config.B_c, config.n_warps)
     monkeypatch.setitem(spills.ALLOWED_SPILL_BYTES, tiles, 1 << 16)
-    calls: list[str] = []
-    library = build_library(
-        [instance], target, sources=spilling, progress=lambda *call: calls.append(call[2])
-    )
-    assert calls == []  # allowing a spill compiles nothing again
+    caplog.clear()
+    library = build_library([instance], target, sources=spilling, force=True)
+    assert "spills" not in caplog.text
     figures = [KernelResources(**r) for r in library.kernels[instance.slug]["resources"]]
     assert [kernel.arch for kernel in figures] == ["sm_80", "sm_90a"]
     assert all(kernel.spilled > 0 and 0 < kernel.registers <= 64 for kernel in figures)

@@ -167,3 +167,12 @@ def test_numbers_are_looked_at_in_every_call() -> None:
         launch(CHANGED, extras._replace(softcap=0.0))
     wide, narrow = (launch(CHANGED, extras._replace(window_left=n)) for n in (40, 0))
     assert not torch.equal(wide, narrow)
+
+
+@pytest.mark.parametrize(("batch", "n_q"), [(2, 0), (0, 40)])
+def test_a_bias_of_no_elements_may_have_any_strides(batch: int, n_q: int) -> None:
+    """``expand(...).contiguous()`` of nothing is expanded still."""
+    bias = torch.zeros(batch, 4, n_q, 1).half().expand(-1, -1, -1, 50).contiguous()
+    assert bias.stride(-1) == 0
+    q, k = torch.zeros(batch, n_q, 4, 64).half(), torch.zeros(batch, 50, 2, 64).half()
+    assert launch(CHANGED, EXTRAS[CHANGED]._replace(bias=bias), q=q, k=k).shape == q.shape

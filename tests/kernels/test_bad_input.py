@@ -222,9 +222,9 @@ OF_SM90 = [
 ]  # fmt: skip
 OF_SM80 = [
     case("batch above the grid's limit", lambda a: {"lse": None} | repeated(65536, 64, 1, 96)(a),
-         ValueError, "q has batch size 65536", "sm80 family", "65535", "split"),
+         ValueError, "q has 65536 sequences", "sm80 family", "65535", "split"),
     case("heads above the grid's limit", lambda a: {"lse": None} | repeated(1, 64, 65536, 96)(a),
-         ValueError, "q has head size 65536", "sm80 family", "65535", "split"),
+         ValueError, "q has 65536 heads", "sm80 family", "65535", "split"),
 ]  # fmt: skip
 COMMON = [*DTYPES, *SHAPES, *MEMORY, *LSE]
 CASES = {"sm80": [*COMMON, *OF_SM80], "sm90": [*COMMON, *OF_SM90, *WORKSPACE]}

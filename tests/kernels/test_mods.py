@@ -69,7 +69,8 @@ MODS = {
 def _built() -> None:
     """All at once, with one list of kernels and one link."""
     q, k = torch.zeros(BATCH, N_Q, HEADS, 64).half(), torch.zeros(BATCH, N_K, 1, 64).half()
-    meanings = [Semantics(score_mod=mod.score, mask_mod=mod.mask) for mod in MODS.values()]
+    functions = [{"score_mod": mod.score, "mask_mod": mod.mask} for mod in MODS.values()]
+    meanings = [Semantics.of(q, k, False, each) for each in functions]
     variants = [meaning.spec(q, k).extras.variant for meaning in meanings]
     kernels = [KernelId(config, variant) for config in CONFIGS for variant in variants]
     load_kernels(kernels, Target.emulator())
@@ -140,7 +141,7 @@ def masked(
     config: ForwardKernelConfig, qkv: list[torch.Tensor], block_mask: Any
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """o, lse, and how many blocks the kernel's products are for."""
-    semantics = Semantics(block_mask=block_mask)
+    semantics = Semantics.of(*qkv[:2], False, {"block_mask": block_mask})
     variant: Variant = semantics.spec(*qkv[:2]).extras.variant
     with emulation(kernel_for(config, variant, qkv[0].device)) as emulator:
         o, lse = flashsmith.attention(*qkv, config=config, block_mask=block_mask, return_lse=True)

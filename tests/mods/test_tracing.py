@@ -14,9 +14,10 @@ import torch
 
 from flashsmith.errors import TracingError
 from flashsmith.mods import Expression
+from flashsmith.mods.evaluate import evaluate
 from flashsmith.mods.trace import trace
 
-TABLE, VECTOR = torch.randn(3, 5), torch.randn(7)
+TABLE, VECTOR, SQUARE = torch.randn(3, 5), torch.randn(7), torch.randn(3, 3)
 
 
 def in_place(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -137,6 +138,24 @@ def test_a_tensor_is_passed_once_and_only_if_it_is_used() -> None:
     assert [tuple(t.shape) for t in mods.buffers] == [(3, 5), (5,)]
     assert mods.buffers[0] is TABLE
     assert len([n for n in mods.expression.nodes if n.operation == "load"]) == 4
+
+
+@pytest.mark.parametrize(
+    "view",
+    [SQUARE.T, SQUARE[:2], SQUARE.view(torch.int32), SQUARE[0].expand(3, 3)],
+    ids=["transpose", "part", "dtype", "row"],
+)
+def test_a_tensor_and_a_view_of_its_memory_are_two(view: torch.Tensor) -> None:
+    h, k = (torch.arange(4, dtype=torch.int32) // n % 2 for n in (2, 1))
+    for one, other in ((SQUARE, view), (view, SQUARE)):
+
+        def both(h: Any, k: Any, one: Any = one, other: Any = other) -> Any:
+            return one[h, k] * 1.0 - other[h, k] * 2.0
+
+        mods = trace(lambda s, b, h, q, k, both=both: s + both(h, k))
+        assert [t is same for t, same in zip(mods.buffers, (one, other), strict=True)] == [True] * 2
+        inputs = {"score": torch.zeros(4), "h": h, "kv": k}
+        assert evaluate(mods, mods.expression.score or 0, inputs).equal(both(h, k))
 
 
 def test_numbers_are_constants_and_a_tensor_of_one_float_is_read() -> None:

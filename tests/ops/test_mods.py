@@ -78,10 +78,11 @@ def test_a_call_passes_on_what_the_functions_read_now() -> None:
     width = 4
 
     def extras() -> Any:
-        given = Semantics(
-            score_mod=lambda s, b, h, q, k: s + table[q], mask_mod=lambda b, h, q, k: q - k < width
-        )
-        return given.spec(Q, Q).extras
+        functions = {
+            "score_mod": lambda s, b, h, q, k: s + table[q],
+            "mask_mod": lambda b, h, q, k: q - k < width,
+        }
+        return Semantics.of(Q, Q, False, functions).spec(Q, Q).extras
 
     first = extras()
     assert first.mod_tensors[0] is table
@@ -98,12 +99,13 @@ def test_a_call_passes_on_the_ranges_of_a_block_mask() -> None:
     wide = create_block_mask(
         lambda b, h, q, k: (q >= k) & (q - k < 3) & (q != 8), None, None, 20, 20, "cpu", (4, 8)
     )
-    extras = Semantics(block_mask=wide).spec(Q, Q).extras
+    extras = Semantics.of(Q, Q, False, {"block_mask": wide}).spec(Q, Q).extras
     assert extras.rows_per_range == 4
     ranges = [[0, 8], [0, 8], [0, 16], [8, 16], [8, 24]]
     assert extras.key_ranges.tolist() == [[ranges]]
     nothing = create_block_mask(lambda b, h, q, k: q < 0, 1, 1, 20, 20, "cpu")
-    ((begin, end),) = Semantics(block_mask=nothing).spec(Q, Q).extras.key_ranges.view(-1, 2)
+    extras = Semantics.of(Q, Q, False, {"block_mask": nothing}).spec(Q, Q).extras
+    ((begin, end),) = extras.key_ranges.view(-1, 2)
     assert begin > end == 0
 
 

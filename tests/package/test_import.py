@@ -97,3 +97,11 @@ def test_attention_and_forward_are_callable_however_they_were_imported(first: st
     code = f"{first}\nimport flashsmith\nassert callable(flashsmith.attention)\n"
     code += "assert callable(flashsmith.forward)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_attention_does_not_import_dynamo() -> None:
+    """It takes longer than the first call."""
+    pytest.importorskip("torch")
+    code = "import sys, flashsmith\nflashsmith.attention, flashsmith.decode\n"
+    code += "assert not [name for name in sys.modules if name.startswith('torch._dynamo')]"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -54,6 +54,40 @@ def test_results_are_refused(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
+GOOD = "kernel,dtype,d_head,mask,batch,heads,seq_len,ms,tflops\nFA2,FP16,64,full,1,1,1,1,1\n"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        GOOD.encode() + b"\xe9",
+        b"\xff" + GOOD.encode(),
+        GOOD.replace("1,1\n", "nan,1\n").encode(),
+        GOOD.replace("1,1\n", "0,1\n").encode(),
+        GOOD.replace("1,1\n", "1,-1\n").encode(),
+        GOOD.replace("FA2", "x" * 200_000).encode(),
+        GOOD.replace("ms,tflops", "ms,tflops,duration_us,cycles").encode()
+        + b"FA2,FP16"
+        + b",1" * 19,
+    ],
+    ids=range(7),
+)
+def test_a_damaged_file_is_named(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "good.csv").write_text(GOOD)
+    assert len(read_results(tmp_path).times) == 1
+    (tmp_path / "odd.csv").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"odd\.csv"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("damaged", [b"\xff{}", b"{", b"[" * 100_000, b"\0"])
+def test_a_damaged_environment_is_named(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "good.csv").write_text(GOOD)
+    (tmp_path / "environment.json").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"environment\.json cannot be read"):
+        read_results(tmp_path)
+
+
 def test_results_with_gaps_and_clocks(tmp_path: Path) -> None:
     """As `flashsmith bench` writes them: no time for what failed, a clock for what ran."""
     (tmp_path / "times.csv").write_text(

@@ -1,14 +1,18 @@
-"""Workspaces: zeros are kept, one a stream; captured launches and larger ones have their own."""
+"""Workspaces: zeros are kept, one a thread and stream; captured launches and larger ones have their
+own."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import pytest
 import torch
@@ -19,6 +23,15 @@ from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import Scratch, counters_for, workspace_for
 
 CPU = torch.device("cpu")
+T = TypeVar("T")
+
+
+class FakeStream(NamedTuple):
+    number: int
+    waited_for: list[int]
+
+    def synchronize(self) -> None:
+        self.waited_for.append(self.number)
 
 
 class FakeCuda:
@@ -27,16 +40,15 @@ class FakeCuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device, self.streams, self.capturing = 0, [7, 8], {7: False, 8: False, 9: False}
         self.in_use: list[tuple[int, int]] = []  # a stream that is named, and the thread
-        self.waited_for: list[torch.device] = []
+        self.waited_for: list[int] = []  # streams
         for name in ("zeros", "empty"):
             make = getattr(torch, name)
             monkeypatch.setattr(
                 torch, name, lambda n, dtype, device, make=make: make(n, dtype=dtype)
             )
         monkeypatch.setattr(torch.cuda, "device", self.guard)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda d: self.streams[d.index])
+        monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
         monkeypatch.setattr(torch.cuda, "stream", self.on_stream)
-        monkeypatch.setattr(torch.cuda, "synchronize", self.waited_for.append)
         for name, answer in {
             "_cuda_getDevice": lambda: self.device,
             "_cuda_isCurrentStreamCapturing": lambda: self.capturing[self.streams[self.device]],
@@ -50,18 +62,21 @@ class FakeCuda:
         yield
         self.device = before
 
+    def current_stream(self, device: torch.device) -> FakeStream:
+        return FakeStream(self.streams[device.index], self.waited_for)
+
     @contextmanager
-    def on_stream(self, stream: int) -> Iterator[None]:
-        self.in_use.append((stream, threading.get_ident()))
+    def on_stream(self, stream: FakeStream) -> Iterator[None]:
+        self.in_use.append((stream.number, threading.get_ident()))
         yield
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    workspace._of_stream.cache_clear()
+    workspace._kept.clear()
     workspace._aside.clear()
     yield FakeCuda(monkeypatch)
-    workspace._of_stream.cache_clear()
+    workspace._kept.clear()
     workspace._aside.clear()
 
 
@@ -98,6 +113,71 @@ def test_a_stream_has_one(cuda: FakeCuda) -> None:
     assert at() is first
 
 
+def in_another_thread(made: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(made).result()
+
+
+def addresses(memory: Iterable[torch.Tensor | None]) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in memory if t is not None}
+
+
+def test_threads_do_not_share_what_is_kept_of_a_stream(cuda: FakeCuda) -> None:
+    """The launches of two threads on one stream may take turns within a call of two launches: one
+    thread's sums would be overwritten before its own merge has read them."""
+    gpu, plan = torch.device("cuda", 0), replace(SPLITS, workspace_bytes=4096)
+    scratch = Scratch(plan, gpu)
+    mine = [at(), *scratch(), counters(gpu)]
+    theirs = in_another_thread(lambda: [at(), *scratch(), counters(gpu)])
+    assert not addresses(mine) & addresses(theirs)
+    again = [at(), *scratch(), counters(gpu)]
+    assert all(a is b for a, b in zip(mine, again, strict=True))
+
+
+def test_eight_threads_at_once_have_each_their_own(cuda: FakeCuda) -> None:
+    gpu = torch.device("cuda", 0)
+    scratch, together = Scratch(replace(SPLITS, workspace_bytes=4096), gpu), threading.Barrier(8)
+
+    def own(_: int) -> set[int]:
+        together.wait()
+        found = [addresses(scratch()) for _ in range(100)]
+        together.wait()  # none of them ends before, whose memory another would be given
+        assert all(each == found[0] for each in found)
+        return found[0]
+
+    with ThreadPoolExecutor(8) as threads:
+        places = list(threads.map(own, range(8)))
+    assert len(set.union(*places)) == 2 * 8
+
+
+def test_what_a_thread_has_kept_goes_when_it_ends(cuda: FakeCuda) -> None:
+    """To torch's allocator, which gives it to the same stream alone."""
+    gpu, scratch = torch.device("cuda", 0), Scratch(SPLITS, torch.device("cuda", 0))
+
+    def kept() -> list[StorageWeakRef]:
+        memory = [at(), *scratch(), counters(gpu)]
+        return [StorageWeakRef(t.untyped_storage()) for t in memory if t is not None]
+
+    storages = in_another_thread(kept)
+    gc.collect()
+    assert len(storages) == 4 and all(storage.expired() for storage in storages)
+
+
+def test_coroutines_of_a_thread_share_what_it_keeps(cuda: FakeCuda) -> None:
+    """No call gives way to another half way."""
+    scratch = Scratch(SPLITS, torch.device("cuda", 0))
+
+    async def call() -> set[int]:
+        await asyncio.sleep(0)
+        return addresses(scratch())
+
+    async def calls() -> list[set[int]]:
+        return list(await asyncio.gather(*(call() for _ in range(4))))
+
+    first, *others = asyncio.run(calls())
+    assert all(other == first for other in others)
+
+
 def test_what_is_kept_is_not_of_memory_that_this_thread_allocates_from(cuda: FakeCuda) -> None:
     """Which may be that of a graph that is tried out; but it is of this thread's stream."""
     cuda.streams[1] = 9
@@ -131,7 +211,7 @@ def test_a_capture_counts_in_zeros_that_were_set_aside(cuda: FakeCuda) -> None:
     """A graph that makes its zeros has a launch more at every replay."""
     gpu = torch.device("cuda", 0)
     counters(gpu)
-    assert cuda.waited_for == [gpu]  # graphs begin on other streams
+    assert cuda.waited_for == [7]  # graphs begin on other streams
     cuda.capturing[7] = True
     made = torch.zeros
     torch.zeros = None  # type: ignore[assignment]

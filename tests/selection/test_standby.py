@@ -30,6 +30,7 @@ from flashsmith.selection import standby
 from flashsmith.selection.choose import forget_tables, why_chosen
 from flashsmith.selection.standby import at_hand
 from support.caches import kernel_free_cache
+from support.forking import in_child
 from support.tables import H200, make_entry, write_user_table
 
 # By SystemExit, which ends the thread of a test's own builds.
@@ -136,6 +137,36 @@ def test_kernels_are_built_one_at_a_time(world: World) -> None:
     world.may_build.set()
     wait_for(lambda: KernelId(CHOSEN, CAUSAL) in world.built)
     assert world.orders == [KernelId(CHOSEN), KernelId(CHOSEN, CAUSAL)]
+
+
+def test_after_a_fork_the_child_builds_for_itself(world: World) -> None:
+    """Its parent is building; what it had ordered, and its calls, are not the child's."""
+    world.built.add(KernelId(OTHER))
+    assert at_hand(CHOSEN, FULL, CPU) == OTHER
+    wait_for(lambda: world.at_once == 1)
+
+    def call() -> None:
+        assert world.forgotten.is_set(), "remembered calls would keep the stand-in"
+        world.at_once = 0
+        world.may_build.set()
+        assert at_hand(CHOSEN, FULL, CPU) == OTHER
+        wait_for(lambda: KernelId(CHOSEN) in world.built)
+        assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+
+    assert in_child(call) == ""
+    assert not world.forgotten.is_set() and world.orders == [KernelId(CHOSEN)]
+
+
+def test_a_child_of_a_parent_that_orders_can_order(world: World) -> None:
+    world.built.add(KernelId(OTHER))
+    world.may_build.set()
+
+    def call() -> None:
+        assert at_hand(CHOSEN, FULL, CPU) == OTHER
+        wait_for(lambda: KernelId(CHOSEN) in world.built)
+
+    with standby._builds._lock:
+        assert in_child(call) == ""
 
 
 def test_a_build_that_fails_is_told_and_not_repeated(

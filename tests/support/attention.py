@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from flashsmith.mods.evaluate import evaluate
+from flashsmith.mods.registry import expression_of
+from flashsmith.mods.trace import Mods
 from flashsmith.ops import attention, operators
 from flashsmith.ops.forward import run_attention
 from flashsmith.reference import reference_varlen
@@ -32,6 +35,25 @@ def attention_by_reference(
     return (result, lse) if return_lse else result
 
 
+def _with_functions(semantics: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a call, with functions that evaluate what was traced of the caller's."""
+    number, captured = semantics.pop("score", 0), semantics.pop("mod_tensors", None)
+    for name in ("key_ranges", "rows_per_range"):
+        semantics.pop(name, None)
+    if number == 0:
+        return semantics
+    mods = Mods(expression_of(number), tuple(captured or ()))
+
+    def value(root: int, names: tuple[str, ...]) -> Callable[..., torch.Tensor]:
+        return lambda *inputs: evaluate(mods, root, dict(zip(names, inputs, strict=True)))
+
+    if mods.expression.score is not None:
+        semantics["score_mod"] = value(mods.expression.score, ("score", "b", "h", "q", "kv"))
+    if mods.expression.visible is not None:
+        semantics["mask_mod"] = value(mods.expression.visible, ("b", "h", "q", "kv"))
+    return semantics
+
+
 def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
     """Has what is launched computed by a function of ``attention``'s keywords, in direct calls and
     in operators."""
@@ -40,8 +62,8 @@ def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., A
     def run(*arguments: Any) -> Any:
         given = signature.bind(*arguments).arguments
         q, k, v = (given.pop(name) for name in "qkv")
-        semantics = given.pop("semantics") or {}
-        return function(q, k, v, **given, **semantics)
+        semantics = dict(given.pop("semantics") or {})
+        return function(q, k, v, **given, **_with_functions(semantics))
 
     for module in (attention, operators):
         monkeypatch.setattr(module, "run_attention", run)

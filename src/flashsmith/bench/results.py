@@ -131,19 +131,19 @@ def read_csv(kind: type[R], path: Path) -> list[R]:
     Raises:
         ValueError: The columns are not those of ``kind``, or a value is none of its column.
     """
-    text = path.read_text()
+    try:
+        text = path.read_text()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
     whole = text[: text.rfind("\n") + 1]
     reader = csv.reader(io.StringIO(whole))
-    header = next(reader, columns_of(kind))
-    if not _are_columns_of(kind, header):
-        raise ValueError(f"{path} has columns {', '.join(header)}; it was not written by this")
-    rows = []
-    for cells in reader:
-        try:
-            rows.append(_parse(kind, dict(zip(header, cells, strict=True))))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
-    return rows
+    try:
+        header = next(reader, columns_of(kind))
+        if not _are_columns_of(kind, header):
+            raise ValueError(f"it has columns {', '.join(header)}; it was not written by this")
+        return [_parse(kind, dict(zip(header, cells, strict=True))) for cells in reader]
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def _parse(kind: type[R], cells: Mapping[str, str]) -> R:

@@ -66,7 +66,7 @@ class Session:
         folder = path.parent
         try:
             before: dict[str, Any] = json.loads(path.read_text())
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{folder} has results and no readable {path.name} ({error}); "
                 "choose another --out, or --force to begin anew"

@@ -52,6 +52,8 @@ def clear(
         cache.create()  # removing goes through its staging folder
     for entry in entries:
         cache.remove(entry)
+    with cache.disk_errors():
+        cache.remove_leftovers()
     freed -= folder_bytes(cache.root)
     if as_json:
         print_json({"path": cache.root, "entries": len(entries), "freed_bytes": freed})

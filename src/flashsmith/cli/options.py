@@ -51,6 +51,9 @@ HeadsOption = Annotated[int | None, typer.Option(min=1, help="In place of --hidd
 TokensOption = Annotated[
     int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
 ]
+# The range of the generators that tensors and problems are drawn by, with room for neighbours.
+MOST_SEED = 1 << 62
+_LONGEST = 1 << 30  # of the sequences that kernels take
 HiddenOption = Annotated[
     int | None, typer.Option(min=1, help="heads = hidden / d_head. Default: 2048; counts 128.")
 ]
@@ -85,6 +88,8 @@ def make_request(
     names = [mask] if masks is None else split_words(masks)
     numbers = [d_head] if d_heads is None else parse_numbers("--d-head", d_heads)
     lengths = [seq_len] if seq_lens is None else parse_numbers("--seq-len", seq_lens)
+    if longer := [length for length in lengths if length is not None and length > _LONGEST]:
+        raise ValueError(f"--seq-len is {longer[0]}; kernels take sequences up to {_LONGEST}")
     return Request(
         words=tuple(kernels or ([by_environment] if by_environment else [])),
         dtypes=tuple(map(DType.from_string, _given(dtype, dtypes))),

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from flashsmith.cli.options import (
+    MOST_SEED,
     DeviceOption,
     DHeadOption,
     DtypeOption,
@@ -46,7 +47,10 @@ def run(
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
     mask: MaskOption = "full",
-    seed: Annotated[int | None, typer.Option(help="Of the random input; default: 0.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=-MOST_SEED, max=MOST_SEED, help="Of the random input; default: 0."),
+    ] = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from flashsmith.cli.options import (
     KERNEL_SETS,
+    MOST_SEED,
     DeviceOption,
     DHeadOption,
     DtypeOption,
@@ -57,7 +58,12 @@ _RerunsOption = Annotated[
     ),
 ]
 _SeedOption = Annotated[
-    int | None, typer.Option(help="Of the random problems. Default: another one each time.")
+    int | None,
+    typer.Option(
+        min=-MOST_SEED,
+        max=MOST_SEED,
+        help="Of the random problems. Default: another one each time.",
+    ),
 ]
 _CaseOption = Annotated[
     str | None, typer.Option(help="One problem, as a failure printed it, in place of many.")

@@ -42,6 +42,9 @@ class KernelConfig(ABC):
     scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
     minimum_gpu: ClassVar[str]  # the plainest architecture that some of it run on
     exact_arch: ClassVar[bool]  # whether that is the only one
+    # Whether rows are read through tensor maps. These know no expanded dimensions, and of sequences
+    # with lengths of their own only entries that lie a whole number of rows apart.
+    reads_by_maps: ClassVar[bool] = False
     # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
     # struct of them.
     is_set_of_kernels: ClassVar[bool] = False

@@ -77,6 +77,7 @@ def parse_kernel_name_into_config(
             Such a form does not say it, so it is needed there; elsewhere it must agree.
 
     Raises:
+        TypeError: the name is no text, or d_head no whole number.
         ValueError: the name is in none of the forms, incomplete, or names two configurations.
     """
     return parse_kernel_name_into_instance(name, d_head).config
@@ -84,6 +85,10 @@ def parse_kernel_name_into_config(
 
 def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> KernelId:
     """As parse_kernel_name_into_config, with the variant; a name without one: full attention."""
+    if not isinstance(name, str):
+        raise TypeError(f"name is a {type(name).__name__}, {name!r:.80}; expected a kernel's name")
+    if d_head is not None and (isinstance(d_head, bool) or not isinstance(d_head, int)):
+        raise TypeError(f"d_head is a {type(d_head).__name__}, {d_head!r:.80}; expected an int")
     parse = _parse_cpp_name if is_cpp_name(name) else _parse_short_form
     try:
         found = parse(name, d_head)

@@ -12,13 +12,13 @@ from flashsmith.integrations.arguments import (
     check_dimensions,
     check_types,
     float32,
-    with_dense_rows,
 )
-from flashsmith.integrations.heads import attend_any_head
+from flashsmith.integrations.heads import attend_any_head, readable
 from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
-from flashsmith.ops.checks import check_flags, check_tensors
+from flashsmith.ops.checks import check_flags
 from flashsmith.ops.dropout import dropout_keywords
+from flashsmith.ops.gate import explain
 from flashsmith.reference.dropout import check_dropout
 
 Window = tuple[int, int]
@@ -90,14 +90,12 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and the log-sum-exp; of the latter anything where it is not asked for.
 
-    As FlashAttention does: tensors whose last dimension has gaps are copied, a softcap below 0 is
-    none, and a window's sides may still be in a tensor.
+    As FlashAttention does: a softcap below 0 is none, and a window's sides may still be in a
+    tensor.
     """
     is_paged = "block_table" in keywords
     attend: Any = attend_pages_of_a_model if is_paged else attend_any_head
     try:
-        if not is_paged and not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
-            q, k, v = map(with_dense_rows, (q, k, v))
         if type(softcap) in (int, float) and softcap < 0:
             softcap = 0.0
         window_size = sides(window_size)
@@ -106,8 +104,9 @@ def forward(
             q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
             **keywords,
         )  # fmt: skip
-    except (AttributeError, IndexError):
-        check_tensors(q=q, k=k, v=v)
+    except Exception:
+        check_types(q=q, k=k, v=v)
+        explain(q=q, k=k, v=v, sinks=sinks, **keywords)
         raise
     return result if isinstance(result, tuple) else (result, result)
 
@@ -138,7 +137,7 @@ def backward(
     check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
     if check_dropout(dropout_p):
         keywords |= {"dropout_p": dropout_p, "rng_state": rng_state}
-    q, k, v, dout, out = map(with_dense_rows, (q, k, v, dout.detach(), out.detach()))
+    q, k, v, dout, out = map(readable, (q, k, v, dout.detach(), out.detach()))
     run_backward(
         None, dout, None, q, k, v, out, softmax_lse.contiguous(), causal, softmax_scale,
         {"softcap": max(softcap, 0.0), **keywords}, deterministic=deterministic, into=into,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from flashsmith.flash_attn.calls import Result, Window, sides
 from flashsmith.integrations.arguments import check_types, with_dense_rows
 from flashsmith.integrations.heads import decode_any_head
+from flashsmith.ops.gate import explaining
 
 
+@explaining
 def flash_attn_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -33,17 +37,20 @@ def flash_attn_with_kvcache(
     """Few queries of each sequence over the keys of a cache, to which new ones may be appended.
 
     Not differentiable. Pages may have any size; FlashAttention's have multiples of 256 rows. Where
-    headdim is no multiple of 8, the whole cache is copied, as FlashAttention does.
+    headdim is no multiple of 8, the whole cache is copied, as FlashAttention does. Other tensors
+    may have any strides.
 
     Args:
         q: (batch, seqlen_q, nheads, headdim).
         k_cache, v_cache: (batch_cache, seqlen_cache, nheads_k, headdim), or with ``block_table``
-            (num_blocks, page_block_size, nheads_k, headdim).
+            (num_blocks, page_block_size, nheads_k, headdim). Without ``cache_batch_idx`` sequences
+            have the first entries.
         k, v: (batch, seqlen_new, nheads_k, headdim): written to the cache behind ``cache_seqlens``
             rows, and seen.
         rotary_cos, rotary_sin: (seqlen_ro, rotary_dim / 2): k is turned by its positions, from
-            ``cache_seqlens`` on, before it is written; and q, each query by its own if the mask is
-            causal or a window, else all by the first. With k and v alone.
+            ``cache_seqlens`` on, before it is written; and q, each query by its own if ``causal``
+            or a side of ``window_size`` below the rows of the cache is asked for, else all by the
+            first. With k and v alone.
         cache_seqlens: int32 (batch,), or as many for all: rows in use.
         cache_batch_idx: int32 (batch,): the entry of each sequence; None: its own number.
         cache_leftpad: int32 (batch,): rows before the first key.
@@ -59,12 +66,21 @@ def flash_attn_with_kvcache(
         float32 (batch, nheads, seqlen_q).
     """
     check_types(q=q, k_cache=k_cache, v_cache=v_cache)
-    k, v = (t if t is None else with_dense_rows(t) for t in (k, v))
+    cache_seqlens, cache_batch_idx, cache_leftpad, block_table = map(
+        _dense, (cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    )
+    if block_table is cache_batch_idx is None:
+        k_cache, v_cache = k_cache[: q.shape[0]], v_cache[: q.shape[0]]
     return decode_any_head(  # type: ignore[no-any-return]
-        with_dense_rows(q), k_cache, v_cache,
+        q, k_cache, v_cache,
         cache_seqlens=cache_seqlens, block_table=block_table, cache_batch_idx=cache_batch_idx,
         cache_leftpad=cache_leftpad, k_new=k, v_new=v, rotary_cos=rotary_cos,
         rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, causal=causal,
         window_size=sides(window_size), softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes,
         softmax_scale=softmax_scale, splits=num_splits, return_lse=return_softmax_lse,
     )  # fmt: skip
+
+
+def _dense(numbers: Any) -> Any:
+    """Of each sequence, without gaps; what is no tensor is for others to take or refuse."""
+    return with_dense_rows(numbers) if isinstance(numbers, torch.Tensor) else numbers

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from flashsmith.flash_attn.calls import backward, dropout, forward, packing, paging, probabilities
 from flashsmith.flash_attn.probabilities import no_weights
+from flashsmith.ops.checks import check_flags
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -73,22 +75,32 @@ def _flash_attn_varlen_forward(
     zero_tensors: bool = False,
     num_splits: int = 0,
 ) -> _Forward:
-    """As ``_flash_attn_forward``. Rows of out that no query has are 0, as ``zero_tensors`` asks.
+    """As ``_flash_attn_forward``.
 
     With ``block_table`` k and v are pages, and ``seqused_k`` or cu_seqlens_k say how many keys
     there are.
+
+    Args:
+        zero_tensors: Rows that no sequence has become 0 in out, -inf in softmax_lse and 0 in
+            S_dmask; otherwise rows of out and softmax_lse may hold anything.
     """
     if leftpad_k is not None:
         raise NotImplementedError("leftpad_k is given; only None is supported yet")
     if num_splits not in (0, 1):
         raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
-    return _forward(
+    check_flags(zero_tensors=zero_tensors)
+    out, lse, S_dmask, rng_state = _forward(
         q, k, v, dropout_p, return_softmax,
         **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
         softmax_scale=softmax_scale, causal=causal,
         window_size=(window_size_left, window_size_right), softcap=softcap,
         alibi_slopes=alibi_slopes, seqused_k=seqused_k, **paging(block_table, num_splits),
     )  # fmt: skip
+    if zero_tensors:
+        row = torch.arange(q.shape[0], device=q.device)
+        of_none = (row < cu_seqlens_q[0]) | (row >= cu_seqlens_q[-1])
+        out, lse = out.masked_fill(of_none[:, None, None], 0), lse.masked_fill(of_none, -math.inf)
+    return out, lse, S_dmask, rng_state
 
 
 def _flash_attn_backward(
@@ -160,6 +172,7 @@ def _flash_attn_varlen_backward(
     Returns:
         softmax_d, float32 (nheads, total_q).
     """
+    check_flags(zero_tensors=zero_tensors)
     given = (dq, dk, dv)
     if zero_tensors:
         for t in given:

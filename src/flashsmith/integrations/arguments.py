@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 
 import torch
+
+from flashsmith.ops.checks import LARGEST, SMALLEST
 
 
 def check_types(**tensors: torch.Tensor) -> None:
@@ -36,9 +39,44 @@ def check_heads(enable_gqa: bool, query: torch.Tensor, key: torch.Tensor) -> Non
         )
 
 
+def cast_by_autocast(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+    """As torch casts the arguments of its own attention: where autocast is on for the device of the
+    first, all of floating point but float64 become of autocast's dtype."""
+    kind = tensors[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(
+        t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors
+    )
+
+
+def with_positive_scale(
+    query: torch.Tensor, scale: float | None
+) -> tuple[torch.Tensor, float | None]:
+    """What gives the same scores with a scale that kernels take: they take positive ones.
+
+    Raises:
+        TypeError, ValueError: scale is no number that float32 arithmetic can work with.
+    """
+    if scale is None:
+        return query, None
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+        raise TypeError(
+            f"scale is a {type(scale).__name__}; expected a float, or None for 1 / sqrt(d_head)"
+        )
+    if scale == 0:
+        return query * 0, 1.0
+    if not SMALLEST <= abs(scale) <= LARGEST:  # False for NaN
+        raise ValueError(
+            f"scale is {scale}; expected 0, or a number from {SMALLEST} to {LARGEST} of either sign"
+        )
+    return (query, float(scale)) if scale > 0 else (-query, -float(scale))
+
+
 def with_dense_rows(t: torch.Tensor) -> torch.Tensor:
     """Copied, if its last dimension has gaps, which kernels do not take."""
-    return t if t.stride(-1) == 1 else t.contiguous()
+    return t if not t.ndim or t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)
 
 
 def float32(name: str, t: torch.Tensor | None) -> torch.Tensor | None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashsmith.integrations.arguments import check_dimensions, check_heads
-from flashsmith.ops.attention import attention
+from flashsmith.integrations.arguments import (
+    cast_by_autocast,
+    check_dimensions,
+    check_heads,
+    with_positive_scale,
+)
+from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.checks import check_flags
+from flashsmith.ops.gate import explaining
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 _SIZES = ("batch", "heads", "seq_len", "d_head")
 
 
+@explaining
 def flex_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -24,28 +34,35 @@ def flex_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
     kernel_options: dict[str, Any] | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    *,
+    return_aux: AuxRequest | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor] | tuple[torch.Tensor, AuxOutput]:
     """torch.nn.attention.flex_attention.flex_attention, by flashsmith's kernels.
 
     Differentiable by query, key and value, and by the log-sum-exp, too.
 
     Args:
-        query: (batch, heads, seq_len_q, d_head), float16 or bfloat16.
-        key: (batch, heads_kv, seq_len_k, d_head).
+        query: (batch, heads, seq_len_q, d_head), float16 or bfloat16; float32 under autocast, which
+            casts it.
+        key: (batch, heads_kv, seq_len_k, d_head). Its batch, and value's, may be 1 beside a
+            block_mask for query's.
         value: (batch, heads_kv, seq_len_k, d_v).
         score_mod: f(score, b, h, q_idx, kv_idx), the new score.
         block_mask: From torch's create_block_mask or flashsmith's.
-        scale: None: 1 / sqrt(d_head).
+        scale: None: 1 / sqrt(d_head). It may be 0 or negative.
         enable_gqa: heads may be a multiple of heads_kv.
         return_lse: Also return the log-sum-exp, float32 (batch, heads, seq_len_q).
         kernel_options: None; torch's are those of its Triton kernels.
+        return_aux: torch's AuxRequest, in place of ``return_lse``: also return an AuxOutput, with
+            the log-sum-exp if it asks for that. There are no ``max_scores``.
 
     Returns:
         (batch, heads, seq_len_q, d_v), in memory (batch, seq_len_q, heads, d_v); with
-        ``return_lse`` also the log-sum-exp.
+        ``return_lse`` also the log-sum-exp, with ``return_aux`` the AuxOutput.
 
     Raises:
-        NotImplementedError: A tensor that a function captures requires a gradient.
+        NotImplementedError: A tensor that a function captures requires a gradient; or
+            ``return_aux`` asks for ``max_scores``.
     """
     check_dimensions(_SIZES, query=query, key=key, value=value)
     check_heads(enable_gqa, query, key)
@@ -54,13 +71,43 @@ def flex_attention(
         raise ValueError(
             f"kernel_options is {kernel_options!r}; these are options of torch's kernels: pass None"
         )
-    result = attention(
+    if return_aux is not None:
+        _check_request(return_aux, return_lse)
+    query, key, value = cast_by_autocast(query, key, value)
+    query, scale = with_positive_scale(query, scale)
+    if block_mask is not None and key.shape[0] == value.shape[0] == 1 != query.shape[0]:
+        key, value = (t.expand(query.shape[0], -1, -1, -1) for t in (key, value))
+    o: Any = attend_any_head(
         *(t.transpose(1, 2) for t in (query, key, value)),
         softmax_scale=scale,
         score_mod=score_mod,
         block_mask=block_mask,
-        return_lse=return_lse,
+        return_lse=return_lse or (return_aux is not None and return_aux.lse),
     )
-    if isinstance(result, tuple):
-        return result[0].transpose(1, 2), result[1]
-    return result.transpose(1, 2)
+    o, lse = o if isinstance(o, tuple) else (o, None)
+    o = o.transpose(1, 2)
+    if return_aux is not None:
+        return o, _output(lse)
+    return (o, lse) if return_lse else o
+
+
+def _check_request(return_aux: AuxRequest, return_lse: bool) -> None:
+    from torch.nn.attention.flex_attention import AuxRequest  # which takes a while to import
+
+    if not isinstance(return_aux, AuxRequest):
+        raise TypeError(
+            f"return_aux is a {type(return_aux).__name__}; expected an AuxRequest of "
+            "torch.nn.attention.flex_attention, or None"
+        )
+    if return_lse:
+        raise ValueError("return_lse is True and return_aux is given; pass return_aux alone")
+    if return_aux.max_scores:
+        raise NotImplementedError(
+            "return_aux asks for max_scores, which kernels do not keep; ask for lse alone"
+        )
+
+
+def _output(lse: torch.Tensor | None) -> AuxOutput:
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    return AuxOutput(lse=lse)

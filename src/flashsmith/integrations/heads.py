@@ -1,4 +1,4 @@
-"""Heads of any size: kernels take multiples of 8, so others are padded with zeros."""
+"""Heads of any size, in rows of any layout: what kernels do not take as it lies is copied."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.compiler import is_compiling
 
 from flashsmith.ops.attention import attention
 from flashsmith.ops.decode import decode
@@ -22,9 +23,11 @@ def attend_any_head(
     out: torch.Tensor | None = None,
     **keywords: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention``, whose d_head and d_v need not be multiples of 8."""
+    """``attention`` of q, k and v with any strides, whose d_head and d_v need not be multiples of
+    8."""
     d_head, d_v = q.shape[-1], v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
+        q, k, v = readable(q), readable(k), readable(v)
         return attention(q, k, v, softmax_scale=softmax_scale, out=out, **keywords)
     if out is not None:
         raise ValueError(
@@ -46,16 +49,17 @@ def decode_any_head(
     softmax_scale: float | None,
     **keywords: Any,
 ) -> Any:
-    """``decode``, whose d_head and d_v need not be multiples of 8. The whole cache is copied where
-    they are not, and where it is appended to, back again."""
+    """``decode`` of q, k_new and v_new with any strides, whose d_head and d_v need not be multiples
+    of 8. The whole cache is copied where they are not, and where it is appended to, back again."""
     d_head, d_v = q.shape[-1], v_cache.shape[-1]
-    new: dict[str, Any] = {"k_new": k_new, "v_new": v_new}
+    given = {"k_new": k_new, "v_new": v_new}
+    new: dict[str, Any] = {name: None if t is None else _padded(t) for name, t in given.items()}
+    q = _padded(q)
     if not d_head % _STEP and not d_v % _STEP:
         return decode(None, q, k_cache, v_cache, softmax_scale=softmax_scale, **new, **keywords)
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
     k, v = _padded(k_cache), _padded(v_cache)
-    new = {name: None if t is None else _padded(t) for name, t in new.items()}
-    result = decode(None, _padded(q), k, v, softmax_scale=scale, **new, **keywords)
+    result = decode(None, q, k, v, softmax_scale=scale, **new, **keywords)
     if k_new is not None:
         k_cache.copy_(k[..., :d_head])
         v_cache.copy_(v[..., :d_v])
@@ -72,4 +76,21 @@ def _cut(result: Any, d_v: int) -> torch.Tensor | tuple[torch.Tensor, torch.Tens
 
 def _padded(t: torch.Tensor) -> torch.Tensor:
     missing = -t.shape[-1] % _STEP
-    return F.pad(t, (0, missing)) if missing else t
+    return readable(F.pad(t, (0, missing)) if missing else t)
+
+
+def readable(t: torch.Tensor) -> torch.Tensor:
+    """Copied, where kernels cannot read chunks of 16 bytes: of rows with gaps between elements, or
+    that begin elsewhere than at a multiple of 8 elements. A graph cannot ask where in its memory a
+    tensor begins."""
+    strides = t.stride()
+    if len(strides) not in (3, 4):  # which is refused by whoever reads it
+        return t
+    first, second, before_last = strides[0], strides[1], strides[-2]
+    if (
+        strides[-1] == 1
+        and not (first % _STEP or second % _STEP or before_last % _STEP)
+        and (is_compiling() or not t.storage_offset() % _STEP)
+    ):
+        return t
+    return t.clone(memory_format=torch.contiguous_format)

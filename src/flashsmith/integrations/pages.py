@@ -15,9 +15,10 @@ from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.integrations.paged_keys import Pages
 from flashsmith.ops.cache import check_pages
-from flashsmith.ops.checks import FP8, check_tensors, is_traced, needs_gradient, refuse_gradients
+from flashsmith.ops.checks import FP8, check_tensors, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.gate import are_memory
 from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
 from flashsmith.ops.semantics import (
     check_fp8_scales,
@@ -109,11 +110,13 @@ def attend_pages(
     if config is None and _are_few(q, pages, max_seqlen_q, semantics.get("causal", False)):
         assert max_seqlen_q is not None
         return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
-    if not is_traced(q) and _are_read_in_place(q, pages, max_seqlen_q, config, semantics):
+    if are_memory(q, pages.k, pages.v, out) and _are_read_in_place(
+        q, pages, max_seqlen_q, config, semantics
+    ):
         return run_attention(
             q, pages.k, pages.v, semantics.pop("causal", False),
             semantics.pop("softmax_scale", None), out, config, return_lse,
-            {**semantics, "block_table": with_dense_rows(pages.table),
+            {**semantics, "block_table": pages.table,
              "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q,
              "seqused_k": pages.lengths, "max_seqlen_k": max_seqlen_k},
         )  # fmt: skip
@@ -170,6 +173,7 @@ def _checked(
             f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; expected (n_pages, page_size, "
             "n_heads_kv, ...) of both, of at least a page of a row"
         )
+    block_table = with_dense_rows(block_table)
     batch = block_table.shape[0]
     _check_numbers(q, cu_seqlens_q=cu_seqlens_q, block_table=block_table)
     assert cu_seqlens_q is not None

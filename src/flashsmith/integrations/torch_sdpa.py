@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from flashsmith.errors import FlashsmithError
+from flashsmith.integrations.arguments import with_dense_rows
+from flashsmith.integrations.heads import attend_any_head, readable
 from flashsmith.integrations.pages import attend_pages
-from flashsmith.ops.attention import attention
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import needs_gradient
 from flashsmith.ops.dropout import dropout_keywords
@@ -206,9 +207,9 @@ def _packing(
     """torch has lengths of tensors that are not packed, too."""
     found: dict[str, Any] = {}
     if cum_seq_q is not None:
-        found |= {"cu_seqlens_q": cum_seq_q, "max_seqlen_q": max_q}
+        found |= {"cu_seqlens_q": with_dense_rows(cum_seq_q), "max_seqlen_q": max_q}
     if cum_seq_k is not None:
-        found |= {"cu_seqlens_k": cum_seq_k, "max_seqlen_k": max_k}
+        found |= {"cu_seqlens_k": with_dense_rows(cum_seq_k), "max_seqlen_k": max_k}
     return found
 
 
@@ -228,7 +229,7 @@ def _options(
     return {
         "softmax_scale": scale,
         "window_size": tuple(window),
-        "seqused_k": seqused_k,
+        "seqused_k": None if seqused_k is None else with_dense_rows(seqused_k),
         "alibi_slopes": alibi_slopes,
         **({} if block_table is None else {"block_table": block_table, "splits": num_splits or 0}),
     }
@@ -262,7 +263,7 @@ def _refuse_unknown_to_backward(**options: Any) -> None:
 @torch.no_grad()
 def _attend(*tensors: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's operators have their gradients from others."""
-    attend: Any = attend_pages if "block_table" in keywords else attention
+    attend: Any = attend_pages if "block_table" in keywords else attend_any_head
     result = attend(*tensors, return_lse=True, **keywords)
     assert isinstance(result, tuple)
     return result
@@ -282,7 +283,7 @@ def _differentiate(
     Args:
         tensors: grad_out, query, key, value and out: (batch, seq_len, heads, d_head) or packed.
     """
-    grad_out, query, key, value, out = tensors
+    grad_out, query, key, value, out = map(readable, tensors)
     run_backward(
         None, grad_out, None, query, key, value, out, lse.contiguous(), causal, softmax_scale,
         semantics, into=into,

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from flashsmith.integrations.arguments import float32, with_dense_rows
 from flashsmith.integrations.heads import attend_any_head
+from flashsmith.integrations.lazy_mask import LazyMask, added
 from flashsmith.integrations.packing import Packing, unpack
 from flashsmith.integrations.sdpa import bias_of
 from flashsmith.integrations.transformers_masks import attention_mask
@@ -22,8 +22,11 @@ from flashsmith.reference.dropout import check_dropout
 
 NAME = "smith"
 
-# Of a mask or bias of its own for each query and key.
-_DIMENSIONS = 4
+# What models hand to their attention function that changes the result, and is not served.
+_REFUSED = {
+    "cache": "a paged cache is",
+    "block_indices": "attention to chosen blocks of keys is",
+}
 # How transformers passes packed sequences.
 _PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
@@ -55,7 +58,7 @@ def attention_forward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | LazyMask | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -63,48 +66,177 @@ def attention_forward(
     is_causal: bool | None = None,
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer.
 
+    Whether it is causal, and its window, are what a mask of ``transformers_masks`` says. A layer's
+    own words count beside a mask of padding alone. Without a mask every query sees every key, as in
+    eager attention, whatever attributes the layer has; unless ``is_causal`` is True, and the
+    model's configuration does not say otherwise.
+
     Args:
         query: (batch, heads, seq_len_q, d_head); key and value with their own heads and length.
-        attention_mask: As ``transformers_masks`` makes it; or a caller's own of 4 dimensions.
+        attention_mask: As ``transformers_masks`` makes it; a caller's own that broadcasts to
+            (batch, heads, seq_len_q, seq_len_k), bool or added to the scores, and all that counts;
+            or (batch, seq_len_k) of bool or integers, not 0 where there is a token.
         dropout: The share of weights that are dropped, below 1.
-        sliding_window: A query sees this many keys up to its own; without ``is_causal``, after its
-            own, too.
+        sliding_window: Of causal attention, how many keys up to its own a query sees; else as many
+            after its own, too. Not read beside a mask that says it, or where all is seen.
+        is_causal: None: beside a mask of padding, as the module's attribute ``is_causal``.
         s_aux: (heads,): the logits of sinks.
         position_bias: (batch or 1, heads, seq_len_q, seq_len_k): added to the scores.
+        sinks: (batch, heads, seq_len_q, 1): the logits of sinks of each query.
+        indices: (batch, seq_len_q, any): of the only keys that a query may see.
         keywords: Of packed sequences cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k.
 
     Returns:
         (batch, seq_len_q, heads, d_v), and None in place of the weights.
     """
     check_dropout(dropout, "dropout")
-    if keywords.get("cache") is not None:
-        raise NotImplementedError("cache is given; a paged cache is not supported yet, only None")
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    for name, what in _REFUSED.items():
+        if keywords.get(name) is not None:
+            raise NotImplementedError(f"{name} is given; {what} not supported yet, only None")
     semantics: dict[str, Any] = {
-        "causal": causal,
         "softmax_scale": scaling,
         "softcap": softcap or 0.0,
-        "window_size": (-1, -1) if sliding_window is None else (sliding_window - 1,) * 2,
         "sinks": float32("s_aux", s_aux),
         "dropout_p": dropout,
     }
-    query, key = _as_value(query, value), _as_value(key, value)
-    mask = attention_mask
-    if position_bias is not None or (mask is not None and mask.ndim == _DIMENSIONS):
+    value = with_dense_rows(value)
+    query, key = (with_dense_rows(_as_value(t, value)) for t in (query, key))
+    mask: Any = attention_mask
+    if mask is None or _is_padding(mask):
+        mask = _mask_of_layer(module, query, key, mask, is_causal, sliding_window)
+    if indices is not None:
+        mask = _without_other_keys(mask, indices, key)
+    if isinstance(mask, LazyMask) and not _can_be_said(mask, query, key, position_bias):
+        mask = mask.whole()
+    if sinks is not None:
+        mask = mask.whole() if isinstance(mask, LazyMask) else mask
+        mask, key, value = _with_key_of_sinks(mask, position_bias, sinks, key, value)
+        position_bias = None
+    if isinstance(mask, torch.Tensor):
         return _attend_with_bias(query, key, value, mask, position_bias, **semantics), None
+    semantics |= {
+        "causal": mask.ahead == 0,
+        "window_size": tuple(-1 if n is None else n for n in (mask.behind, mask.ahead)),
+    }
+    key, value = key[:, :, : mask.seen], value[:, :, : mask.seen]
+    if position_bias is not None:
+        return _attend_with_bias(query, key, value, None, position_bias, **semantics), None
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
-    if mask is not None and mask.dtype == torch.bool:
+    if mask.tokens is not None:
         return _attend_with_padding(q, k, v, mask, **semantics), None
     if all(keywords.get(name) is not None for name in _PACKING):
         packed = _packed(*(keywords[name] for name in _PACKING))
         return _attend_packed(q, k, v, **packed, **semantics), None
-    if mask is not None:
+    if mask.sequences is not None:
         return _attend_packed(q, k, v, **_packed_by_numbers(mask), **semantics), None
     return _attend(q, k, v, **semantics), None
+
+
+# ---- what is seen ----
+
+
+def _is_padding(mask: Any) -> bool:
+    return isinstance(mask, torch.Tensor) and mask.ndim == 2 and not mask.is_floating_point()
+
+
+def _mask_of_layer(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    padding: torch.Tensor | None,
+    is_causal: bool | None,
+    sliding_window: int | None,
+) -> LazyMask:
+    """What is seen without a mask of transformers, the queries beside the last keys."""
+    batch, _, q_length, _ = query.shape
+    kv_length = key.shape[2]
+    config = getattr(module, "config", None)
+    causal, behind = bool(is_causal) and getattr(config, "is_causal", True), None
+    if padding is not None:
+        if padding.shape != (batch, kv_length):
+            raise ValueError(
+                f"attention_mask has shape {tuple(padding.shape)}; expected {(batch, kv_length)}: "
+                "(batch, seq_len_k)"
+            )
+        if is_causal is None and not hasattr(module, "is_causal"):
+            raise ValueError(
+                f"is_causal is None, and {type(module).__name__} has no attribute is_causal; "
+                "expected one of them beside an attention_mask of padding"
+            )
+        causal = bool(module.is_causal if is_causal is None else is_causal)
+    if sliding_window is not None and (causal or padding is not None):
+        if sliding_window < 1:
+            raise ValueError(f"sliding_window is {sliding_window}; expected at least 1, or None")
+        behind = sliding_window - 1
+    return LazyMask(
+        batch,
+        q_length,
+        kv_length,
+        offset=kv_length - q_length,
+        behind=behind,
+        ahead=0 if causal else behind,
+        tokens=None if padding is None else padding.bool(),
+        dtype=query.dtype,
+        device=query.device,
+    )
+
+
+def _without_other_keys(mask: Any, indices: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """mask, of which a query sees no keys but those of its indices, (batch, seq_len_q, any)."""
+    mask = mask.whole() if isinstance(mask, LazyMask) else mask
+    chosen = indices.new_zeros((*indices.shape[:2], key.shape[2]), dtype=torch.bool)
+    chosen = chosen.scatter(-1, indices.long(), True)[:, None]
+    if mask.dtype == torch.bool:
+        both: torch.Tensor = mask & chosen
+        return both
+    return torch.where(chosen, mask, -torch.inf)
+
+
+def _with_key_of_sinks(
+    mask: torch.Tensor,
+    position_bias: torch.Tensor | None,
+    sinks: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is added to the scores, keys and values, with a key whose score is the sink's logit and
+    whose value is 0."""
+    bias = added(mask, key.dtype) if mask.dtype == torch.bool else mask
+    bias = bias if position_bias is None else bias + position_bias
+    bias = bias.to(key.dtype).expand(*sinks.shape[:3], -1)
+    bias = torch.cat([bias, sinks.to(key.dtype)], -1)
+    return bias, F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+
+
+def _can_be_said(
+    mask: LazyMask, query: torch.Tensor, key: torch.Tensor, position_bias: torch.Tensor | None
+) -> bool:
+    """Whether kernels have words for the mask; else its elements are added to the scores."""
+    ragged = mask.tokens is not None or mask.sequences is not None
+    if mask.is_banded:
+        lengths = (query.shape[2], key.shape[2])
+        aligned = mask.offset + mask.q_length == mask.seen
+        if lengths != (mask.q_length, mask.kv_length) or not aligned:
+            return False
+    if not ragged:
+        return True
+    if position_bias is not None or torch.compiler.is_compiling():
+        return False
+    if (query.shape[0], key.shape[2]) != (mask.batch, mask.kv_length):
+        return False
+    if mask.tokens is None:
+        return True
+    # Tokens that are packed one behind the other lose the gaps that a window counts.
+    return mask.sequences is None and not (mask.has_window and _has_gaps(mask))
+
+
+# ---- each way to attend ----
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **semantics: Any) -> torch.Tensor:
@@ -122,16 +254,11 @@ def _attend_with_bias(
     **semantics: Any,
 ) -> torch.Tensor:
     """With a number for each query and key; of tensors (batch, heads, seq_len, d_head)."""
-    keys = key.shape[2] if mask is None else mask.shape[-1]
-    key, value = key[:, :, :keys], value[:, :, :keys]
+    keys = key.shape[2]
     bias = None
-    if mask is not None and mask.ndim == _DIMENSIONS:
-        bias = bias_of(mask, query, key)
-        semantics |= {"causal": False, "window_size": (-1, -1)}
-    elif mask is not None and mask.dtype == torch.bool:
-        bias = bias_of(mask[:, None, None], query, key)
-    elif mask is not None:
-        bias = bias_of(mask[:, None, :, None] == mask[:, None, None], query, key)
+    if mask is not None:
+        mask = mask.to(query.dtype) if mask.is_floating_point() else mask
+        bias = bias_of(mask[..., :keys], query, key)
     if position_bias is not None:
         position_bias = position_bias[..., :keys].to(query.dtype)
         bias = with_dense_rows(position_bias if bias is None else position_bias + bias)
@@ -147,7 +274,7 @@ def _attend_packed(
 
 
 def _attend_with_padding(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, **semantics: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: LazyMask, **semantics: Any
 ) -> torch.Tensor:
     """Of the keys that are there, one behind the other.
 
@@ -155,41 +282,47 @@ def _attend_with_padding(
     is known: it is left out, and gives 0. Other queries may be of another sequence.
     """
     batch, seq_len = q.shape[:2]
-    keys = mask.shape[1]
-    of_k = _packing_of(mask, keys)
+    keys = k.shape[1]
+    of_k = _packing_of(mask, 0, keys)
     packed = {"cu_seqlens_k": of_k.cu_seqlens, "max_seqlen_k": of_k.max_seqlen}
-    packed_k, packed_v = of_k.pack(k[:, :keys]), of_k.pack(v[:, :keys])
-    if not semantics["causal"] and semantics["window_size"] == (-1, -1):
+    packed_k, packed_v = of_k.pack(k), of_k.pack(v)
+    if not mask.is_banded:
         begins = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * seq_len
         packed |= {"cu_seqlens_q": begins, "max_seqlen_q": seq_len}
         o = _attend(q.flatten(0, 1), packed_k, packed_v, **packed, **semantics)
         return o.view(batch, seq_len, *o.shape[1:])
-    of_q = _packing_of(mask, seq_len)
+    of_q = _packing_of(mask, keys - seq_len, keys)
     packed |= {"cu_seqlens_q": of_q.cu_seqlens, "max_seqlen_q": of_q.max_seqlen}
     o = _attend(of_q.pack(q), packed_k, packed_v, **packed, **semantics)
     return unpack(o, of_q.indices, batch, seq_len)
 
 
-# What all layers ask of one mask, found out once: it waits for the device.
-_asked: Any = WeakTensorKeyDictionary()
+def _packing_of(mask: LazyMask, begin: int, end: int) -> Packing:
+    """That of some columns of the padding."""
+    tokens: Any = mask.tokens
+    packing: Packing = mask.once((begin, end), lambda: Packing.of(tokens[:, begin:end]))
+    return packing
 
 
-def _packing_of(mask: torch.Tensor, columns: int) -> Packing:
-    """That of the last so many columns."""
-    packings: dict[int, Packing] = _asked.setdefault(mask, {})
-    if columns not in packings:
-        packings[columns] = Packing.of(mask[:, mask.shape[1] - columns :])
-    return packings[columns]
+def _has_gaps(mask: LazyMask) -> bool:
+    """Whether there is padding between two tokens."""
+    tokens: Any = mask.tokens
+    begins = (tokens[:, 1:] > tokens[:, :-1]).sum(-1) + tokens[:, 0]
+    gaps: bool = mask.once("gaps", lambda: bool((begins > 1).any()))
+    return gaps
 
 
-def _packed_by_numbers(numbers: torch.Tensor) -> dict[str, Any]:
-    """The keywords of sequences that have these numbers, (batch, seq_len)."""
-    if numbers not in _asked:
+def _packed_by_numbers(mask: LazyMask) -> dict[str, Any]:
+    """The keywords of sequences that have numbers."""
+    numbers: Any = mask.sequences
+
+    def find() -> dict[str, Any]:
         begins = F.pad(numbers.diff(dim=-1) != 0, (1, 0), value=True).flatten().nonzero().flatten()
         cu_seqlens = F.pad(begins, (0, 1), value=numbers.numel()).int()
         longest = int(cu_seqlens.diff().max())
-        _asked[numbers] = _packed(cu_seqlens, cu_seqlens, longest, longest)
-    return dict(_asked[numbers])
+        return _packed(cu_seqlens, cu_seqlens, longest, longest)
+
+    return dict(mask.once("packed", find))
 
 
 def _packed(

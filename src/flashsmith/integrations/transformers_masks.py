@@ -1,16 +1,14 @@
-"""What the masks of transformers tell the kernels, with no mask of queries times keys if it can be.
+"""The masks of transformers' layers, with no mask of queries times keys if it can be.
 
-A mask is made once for all layers, and given to the attention of each. It is one of
-
-- None: causal or not, and the window, as the layer says itself;
-- bool (batch, seq_len_k): beside that, where there is a token;
-- int64 (batch, seq_len): beside that, the number of the sequence that a token is of;
-- bool (batch, 1, seq_len_q, seq_len_k): which query sees which key, and all of it.
+A mask is made once for all layers, and given to the attention of each. What its functions say is
+handed on as a ``LazyMask``: whether it is causal, its window, padding and sequences. A layer's own
+attributes are not asked: many say something else than their model's masks. What kernels have no
+words for, and what a model asks for to work on itself, is a tensor (batch, 1, seq_len_q, seq_len_k)
+that is added to the scores: every model knows this of eager attention, not all know a bool one.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +24,8 @@ from transformers.masking_utils import (
     sliding_window_overlay,
 )
 from transformers.utils.versions import require_version
+
+from flashsmith.integrations.lazy_mask import LazyMask, added
 
 require_version("transformers>=5.4", "Before it, masks are made from other arguments.")
 
@@ -47,17 +47,21 @@ def _remapped() -> object:
     return _made_by(maker, causal_mask_function, None) if maker else object()
 
 
+# Types of layers whose attention gets the mask as it was made, or none.
+_PLAIN = frozenset(
+    (
+        *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
+        *("linear_attention", "conv", "moe", "hybrid", "hybrid_sliding", "attention", "mamba"),
+    )
+)
+
 _AND = _made_by(and_masks)
 _REMAPPED = _remapped()
 _PACKED = _made_by(packed_sequence_mask_function, None)
 _CAUSAL = _code(causal_mask_function)
-# What a layer does by itself: it knows whether it is causal, and its window.
-_OF_LAYER = (
-    _CAUSAL,
-    _code(bidirectional_mask_function),
-    _made_by(sliding_window_overlay, 0),
-    _made_by(masking_utils.sliding_window_bidirectional_overlay, 0),
-)
+_BIDIRECTIONAL = _code(bidirectional_mask_function)
+_WINDOW = _made_by(sliding_window_overlay, 0)
+_WINDOW_AROUND = _made_by(masking_utils.sliding_window_bidirectional_overlay, 0)
 
 
 def attention_mask(
@@ -67,57 +71,95 @@ def attention_mask(
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
     mask_function: MaskFunction = causal_mask_function,
-    attention_mask: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | LazyMask | None = None,
     **keywords: Any,
-) -> torch.Tensor | None:
-    """A mask in the form above; registered as an ``AttentionMaskInterface``.
+) -> torch.Tensor | LazyMask | None:
+    """A mask in the form above, or None where all is seen; an ``AttentionMaskInterface``.
 
     Args:
         q_length, kv_length: Of the tensors that attention gets.
         q_offset, kv_offset: Positions of the first query and key.
         mask_function: Whether a query sees a key, by their positions.
-        attention_mask: (batch, length): where there is a token, by position.
-        keywords: Of other implementations.
+        attention_mask: (batch, length): where there is a token, by position; or what this function
+            returned to a caller who makes masks ahead.
+        keywords: Of other implementations. Where ``allow_is_causal_skip`` or
+            ``allow_is_bidirectional_skip`` forbid to leave the mask out, the model may work on it.
     """
-    lengths = (batch_size, q_length, kv_length, q_offset, kv_offset)
-    if torch.compiler.is_compiling():
-        return _traced(*lengths, mask_function, attention_mask, **keywords)
-    parts = {_code(part): part for part in _parts(mask_function)}
-    if not parts.keys() <= {*_OF_LAYER, _PACKED}:
-        keywords |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        return _whole(*lengths, mask_function, attention_mask, **keywords)
-    if _PACKED in parts:
-        numbers: torch.Tensor = _captured(parts[_PACKED], "packed_sequence_mask")
-        return numbers.long()
+    if isinstance(attention_mask, LazyMask):
+        return attention_mask
+    dtype = keywords.get("dtype", torch.float32)
+    traced = torch.compiler.is_compiling()
+    words = (_words_in_graph if traced else _words)(mask_function, keywords)
+    # A graph has no branches on values, and no sizes that come from them.
+    unknown = traced and (attention_mask is not None or isinstance(q_offset, torch.Tensor))
+    if words is None or unknown or _is_asked_for(words, q_length, keywords):
+        skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        lengths = (batch_size, q_length, kv_length, q_offset, kv_offset)
+        whole = sdpa_mask(*lengths, mask_function, attention_mask, **keywords | skips)
+        assert whole is not None
+        return added(whole, dtype)
+    offset: Any = (q_offset if traced else int(q_offset)) - kv_offset
+    kind = {"dtype": dtype, "device": keywords.get("device", "cpu")}
+    mask = LazyMask(batch_size, q_length, kv_length, offset=offset, **words, **kind)
     if attention_mask is not None:
-        attention_mask = attention_mask[:, kv_offset : kv_offset + kv_length]
-        attention_mask = F.pad(attention_mask, (0, kv_length - attention_mask.shape[1]))
-    # A static cache has keys behind those of the last query, which nobody has written yet.
-    written = int(q_offset) + q_length - kv_offset if _CAUSAL in parts else kv_length
-    if written < kv_length:
-        if attention_mask is None:
-            return torch.ones(batch_size, written, dtype=torch.bool, device=keywords.get("device"))
-        return attention_mask[:, :written].bool()
-    if attention_mask is None or attention_mask.all():
+        tokens = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
+        if not tokens[:, : mask.seen].all() or tokens.shape[1] < mask.seen:
+            mask.tokens = F.pad(tokens, (0, kv_length - tokens.shape[1]))
+    if keywords.get("allow_is_bidirectional_skip") and mask.hides_nothing:
         return None
-    return attention_mask.bool()
-
-
-def _traced(*arguments: Any, **keywords: Any) -> torch.Tensor | None:
-    """None, or a mask of queries times keys: a graph has no branches on values, nor sizes that come
-    from values.
-
-    ``sdpa_mask`` knows when none is needed, but for windows: ``local_size`` is one, if it is not
-    the size of chunks. Layers have their window themselves.
-    """
-    if getattr(keywords.get("config"), "attention_chunk_size", None) is None:
-        keywords["local_size"] = None
-    return _whole(*arguments, **keywords)
-
-
-def _whole(*arguments: Any, **keywords: Any) -> torch.Tensor | None:
-    mask: torch.Tensor | None = sdpa_mask(*arguments, **keywords)
     return mask
+
+
+def _is_asked_for(words: dict[str, Any], q_length: int, keywords: dict[str, Any]) -> bool:
+    """Whether a model wants a tensor. transformers wants one, too, of packed sequences and of one
+    query beside a static cache; these are left to the kernels. Layers of kinds that are not known
+    here may add keys of their own to the mask."""
+    if not _PLAIN.issuperset(getattr(keywords.get("config"), "layer_types", None) or ()):
+        return True
+    if "allow_is_bidirectional_skip" in keywords:
+        return not keywords["allow_is_bidirectional_skip"]
+    if "sequences" in words or q_length == 1:
+        return False
+    return not keywords.get("allow_is_causal_skip", True)
+
+
+# ---- what mask functions say, as LazyMask has it ----
+
+
+def _words(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, Any] | None:
+    """None if a part of it is of another kind, or its window is empty."""
+    behind, ahead, sequences = [], [], {}
+    for part in _parts(mask_function):
+        code = _code(part)
+        if code is _CAUSAL:
+            ahead.append(0)
+        elif code is _WINDOW:
+            behind.append(_captured(part, "sliding_window") - 1)
+        elif code is _WINDOW_AROUND:
+            behind.append(_captured(part, "sliding_window"))
+            ahead.append(behind[-1])
+        elif code is _PACKED:
+            sequences = {"sequences": _captured(part, "packed_sequence_mask").long()}
+        elif code is not _BIDIRECTIONAL:
+            return None
+    if any(bound < 0 for bound in behind):
+        return None
+    return {"behind": min(behind, default=None), "ahead": min(ahead, default=None)} | sequences
+
+
+def _words_in_graph(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, Any] | None:
+    """The same, where dynamo shows no captured variables: ``local_size`` is the window of functions
+    that are joined, if nothing else is joined to them and it is no size of chunks."""
+    code = _code(mask_function)
+    if code is _CAUSAL or code is _BIDIRECTIONAL:
+        return {"behind": None, "ahead": 0 if code is _CAUSAL else None}
+    around = keywords.get("allow_is_bidirectional_skip", False)
+    window = keywords.get("local_size")
+    chunks = getattr(keywords.get("config"), "attention_chunk_size", None)
+    alone = around or keywords.get("allow_is_causal_skip", True)
+    if code is not _AND or not alone or chunks is not None or window is None or window < 1:
+        return None
+    return {"behind": window, "ahead": window} if around else {"behind": window - 1, "ahead": 0}
 
 
 def _parts(mask_function: MaskFunction) -> Iterator[MaskFunction]:
@@ -131,5 +173,5 @@ def _parts(mask_function: MaskFunction) -> Iterator[MaskFunction]:
         yield mask_function
 
 
-def _captured(function: MaskFunction, name: str) -> Any:
-    return inspect.getclosurevars(function).nonlocals[name]
+def _captured(function: Any, name: str) -> Any:
+    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents

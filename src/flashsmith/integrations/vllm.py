@@ -27,10 +27,12 @@ def register() -> None:
 
         custom = AttentionBackendEnum.CUSTOM
         other = custom.get_path() if custom.is_overridden() else BACKEND
-    except (ImportError, AttributeError) as error:
-        logger.warning("this vLLM does not take flashsmith as a backend: %s", error)
+        if other == BACKEND:
+            register_backend(custom, BACKEND)
+    except Exception as error:  # of whatever an odd vLLM, or what it imports, raises
+        logger.warning(
+            "this vLLM does not take flashsmith as a backend: %s: %s", type(error).__name__, error
+        )
         return
     if other != BACKEND:
         logger.warning("vLLM's backend CUSTOM is %s already; flashsmith leaves it so", other)
-        return
-    register_backend(custom, BACKEND)

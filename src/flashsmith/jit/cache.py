@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,20 +16,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from flashsmith import settings
 from flashsmith.errors import CacheError
+from flashsmith.jit.disk import NO_DESCRIPTORS, describe, descriptor_errors, full, most_locks
+from flashsmith.jit.locks import FileLock
 
 Manifest = dict[str, Any]
 Claims = dict[str, FileLock]  # entry -> its lock, held
 
 MANIFEST = "manifest.json"
+_KEY_DIGITS = 16  # of the key, in an entry's name
 _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_KEEP_FAILED_SECONDS = 24 * 3600
+_OLD_SECONDS = 24 * 3600
 
 
 class KernelCache:
@@ -40,42 +42,61 @@ class KernelCache:
         mods/<hash>.txt           what a kernel computes that was generated from Python functions
         failed/                   sources and logs of the last failures, for reading
 
-    An entry is a folder that appears by one rename, with a manifest that holds the size and hash
-    of what it is for. An entry that does not agree with its manifest counts as absent. Code is
-    loaded from here, so a folder that somebody else owns or can write is refused.
+    An entry is a folder that appears by one rename, with a manifest that holds its whole key, and
+    the size and hash of what it is for. An entry that does not agree with its manifest, or whose
+    name is of another key, counts as absent. Code is loaded from here, so a folder that somebody
+    else owns or can write is refused.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root.expanduser().absolute() if root else settings.cache_folder()
+        if not _is_one_line(self.root):
+            raise CacheError(
+                f"the path of the kernel cache {str(self.root)!r} has a line break or bytes that "
+                "are no UTF-8, which no compiler is given; set FLASHSMITH_CACHE_DIR to another"
+            )
         self.objects = self.root / "objects"
         self.libraries = self.root / "libraries"
         self.failed = self.root / "failed"
         self._staging = self.root / "staging"
         self._locks = self.root / "locks"
+        self._mods = self.root / "mods"
 
     def check(self) -> None:
-        """Raises CacheError when the folder exists and somebody else owns or can write it."""
-        try:
-            status = self.root.stat()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise CacheError(f"the kernel cache {self.root} cannot be read: {error}") from error
-        if not self.root.is_dir():
+        """Raises CacheError when the cache exists and somebody else owns or can write it, or it
+        cannot be read."""
+        for folder in (self.root, self.objects, self.libraries, self._staging):
+            try:
+                status = folder.stat()
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:  # of a path with bytes that no file system has
+                raise self._unreadable(error) from error
+            self._check_folder(folder, status)
+
+    def _check_folder(self, folder: Path, status: os.stat_result) -> None:
+        if not stat.S_ISDIR(status.st_mode):
             raise CacheError(
-                f"the kernel cache {self.root} is not a directory; set FLASHSMITH_CACHE_DIR"
+                f"the kernel cache {folder} is not a directory; set FLASHSMITH_CACHE_DIR"
             )
         if status.st_uid not in _trusted_users():
             raise CacheError(
-                f"the kernel cache {self.root} belongs to user {status.st_uid}, not to you "
+                f"the kernel cache {folder} belongs to user {status.st_uid}, not to you "
                 f"({os.geteuid()}), and code is loaded from it; `chown` it or set "
                 "FLASHSMITH_CACHE_DIR to a directory of your own"
             )
         if status.st_mode & _WRITABLE_BY_OTHERS:
             raise CacheError(
-                f"the kernel cache {self.root} can be written by other users (mode "
-                f"{status.st_mode & 0o777:o}), and code is loaded from it; `chmod 700 {self.root}`"
+                f"the kernel cache {folder} can be written by other users (mode "
+                f"{status.st_mode & 0o777:o}), and code is loaded from it; `chmod 700 {folder}`"
             )
+
+    def _unreadable(self, error: Exception) -> CacheError:
+        return CacheError(
+            f"the kernel cache {self.root} cannot be read: {error}; have it given to you "
+            f"({os.geteuid()}), by `chown -R` of whom it belongs to, or set FLASHSMITH_CACHE_DIR "
+            "to a directory of your own"
+        )
 
     def create(self) -> None:
         """Makes the folders where they are missing. Raises CacheError where that cannot be."""
@@ -87,24 +108,45 @@ class KernelCache:
 
     def entries(self, folder: Path) -> list[Path]:
         """The entries in ``objects`` or ``libraries``, sound or not, by name."""
-        return sorted(folder.iterdir()) if folder.is_dir() else []
-
-    def read(self, entry: Path, check_hash: bool = True) -> Manifest | None:
-        """The manifest of a sound entry, or None for one that is absent, damaged or foreign."""
         try:
-            if _is_foreign(entry):
+            with descriptor_errors():
+                return sorted(folder.iterdir()) if folder.is_dir() else []
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
+        """The manifest of a sound entry, or None for one that is absent, damaged or foreign.
+
+        key: what the entry must have been built for; None: whatever its name says.
+        """
+        with descriptor_errors():  # for want of which an entry is not absent
+            return self._read(entry, key, check_hash)
+
+    def _read(self, entry: Path, key: str | None, check_hash: bool) -> Manifest | None:
+        try:
+            if _is_foreign(entry) or _is_foreign(entry / MANIFEST):
                 return None
             manifest: Manifest = json.loads((entry / MANIFEST).read_text())
             if manifest.pop("manifest_sha256") != _manifest_hash(manifest):
                 return None
             artifact = manifest["artifact"]
+            if not (
+                _is_whole(manifest)
+                and entry.name.endswith(f"-{manifest['key'][:_KEY_DIGITS]}")
+                and key in (None, manifest["key"])
+            ):
+                return None
             path = entry / artifact["file"]
             if _is_foreign(path) or path.stat().st_size != artifact["bytes"]:
                 return None
             if check_hash and _sha256(path) != artifact["sha256"]:
                 return None
             return manifest
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                raise
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     @contextmanager
@@ -117,12 +159,15 @@ class KernelCache:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def publish(self, staged: Path, entry: Path, artifact: str, manifest: Manifest) -> Manifest:
+    def publish(
+        self, staged: Path, entry: Path, key: str, artifact: str, manifest: Manifest
+    ) -> Manifest:
         """Completes ``staged`` with its manifest and renames it to ``entry``, replacing another."""
         with self.disk_errors():
             path = staged / artifact
             path.chmod(_READABLE)  # the umask may have left it writable by others
             manifest = manifest | {
+                "key": key,
                 "artifact": {
                     "file": artifact,
                     "bytes": path.stat().st_size,
@@ -132,6 +177,7 @@ class KernelCache:
             }
             whole = manifest | {"manifest_sha256": _manifest_hash(manifest)}
             (staged / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n")
+            (staged / MANIFEST).chmod(_READABLE)
             staged.chmod(_PRIVATE)
             while True:
                 try:
@@ -141,6 +187,32 @@ class KernelCache:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                         raise
                 self.remove(entry)
+
+    def set_aside(self, entry: Path, manifest: Manifest) -> None:
+        """Moves an entry to the failures, unless another is under its name by now."""
+        found = self.read(entry, check_hash=False)
+        if found is None or found["created"] != manifest["created"]:
+            return
+        kept = self.failed / entry.name
+        with self.disk_errors(), suppress(FileNotFoundError):
+            shutil.rmtree(kept, ignore_errors=True)
+            entry.rename(kept)
+
+    def remove_leftovers(self) -> int:
+        """Takes away what no entry needs: locks that nobody holds, and the texts of expressions,
+        which tracing writes again. Returns how many files."""
+        unlocked = 0
+        for path in self.entries(self._locks):
+            lock = FileLock(path)
+            with suppress(OSError):
+                if lock.acquire(wait=False) and lock.is_real:
+                    path.unlink()  # while it is held: who waits for it sees that it is gone
+                    unlocked += 1
+            lock.release()
+        texts = self.entries(self._mods)
+        for path in texts:
+            path.unlink(missing_ok=True)
+        return unlocked + len(texts)
 
     def remove(self, entry: Path) -> None:
         """Takes an entry away whole: first by rename, so that nobody sees half of it."""
@@ -154,10 +226,10 @@ class KernelCache:
         """Holds the lock of one entry; calls ``on_wait`` first if another process has it."""
         lock = self._lock(entry)
         with self.disk_errors():
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                on_wait()
+            is_free = lock.acquire(wait=False)
+        if not is_free:
+            on_wait()
+            with self.disk_errors():
                 lock.acquire()
         try:
             yield
@@ -166,14 +238,20 @@ class KernelCache:
 
     @contextmanager
     def claims(self, entries: Iterable[str]) -> Iterator[Claims]:
-        """Holds the locks of those ``entries`` that are free. The caller may release some early."""
+        """Holds the locks of those ``entries`` that are free, as far as open files may be had.
+
+        The caller may release some early.
+        """
         claimed: Claims = {}
+        most = most_locks()
         try:
             for entry in entries:
+                if len(claimed) == most:
+                    break
                 lock = self._lock(entry)
-                with self.disk_errors(), suppress(Timeout):
-                    lock.acquire(timeout=0)
-                    claimed[entry] = lock
+                with self.disk_errors():
+                    if lock.acquire(wait=False):
+                        claimed[entry] = lock
             yield claimed
         finally:
             for lock in claimed.values():
@@ -181,12 +259,11 @@ class KernelCache:
 
     def wait_for(self, entry: str) -> None:
         """Until nobody builds ``entry``."""
-        with self._lock(entry):
+        with self.disk_errors(), self._lock(entry):
             pass
 
     def _lock(self, entry: str) -> FileLock:
-        # The file stays behind; the system frees the lock of a process that died.
-        return FileLock(self._locks / f"{entry}.lock", mode=0o600)
+        return FileLock(self._locks / f"{entry}.lock")
 
     def sweep(self, held: str) -> None:
         """Clears what builders that died left in staging, and old failures.
@@ -195,37 +272,70 @@ class KernelCache:
         """
         for leftover in self._staging.iterdir():
             entry = leftover.name.rpartition(".")[0]
-            if entry == held:
+            if entry == held or self._has_no_builder(entry, leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
-                continue
-            with suppress(Timeout, OSError), self._lock(entry).acquire(timeout=0):
-                shutil.rmtree(leftover, ignore_errors=True)
-        for failure in self.failed.iterdir():
-            with suppress(OSError):
-                if time.time() - failure.stat().st_mtime > _KEEP_FAILED_SECONDS:
-                    shutil.rmtree(failure, ignore_errors=True)
+        for failure in filter(_is_old, self.failed.iterdir()):
+            shutil.rmtree(failure, ignore_errors=True)
+
+    def _has_no_builder(self, entry: str, leftover: Path) -> bool:
+        """Where there are no locks its age has to say."""
+        lock = self._lock(entry)
+        try:
+            return lock.acquire(wait=False) and (lock.is_real or _is_old(leftover))
+        except OSError:
+            return False
+        finally:
+            lock.release()
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Turns what a disk can refuse into CacheError that names the cache and what is free."""
+        """Turns what a disk can refuse into CacheError that names the cache and what to do."""
         try:
             yield
         except OSError as error:
-            # An error of shutil has the texts of several, and no number of its own.
-            if error.errno in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
-                raise self.full_error() from error
-            raise CacheError(
-                f"the kernel cache {self.root} cannot be written: {error}; set "
-                "FLASHSMITH_CACHE_DIR to a directory that you can write"
-            ) from error
+            raise describe(self.root, error) from error
 
-    def full_error(self) -> CacheError:
-        temporary = Path(tempfile.gettempdir())
-        return CacheError(
-            f"no space left for building: the kernel cache {self.root} has {_free(self.root)} "
-            f"bytes free, the temporary directory {temporary} {_free(temporary)}; make room or set "
-            "FLASHSMITH_CACHE_DIR to a larger disk"
-        )
+    def full_error(self, why: str) -> CacheError:
+        """why: What was printed of a disk that is full."""
+        return full(self.root, why)
+
+
+def entry_name(of: str, key: str) -> str:
+    """The folder of what was built for ``key``; ``of`` is for people."""
+    return f"{of}-{key[:_KEY_DIGITS]}"
+
+
+def has_fields(value: object, **kinds: type) -> bool:
+    """Whether a part of a manifest is an object with at least these fields, of these types."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in kinds.items()
+    )
+
+
+def _is_whole(manifest: Manifest) -> bool:
+    """Whether it has what every manifest has, and names a file beside it."""
+    artifact = manifest["artifact"]
+    return (
+        has_fields(manifest, key=str, created=float)
+        and math.isfinite(manifest["created"])
+        and has_fields(artifact, file=str, bytes=int, sha256=str)
+        and artifact["file"] not in ("", "..")
+        and Path(artifact["file"]).name == artifact["file"]
+    )
+
+
+def _is_one_line(path: Path) -> bool:
+    try:
+        return str(path).encode().splitlines() == [bytes(path)]
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _OLD_SECONDS
+    except OSError:
+        return False
 
 
 def _trusted_users() -> set[int]:
@@ -247,9 +357,3 @@ def _sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _free(path: Path) -> int:
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free

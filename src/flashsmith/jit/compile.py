@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,11 +17,12 @@ from pathlib import Path
 
 from flashsmith import settings
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.cache import KernelCache, Manifest, has_fields
 from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
-from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
-from flashsmith.jit.toolchain import find_ninja
+from flashsmith.jit.ninja_files import STATUS, run_ninja, shell_value
+from flashsmith.jit.ptxas import KernelResources, parse_performance_warnings, parse_resources
+from flashsmith.jit.toolchain import LESS_MEMORY, OUT_OF_MEMORY
 from flashsmith.jit.units import FORMAT, TranslationUnit
 
 # (objects done, objects in all, what was just finished)
@@ -33,8 +33,6 @@ _MACHINE_CODE, _DISASSEMBLY_LOG = "machine_code.sass", "cuobjdump.log"
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _COMPILER_BYTES = 1 << 30  # what one nvcc takes of memory at its peak, rounded up
 _LOG_TAIL_LINES = 30
-_KILLED = re.compile(r"code=137|Killed signal|signal 9")
-_STATUS = re.compile(r"\[(\d+)/\d+\] (.+)")
 
 # The object appears under its name only when the compiler succeeded and the log is on disk. A
 # disassembler that fails does not fail the job.
@@ -89,47 +87,20 @@ def compile_units(
         unit = by_entry.get(entry)  # or a line of a compiler that looks like ninja's
         if unit and (staging / entry / unit.object_file).exists():
             _require_unchanged(unit)
+            _require_written(unit, staging / entry / unit.object_file)
             lint = _lint(unit, staging / entry, why_none)
             on_done(unit, _publish_object(unit, cache, staging / entry, lint))
 
-    output = _run_ninja(staging, jobs, publish)
+    output = run_ninja(staging, jobs, publish)
     if output is not None:
         _raise_failure(output, by_entry, cache, staging)
-
-
-def _run_ninja(staging: Path, jobs: int, finished: Callable[[str], None]) -> list[str] | None:
-    """None, or what ninja and the compilers printed if one failed."""
-    output = []
-    with subprocess.Popen(
-        [find_ninja(), "-C", staging, "-j", str(jobs)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=os.environ | {"NINJA_STATUS": "[%f/%t] ", "LC_ALL": "C"},
-        start_new_session=True,  # Ctrl-C reaches this process, which ends ninja in order
-    ) as process:
-        try:
-            for line in process.stdout or ():
-                output.append(line.rstrip("\n"))
-                if match := _STATUS.fullmatch(output[-1]):
-                    finished(match[2])
-            failed = process.wait() != 0
-        except BaseException:
-            process.terminate()  # ninja passes it on to the compilers
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
-            process.kill()
-            raise
-    return output if failed else None
 
 
 def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> str:
     lines = [_NINJA_RULE]
     for unit in units:
         folder = unit.entry
-        compiler = shlex.join(unit.command).replace("$", "$$")
+        compiler = shell_value(unit.command)
         lines += [
             f"build {folder}/{unit.object_file}: compile {folder}/{unit.source_file}",
             f"  compiler = {compiler}",
@@ -153,8 +124,7 @@ def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
 def _disassemble_command(unit: TranslationUnit, disassembler: Path | None) -> str:
     if disassembler is None or not unit.linted_archs:
         return ":"
-    assignment = f"PATH={shlex.quote(search_path(disassembler))}"
-    tool = f"{assignment} {shlex.quote(str(disassembler))}".replace("$", "$$")
+    tool = f"PATH={shell_value([search_path(disassembler)])} {shell_value([str(disassembler)])}"
     folder = unit.entry
     text, log = f"{folder}/{_MACHINE_CODE}", f"{folder}/{_DISASSEMBLY_LOG}"
     return f"{tool} -sass {folder}/{unit.object_file}.part > {text} 2> {log} || rm -f {text}"
@@ -166,6 +136,15 @@ def _require_unchanged(unit: TranslationUnit) -> None:
         raise BuildError(
             f"{', '.join(map(str, changed))} changed while {unit.label} was compiled; nobody knows "
             "which version the compiler read, so the object was thrown away: build again"
+        )
+
+
+def _require_written(unit: TranslationUnit, path: Path) -> None:
+    """Raises BuildError for a compiler that returned 0 and left an empty file."""
+    if path.stat().st_size == 0:
+        raise BuildError(
+            f"compiling {unit.label} wrote an empty object, though the compiler says that it did "
+            f"not fail: {shlex.join(unit.command)}"
         )
 
 
@@ -188,6 +167,22 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     return found
 
 
+def read_object(unit: TranslationUnit, cache: KernelCache) -> Manifest | None:
+    """The manifest of the object in the cache, as ``_publish_object`` wrote it; None: compile."""
+    manifest = cache.read(cache.objects / unit.entry, unit.key)
+    if not has_fields(manifest, kernels=list, performance_warnings=list, lint=dict):
+        return None
+    assert manifest is not None
+    try:
+        Lint.from_manifest(manifest["lint"])
+        spilled = [KernelResources(**figures).spilled for figures in manifest["kernels"]]
+    except (KeyError, TypeError):
+        return None
+    are_whole = all(isinstance(n, int) for n in spilled)
+    texts = manifest["performance_warnings"]
+    return manifest if are_whole and all(isinstance(text, str) for text in texts) else None
+
+
 def _publish_object(
     unit: TranslationUnit, cache: KernelCache, staged: Path, lint: Lint
 ) -> Manifest:
@@ -201,7 +196,8 @@ def _publish_object(
         "lint": asdict(lint),
     }
     shutil.rmtree(cache.failed / unit.entry, ignore_errors=True)
-    return cache.publish(staged, cache.objects / unit.entry, unit.object_file, manifest)
+    entry = cache.objects / unit.entry
+    return cache.publish(staged, entry, unit.key, unit.object_file, manifest)
 
 
 def _raise_failure(
@@ -209,30 +205,36 @@ def _raise_failure(
 ) -> None:
     """Raises for the first failure in ninja's output, and keeps its source and log."""
     failed_at = next((i for i, line in enumerate(output) if line.startswith("FAILED: ")), None)
-    if mentions_full_disk("\n".join(output)):
-        raise cache.full_error()
-    if failed_at is None or not (status := _STATUS.fullmatch(output[failed_at - 1])):
+    if line := full_disk_line("\n".join(output)):
+        raise cache.full_error(line)
+    if failed_at is None or not (status := STATUS.fullmatch(output[failed_at - 1])):
         raise BuildError("ninja failed:\n" + "\n".join(output[-_LOG_TAIL_LINES:]))
     unit = by_entry[status[2]]
     log = []
     for line in output[failed_at + 2 :]:  # past the command, which ninja repeats
-        if _STATUS.fullmatch(line) or line.startswith("ninja: "):
+        if STATUS.fullmatch(line) or line.startswith("ninja: "):
             break
         log.append(line)
-    killed = _KILLED.search("\n".join([output[failed_at], *log]))
-    hint = "it was killed, most likely for want of memory: lower FLASHSMITH_JOBS\n"
+    hint = memory_hint("\n".join([output[failed_at], *log]))
     kept = cache.failed / unit.entry
     with cache.disk_errors():
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(staging / unit.entry, kept)
         (kept / BUILD_LOG).write_text("\n".join([shlex.join(unit.command), *log]) + "\n")
     raise BuildError(
-        f"compiling {unit.label} failed\n{hint if killed else ''}"
+        f"compiling {unit.label} failed\n{hint}"
         f"command: {shlex.join(unit.command)} -c {kept / unit.source_file}\n"
         f"the last lines of its output (whole in {kept / BUILD_LOG}):\n"
         + "\n".join(log[-_LOG_TAIL_LINES:])
     )
 
 
-def mentions_full_disk(log: str) -> bool:
-    return any(mark in log for mark in _DISK_FULL)
+def memory_hint(log: str) -> str:
+    """A line on what to do where a program printed that it had no memory; else nothing."""
+    return f"it ended {LESS_MEMORY}\n" if OUT_OF_MEMORY.search(log) else ""
+
+
+def full_disk_line(log: str) -> str:
+    """The first line that says that a disk is full; empty: None does."""
+    lines = (line.strip() for line in log.splitlines())
+    return next((line for line in lines if any(mark in line for mark in _DISK_FULL)), "")

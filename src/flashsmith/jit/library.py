@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,19 +10,24 @@ from pathlib import Path
 from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.cache import Claims, KernelCache, Manifest
+from flashsmith.jit.binary import kind_of
+from flashsmith.jit.cache import Claims, KernelCache, Manifest, entry_name
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
     compile_units,
     default_jobs,
-    mentions_full_disk,
+    full_disk_line,
+    memory_hint,
+    read_object,
 )
-from flashsmith.jit.lookup import Library, find_library
-from flashsmith.jit.refusal import refuse_bad_kernels
+from flashsmith.jit.disk import descriptor_errors
+from flashsmith.jit.lookup import Library, find_library, read_library
+from flashsmith.jit.ninja_files import run_ninja, shell_value
+from flashsmith.jit.refusal import refuse_wrong_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
-from flashsmith.jit.toolchain import require_cxx20
+from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
 from flashsmith.jit.units import (
     FORMAT,
     Toolchain,
@@ -36,6 +40,14 @@ from flashsmith.jit.units import (
 
 LIBRARY_FILE = "flash_kernels.so"
 
+# What ninja keeps for itself is not for the library's folder.
+_LINK_FILE = """\
+builddir = ..
+rule link
+  command = $linker > ../link.log 2>&1
+build {output}: link
+  linker = {linker}
+"""
 _WAITING = "waiting for another process that builds the same"
 
 
@@ -63,17 +75,18 @@ def build_library(
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     cache = KernelCache()
     cache.check()
-    try:
-        toolchain = find_toolchain(target)
-    except ToolchainError:
-        found = None if force else find_library(wanted, target, sources=sources)
-        if found is None:
-            raise
-        return found
-    build = _Build(wanted, target, toolchain, cache, sources)
-    if not force and (library := build.cached()):
-        return library
-    return build.run(jobs or default_jobs(), progress or (lambda *_: None), force)
+    with descriptor_errors():
+        try:
+            toolchain = find_toolchain(target)
+        except ToolchainError:
+            found = None if force else find_library(wanted, target, sources=sources)
+            if found is None:
+                raise
+            return found
+        build = _Build(wanted, target, toolchain, cache, sources)
+        if not force and (library := build.cached()):
+            return library
+        return build.run(jobs or default_jobs(), progress or (lambda *_: None), force)
 
 
 class _Build:
@@ -91,13 +104,12 @@ class _Build:
         generated = sources.generate(instances)
         self.map_header = generated[codegen.MAP_HEADER]
         self.units = plan_units(instances, generated, target, toolchain, sources.csrc)
-        key = library_key(self.units, target, toolchain.tvm_ffi)
-        self.entry = f"{target.name}-{len(instances)}-{key[:16]}"
+        self.key = library_key(self.units, target, toolchain.tvm_ffi)
+        self.entry = entry_name(f"{target.name}-{len(instances)}", self.key)
         self.directory = cache.libraries / self.entry
 
     def cached(self) -> Library | None:
-        manifest = self.cache.read(self.directory)
-        return Library(self.directory, manifest) if manifest else None
+        return read_library(self.cache, self.directory, self.key)
 
     def run(self, jobs: int, progress: Progress, force: bool) -> Library:
         require_cxx20(self.toolchain.cxx)
@@ -109,7 +121,7 @@ class _Build:
             self.cache.sweep(held=self.entry)
             with self.cache.staging(self.entry) as staging:
                 objects = self._compile(staging, jobs, progress, force)
-                refuse_bad_kernels(self.units, objects)
+                refuse_wrong_kernels(self.units, objects)
                 return self._link(staging, objects)
 
     def _compile(
@@ -142,7 +154,7 @@ class _Build:
         return objects
 
     def _read_objects(self, units: Sequence[TranslationUnit]) -> dict[str, Manifest]:
-        found = ((unit.entry, self.cache.read(self.cache.objects / unit.entry)) for unit in units)
+        found = ((unit.entry, read_object(unit, self.cache)) for unit in units)
         return {entry: manifest for entry, manifest in found if manifest is not None}
 
     def _link(self, staging: Path, objects: dict[str, Manifest]) -> Library:
@@ -155,29 +167,36 @@ class _Build:
             folder.mkdir()
             (folder / codegen.MAP_HEADER).write_text(self.map_header)
         command = link_command(self.toolchain, paths, LIBRARY_FILE)
-        log = self._run_linker(command, folder)
+        log = self._run_linker(command, staging)
         with self.cache.disk_errors():
             (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
-        manifest = self.cache.publish(folder, self.directory, LIBRARY_FILE, self._manifest(objects))
+        if not (binary := kind_of(folder / LIBRARY_FILE)):
+            raise BuildError(
+                f"linking {self.entry} wrote no shared library, though "
+                f"{self.toolchain.cxx.path} says that it did; {INSTALL_CXX}\n"
+                f"{shlex.join(command)}\n{log}"
+            )
+        manifest = self._manifest(objects, binary)
+        manifest = self.cache.publish(folder, self.directory, self.key, LIBRARY_FILE, manifest)
         return Library(self.directory, manifest)
 
-    def _run_linker(self, command: tuple[str, ...], folder: Path) -> str:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        if done.returncode == 0:
-            return done.stdout
-        if mentions_full_disk(done.stdout):
-            raise self.cache.full_error()
-        raise BuildError(f"linking {self.entry} failed\n{shlex.join(command)}\n{done.stdout}")
+    def _run_linker(self, command: tuple[str, ...], staging: Path) -> str:
+        """What the linker printed; it runs in the folder ``library``."""
+        with self.cache.disk_errors():
+            text = _LINK_FILE.format(linker=shell_value(command), output=LIBRARY_FILE)
+            (staging / "link.ninja").write_text(text)
+        output = run_ninja(staging / "library", jobs=1, file="../link.ninja")
+        log_file = staging / "link.log"
+        log = log_file.read_text(errors="replace") if log_file.exists() else ""
+        if output is None:
+            return log
+        if line := full_disk_line(log):
+            raise self.cache.full_error(line)
+        why = log or "\n".join(output)  # ninja's own words where the linker did not start
+        hint = memory_hint("\n".join([log, *output]))
+        raise BuildError(f"linking {self.entry} failed\n{hint}{shlex.join(command)}\n{why}")
 
-    def _manifest(self, objects: dict[str, Manifest]) -> Manifest:
+    def _manifest(self, objects: dict[str, Manifest], binary: str) -> Manifest:
         kernels = {
             unit.name: {
                 "name": unit.instance.name,
@@ -196,6 +215,8 @@ class _Build:
             "format": FORMAT,
             "target": asdict(self.target),
             "compiler": self.toolchain.identity.splitlines(),
+            "binary": binary,
+            "libc": self.toolchain.libc,
             "tvm_ffi": self.toolchain.tvm_ffi.version,
             "host_hash": host_hash(self.units),
             "kernels": kernels,

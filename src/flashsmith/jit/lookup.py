@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
-from flashsmith.jit.cache import KernelCache, Manifest
+from flashsmith.jit.binary import loads_here
+from flashsmith.jit.cache import KernelCache, Manifest, has_fields
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash, read_sources
 from flashsmith.jit.target import Target
 from flashsmith.jit.units import FORMAT
+
+_refused: set[tuple[Path, float]] = set()
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,24 @@ class Library:
 
     directory: Path
     manifest: Manifest
+
+    @property
+    def is_for_here(self) -> bool:
+        """Whether the loader of this machine takes it, as far as can be said before it tries."""
+        could_be = loads_here(self.manifest["binary"], self.manifest["libc"])
+        return could_be and self._identity not in _refused
+
+    def refuse(self) -> None:
+        """Has ``find_library`` pass over it in this process, which could not load it.
+
+        It stays in the cache: other machines that share it may be able to.
+        """
+        _refused.add(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Path, float]:
+        """Another one under the same name has another time."""
+        return self.directory, self.manifest["created"]
 
     @property
     def path(self) -> Path:
@@ -51,7 +72,8 @@ def find_library(
 ) -> Library | None:
     """The newest sound library that has all ``instances`` for ``target``, and maybe more.
 
-    Only libraries built from the present sources count, by whatever compiler. Needs no compiler.
+    Only libraries built from the present sources count, by whatever compiler, that can be loaded
+    here. Needs no compiler.
     """
     wanted = sorted(set(instances))
     present = _PresentSources(wanted, target, sources)
@@ -81,12 +103,38 @@ def list_libraries() -> list[Library]:
     """
     cache = KernelCache()
     cache.check()
-    found = [
-        Library(folder, manifest)
-        for folder in cache.entries(cache.libraries)
-        if (manifest := cache.read(folder, check_hash=False)) and manifest.get("format") == FORMAT
-    ]
+    folders = cache.entries(cache.libraries)
+    read = (read_library(cache, folder, check_hash=False) for folder in folders)
+    found = [library for library in read if library is not None]
     return sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
+
+
+def read_library(
+    cache: KernelCache, folder: Path, key: str | None = None, check_hash: bool = True
+) -> Library | None:
+    """The library of a sound entry, of which each property can be asked; else None.
+
+    key, check_hash: As for ``KernelCache.read``.
+    """
+    manifest = cache.read(folder, key, check_hash)
+    fields: dict[str, type] = {"binary": str, "libc": str, "host_hash": str}
+    if not has_fields(manifest, target=dict, kernels=dict, **fields):
+        return None
+    assert manifest is not None
+    library = Library(folder, manifest)
+    try:
+        is_whole = bool(library.target) and all(map(_is_kernel, library.kernels.values()))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return library if is_whole and manifest.get("format") == FORMAT else None
+
+
+def _is_kernel(value: object) -> bool:
+    """Whether a library's manifest may say this of a kernel."""
+    lists: dict[str, type] = {"resources": list, "not_linted": list}
+    return has_fields(
+        value, name=str, config=dict, source_hash=str, dynamic_shared_bytes=int, **lists
+    )
 
 
 def _buildable(names: Iterable[str]) -> set[KernelId]:
@@ -114,6 +162,7 @@ class _PresentSources:
         built = library.kernels
         return (
             library.target.covers(self.target)
+            and library.is_for_here
             and library.manifest["host_hash"] == self.host
             and all(
                 built.get(each.slug, {}).get("source_hash") == self.kernels[each.slug]

@@ -14,10 +14,6 @@ from flashsmith.jit.units import TranslationUnit
 
 logger = logging.getLogger("flashsmith")
 
-_SLOW = (
-    "kernels that would be slow are not built into a library; change their configuration, or allow "
-    "the spill in flashsmith/jit/spills.py:"
-)
 _RELEASED_EARLY = (
     "kernels that let shared memory be overwritten before they have read it are not built into a "
     "library: before the arrival, use the registers that were loaded or put a fence.proxy.async, "
@@ -25,26 +21,21 @@ _RELEASED_EARLY = (
 )
 
 
-def refuse_bad_kernels(units: Sequence[TranslationUnit], objects: Mapping[str, Manifest]) -> None:
-    """Raises BuildError for kernels that would be wrong, else for those that would be slow.
+def refuse_wrong_kernels(units: Sequence[TranslationUnit], objects: Mapping[str, Manifest]) -> None:
+    """Raises BuildError for kernels that would be wrong, and warns of those that would be slow: a
+    compiler of another version may spill where the one that a table was measured with did not, and
+    a caller wants a right result rather than none.
 
     objects: entry -> manifest. What compiler and lint said is in there, so that an object from the
     cache is refused as it was when it was new.
     """
     kernels = [(unit, objects[unit.entry]) for unit in units if unit.instance is not None]
-    slow = [
-        (unit.instance, text) for unit, manifest in kernels for text in _slowness(unit, manifest)
-    ]
-    for instance, text in slow:
-        if instance is not None and spills.may_be_slow(instance):
+    for unit, manifest in kernels:
+        for text in _slowness(unit, manifest):
             logger.warning("%s: it will be slow", text)
-    refused = [text for instance, text in slow if instance and not spills.may_be_slow(instance)]
-    for reason, problems in (
-        (_RELEASED_EARLY, [text for kernel in kernels for text in _early_releases(*kernel)]),
-        (_SLOW, refused),
-    ):
-        if problems:
-            raise BuildError("\n  ".join([reason, *problems]))
+    problems = [text for kernel in kernels for text in _early_releases(*kernel)]
+    if problems:
+        raise BuildError("\n  ".join([_RELEASED_EARLY, *problems]))
 
 
 def _early_releases(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:

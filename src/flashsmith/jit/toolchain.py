@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.metadata
 import importlib.util
@@ -33,6 +34,14 @@ INSTALL_CXX = (
 )
 SYSTEM_CUDA = Path("/usr/local/cuda")
 _PROBE_SECONDS = 60
+
+# What compilers, linkers and ninja print when there is no memory left, or the system ended them.
+OUT_OF_MEMORY = re.compile(
+    r"code=137|Killed signal|signal 9\b|out of memory|virtual memory exhausted|memory exhausted"
+    r"|Cannot allocate memory|std::bad_alloc|Memory allocation failure",
+    re.IGNORECASE,
+)
+LESS_MEMORY = "most likely for want of memory: lower FLASHSMITH_JOBS"
 
 # What the sources need of C++20: a class type as a template parameter and operator<=>.
 _CXX20_PROBE = """
@@ -81,7 +90,7 @@ def find_cxx() -> Compiler:
     """
     chosen = settings.CXX.get()
     if chosen:
-        path = shutil.which(Path(chosen).expanduser())
+        path = shutil.which(os.path.expanduser(chosen))  # noqa: PTH111  leaves what it does not know
         if path is None:
             raise ToolchainError(
                 f"FLASHSMITH_CXX is {chosen!r}, which is no executable file; {INSTALL_CXX}"
@@ -122,12 +131,13 @@ def find_cuda_toolkit() -> CudaToolkit:
 
 def require_cxx20(compiler: Compiler) -> None:
     """Raises ToolchainError unless the compiler takes the C++20 that the sources use."""
-    message = _cxx20_failure(compiler.path, _stamp(compiler.path))
-    if message:
-        raise ToolchainError(
-            f"{compiler.path} ({compiler.version}, found by {compiler.found_by}) cannot compile "
-            f"C++20: {message}; {INSTALL_CXX}"
-        )
+    try:
+        _probe_cxx20(compiler.path, _stamp(compiler.path))
+    except ToolchainError as error:
+        named = f"{compiler.path} ({compiler.version}, found by {compiler.found_by})"
+        if OUT_OF_MEMORY.search(str(error)):
+            raise ToolchainError(f"{named} could not be tried: {error}; {LESS_MEMORY}") from None
+        raise ToolchainError(f"{named} cannot compile C++20: {error}; {INSTALL_CXX}") from None
 
 
 def find_ninja() -> Path:
@@ -243,16 +253,12 @@ def _probe_cxx(path: Path, _stamp: tuple[int, int]) -> str:
     return f"{banner[0]} {_run([path, '-dumpmachine']).strip()}"
 
 
-@functools.lru_cache
-def _cxx20_failure(path: Path, _stamp: tuple[int, int]) -> str:
+@functools.lru_cache  # which keeps no failure: a compiler may be killed, and asked again
+def _probe_cxx20(path: Path, _stamp: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "probe.cpp"
         source.write_text(_CXX20_PROBE)
-        try:
-            _run([path, "-std=c++20", "-fsyntax-only", source])
-        except ToolchainError as error:
-            return str(error)
-    return ""
+        _run([path, "-std=c++20", "-fsyntax-only", source])
 
 
 def _run(argv: list[str | Path]) -> str:
@@ -269,7 +275,11 @@ def _run(argv: list[str | Path]) -> str:
             env=os.environ | {"LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # of this process, not of the compiler
         raise ToolchainError(f"`{' '.join(command)}` did not run: {error}") from error
+    if done.returncode < 0:
+        raise ToolchainError(f"`{' '.join(command)}` failed: ended by signal {-done.returncode}")
     if done.returncode != 0:
         raise ToolchainError(
             f"`{' '.join(command)}` failed ({done.returncode}): {_last_line(done.stdout)}"

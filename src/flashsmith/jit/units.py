@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelConfig, KernelId
+from flashsmith.jit.binary import find_libc
+from flashsmith.jit.cache import entry_name
 from flashsmith.jit.headers import hash_json
 from flashsmith.jit.lint import may_release
 from flashsmith.jit.sources import Source, host_roots, kernel_roots, read_sources
@@ -21,7 +23,7 @@ from flashsmith.jit.toolchain import (
 )
 
 # Of cache entries and of what kernels are refused for; part of every key.
-FORMAT = 3
+FORMAT = 4
 
 # hidden: several libraries live in one process, and none may bind to another's symbols.
 _HOST_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden")
@@ -42,10 +44,12 @@ class Toolchain:
     cxx: Compiler
     tvm_ffi: TvmFfi
     cuda: CudaToolkit | None  # None for the emulator
+    libc: str = ""  # whose headers and symbols there are
 
     @property
     def identity(self) -> str:
-        return "\n".join([*([self.cuda.nvcc.identity] if self.cuda else []), self.cxx.identity])
+        nvcc = [self.cuda.nvcc.identity] if self.cuda else []
+        return "\n".join([*nvcc, self.cxx.identity, self.libc])
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class TranslationUnit(Source):
     @property
     def entry(self) -> str:
         """Folder of the object in the cache."""
-        return f"{self.name}-{self.key[:16]}"
+        return entry_name(self.name, self.key)
 
     @property
     def object_file(self) -> str:
@@ -69,7 +73,7 @@ class TranslationUnit(Source):
 def find_toolchain(target: Target) -> Toolchain:
     """The compilers that ``target`` needs; raises ToolchainError that says what is missing."""
     cuda = find_cuda_toolkit() if target.kind == "cuda" else None
-    return Toolchain(find_cxx(), find_tvm_ffi(), cuda)
+    return Toolchain(find_cxx(), find_tvm_ffi(), cuda, find_libc())
 
 
 def plan_units(

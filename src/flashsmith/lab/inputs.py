@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,11 +34,22 @@ class Inputs(NamedTuple):
 
 
 def random_inputs(problem: Problem, seed: int) -> Inputs:
-    """Normally distributed q, k and v; the same on every machine for the same seed."""
+    """Normally distributed q, k and v; the same on every machine for the same seed.
+
+    Raises:
+        ValueError: There is no memory for them.
+    """
     generator = torch.Generator().manual_seed(seed)
     dtype = problem.dtype.to_torch_dtype()
     shapes = (problem.q_shape, problem.k_shape, problem.k_shape)
-    return Inputs(*(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
+    try:
+        return Inputs(*(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
+    except (RuntimeError, MemoryError):  # torch's allocator has no type of its own
+        gigabytes = sum(map(math.prod, shapes)) * torch.float32.itemsize / 1e9
+        raise ValueError(
+            f"random tensors of {problem} take {gigabytes:.0f} GB, for which there is no memory; "
+            "choose a smaller --seq-len, --batch or --heads"
+        ) from None
 
 
 def load_inputs(path: Path) -> Inputs:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from flashsmith.mods.buffers import was_freed
 from flashsmith.mods.evaluate import evaluate
 from flashsmith.mods.intervals import Bounds, Interval
 from flashsmith.mods.trace import MaskMod, Mods, trace
@@ -17,8 +17,11 @@ from flashsmith.mods.trace import MaskMod, Mods, trace
 _BLOCKS_AT_ONCE = 2**20
 _SCORES_AT_ONCE = 2**22
 
-_NO_KEY = 2**30  # beyond all
+_MOST_ROWS = 2**30  # of q or k, as kernels count them
+_MOST_BLOCKS = 2**31 - 1
+_NO_KEY = _MOST_ROWS  # beyond all
 _HIDDEN, _PARTIAL, _FULL = 0, 1, 2
+_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +74,37 @@ class BlockMask:
             )
         return cls.from_torch(block_mask)
 
-    def restricted(self, mask_mod: MaskMod | None = None) -> MaskMod:
-        """The blocks as a mask_mod: of full ones all is seen, of partial ones what ``mask_mod``
-        shows, by default the mask's own."""
+    def __post_init__(self) -> None:
+        """Raises TypeError, ValueError for what cannot be lists of such blocks."""
+        for name in ("block_size", "seq_lengths"):
+            _check_sizes(**{f"{name}[{i}]": n for i, n in enumerate(getattr(self, name))})
+        shape = *self.kv_num_blocks.shape[:2], -(-self.seq_lengths[0] // self.block_size[0])
+        for kind in ("kv", "full_kv"):
+            _check_list(f"{kind}_num_blocks", getattr(self, f"{kind}_num_blocks"), shape)
+            _check_list(f"{kind}_indices", getattr(self, f"{kind}_indices"), (*shape, None))
+
+    def read(self, mask_mod: MaskMod | None = None) -> tuple[MaskMod, torch.Tensor]:
+        """What the lists say now. They are read at each call, because who fills static buffers
+        anew need not tell torch, as a CUDA graph's replay does not.
+
+        Args:
+            mask_mod: What says of a partial block which keys are seen; None: the mask's own.
+
+        Returns:
+            visible: The blocks as a mask_mod: of full ones all is seen, of partial ones what
+                ``mask_mod`` shows.
+            key_ranges: (batch or 1, n_heads or 1, blocks of queries, 2), int32: from and before
+                which key a block of queries sees any; one that sees none has no keys between its
+                ends.
+        """
+        for name in _LISTS:
+            if was_freed(getattr(self, name)):
+                raise ValueError(f"{name} of a block_mask has no memory: its storage has 0 bytes")
         inner = mask_mod or self.mask_mod
-        partial, full = self._seen
         size_q, size_kv = self.block_size
+        n_blocks = -(-self.seq_lengths[1] // size_kv)
+        partial = _listed(self.kv_num_blocks, self.kv_indices, n_blocks)
+        full = _listed(self.full_kv_num_blocks, self.full_kv_indices, n_blocks)
         all_batches, all_heads = (size == 1 for size in self.shape[:2])
 
         def visible(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -88,27 +116,7 @@ class BlockMask:
             )
             return full[at] | (partial[at] & inner(b, h, q_idx, kv_idx))
 
-        return visible
-
-    @functools.cached_property
-    def _seen(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each block whether it is partial, and whether it is full."""
-        return (
-            _listed(self.kv_num_blocks, self.kv_indices),
-            _listed(self.full_kv_num_blocks, self.full_kv_indices),
-        )
-
-    @functools.cached_property
-    def key_ranges(self) -> torch.Tensor:
-        """(batch or 1, n_heads or 1, blocks of queries, 2), int32: from and before which key a
-        block of queries sees any; one that sees none has no keys between its ends."""
-        partial, full = self._seen
-        seen = partial | full
-        first = torch.arange(seen.shape[-1], device=seen.device, dtype=torch.int32)
-        first *= self.block_size[1]
-        begin = torch.where(seen, first, _NO_KEY).amin(-1)
-        end = torch.where(seen, first + self.block_size[1], 0).amax(-1)
-        return torch.stack([begin, end], -1).to(torch.int32)
+        return visible, _key_ranges(partial | full, size_kv)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -146,13 +154,16 @@ def create_block_mask(
         TracingError: mask_mod does what kernels cannot; names the line.
         TypeError, ValueError: an argument is wrong.
     """
+    if not isinstance(BLOCK_SIZE, int | tuple | list):
+        raise TypeError(f"BLOCK_SIZE is {BLOCK_SIZE!r}; expected an int or a pair of them")
     sizes = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     B, H = (1 if n is None else n for n in (B, H))
     named = {"B": B, "H": H, "Q_LEN": Q_LEN, "KV_LEN": KV_LEN}
     _check_sizes(**named, **{f"BLOCK_SIZE[{i}]": size for i, size in enumerate(sizes)})
     if len(sizes) != 2:
         raise ValueError(f"BLOCK_SIZE is {BLOCK_SIZE!r}; expected an int or a pair of them")
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    _check_blocks(B, H, (Q_LEN, KV_LEN), sizes)
+    device = _checked_device(device)
     if mask_mod is None:
         raise TypeError("mask_mod is None; expected a function of (b, h, q_idx, kv_idx)")
     mods = trace(None, mask_mod, device)
@@ -161,20 +172,79 @@ def create_block_mask(
     return BlockMask(*partial, *full, sizes, (Q_LEN, KV_LEN), mask_mod)
 
 
-def _listed(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Whether a block is among the first of its row's indices."""
-    places = torch.arange(indices.shape[-1], device=indices.device)
-    first = places < counts[..., None]
-    listed = torch.zeros(indices.shape, dtype=torch.bool, device=indices.device)
-    return listed.scatter_(-1, indices.long(), first)
+def _listed(counts: torch.Tensor, indices: torch.Tensor, n_blocks: int) -> torch.Tensor:
+    """Whether a block is among the first of its row's indices; what stands behind these, and blocks
+    that are not there, do not count."""
+    places = torch.arange(indices.shape[-1], dtype=torch.int32, device=indices.device)
+    found = torch.where(places < counts[..., None], indices, n_blocks).clamp_(max=n_blocks)
+    listed = torch.zeros(*indices.shape[:-1], n_blocks + 1, dtype=torch.bool, device=indices.device)
+    return listed.scatter_(-1, found.long(), True)[..., :n_blocks]
+
+
+def _key_ranges(seen: torch.Tensor, size: int) -> torch.Tensor:
+    """From and before which key a row of blocks of so many keys has any."""
+    first = torch.arange(seen.shape[-1], device=seen.device, dtype=torch.int32) * size
+    begin = torch.where(seen, first, _NO_KEY).amin(-1)
+    end = torch.where(seen, first + size, 0).amax(-1)
+    return torch.stack([begin, end], -1)
+
+
+def _check_list(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
+    """shape: None is any size."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        raise TypeError(f"{name} of a block_mask is nested or sparse; expected torch.strided")
+    if tensor.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32")
+    sizes = tuple(tensor.shape)
+    if len(sizes) != len(shape) or any(
+        wanted not in (size, None) for size, wanted in zip(sizes, shape, strict=True)
+    ):
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(
+            f"{name} has shape {sizes}; expected ({expected}): batch and n_heads as kv_num_blocks, "
+            "and a row for each block of queries that seq_lengths and block_size make"
+        )
 
 
 def _check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if type(size) is not int:
             raise TypeError(f"{name} is {size!r}; expected an int")
-        if size < 1:
-            raise ValueError(f"{name} is {size}; expected at least 1")
+        if not 1 <= size <= _MOST_ROWS:
+            most = "at least 1" if size < 1 else f"at most {_MOST_ROWS}"
+            raise ValueError(f"{name} is {size}; expected {most}")
+
+
+def _check_blocks(batch: int, heads: int, lengths: tuple[int, int], sizes: tuple[int, ...]) -> None:
+    """Kernels look blocks up in a table of all of them, by 32-bit integers."""
+    rows, columns = (-(-n // size) for n, size in zip(lengths, sizes, strict=True))
+    if (n_blocks := batch * heads * rows * (columns + 1)) > _MOST_BLOCKS:
+        raise ValueError(
+            f"BLOCK_SIZE is {sizes}, which makes {n_blocks} blocks of (B, H, Q_LEN, KV_LEN) = "
+            f"{(batch, heads, *lengths)}; expected at most {_MOST_BLOCKS}: pass larger blocks, or "
+            "None for B or H"
+        )
+
+
+def _checked_device(device: Any) -> torch.device:
+    """None: the GPU if there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device is {device!r}; expected cpu, cuda or cuda:<number>, or None for the GPU if "
+            "there is one"
+        )
+    n_gpus = torch.cuda.device_count()
+    if found.type == "cuda" and (found.index or 0) >= n_gpus:
+        raise ValueError(f"device is {device!r}, but torch sees {n_gpus} GPUs")
+    return found
 
 
 def _rows(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,13 +13,21 @@ _MOST_ELEMENTS = 2**31 - 1  # indices are 32-bit integers
 
 def describe(tensor: torch.Tensor) -> Buffer:
     """What an expression knows of a tensor. Raises ValueError, in words, if it cannot be read."""
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ValueError(f"a captured {type(tensor).__name__} has no elements yet")
     element = str(tensor.dtype).removeprefix("torch.")
     words = f"a captured tensor of shape {tuple(tensor.shape)} and dtype {element}"
     if element not in ELEMENTS:
         advice = "; pass it as .to(torch.int32)" if "int" in element else ""
         raise ValueError(f"{words}; supported are {', '.join(ELEMENTS)}{advice}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise ValueError(f"{words} is inside torch.vmap or another function transform")
+    if tensor.is_neg():
+        raise ValueError(f"{words} is a lazily negated view; pass it as .resolve_neg()")
     if tensor.layout != torch.strided:
         raise ValueError(f"{words} has layout {tensor.layout}; expected torch.strided (dense)")
+    if was_freed(tensor):
+        raise ValueError(f"{words} has no memory: its storage has 0 bytes")
     if tensor.dim() > MOST_DIMENSIONS:
         raise ValueError(f"{words}; supported are at most {MOST_DIMENSIONS} dimensions")
     if tensor.numel() == 0:
@@ -32,6 +40,13 @@ def describe(tensor: torch.Tensor) -> Buffer:
             "under torch.no_grad(), or detach it"
         )
     return Buffer(element, tensor.dim())
+
+
+def was_freed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor without a wrapper has no memory behind it, which torch itself would read."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.numel() == 0:
+        return False
+    return tensor._is_zerotensor() or tensor.untyped_storage().nbytes() == 0
 
 
 def check_device(tensor: torch.Tensor, device: torch.device) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flashsmith.mods.derivative import derivative
-from flashsmith.mods.expression import Expression, Node
-from flashsmith.mods.graph import INT_MIN
+from flashsmith.mods.expression import INT_MIN, Expression, Node
 from flashsmith.mods.operations import LIMITS, Kind
 
 HEADER = "flashsmith/mods/arithmetic.cuh"

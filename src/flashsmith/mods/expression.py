@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from dataclasses import dataclass
 
-from flashsmith.mods.operations import OPERATIONS, Kind
+from flashsmith.mods.operations import CONVERSIONS, OPERATIONS, Kind
 
 # The arguments of the two functions: what a score is at, and the score.
 INPUTS = {"score": Kind.FLOAT, "b": Kind.INT, "h": Kind.INT, "q": Kind.INT, "kv": Kind.INT}
@@ -27,6 +28,8 @@ MOST_BUFFERS = 8
 MOST_DIMENSIONS = 4
 
 HASH_DIGITS = 12
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1  # all integers of an expression have 32 bits
 
 
 @dataclass(frozen=True)
@@ -100,14 +103,60 @@ class Expression:
             roots = dict(line.split() for line in lines if line.startswith(("score ", "visible ")))
             nodes = tuple(map(_read, lines[: len(lines) - len(roots)]))
             places = {name: int(place) for name, place in roots.items()}
-            found = cls(
-                nodes, places.get("score"), places.get("visible"), tuple(map(_buffer, buffers))
-            )
+            read = tuple(map(_buffer, buffers))
+            found = cls(nodes, places.get("score"), places.get("visible"), read)
+            found._check()
         except (ValueError, KeyError, IndexError) as error:
             raise ValueError(f"this is no expression: {error}") from None
         if found.text != text:
             raise ValueError("this is no canonical expression")
         return found
+
+    def _check(self) -> None:
+        """Raises ValueError: It is none that could have been traced, and no C++ can come of it."""
+        if len(self.buffers) > MOST_BUFFERS:
+            raise ValueError(f"{len(self.buffers)} buffers")
+        for place, node in enumerate(self.nodes):
+            if not all(0 <= operand < place for operand in node.operands):
+                raise ValueError(f"v{place} is made of what does not stand before it")
+            kinds = tuple(self.nodes[operand].kind for operand in node.operands)
+            if not self._is_sound(node, kinds):
+                raise ValueError(f"v{place} is no {node.operation}: {_write(node)}")
+        for name, place in self.roots.items():
+            kind = Kind.FLOAT if name == "score" else Kind.BOOL
+            if not (0 <= place < len(self.nodes) and self.nodes[place].kind is kind):
+                raise ValueError(f"{name} is v{place}")
+
+    def _is_sound(self, node: Node, kinds: tuple[Kind, ...]) -> bool:
+        """kinds: Of the operands."""
+        value = node.value
+        if node.operation == "input":
+            return not kinds and node.kind is INPUTS[str(value)]
+        if node.operation == "constant":
+            ranges = {Kind.BOOL: (0, 1), Kind.INT: (INT_MIN, INT_MAX)}
+            least, most = ranges.get(node.kind, (-math.inf, math.inf))
+            number = float(value or 0)
+            return not kinds and (number != number or least <= number <= most)
+        if node.operation == "load":
+            buffer = int(value or 0)
+            if not 0 <= buffer < len(self.buffers):
+                return False
+            of = self.buffers[buffer]
+            return node.kind is ELEMENTS[of.element] and kinds == (Kind.INT,) * of.dimensions
+        if node.operation == "where":
+            return kinds == (Kind.BOOL, node.kind, node.kind)
+        operation = OPERATIONS[node.operation]
+        if len(kinds) != operation.arity:
+            return False
+        if node.operation in CONVERSIONS.values():
+            return node.kind is operation.gives
+        common = kinds[0]
+        gives = common if operation.gives is None else operation.gives
+        return (
+            len(set(kinds)) == 1
+            and operation.lowest <= common <= operation.highest
+            and node.kind is gives
+        )
 
     def needed_for(self, root: int) -> list[int]:
         """The places of what a value is made of, itself last, in their order."""
@@ -169,12 +218,14 @@ def _read(line: str) -> Node:
         value = float.fromhex(words[0]) if kind is Kind.FLOAT else int(words[0])
     elif operation == "load":
         value = int(words[0])
-    elif operation != "where" and len(operands) != OPERATIONS[operation].arity:
-        raise ValueError(line)
+    elif operation != "where":
+        OPERATIONS[operation]
     return Node(operation, kind, operands, value)
 
 
 def _buffer(text: str) -> Buffer:
     element, _, dimensions = text.rstrip("]").partition("[")
     ELEMENTS[element]
+    if not 0 <= int(dimensions) <= MOST_DIMENSIONS:
+        raise ValueError(f"{dimensions} dimensions")
     return Buffer(element, int(dimensions))

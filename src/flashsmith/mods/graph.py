@@ -5,10 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from flashsmith.mods.expression import INPUTS, Buffer, Expression, Node, canonical
+from flashsmith.mods.expression import INPUTS, INT_MAX, INT_MIN, Buffer, Expression, Node, canonical
 from flashsmith.mods.operations import CONVERSIONS, OPERATIONS, Kind
-
-INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 
 class Graph:

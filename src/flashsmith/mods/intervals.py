@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from flashsmith.mods.evaluate import DTYPES, apply
-from flashsmith.mods.expression import Node
-from flashsmith.mods.graph import INT_MAX, INT_MIN
+from flashsmith.mods.expression import INT_MAX, INT_MIN, Node
 from flashsmith.mods.operations import Kind
 from flashsmith.mods.ranges import RangeTable
 from flashsmith.mods.trace import Mods

@@ -7,13 +7,20 @@ the cache's folder, as text.
 from __future__ import annotations
 
 import tempfile
+import warnings
+from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from flashsmith import settings
 from flashsmith.mods.expression import HASH_DIGITS, Expression
 
 _known: dict[int, Expression] = {}
+
+# How many expressions differ in numbers alone, by what they share: each is a kernel.
+_alike: Counter[object] = Counter()
+_MANY_ALIKE = 16
 
 
 def remember(expression: Expression) -> int:
@@ -26,6 +33,7 @@ def remember(expression: Expression) -> int:
     known = _known.get(number)
     if known is None:
         _known[number] = expression
+        _warn_of_many(expression)
         with suppress(OSError):  # a cache that cannot be written is the build's to report
             _write(_path_of(number), expression.text)
     elif known.text != expression.text:
@@ -52,6 +60,26 @@ def expression_of(number: int) -> Expression:
             )
         _known[number] = found
     return _known[number]
+
+
+def _warn_of_many(expression: Expression) -> None:
+    """Once, of a function that is traced with a number that changes from call to call."""
+    shape = (
+        tuple(
+            replace(node, value=None) if node.operation == "constant" else node
+            for node in expression.nodes
+        ),
+        expression.buffers,
+        *expression.roots.items(),
+    )
+    _alike[shape] += 1
+    if _alike[shape] == _MANY_ALIKE:
+        warnings.warn(
+            f"a score_mod or mask_mod has been traced with {_MANY_ALIKE} different numbers; each "
+            "makes a kernel, which takes seconds to build and about a megabyte of disk and of "
+            "memory: capture a tensor in place of a number that changes from call to call",
+            stacklevel=2,
+        )
 
 
 def _path_of(number: int) -> Path:

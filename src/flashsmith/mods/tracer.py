@@ -107,7 +107,9 @@ class Tracer:
         described = buffers.describe(tensor)
         buffers.check_device(tensor, self.device)
         # A function that indexes a tensor with numbers first makes a new view at every use.
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        memory = tensor.untyped_storage()._cdata, tensor.storage_offset()  # of fake tensors, too
+        # As text, because sizes that are symbols cannot be keys.
+        key = (memory, tensor.dtype, str(tensor.shape), str(tensor.stride()), tensor.device)
         if key not in self._known:
             buffers.check_count(len(self.tensors) + 1)
             self._known[key] = self.graph.buffer(described)

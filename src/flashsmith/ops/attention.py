@@ -9,13 +9,19 @@ import torch
 from flashsmith.configs import AttentionKernelConfig
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.mods.trace import MaskMod, ScoreMod
-from flashsmith.ops.checks import FP8, is_traced, needs_gradient, refuse_gradients
+from flashsmith.ops.checks import FP8, check_flags, needs_gradient, refuse_gradients
 from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.gate import are_memory, flat, refuse_unknown
 from flashsmith.ops.operators import call_operator
+from flashsmith.ops.outside_graphs import outside_of_graphs
+from flashsmith.ops.semantics import tensors_in, with_traced_functions
+from flashsmith.reference.dropout import check_dropout
 
 _NO_WINDOW = (-1, -1)
+_NUMBERS = (float, int)
+_LEARNED = ("sinks", "bias")  # arguments beside q, k and v that have gradients
 
 
 def attention(
@@ -60,7 +66,9 @@ def attention(
     key are side by side; with ``top_left`` it is key i. A score goes through softmax_scale,
     softcap, alibi_slopes and bias, in this order. A query that sees no key gets zeros.
 
-    Differentiable by q, k, v, sinks and bias; not twice.
+    Differentiable by q, k, v, sinks and bias; not twice. Gradients are those of what the forward
+    saw: functions are traced once, in the forward, and torch refuses a backward after a tensor of
+    the call was changed in place.
 
     CPU tensors run on the emulator. ``FLASHSMITH_LOG=1`` says on stderr which kernel serves, and
     why, when it is first used.
@@ -90,7 +98,7 @@ def attention(
         cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32, on q's device: sequence i has the rows from
             place i to before place i + 1. They are read on the device, so that a CUDA graph replays
             with others.
-        max_seqlen_q, max_seqlen_k: No sequence is longer; None: the total.
+        max_seqlen_q, max_seqlen_k: No sequence is longer; None: the total, or all rows.
         seqused_q, seqused_k: (batch,), int32: so many rows of each sequence are used. Rows of a new
             o that are not are zero.
         score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead, before softcap. Indices
@@ -102,7 +110,7 @@ def attention(
             are multiplied with 1 / (1 - dropout_p). Rounded to a multiple of 2^-15.
         rng_state: (2,), int64, on q's device: a seed and an offset, which say which weights are
             dropped (``flashsmith.dropout_mask``); None: drawn from torch's generator of the device.
-            They are read on the device.
+            They are read on the device, and not at all where dropout_p is 0.
         q_scale, k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive:
             what q, k and v of float8_e4m3fn are multiplied with, read on the device; None: 1.
         out: Where to write the result; None: a new contiguous tensor.
@@ -118,27 +126,35 @@ def attention(
         8 bits of ``out``'s or bfloat16; with ``return_lse`` also the log-sum-exp.
 
     Raises:
-        NotImplementedError: alibi_slopes, a tensor that a function captures or, beside a q of 8
-            bits, any tensor requires a gradient.
+        NotImplementedError: alibi_slopes, a scale, out or, beside a q of 8 bits, any tensor
+            requires a gradient; a tensor has a tangent (forward-mode derivatives); or a second
+            derivative is asked for.
         TypeError, ValueError: An argument that no kernel takes; names it, what came and what is
             supported.
         TracingError: score_mod or mask_mod does what no kernel can; names the line.
         KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
         DeviceError: The GPU is too old, or refused the launch.
     """
+    if not type(causal) is type(return_lse) is type(deterministic) is bool:
+        check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
     semantics: dict[str, Any] | None = None
     if not (
         alibi_slopes is sinks is bias is None
         and cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
+        and max_seqlen_q is max_seqlen_k is None
+        and rng_state is None
+        and type(window_size) is tuple
         and window_size == _NO_WINDOW
+        and type(softcap) in _NUMBERS
         and softcap == 0
-        and not top_left
+        and top_left is False
         and score_mod is mask_mod is block_mask is None
+        and type(dropout_p) in _NUMBERS
         and dropout_p == 0
         and q_scale is k_scale is v_scale is None
     ):
         semantics = {
-            "window_size": window_size,
+            "window_size": tuple(window_size) if isinstance(window_size, list) else window_size,
             "softcap": softcap,
             "alibi_slopes": alibi_slopes,
             "sinks": sinks,
@@ -151,29 +167,69 @@ def attention(
             "seqused_q": seqused_q,
             "seqused_k": seqused_k,
         }
-        if not score_mod is mask_mod is block_mask is None:
-            semantics |= {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
-        if dropout_p != 0:
+        if check_dropout(dropout_p) != 0 or rng_state is not None:
             semantics |= dropout_keywords(q, dropout_p, rng_state)
         if not q_scale is k_scale is v_scale is None:
             semantics |= {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
-    try:
-        requires_gradient = (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
-            or (semantics is not None and needs_gradient(sinks, bias, alibi_slopes))
-        )
-    except AttributeError:  # no tensors: that is said below
-        requires_gradient = False
-    if requires_gradient and q.dtype == FP8 and torch.is_grad_enabled():
-        refuse_gradients(q=q, k=k, v=v, **(semantics or {}))
-    if is_traced(q) and (semantics is None or "score_mod" not in semantics):
-        attend: Any = call_operator  # which takes no functions
-    elif requires_gradient and torch.is_grad_enabled():
-        attend = call_differentiable
-    else:
-        return run_attention(q, k, v, causal, softmax_scale, out, config, return_lse, semantics)
-    return attend(  # type: ignore[no-any-return]
-        q, k, v, causal, softmax_scale, out, config, return_lse, semantics, deterministic
-    )
+    others = softmax_scale, out, config, return_lse
+    if score_mod is mask_mod is block_mask is None:
+        return _attend(q, k, v, causal, *others, semantics, deterministic)
+    functions = {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
+    semantics = (semantics or {}) | functions
+    return _attend_with_functions(q, k, v, causal, *others, semantics, deterministic)
+
+
+@outside_of_graphs("flashsmith traces score_mod, mask_mod and block_mask itself, outside of graphs")
+def _attend_with_functions(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    softmax_scale: float | None,
+    out: torch.Tensor | None,
+    config: AttentionKernelConfig | None,
+    return_lse: bool,
+    semantics: dict[str, Any],
+    deterministic: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """``_attend``, of functions among the semantics, which are called here once and never again."""
+    refuse_unknown(q=q, k=k, v=v)
+    semantics = with_traced_functions(q, k, semantics)
+    others = softmax_scale, out, config, return_lse
+    return _attend(q, k, v, causal, *others, semantics, deterministic)
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    softmax_scale: float | None,
+    out: torch.Tensor | None,
+    config: AttentionKernelConfig | None,
+    return_lse: bool,
+    semantics: dict[str, Any] | None,
+    deterministic: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Launches now, or has torch see an operator, as the tensors are."""
+    others = softmax_scale, out, config, return_lse, semantics
+    given = {} if semantics is None else tensors_in(semantics)
+    if out is not None:
+        given["out"] = out
+    is_memory = are_memory(q, k, v, *flat(given)) if given else are_memory(q, k, v)
+    if not is_memory:
+        refuse_unknown(q=q, k=k, v=v, **given)
+    if torch.is_grad_enabled() and (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (given and needs_gradient(*flat(given)))
+    ):
+        refuse_gradients(**{name: given[name] for name in given if name not in _LEARNED})
+        if q.dtype == FP8:
+            refuse_gradients(q=q, k=k, v=v, **given)
+        if is_memory:
+            return call_differentiable(q, k, v, causal, *others, deterministic)
+    if is_memory:
+        return run_attention(q, k, v, causal, *others)
+    return call_operator(q, k, v, causal, *others, deterministic)

@@ -11,9 +11,22 @@ import torch
 
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
-from flashsmith.ops.checks import check_config, check_flags, check_rank, check_scale, check_tensors
-from flashsmith.ops.first_use import check_before_building, find_first
-from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec
+from flashsmith.ops.checks import (
+    check_config,
+    check_flags,
+    check_rank,
+    check_scale,
+    check_tensors,
+    mark_written,
+)
+from flashsmith.ops.first_use import (
+    check_before_building,
+    check_extras_before_building,
+    find_first,
+)
+from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
+from flashsmith.ops.layout import laid_out, with_aligned_rows, with_dense_rows
+from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
 from flashsmith.selection.choose import dtype_of, gpu_of
@@ -21,7 +34,6 @@ from flashsmith.selection.choose import dtype_of, gpu_of
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
 _SPECS = (FULL_SPEC, CAUSAL_SPEC)
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
-_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
 
 
 class Gradients(NamedTuple):
@@ -43,6 +55,7 @@ class Wanted(NamedTuple):
 
 
 NOTHING_ELSE = Wanted()
+NOWHERE = (None, None, None)  # no tensors to write the gradients of q, k and v into
 
 
 def backward(
@@ -88,6 +101,11 @@ def backward(
     check_flags(causal=causal, deterministic=deterministic, benchmark=benchmark)
     if cfg is not None:
         check_config("cfg", cfg, _CONFIGS)
+    given = tensors_in(semantics) | {"do": do, "q": q, "k": k, "v": v, "o": o, "lse": lse}
+    if dlse is not None:
+        given["dlse"] = dlse
+    if not are_memory(*flat(given)):
+        refuse_all_but_memory(**given)
     wanted = Wanted(semantics.get("sinks") is not None, semantics.get("bias") is not None)
     gradients, milliseconds = run_backward(
         cfg, do, dlse, q, k, v, o, lse, causal, softmax_scale, semantics, wanted,
@@ -112,7 +130,7 @@ def run_backward(
     *,
     deterministic: bool = False,
     timed: bool = False,
-    into: Sequence[torch.Tensor | None] = (None, None, None),
+    into: Sequence[torch.Tensor | None] = NOWHERE,
 ) -> tuple[Gradients, float]:
     """As ``backward``; packed rows have three dimensions here.
 
@@ -127,13 +145,44 @@ def run_backward(
     try:
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
         if semantics:
-            given = Semantics(causal=causal, **semantics)
-            return _run_general(tensors, given, scale, wanted, how)
-        found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
-        return Gradients(found.dq, found.dk, found.dv), milliseconds
+            given = Semantics.of(q, k, causal, semantics)
+            gradients, milliseconds = _run_general(tensors, given, scale, wanted, how)
+        else:
+            found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
+            gradients = Gradients(found.dq, found.dk, found.dv)
+        if into is not NOWHERE:
+            mark_written(*into)
+        return gradients, milliseconds
     except Exception:
         check_tensors(**({} if do is None else {"do": do}), q=q, k=k, v=v, o=o, lse=lse)
         raise
+
+
+def backward_of_saved(
+    do: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    saved: Sequence[torch.Tensor],
+    causal: bool,
+    softmax_scale: float | None,
+    semantics: Mapping[str, Any],
+    wanted: Wanted,
+    deterministic: bool,
+) -> Gradients:
+    """``run_backward`` of what autograd saved, which its hooks may give back with other strides.
+
+    saved: q, k, v, o and lse.
+    """
+    *rows, lse = saved
+    q, k, v, o = map(with_aligned_rows, rows)
+    others = dict(semantics)
+    for name, t in others.items():
+        if isinstance(t, torch.Tensor):
+            others[name] = with_dense_rows(t) if name == "bias" else t.contiguous()
+    gradients, _ = run_backward(
+        None, do, dlse, q, k, v, o, lse.contiguous(), causal, softmax_scale, others, wanted,
+        deterministic=deterministic,
+    )  # fmt: skip
+    return gradients
 
 
 class _How(NamedTuple):
@@ -202,6 +251,10 @@ def _launch(
     if k.shape[1] == 0:
         return _without_keys(tensors), 0.0
     kernel = _find(how.config, tensors, spec, deterministic)
+    if how.config is None:
+        read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
+        q, k, v, o, do = laid_out(kernel.instance.config, spec.extras.is_ragged, *read)
+        tensors = tensors._replace(q=q, k=k, v=v, o=o, do=do)
     plan = kernel.plan(tensors, extras=spec.extras)
     workspace = _workspace(plan.workspace_bytes, q.device)
     if how.timed:
@@ -236,6 +289,7 @@ def _find(
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o, do=tensors.do)
+    check_extras_before_building(spec.extras, q, k, tensors.lse)
     return _kernel_for(config, variant, q.device)
 
 
@@ -261,21 +315,12 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
         make(t, memory_format=torch.contiguous_format) if into is None else into
         for t, into in zip(given[:3], given[6:9], strict=True)
     )
-    do = torch.zeros_like(given.o) if given.do is None else _laid_out(given.do)
-    dlse = None if given.dlse is None else given.dlse.contiguous()
+    # Autograd passes gradients as they come: lazily negated views, any strides.
+    do = (
+        torch.zeros_like(given.o) if given.do is None else with_aligned_rows(given.do.resolve_neg())
+    )
+    dlse = None if given.dlse is None else given.dlse.resolve_neg().contiguous()
     return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
-
-
-def _laid_out(t: torch.Tensor) -> torch.Tensor:
-    """As kernels take rows: autograd passes gradients of any strides, those of a sum are all 0."""
-    strides = t.stride()
-    if (
-        strides[-1] == 1
-        and t.data_ptr() % _ALIGNMENT_BYTES == 0
-        and not any(stride % _ALIGNMENT or stride == 0 for stride in strides[:-1])
-    ):
-        return t
-    return t.clone(memory_format=torch.contiguous_format)
 
 
 def _without_keys(tensors: GradientTensors) -> GradientTensors:

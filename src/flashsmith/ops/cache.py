@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs.variant import PAGE_ROWS
-from flashsmith.ops.checks import check_rank, check_tensors
+from flashsmith.ops.checks import check_rank, check_tensors, mark_written
 from flashsmith.ops.semantics import check_fp8_scales, may_look_at
 from flashsmith.runtime import DecodeKernel
 
@@ -34,7 +34,7 @@ class Cache(NamedTuple):
     @property
     def rows(self) -> int:
         """That a request may have."""
-        pages = 1 if self.block_table is None else self.block_table.shape[1]
+        pages = 1 if self.block_table is None else self.block_table.shape[-1]
         return self.k.shape[1] * pages
 
     @property
@@ -73,16 +73,24 @@ class Cache(NamedTuple):
             new.check(q)
             if self.seqlens is None:
                 raise ValueError("cache_seqlens is None, but k_new goes behind so many rows")
+        n_new = 0 if new is None else new.k.shape[1]
+        self.check_length(n_new)
         cache = self._replace(seqlens=lengths_in_a_tensor(self.seqlens, q))
         if may_look_at(self.k):
-            cache._look(q, 0 if new is None else new.k.shape[1], window_left)
+            cache._look(q, n_new, window_left)
         return cache
 
+    def check_length(self, n_new: int) -> None:
+        """Raises ValueError for a length of all requests that none can have."""
+        n, most = self.seqlens, self.rows - n_new
+        if type(n) is int and not 0 <= n <= most:
+            raise ValueError(f"cache_seqlens is {n}; expected 0 to {most}, {_room(n_new)}")
+
     def _look(self, q: torch.Tensor, n_new: int, window_left: int) -> None:
-        """Raises ValueError for numbers that kernels cut off, or take for none."""
-        room = f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
-        lengths = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, room)
-        lengths = [n + n_new for n in lengths] or [self.rows] * q.shape[0]
+        """Raises ValueError for numbers that kernels cut off, or take for none; and for new rows of
+        two requests in one place."""
+        used = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, _room(n_new))
+        lengths = [n + n_new for n in used] or [self.rows] * q.shape[0]
         _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
         given = _numbers("cache_leftpad", self.leftpad, self.rows, "the rows of a request")
         pads = given or [0] * len(lengths)
@@ -94,6 +102,31 @@ class Cache(NamedTuple):
             spans.append((min(first, length - n_new), length))
         if self.block_table is not None:
             check_pages("k_cache", self.k, self.block_table, spans)
+        if n_new:
+            self._check_written_once([range(n, n + n_new) for n in used])
+
+    def _check_written_once(self, written: Sequence[range]) -> None:
+        """By requests, of whose rows some are written. Raises ValueError: one is by two."""
+        if self.block_table is not None:
+            name, what, rows_of_place = "block_table", "page", self.k.shape[1]
+            places = self.block_table.tolist()
+        elif self.batch_idx is not None:
+            name, what, rows_of_place = "cache_batch_idx", "entry", self.rows
+            places = [[entry] for entry in self.batch_idx.tolist()]
+        else:
+            return
+        writers: dict[tuple[int, int], int] = {}
+        for request, rows in enumerate(written):
+            for row in rows:
+                number, within = divmod(row, rows_of_place)
+                place = places[request][number], within
+                if place in writers:
+                    raise ValueError(
+                        f"{name} says that requests {writers[place]} and {request} have row "
+                        f"{within} of {what} {place[0]}, where both would put keys of k_new; "
+                        "expected another place for each"
+                    )
+                writers[place] = request
 
 
 class New(NamedTuple):
@@ -156,6 +189,7 @@ class New(NamedTuple):
             self.rotary_cos, self.rotary_sin, cache.seqlens, cache.block_table, cache.batch_idx,
             cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
         )  # fmt: skip
+        mark_written(cache.k, cache.v)
         return q if turned is None else turned
 
 
@@ -215,6 +249,10 @@ def lengths_in_a_tensor(lengths: Any, q: torch.Tensor) -> torch.Tensor | None:
             f"cache_seqlens is a {type(lengths).__name__}; expected an int32 tensor, an int or None"
         )
     return torch.full((q.shape[0],), lengths, dtype=torch.int32, device=q.device)
+
+
+def _room(n_new: int) -> str:
+    return f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
 
 
 def _numbers(name: str, t: torch.Tensor | None, most: int, what: str) -> list[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
-from torch.compiler import is_compiling
 
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.mods.block_mask import BlockMask
+from flashsmith.ops.gate import refuse_freed, refuse_unknown
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
 SMALLEST, LARGEST = 1e-37, 1e37
@@ -31,24 +32,20 @@ def check_config(name: str, config: KernelConfig, kinds: Sequence[type[KernelCon
 
 
 def check_tensors(**tensors: torch.Tensor) -> None:
-    """What can only be asked of torch; the rest is checked beside the launch."""
+    """What can only be asked of torch; the rest is checked beside the launch.
+
+    Raises:
+        TypeError, NotImplementedError: As ``refuse_unknown``.
+        ValueError: A device that has no kernels.
+    """
+    refuse_unknown(**tensors)
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name} has layout {tensor.layout}; expected torch.strided (dense)")
         if tensor.device.type not in ("cuda", "cpu"):  # others cannot even be handed over
             raise ValueError(
                 f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
                 "(emulator)"
             )
-
-
-def is_traced(t: torch.Tensor) -> bool:
-    """Whether a call on t goes into a graph, or t stands for something else than memory."""
-    kind = type(t)
-    has_own_memory = kind is torch.Tensor or kind is torch.nn.Parameter
-    return is_compiling() or not (has_own_memory or not isinstance(t, torch.Tensor))
+        refuse_freed(name, tensor)
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:
@@ -69,6 +66,19 @@ def refuse_gradients(**tensors: torch.Tensor | None) -> None:
                 f"{name} requires a gradient, which is not computed here: call under "
                 "torch.no_grad(), or detach it"
             )
+
+
+def refuse_second_derivative() -> NoReturn:
+    raise NotImplementedError(
+        "a second derivative of attention was asked for (a gradient penalty, or create_graph=True "
+        "and another backward), which is not computed: only the first is"
+    )
+
+
+def mark_written(*tensors: torch.Tensor | None) -> None:
+    """Has autograd know that tensors were overwritten, so that it refuses to compute gradients with
+    what it saved of them before, as it does after an operation of torch."""
+    torch.autograd.graph.increment_version([t for t in tensors if t is not None])
 
 
 def refuse_out(out: torch.Tensor | None) -> None:

@@ -7,9 +7,11 @@ import torch
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import check_flags, is_traced, needs_gradient, refuse_gradients
-from flashsmith.ops.decode_calls import Asked, Call, check_rows, run
+from flashsmith.ops.checks import check_flags
+from flashsmith.ops.decode_calls import NO_WINDOW, Asked, Call, check_rows, run
 from flashsmith.ops.decode_operator import call_decode_operator
+from flashsmith.ops.gate import are_memory, refuse_unknown
+from flashsmith.ops.outside_graphs import outside_of_graphs
 from flashsmith.ops.semantics import Functions, in_float32
 
 
@@ -31,7 +33,7 @@ def decode(
     rotary_sin: torch.Tensor | None = None,
     rotary_interleaved: bool = True,
     causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
@@ -76,8 +78,9 @@ def decode(
         rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
             may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
             k_new are turned before they are written, by the angle of their row of the cache; and
-            those of q, query i by that of new key i if the mask is causal or a window, else all by
-            that of the first. None: nothing is turned.
+            those of q, query i by that of new key i if ``causal`` or a side of ``window_size`` from
+            0 on but below the rows of a request is asked for, else all by that of the first. None:
+            nothing is turned.
         rotary_interleaved: Elements 2 i and 2 i + 1 are a pair; else i and i + rotary_dim / 2.
         causal: Query i sees keys up to i + n_keys - seq_len_q.
         window_size, softcap, alibi_slopes, sinks, softmax_scale: As of ``attention``.
@@ -112,10 +115,6 @@ def decode(
             causal=causal, return_lse=return_lse, benchmark=benchmark,
             rotary_interleaved=rotary_interleaved,
         )  # fmt: skip
-    if needs_gradient(q, k_cache, v_cache, k_new, v_new, sinks):
-        refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, sinks=sinks
-        )
     new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
     cache = Cache(
         k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad,
@@ -123,12 +122,37 @@ def decode(
     )  # fmt: skip
     asked = Asked(cfg, causal, window_size, softcap, splits)
     call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
-    start = call_decode_operator if is_traced(q) else run
-    if not score_mod is mask_mod is None:
-        check_rows(q, cache)
-        call = call._replace(functions=Functions.traced(score_mod, mask_mod, q.device))
-        start = run  # operators take no functions
-    o, lse, milliseconds = start(asked, call, softmax_scale, benchmark)
+    if score_mod is mask_mod is None:
+        o, lse, milliseconds = _run(asked, call, softmax_scale, benchmark)
+    else:
+        o, lse, milliseconds = _run_with_functions(
+            asked, call, softmax_scale, benchmark, score_mod, mask_mod
+        )
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
+
+
+@outside_of_graphs("flashsmith traces score_mod and mask_mod itself, outside of graphs")
+def _run_with_functions(
+    asked: Asked,
+    call: Call,
+    softmax_scale: float | None,
+    benchmark: bool,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    """``_run``, with functions that are called here, once."""
+    check_rows(call.q, call.cache)
+    functions = Functions.traced(score_mod, mask_mod, call.q.device)
+    return _run(asked, call._replace(functions=functions), softmax_scale, benchmark)
+
+
+def _run(
+    asked: Asked, call: Call, softmax_scale: float | None, benchmark: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    """Launches now, or has torch see an operator, as the tensors are."""
+    if are_memory(*call.given):
+        return run(asked, call, softmax_scale, benchmark)
+    refuse_unknown(**call.named)
+    return call_decode_operator(asked, call, softmax_scale, benchmark)

@@ -14,8 +14,19 @@ from flashsmith.configs.decode import DECODE_FAMILIES, has_many_tiles
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import FP8, check_config, check_rank, check_scale, check_tensors
+from flashsmith.ops.checks import (
+    FP8,
+    check_config,
+    check_rank,
+    check_scale,
+    check_tensors,
+    mark_written,
+    needs_gradient,
+    refuse_gradients,
+)
+from flashsmith.ops.decode_checks import check_decode
 from flashsmith.ops.first_use import check_before_building, find_first
+from flashsmith.ops.gate import CAPTURED, explain
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.semantics import (
     NO_FUNCTIONS,
@@ -37,6 +48,7 @@ from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
+NO_WINDOW = (_ALL, _ALL)
 _MOST_SPLITS = 1024
 
 
@@ -53,6 +65,11 @@ class Asked(NamedTuple):
     def window_left(self) -> int:
         return checked_window(self.window_size)[0]
 
+    def turns_in_a_row(self, rows: int) -> bool:
+        """Whether query i is turned as new key i, as FlashAttention does: by the mask that the
+        caller asks for, whether or not it hides a key; a side of all ``rows`` is no window."""
+        return self.causal or any(0 <= side < rows for side in checked_window(self.window_size))
+
 
 class Call(NamedTuple):
     """A call's tensors."""
@@ -65,6 +82,43 @@ class Call(NamedTuple):
     alibi_slopes: torch.Tensor | None
     sinks: torch.Tensor | None
     functions: Functions = NO_FUNCTIONS
+
+    @property
+    def given(self) -> list[Any]:
+        """Its tensors, and what was passed in the place of some."""
+        q, cache, new, out, _, alibi_slopes, sinks, functions = self
+        k, v, lengths, *where_and_scales = cache
+        optional = (
+            *where_and_scales, *(() if new is None else new[:4]), alibi_slopes, sinks, out,
+            None if type(lengths) is int else lengths, *(functions.mod_tensors or ()),
+        )  # fmt: skip
+        return [q, k, v, *[t for t in optional if t is not None]]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What was given, by the names of ``decode``'s arguments; captured tensors are a list."""
+        q, cache, new, out, _, alibi_slopes, sinks, functions = self
+        k, v, lengths, table, batch_idx, leftpad, k_scale, v_scale = cache
+        optional = {
+            "cache_seqlens": None if type(lengths) in (int, torch.SymInt) else lengths,
+            "block_table": table, "cache_batch_idx": batch_idx, "cache_leftpad": leftpad,
+            "k_scale": k_scale, "v_scale": v_scale, "alibi_slopes": alibi_slopes, "sinks": sinks,
+            "out": out, CAPTURED: functions.mod_tensors,
+        }  # fmt: skip
+        if new is not None:
+            names = ("k_new", "v_new", "rotary_cos", "rotary_sin")
+            optional |= dict(zip(names, new[:4], strict=True))
+        given = {name: t for name, t in optional.items() if t is not None}
+        return {"q": q, "k_cache": k, "v_cache": v, **given}
+
+    def refuse_gradients(self) -> None:
+        """Raises NotImplementedError for a tensor that requires a gradient, by any name."""
+        if needs_gradient(*self.given):
+            refuse_gradients(**self.named)
+
+    def check(self) -> None:
+        """Raises TypeError, ValueError: no kernel takes the tensors."""
+        check_decode(self.q, self.cache, self.new, self.out, self.alibi_slopes, self.sinks)
 
     @property
     def n_new(self) -> int:
@@ -107,6 +161,7 @@ class _Repeatable(NamedTuple):
     config: DecodeKernelConfig | None  # the caller's is kept alive: its id is in the kind
     scratch: Scratch
     numbers: tuple[Any, ...]
+    in_a_row: bool  # as of ``New.append``
 
 
 def _kind(asked: Asked, call: Call) -> Hashable:
@@ -115,9 +170,11 @@ def _kind(asked: Asked, call: Call) -> Hashable:
     config, causal, sides, softcap, splits = asked
     q, cache, _, _, with_lse, _, sinks, functions = call
     k, table = cache.k, cache.block_table
+    # True, 1 and 1.0 are equal, but not all of them are taken.
+    numbers = softcap, type(softcap), splits, type(splits)
+    window = sides if sides is NO_WINDOW else checked_window(sides)
     return (
-        id(config), causal, tuple(sides), softcap, splits, with_lse, functions.score,
-        *map(type, sides), type(softcap), type(splits),  # True is 1, and 1.0 is, as a key
+        id(config), causal, window, *numbers, with_lse, functions.score,
         call.of_append, q.shape, k.shape, k.dtype, table is not None and table.shape,
         sinks is None, q.device,
     )  # fmt: skip
@@ -129,8 +186,18 @@ _CALLS_REMEMBERED = 4096
 
 
 def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
-    """o, lse and milliseconds, if they are asked for. Most calls look like one before: the library
-    sees whether this one does, and makes it again."""
+    """o, lse and milliseconds, if they are asked for."""
+    if torch.is_grad_enabled():
+        call.refuse_gradients()
+    found = _run(asked, call, softmax_scale, timed)
+    if call.out is not None:
+        mark_written(call.out)
+    return found
+
+
+def _run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
+    """Most calls look like one before: the library sees whether this one does, and makes it
+    again."""
     q, cache = call.q, call.cache
     try:
         is_ready = cache.is_ready
@@ -146,6 +213,7 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         return found or _run_anew(asked, _checked(call, asked) if is_ready else call, scale, timed)
     except Exception:
         check_rows(q, cache)
+        explain(**call.named)
         if call.new is not None:
             call.new.check(q)
         raise
@@ -156,7 +224,7 @@ def _run_as_forward(
 ) -> _Result | None:
     """By kernels of the forward; None: those of decode are for it. With splits given, the caller
     wants bits that the forward does not promise."""
-    if asked.config is not None or asked.splits != 0 or call.functions is not NO_FUNCTIONS:
+    if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
         return None
     numbers = _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
@@ -166,9 +234,9 @@ def _run_as_forward(
     if not is_checked:
         call = _checked(call, asked)
     if call.new is not None:
-        kernel = _find(asked, DecodeTensors(*call.tensors(*_results(call))), extras)
+        kernel = _find(asked, call, DecodeTensors(*call.tensors(*_results(call))), extras)
         lengths = call.cache.seqlens + call.n_new
-        call = _appended(kernel, call, numbers)
+        call = _appended(kernel, call, asked.turns_in_a_row(call.cache.rows))
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
     semantics = {
         "window_size": asked.window_size, "softcap": asked.softcap,
@@ -194,7 +262,7 @@ def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
     """None: the call looks unlike the last."""
     o, lse = _results(call)
     if call.new is not None:
-        call = _appended(last.kernel, call, last.numbers)
+        call = _appended(last.kernel, call, last.in_a_row)
     workspace, counters = last.scratch()
     tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
     done = last.again(*tensors, counters, workspace, scale, *extras)
@@ -209,11 +277,12 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     q, numbers = call.q, _numbers(asked, call)
     extras = Extras(*call.extras(numbers))
     tensors = DecodeTensors(*call.tensors(*_results(call)))
-    kernel = _find(asked, tensors, extras)
+    kernel = _find(asked, call, tensors, extras)
     how = Splitting(splits, call.n_new)
     plan = kernel.plan(tensors, how=how, extras=extras)
+    in_a_row = asked.turns_in_a_row(call.cache.rows)
     if call.new is not None:
-        tensors = tensors._replace(q=_appended(kernel, call, numbers).q)
+        tensors = tensors._replace(q=_appended(kernel, call, in_a_row).q)
     scratch = Scratch(plan, q.device)
     workspace, counters = scratch()
     if timed:
@@ -225,7 +294,7 @@ def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
     again = kernel.repeatable(tensors, counters, workspace, scale, how, extras)
     if len(_last) >= _CALLS_REMEMBERED:
         _last.clear()
-    _last[_kind(asked, call)] = _Repeatable(kernel, again, asked.config, scratch, numbers)
+    _last[_kind(asked, call)] = _Repeatable(kernel, again, asked.config, scratch, numbers, in_a_row)
     return tensors.o, tensors.lse, 0.0
 
 
@@ -238,12 +307,10 @@ def _numbers(asked: Asked, call: Call) -> tuple[Any, ...]:
     ]
 
 
-def _appended(kernel: DecodeKernel, call: Call, numbers: tuple[Any, ...]) -> Call:
+def _appended(kernel: DecodeKernel, call: Call, in_a_row: bool) -> Call:
     """With new keys in the cache, and queries that are turned as these are."""
-    bounds = Extras._fields.index("window_left") - _FIRST_NUMBER
-    is_bounded = max(numbers[bounds : bounds + 2]) >= 0
     assert call.new is not None
-    return call._replace(q=call.new.append(kernel, call.q, call.cache, is_bounded))
+    return call._replace(q=call.new.append(kernel, call.q, call.cache, in_a_row))
 
 
 def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -265,8 +332,8 @@ def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     return o, lse
 
 
-def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
-    """The kernel for a call."""
+def _find(asked: Asked, call: Call, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
+    """The kernel for a call, which is refused before one is built for it."""
     config, reason = asked.config, None
     q, k, v = tensors.q, tensors.k_cache, tensors.v_cache
     check_tensors(q=q, k_cache=k, v_cache=v, o=tensors.o)
@@ -277,6 +344,7 @@ def _find(asked: Asked, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
     if config is None:
         config, reason = _choose(asked, tensors, extras, of_rows)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o)
+    call.check()
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
     variant = replace(extras.variant, ragged=False, padded=is_padded)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,8 +15,10 @@ import torch
 from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
 from flashsmith.ops.checks import check_scale
 from flashsmith.ops.decode_calls import Asked, Call, check_rows, checked_splits, run
+from flashsmith.ops.flops import decode_flops, register_flops
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
-from flashsmith.ops.semantics import checked_cap, checked_window
+from flashsmith.ops.semantics import Functions, checked_cap, checked_window
+from flashsmith.ops.sharding import let_dtensors_know
 
 # Where a request's keys are, and what is computed.
 _ARGUMENTS = (
@@ -24,7 +28,7 @@ _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, "
     "bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float softcap=0.0, float? softmax_scale=None, SymInt splits=0, "
-    "str? config=None, bool return_lse=False"
+    "str? config=None, bool return_lse=False, int score=0, Tensor[]? mod_tensors=None"
 )
 _NEW = (
     "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
@@ -42,10 +46,13 @@ def call_decode_operator(
     asked: Asked, call: Call, softmax_scale: Any, timed: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """``run``, as one operator to whatever traces it."""
+    let_dtensors_know(*_ARGUMENTS_OF)
     if timed:
         raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
+    call.refuse_gradients()
     q, cache, new, out = call.q, call.cache, call.new, call.out
     check_rows(q, cache)
+    cache.check_length(call.n_new)
     left, right = checked_window(asked.window_size)
     keywords: dict[str, Any] = {
         **dict(zip(_OF_CACHE, cache[2:], strict=True)),
@@ -60,6 +67,7 @@ def call_decode_operator(
         "splits": checked_splits(asked.splits),
         "config": None if asked.config is None else str(asked.config),
         "return_lse": call.with_lse,
+        **call.functions._asdict(),
     }
     name = "decode"
     if new is not None:
@@ -71,54 +79,55 @@ def call_decode_operator(
     return o if out is None else out, lse if call.with_lse else None, 0.0
 
 
-def _decode(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    out: torch.Tensor | None = None,
-    **keywords: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
+# They return o, which is empty where ``out`` is given, and the log-sum-exp, which is empty where it
+# is not asked for. Those alone that append write to a cache: a graph may copy what is written.
+# Nothing is for keywords alone: DTensors of keywords are never placed anew.
+_CACHES = ("Tensor k_cache, Tensor v_cache", "Tensor(k!) k_cache, Tensor(v!) v_cache")
+_library: Any = torch.library.Library("flashsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
+_ARGUMENTS_OF: dict[str, dict[str, Any]] = {}  # of each operator, with their defaults
+for _appends, _has_out in product((False, True), repeat=2):
+    _name = "decode" + "_append" * _appends + "_out" * _has_out
+    _written = ", Tensor(o!) out" * _has_out
+    _others = f"{_NEW}, {_ARGUMENTS}" if _appends else _ARGUMENTS
+    _library.define(
+        f"{_name}(Tensor q, {_CACHES[_appends]}{_written}, {_others}) -> (Tensor, Tensor)"
+    )
+    _schema = getattr(torch.ops.flashsmith, _name).default._schema
+    _ARGUMENTS_OF[_name] = {each.name: each.default_value for each in _schema.arguments}
+
+
+def _given(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """What an operator's arguments say, by name; None of those that it has not."""
+    defaults = _ARGUMENTS_OF[name]
+    absent = dict.fromkeys(("out", *_OF_NEW))
+    return {**absent, **defaults, **dict(zip(defaults, arguments, strict=False)), **keywords}
+
+
+def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """What the operators compute."""
-    given: dict[str, Any] = _DEFAULTS | keywords
-    new = New.of(*(given[name] for name in _OF_NEW))
-    cache = Cache(k_cache, v_cache, *(given[name] for name in _OF_CACHE))
+    given = _given(name, arguments, keywords)
+    q, out = given["q"], given["out"]
+    new = New.of(*(given[each] for each in _OF_NEW))
+    cache = Cache(given["k_cache"], given["v_cache"], *(given[each] for each in _OF_CACHE))
     cfg = None if given["config"] is None else parsed_config(given["config"])
     window = given["window_left"], given["window_right"]
     asked = Asked(cfg, given["causal"], window, given["softcap"], given["splits"])
     weights = given["alibi_slopes"], given["sinks"]
-    call = Call(q, cache, new, out, given["return_lse"], *weights)
+    functions = Functions(given["mod_tensors"], given["score"])
+    call = Call(q, cache, new, out, given["return_lse"], *weights, functions)
     o, lse, _ = run(asked, call, given["softmax_scale"], False)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse
 
 
-def _fake_decode(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    out: torch.Tensor | None = None,
-    *,
-    return_lse: bool = False,
-    **_: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    o = q.new_empty((*q.shape[:-1], v_cache.shape[-1]) if out is None else 0)
-    return o, fake_lse(q, return_lse)
+def _fake_decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    given = _given(name, arguments, keywords)
+    q, d_v = given["q"], given["v_cache"].shape[-1]
+    o = q.new_empty((*q.shape[:-1], d_v) if given["out"] is None else 0)
+    return o, fake_lse(q, given["return_lse"])
 
 
-# They return o, which is empty where ``out`` is given, and the log-sum-exp, which is empty where it
-# is not asked for. Those alone that append write to a cache: a graph may copy what is written.
-_CACHES = ("Tensor k_cache, Tensor v_cache", "Tensor(k!) k_cache, Tensor(v!) v_cache")
-_library: Any = torch.library.Library("flashsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
-for _appends, _has_out in product((False, True), repeat=2):
-    _name = "decode" + "_append" * _appends + "_out" * _has_out
-    _written = ", Tensor(o!) out" * _has_out
-    _keywords = f"{_NEW}, {_ARGUMENTS}" if _appends else _ARGUMENTS
-    _library.define(
-        f"{_name}(Tensor q, {_CACHES[_appends]}{_written}, *, {_keywords}) -> (Tensor, Tensor)"
-    )
+for _name in _ARGUMENTS_OF:
     for _key in ("CUDA", "CPU"):
-        _library.impl(_name, _decode, _key)
-    torch.library.register_fake(f"flashsmith::{_name}", _fake_decode, lib=_library)
-_SCHEMA = torch.ops.flashsmith.decode_append.default._schema
-_DEFAULTS: dict[str, Any] = {
-    each.name: each.default_value for each in _SCHEMA.arguments if each.kwarg_only
-}
+        _library.impl(_name, partial(_decode, _name), _key)
+    torch.library.register_fake(f"flashsmith::{_name}", partial(_fake_decode, _name), lib=_library)
+register_flops(dict.fromkeys(_ARGUMENTS_OF, decode_flops))

@@ -1,19 +1,19 @@
 """Attention that is differentiable, where nothing traces it: ``operators`` would do, too, but cost
-several times as much, and take no functions."""
+several times as much."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from flashsmith.configs import AttentionKernelConfig
-from flashsmith.mods.trace import trace
-from flashsmith.ops.backward import Wanted, run_backward
-from flashsmith.ops.checks import refuse_gradients, refuse_out
+from flashsmith.ops.backward import Gradients, Wanted, backward_of_saved
+from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.gate import CAPTURED, flat
+from flashsmith.ops.semantics import tensors_in
 
 
 def call_differentiable(
@@ -30,25 +30,25 @@ def call_differentiable(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``run_attention``, differentiable by q, k, v, sinks and bias.
 
-    Functions are traced once more for the gradients: what they capture must not change before.
+    semantics: As there, so functions are traced already.
 
     Raises:
-        NotImplementedError: alibi_slopes requires a gradient.
-        ValueError: So does what a function captures; or ``out`` was given.
+        ValueError: ``out`` was given.
     """
     refuse_out(out)
     semantics = dict(semantics or {})
-    refuse_gradients(alibi_slopes=semantics.get("alibi_slopes"))
-    if "score_mod" in semantics:
-        trace(semantics["score_mod"], semantics["mask_mod"], q.device)  # refuses captured tensors
-    call = (causal, softmax_scale, config, semantics, deterministic)
+    call = causal, softmax_scale, config, semantics, deterministic
     sinks, bias = semantics.get("sinks"), semantics.get("bias")
     o, lse = _Attention.apply(q, k, v, sinks, bias, call)  # type: ignore[no-untyped-call]
     return (o, lse) if return_lse else o
 
 
 class _Attention(torch.autograd.Function):
-    """Of q, k, v, sinks, bias, and what else the call has."""
+    """Attention of q, k, v, sinks, bias, and what else the call has.
+
+    The backward uses what the forward saw: every tensor of the call is saved by torch, which
+    refuses one that was changed in place since, and all else is kept by value.
+    """
 
     @staticmethod
     def forward(
@@ -60,21 +60,54 @@ class _Attention(torch.autograd.Function):
         bias: torch.Tensor | None,
         call: tuple[Any, ...],
     ) -> Any:
-        causal, scale, config, semantics, _ = call
+        causal, scale, config, semantics, deterministic = call
         o, lse = run_attention(q, k, v, causal, scale, None, config, True, semantics)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, o, lse, sinks, bias)
-        ctx.call = call
+        given = tensors_in(semantics) if semantics else {}
+        ctx.save_for_backward(q, k, v, o, lse, *flat(given))
+        ctx.sizes = {name: len(t) if name == CAPTURED else 1 for name, t in given.items()}
+        numbers = {name: each for name, each in semantics.items() if name not in given}
+        ctx.call = causal, scale, numbers, deterministic
         return o, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> Any:
-        q, k, v, o, lse, *_ = ctx.saved_tensors  # torch has seen that they are as they were
-        causal, scale, _, semantics, deterministic = ctx.call
+        # torch has seen that these are as they were; its hooks may have moved them.
+        q, k, v, o, lse, *saved = ctx.saved_tensors
+        causal, scale, numbers, deterministic = ctx.call
+        semantics = numbers | _by_name(ctx.sizes, saved)
         wanted = Wanted(*ctx.needs_input_grad[3:5])
-        gradients, _ = run_backward(
-            None, do, dlse, q, k, v, o, lse, causal, scale, semantics, wanted,
-            deterministic=deterministic,
-        )  # fmt: skip
+        with torch.no_grad():
+            gradients = backward_of_saved(
+                do, dlse, (q, k, v, o, lse), causal, scale, semantics, wanted, deterministic
+            )
+        if torch.is_grad_enabled():  # create_graph
+            gradients = _differentiable_once(gradients, [q, k, v, do, dlse, *saved])
         return (*gradients, None)
+
+
+def _by_name(sizes: Mapping[str, int], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Saved tensors by the fields of ``Semantics``."""
+    left = iter(saved)
+    listed = {name: [next(left) for _ in range(size)] for name, size in sizes.items()}
+    return {name: found if name == CAPTURED else found[0] for name, found in listed.items()}
+
+
+def _differentiable_once(gradients: Gradients, of: Sequence[torch.Tensor | None]) -> Gradients:
+    """The gradients, which refuse to be differentiated. ``of``: what they depend on."""
+    found = [each for each in gradients if each is not None]
+    found = list(_Once.apply(len(found), *found, *of))  # type: ignore[no-untyped-call]
+    return Gradients(*(None if each is None else found.pop(0) for each in gradients))  # type: ignore[arg-type]
+
+
+class _Once(torch.autograd.Function):
+    """Keeps gradients connected with what they depend on, so that a second derivative cannot take
+    them for constants: ``once_differentiable`` looks at gradients by o alone."""
+
+    @staticmethod
+    def forward(ctx: Any, n: int, *tensors: torch.Tensor | None) -> Any:
+        return tensors[:n]
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        refuse_second_derivative()

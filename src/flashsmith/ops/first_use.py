@@ -11,7 +11,9 @@ import torch
 from flashsmith import settings
 from flashsmith.configs import DType, KernelConfig, KernelId, Variant
 from flashsmith.jit import Progress, Target
-from flashsmith.ops.checks import FP8
+from flashsmith.ops.checks import FP8, check_tensors
+from flashsmith.ops.gate import refuse_unknown
+from flashsmith.runtime import Extras
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.progress import announce_build
 
@@ -28,7 +30,7 @@ def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
         TypeError: A tensor of another dtype than q or ``cfg``, or one inside a function transform.
         ValueError: Rows that ``cfg`` has no room for.
     """
-    refuse_transforms(**tensors)
+    refuse_unknown(**tensors)
     _check_dtypes(cfg, tensors)
     for name, what in (("q", "d_head"), ("v", "d_v")):
         size = tensors[name].shape[-1]
@@ -37,6 +39,57 @@ def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
                 f"{name} has {what} {size}, but the configuration is for at most {cfg.d_head}; "
                 "pass a configuration of that d_head (64, 96, 128, 192 or 256)"
             )
+
+
+def check_extras_before_building(
+    extras: Extras, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor | None = None
+) -> None:
+    """Refuses dtypes, devices and shapes of a call's other tensors, as the library does at every
+    call: whoever passed a wrong one should not wait for a kernel first.
+
+    Args:
+        q, k: Of four dimensions, packed or not.
+        lse: Of a backward.
+
+    Raises:
+        TypeError, ValueError: Names the argument.
+    """
+    n_heads, batch = q.shape[2], q.shape[0]
+    offsets = extras.cu_seqlens_q if extras.cu_seqlens_q is not None else extras.cu_seqlens_k
+    if offsets is not None:
+        batch = offsets.numel() - 1
+    shapes: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]] = {
+        "alibi_slopes": (torch.float32, [(n_heads,), (batch, n_heads)]),
+        "sinks": (torch.float32, [(n_heads,)]),
+        "cu_seqlens_q": (torch.int32, [(batch + 1,)]),
+        "cu_seqlens_k": (torch.int32, [(batch + 1,)]),
+        "seqused_q": (torch.int32, [(batch,)]),
+        "seqused_k": (torch.int32, [(batch,)]),
+        "rng_state": (torch.int64, [(2,)]),
+        "bias": (q.dtype, [(q.shape[0], n_heads, q.shape[1], k.shape[1])]),
+        "lse": (torch.float32, [(q.shape[0], n_heads, q.shape[1])]),
+    }
+    for name, (dtype, expected) in shapes.items():
+        t = lse if name == "lse" else getattr(extras, name)
+        if t is None:
+            continue
+        check_tensors(**{name: t})
+        if t.dtype != dtype:
+            raise TypeError(f"{name} has dtype {_name(t.dtype)}; it must be {_name(dtype)}")
+        if t.device != q.device:
+            raise ValueError(f"{name} is on device {t.device}, but q is on {q.device}")
+        shape = tuple(t.shape)
+        if name == "bias" and t.ndim == len(expected[0]):
+            shape = tuple(whole if n == 1 else n for n, whole in zip(shape, *expected, strict=True))
+        if shape not in expected:
+            sizes = " or ".join(map(str, expected))
+            repeated = ", of which sizes may be 1" if name == "bias" else ""
+            raise ValueError(f"{name} has shape {tuple(t.shape)}; it must be {sizes}{repeated}")
+    if extras.bias is not None and extras.is_ragged:
+        raise ValueError(
+            "bias was passed with cu_seqlens or seqused; it is supported for sequences of equal "
+            "lengths alone"
+        )
 
 
 def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -74,16 +127,6 @@ def refuse_of_fp8(variant: Variant) -> None:
     for name, given in names.items():
         if given:
             raise ValueError(f"{name} was passed with a q of {_name(FP8)}; only 16 bits take it")
-
-
-def refuse_transforms(**tensors: torch.Tensor) -> None:
-    """Raises TypeError for a tensor of torch.vmap or the like, which has no memory of its own."""
-    for name, tensor in tensors.items():
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            raise TypeError(
-                f"{name} is inside torch.vmap or another function transform, which kernels do not "
-                "support; attention takes a batch dimension itself: call it on the whole batch"
-            )
 
 
 def find_first(

@@ -14,10 +14,12 @@ from flashsmith.ops.checks import (
     check_flags,
     check_rank,
     check_tensors,
+    mark_written,
     refuse_gradients,
 )
+from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
 from flashsmith.ops.launch import launch
-from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics
+from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, tensors_in
 
 
 def forward(
@@ -75,10 +77,15 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg, ATTENTION_CONFIGS)
+    tensors = tensors_in(semantics) if semantics else {}
+    if o is not None:
+        tensors["o"] = o
+    if not are_memory(q, k, v, *flat(tensors)):
+        refuse_all_but_memory(q=q, k=k, v=v, **tensors)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
     if semantics:
-        given = Semantics(causal=causal, **semantics)
+        given = Semantics.of(q, k, causal, semantics)
         o, lse, milliseconds = _launch_general(
             cfg, q, k, v, o, given, scale=softmax_scale, with_lse=return_lse, timed=benchmark
         )
@@ -87,6 +94,7 @@ def forward(
         o, lse, milliseconds = launch(
             cfg, q, k, v, o, spec, scale=softmax_scale, with_lse=return_lse, timed=benchmark
         )
+    mark_written(o)
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
@@ -103,16 +111,16 @@ def run_attention(
     return_lse: bool,
     semantics: Mapping[str, Any] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention`` where nothing traces it: launches now.
+    """``attention`` of tensors that are memory: launches now.
 
-    semantics: Those of ``attention``'s keywords that are not at their defaults.
+    semantics: Fields of ``Semantics`` that are not at their defaults.
     """
     if not type(causal) is type(return_lse) is bool:
         check_flags(causal=causal, return_lse=return_lse)
     if config is not None:
         check_config("config", config, ATTENTION_CONFIGS)
     if semantics:
-        given = Semantics(causal=causal, **semantics)
+        given = Semantics.of(q, k, causal, semantics)
         o, lse, _ = _launch_general(
             config, q, k, v, out, given, scale=softmax_scale, with_lse=return_lse, timed=False
         )
@@ -121,6 +129,8 @@ def run_attention(
         o, lse, _ = launch(
             config, q, k, v, out, spec, scale=softmax_scale, with_lse=return_lse, timed=False
         )
+    if out is not None:
+        mark_written(out)
     return o if lse is None else (o, lse)
 
 
@@ -152,6 +162,8 @@ def _launch_general(
     result, lse, milliseconds = launch(
         config, q, k, v, into, spec, scale=scale, with_lse=with_lse, timed=timed
     )
-    if packed_q:
-        result, lse = result[0], None if lse is None else lse[0]
+    if packed_q:  # in place: torch lets nobody change a view that a function returned
+        lse = None if lse is None else lse.squeeze_(0)
+        if o is None:
+            result.squeeze_(0)
     return result if o is None else o, lse, milliseconds

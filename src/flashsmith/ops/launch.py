@@ -22,10 +22,11 @@ from flashsmith.ops.checks import FP8, check_rank, check_scale, check_tensors
 from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
 from flashsmith.ops.first_use import (
     check_before_building,
+    check_extras_before_building,
     find_first,
     refuse_of_fp8,
-    refuse_transforms,
 )
+from flashsmith.ops.layout import laid_out, takes
 from flashsmith.ops.semantics import Spec
 from flashsmith.problem import Problem
 from flashsmith.runtime import Kernel, find_kernel
@@ -123,11 +124,37 @@ def launch(
                 return result, lse, 0.0
         key = (kind, q.shape, v.shape, q.dtype, q.device)
         known = _calls.get(key) or _first_call(key, config, spec, **_named(q, k, v, o))
+        if config is None:
+            return _launch_any_layout(kind, known, q, k, v, o, spec, scale=scale, timed=timed)
         return _launch_anew(kind, known, q, k, v, o, spec, scale=scale, timed=timed)
     except Exception:
-        check_tensors(**_named(q, k, v, o))
-        refuse_transforms(q=q, k=k, v=v)  # torch's error of a tensor without memory says less
+        check_tensors(**_named(q, k, v, o))  # torch's error of a tensor without memory says less
         raise
+
+
+def _launch_any_layout(
+    kind: _Kind,
+    call: _Call,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None,
+    spec: Spec,
+    *,
+    scale: float | None,
+    timed: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    """As ``_launch_anew``, with copies of what the chosen kernel does not take, and others do."""
+    config = call.config
+    if config is not None and spec.block_table is None:
+        ragged = spec.extras.is_ragged or config.operation == "decode"
+        q, k, v = laid_out(config, ragged, q, k, v)
+        if o is not None and 0 not in o.stride() and not takes(config, o, ragged):
+            into, lse, milliseconds = _launch_anew(
+                kind, call, q, k, v, o.contiguous(), spec, scale=scale, timed=timed
+            )
+            return o.copy_(into), lse, milliseconds
+    return _launch_anew(kind, call, q, k, v, o, spec, scale=scale, timed=timed)
 
 
 def _launch_anew(
@@ -188,6 +215,7 @@ def _first_call(
         config = config or select_fp8(q, v, tensors.get("o"), spec.variant)
     chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
     check_before_building(chosen, **tensors)
+    check_extras_before_building(spec.extras, q, k)
     kernel: Kernel | FewQueries | None = None
     plan = Plan((), 0, 0)
     o_like, lse_like = _like(q, d_v, chosen.dtype.to_torch_dtype()), _like_lse(q)

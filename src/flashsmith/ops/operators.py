@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
-from flashsmith.ops.backward import Wanted, run_backward
-from flashsmith.ops.checks import FP8, needs_gradient, refuse_gradients, refuse_out
+from flashsmith.ops.backward import Wanted, backward_of_saved
+from flashsmith.ops.checks import (
+    FP8,
+    needs_gradient,
+    refuse_gradients,
+    refuse_out,
+    refuse_second_derivative,
+)
+from flashsmith.ops.flops import backward_flops, forward_flops, register_flops
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.gate import CAPTURED, flat
+from flashsmith.ops.semantics import tensors_in
+from flashsmith.ops.sharding import let_dtensors_know
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
 # gradients of no such tensors.
@@ -27,7 +37,8 @@ _ARGUMENTS = (
     "bool causal=False, bool top_left=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float? softmax_scale=None, float softcap=0.0, float dropout_p=0.0, "
     "str? config=None, bool deterministic=False, "
-    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None"
+    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
+    "int score=0, Tensor[]? mod_tensors=None, Tensor? key_ranges=None, int rows_per_range=1"
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
@@ -49,6 +60,7 @@ _library.define(
     f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+_OPERATORS = ("attention_forward", "attention_forward_out", "attention_backward")
 _NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
 
 
@@ -66,12 +78,12 @@ def call_operator(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``run_attention``, as one operator to whatever traces it, and differentiable.
 
-    Args, returns: as there; without score_mod, mask_mod and block_mask.
+    Args, returns: as there.
     deterministic: Of gradients.
     """
+    let_dtensors_know(*_OPERATORS)
     keywords = dict(semantics or {})
-    tensors = [each for each in keywords.values() if isinstance(each, torch.Tensor)]
-    differentiable = needs_gradient(q, k, v, *tensors)
+    differentiable = needs_gradient(q, k, v, *flat(tensors_in(keywords)))
     keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
     keywords |= {
         "causal": causal,
@@ -196,7 +208,9 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, tor
     refuse_gradients(alibi_slopes=given["alibi_slopes"])
     ctx.set_materialize_grads(False)
     ctx.tensors = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
-    ctx.save_for_backward(*(given[name] for name in ctx.tensors), *output)
+    captured = given[CAPTURED] or ()
+    ctx.n_captured = len(captured)
+    ctx.save_for_backward(*captured, *(given[name] for name in ctx.tensors), *output)
     ctx.others = {name: given[name] for name in _DEFAULTS if name not in ctx.tensors}
 
 
@@ -204,7 +218,9 @@ def _differentiate(
     ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, ...]:
     *saved, o, lse = ctx.saved_tensors
+    captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
     given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
+    given[CAPTURED] = captured or None
     # The dispatcher leaves out what is at its default behind the last argument that is not.
     names = _NAMES[: len(ctx.needs_input_grad)]
     wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
@@ -213,7 +229,10 @@ def _differentiate(
         do, dlse, q, k, v, o, lse, wants["sinks"], wants["bias"], **given
     )
     found = {"q": dq, "k": dk, "v": dv, "sinks": dsinks, "bias": dbias}
-    return tuple(found.get(name) if wants[name] else None for name in names)
+    wanted: dict[str, Any] = {name: t for name, t in found.items() if wants[name]}
+    if ctx.n_captured:
+        wanted[CAPTURED] = [None] * ctx.n_captured  # torch wants a list for a list
+    return tuple(wanted.get(name) for name in names)
 
 
 def _backward(
@@ -230,9 +249,9 @@ def _backward(
     **keywords: Any,
 ) -> tuple[torch.Tensor, ...]:
     given = _given(arguments, keywords)  # whose configuration is the forward's
-    gradients, _ = run_backward(
-        None, do, dlse, q, k, v, o, lse, given.causal, given.scale, given.semantics,
-        Wanted(wants_sinks, wants_bias), deterministic=given.deterministic,
+    gradients = backward_of_saved(
+        do, dlse, (q, k, v, o, lse), given.causal, given.scale, given.semantics,
+        Wanted(wants_sinks, wants_bias), given.deterministic,
     )  # fmt: skip
     return tuple(q.new_empty(0) if each is None else each for each in gradients)
 
@@ -258,6 +277,10 @@ def _fake_backward(
     )
 
 
+def _differentiate_twice(ctx: Any, *_: torch.Tensor) -> Any:
+    refuse_second_derivative()
+
+
 for _key in ("CUDA", "CPU"):
     _library.impl("attention_forward", _forward, _key)
     _library.impl("attention_forward_out", _forward_out, _key)
@@ -267,4 +290,14 @@ torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_o
 torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
 torch.library.register_autograd(
     "flashsmith::attention_forward", _differentiate, setup_context=_remember, lib=_library
+)
+torch.library.register_autograd(
+    "flashsmith::attention_backward", _differentiate_twice, lib=_library
+)
+register_flops(
+    {
+        "attention_forward": forward_flops,
+        "attention_forward_out": forward_flops,
+        "attention_backward": backward_flops,
+    }
 )

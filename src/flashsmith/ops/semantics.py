@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from flashsmith.ops.checks import (
     check_flags,
     check_tensors,
 )
+from flashsmith.ops.gate import CAPTURED
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 
@@ -59,8 +60,12 @@ FULL_SPEC, CAUSAL_SPEC = Spec(False, FULL_EXTRAS), Spec(True, CAUSAL_EXTRAS)
 
 @dataclass(frozen=True)
 class Semantics:
-    """The keywords of ``attention`` that say what is computed, as the caller gave them; and
-    block_table, (sequences, pages), with which k and v are pages."""
+    """What one call computes, by value: its functions are traced already, and nothing in it can
+    be changed by the caller but what tensors hold.
+
+    Fields are keywords of ``attention``, or what ``traced_functions`` gives in place of them.
+    block_table, (sequences, pages), says that k and v are pages of a KV cache.
+    """
 
     causal: bool = False
     window_size: tuple[int, int] = (_ALL, _ALL)
@@ -76,20 +81,42 @@ class Semantics:
     seqused_q: torch.Tensor | None = None
     seqused_k: torch.Tensor | None = None
     block_table: torch.Tensor | None = None
-    score_mod: ScoreMod | None = None
-    mask_mod: MaskMod | None = None
-    block_mask: BlockMask | None = None
+    score: int = 0
+    mod_tensors: Sequence[torch.Tensor] | None = None
+    key_ranges: torch.Tensor | None = None
+    rows_per_range: int = 1
     dropout_p: float = 0.0
     rng_state: torch.Tensor | None = None
     q_scale: torch.Tensor | None = None
     k_scale: torch.Tensor | None = None
     v_scale: torch.Tensor | None = None
 
+    @classmethod
+    def of(
+        cls, q: torch.Tensor, k: torch.Tensor, causal: bool, keywords: Mapping[str, Any]
+    ) -> Semantics:
+        """The record of a call on q and k from ``attention``'s keywords.
+
+        Raises:
+            TypeError: ``attention`` has no such keyword; names it.
+            TracingError, TypeError, ValueError: As ``traced_functions``.
+        """
+        if not keywords.keys().isdisjoint(FUNCTIONS):
+            keywords = with_traced_functions(q, k, keywords)
+        try:
+            return cls(causal=causal, **keywords)
+        except TypeError:
+            known = cls.__dataclass_fields__.keys()
+            unknown = sorted(keywords.keys() - known)
+            names = ", ".join(sorted((known - _OF_RECORD) | {*FUNCTIONS}))
+            raise TypeError(
+                f"{unknown[0] if unknown else 'causal'} is no keyword here; known are {names}"
+            ) from None
+
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Those that were given, by name."""
-        names = ("alibi_slopes", "sinks", "bias", "rng_state", "block_table", *_LENGTHS, *_SCALES)
-        return {name: t for name in names if (t := getattr(self, name)) is not None}
+        return {n: getattr(self, n) for n in _TENSORS if getattr(self, n) is not None}
 
     def spec(self, q: torch.Tensor, k: torch.Tensor) -> Spec:
         """For q and k of four dimensions.
@@ -116,8 +143,11 @@ class Semantics:
             window_left=left,
             window_right=right,
             top_left=self.top_left,
+            score=self.score,
+            mod_tensors=None if self.mod_tensors is None else list(self.mod_tensors),
+            key_ranges=self.key_ranges,
+            rows_per_range=self.rows_per_range,
             **_dropout(self),
-            **_traced(self, q, k),
         )
         scales = Scales(*(getattr(self, name) for name in _SCALES))
         check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
@@ -154,6 +184,8 @@ class Semantics:
 
 def _dropout(given: Semantics) -> dict[str, Any]:
     dropout_p = check_dropout(given.dropout_p)
+    if given.rng_state is not None and given.rng_state.dtype != torch.int64:
+        raise TypeError(f"rng_state has dtype {given.rng_state.dtype}; it must be torch.int64")
     if dropout_p == 0:
         return {}
     if given.rng_state is None:
@@ -164,21 +196,45 @@ def _dropout(given: Semantics) -> dict[str, Any]:
     return {"dropout_p": dropout_p, "rng_state": given.rng_state}
 
 
-def _traced(given: Semantics, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
-    """What the caller's functions compute, and the blocks of a mask."""
-    mask_mod, ranges = given.mask_mod, {}
-    if given.block_mask is not None:
-        block_mask = BlockMask.of(given.block_mask)
-        check_block_mask(block_mask, q, k, given.cu_seqlens_q is not None)
-        mask_mod = block_mask.restricted(mask_mod)
-        ranges = {
-            "key_ranges": block_mask.key_ranges,
-            "rows_per_range": block_mask.block_size[0],
-        }
-    if given.score_mod is None and mask_mod is None:
-        return {}
-    functions = Functions.traced(given.score_mod, mask_mod, q.device)
-    return {**functions._asdict(), **ranges}
+def tensors_in(semantics: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors among ``Semantics``' fields or ``attention``'s keywords, by name: those that
+    functions capture are a list."""
+    found = {name: semantics[name] for name in _TENSORS if semantics.get(name) is not None}
+    if semantics.get(CAPTURED):
+        found[CAPTURED] = list(semantics[CAPTURED])
+    return found
+
+
+def with_traced_functions(
+    q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``attention``'s keywords, with what its functions compute in place of these.
+
+    The functions are called here, once, and never again: the gradients of a call are those of
+    what its forward computed, whatever the functions would do later.
+
+    Returns:
+        keywords without score_mod, mask_mod and block_mask; with the fields of ``Semantics`` that
+        say the same by value: score, mod_tensors, key_ranges and rows_per_range.
+
+    Raises:
+        TracingError, TypeError: As ``trace``.
+        ValueError: block_mask is for other shapes.
+    """
+    found = dict(keywords)
+    score_mod, mask_mod, block_mask = (found.pop(name, None) for name in FUNCTIONS)
+    if block_mask is not None:
+        block_mask = BlockMask.of(block_mask)
+        check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
+        try:
+            mask_mod, key_ranges = block_mask.read(mask_mod)
+        except (AssertionError, RuntimeError) as error:  # lists that are no memory
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"block_mask has lists that cannot be read: {reason}") from error
+        found |= {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}
+    if score_mod is not None or mask_mod is not None:
+        found |= Functions.traced(score_mod, mask_mod, q.device)._asdict()
+    return found
 
 
 class Functions(NamedTuple):
@@ -191,7 +247,7 @@ class Functions(NamedTuple):
     def traced(
         cls, score_mod: ScoreMod | None, mask_mod: MaskMod | None, device: torch.device
     ) -> Functions:
-        """They are traced at every call, because what they capture may have changed.
+        """The functions are traced at every call, because what they capture may have changed.
 
         Raises:
             TracingError, TypeError: As ``trace``.
@@ -203,20 +259,28 @@ class Functions(NamedTuple):
 NO_FUNCTIONS = Functions()
 
 
+FUNCTIONS = ("score_mod", "mask_mod", "block_mask")  # keywords of attention
+_OF_RECORD = {"block_table", *Functions._fields, "key_ranges", "rows_per_range"}
 _SCALES = ("q_scale", "k_scale", "v_scale")
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+_TENSORS = (
+    *("alibi_slopes", "sinks", "bias", "rng_state", "block_table", "key_ranges"),
+    *_LENGTHS,
+    *_SCALES,
+)
 
 
 def in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
-    """Weights of a model come in its own dtype."""
-    return t.float() if t is not None and t.dtype in (torch.float16, torch.bfloat16) else t
+    """Sinks as kernels take them: weights of a model come in its own dtype."""
+    is_short = isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16)
+    return t.float() if t is not None and is_short else t
 
 
 def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
-    """Kernels read a row's elements one after the other."""
+    """``t`` with a number for each key: kernels read a row's elements one after the other."""
     if t is None or t.ndim != 4 or t.shape[-1] != 1 or n_keys == 1:
         return t
-    return t.expand(*t.shape[:-1], n_keys).contiguous()
+    return t.repeat(1, 1, 1, n_keys)  # of no elements, too, expand(...).contiguous() has stride 0
 
 
 def checked_window(window_size: Any) -> tuple[int, int]:

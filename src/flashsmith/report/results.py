@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from flashsmith.configs import (
     parse_kernel_name_into_instance,
 )
 from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
+from flashsmith.selection.stamped_csv import read_measure
 
 # Where results are looked for: those of the working directory, those of the checkout that this is
 # installed from, those that a wheel brings (pyproject.toml puts them there).
@@ -160,7 +162,7 @@ def _same_gpu(a: str, b: str) -> bool:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     return document if isinstance(document, dict) else {}
 
@@ -170,25 +172,28 @@ def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -
 
     Of the regimes of `flashsmith bench` only the first, in turn: times of two are not compared.
     """
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
         if not set(reader.fieldnames or ()) >= columns:
             return []
-        try:
-            return [
-                parse(row)
-                for row in reader
-                if all(row[name] for name in columns) and row.get(_REGIME, _IN_TURN) == _IN_TURN
-            ]
-        except ValueError as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+        return [
+            parse(row)
+            for row in reader
+            if all(row[name] for name in columns) and row.get(_REGIME, _IN_TURN) == _IN_TURN
+        ]
+    except (ValueError, TypeError, csv.Error) as error:  # TypeError: of a line with more cells
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def _time(row: dict[str, str], run: str) -> Time:
     clock = row.get("sm_clock_mhz")
     return Time(
-        run, _candidate(row), Workload.from_row(row), float(row["ms"]), float(row["tflops"]),
-        float(clock) if clock else None,
+        run, _candidate(row), Workload.from_row(row),
+        read_measure(row, "ms"), read_measure(row, "tflops"), float(clock) if clock else None,
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -15,8 +17,9 @@ from flashsmith.configs import (
     KernelId,
     parse_kernel_name_into_instance,
 )
-from flashsmith.errors import DeviceError, EmulatorFault, KernelNotFoundError
+from flashsmith.errors import CacheError, DeviceError, EmulatorFault, KernelNotFoundError
 from flashsmith.jit import (
+    KernelCache,
     Library,
     Progress,
     Target,
@@ -26,6 +29,8 @@ from flashsmith.jit import (
 )
 from flashsmith.runtime.decoding import DecodeKernel
 from flashsmith.runtime.loaded import BackwardKernel, Kernel, LoadedKernel
+
+logger = logging.getLogger("flashsmith")
 
 # The kinds that the libraries throw, beside Python's own.
 tvm_ffi.register_error("EmulatorFault", EmulatorFault)
@@ -48,8 +53,14 @@ class _Loaded:
 
     @classmethod
     def load(cls, library: Library) -> _Loaded:
-        module = tvm_ffi.load_module(str(library.path))
-        handles = {str(name): handle for handle, name in enumerate(module.kernels())}
+        """Raises CacheError: The loader refuses it, or it is none of ours."""
+        try:
+            module = tvm_ffi.load_module(str(library.path))
+            handles = {str(name): handle for handle, name in enumerate(module.kernels())}
+        except Exception as error:  # of whatever type the loader has
+            raise _unloadable(library, str(error)) from error
+        if lacking := {kernel["name"] for kernel in library.kernels.values()} - handles.keys():
+            raise _unloadable(library, f"it lacks {', '.join(sorted(lacking))}")
         return cls(library, module, handles)
 
     def find(self, instance: KernelId) -> LoadedKernel | None:
@@ -61,9 +72,25 @@ class _Loaded:
         return _KINDS[instance.config.operation](instance, self.module, by_name)
 
 
+def _unloadable(library: Library, why: str) -> CacheError:
+    return CacheError(
+        f"library {library.path} cannot be loaded here: {why}; `flashsmith build --force` makes it "
+        "anew, FLASHSMITH_CXX names another compiler for that"
+    )
+
+
 _lock = threading.Lock()
 _loaded: dict[Target, list[_Loaded]] = {}  # newest first
 _found: dict[Target, dict[KernelId, LoadedKernel]] = {}
+
+
+def _free_in_child() -> None:
+    """The thread that held the lock, if one did, is the parent's."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_in_child)
 
 
 def load_library(library: Library, target: Target | None = None) -> None:
@@ -71,6 +98,9 @@ def load_library(library: Library, target: Target | None = None) -> None:
 
     target: One that the library covers; default: exactly the library's own. Its kernels come before
         those of libraries that were loaded before.
+
+    Raises:
+        CacheError: It cannot be loaded here.
     """
     target = target or library.target
     loaded = _Loaded.load(library)
@@ -155,12 +185,36 @@ def load_kernels(
 
     Raises:
         ValueError: A configuration is illegal for the target.
+        CacheError: What there is, or was built, cannot be loaded here.
         ToolchainError, BuildError, CacheError: Building failed.
     """
-    library = find_library(instances, target)
-    if library is None and settings.BUILD.get() is not False:
+    refused = None
+    while library := find_library(instances, target):
+        try:
+            load_library(library, target)
+            return library
+        except CacheError as error:
+            refused = error
+            library.refuse()
+            logger.warning("%s", error)
+    if settings.BUILD.get() is not False:
+        return _load_built(instances, target, progress)
+    if refused is not None:
+        raise refused
+    return None
+
+
+def _load_built(
+    instances: Collection[KernelId], target: Target, progress: Progress | None
+) -> Library:
+    """Builds a library and loads it. One that cannot be loaded is set aside and built once more."""
+    library = build_library(instances, target, progress=progress)
+    try:
+        load_library(library, target)
+    except CacheError as error:
+        logger.warning("%s; it is built once more", error)
+        KernelCache().set_aside(library.directory, library.manifest)
         library = build_library(instances, target, progress=progress)
-    if library is not None:
         load_library(library, target)
     return library
 
@@ -182,7 +236,7 @@ def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
     with _lock:
         for loaded in _loaded.get(target, []):
             if kernel := loaded.find(instance):
-                return _found[target].setdefault(instance, kernel)
+                return _found.setdefault(target, {}).setdefault(instance, kernel)
     return None
 
 

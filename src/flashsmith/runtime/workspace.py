@@ -1,8 +1,13 @@
-"""The global memory that some calls need beside their tensors."""
+"""The global memory that some calls need beside their tensors.
+
+What is kept between calls belongs to one thread and one stream: the launches of a thread on a
+stream run one after the other, whatever plans they are of. Those of two threads on one stream may
+take turns within a plan of two launches, as libraries release the GIL: what one keeps for its
+second launch, the other would write.
+"""
 
 from __future__ import annotations
 
-import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,8 +26,8 @@ _Memory = tuple[torch.Tensor | None, torch.Tensor | None]  # a workspace, and co
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """What one call with this plan needs on the current stream of ``device``; None for nothing.
 
-    Zeros that a call leaves zero are kept, made once a stream: the launches of one stream run one
-    after the other. What is more than such zeros comes from torch's allocator for each call.
+    Zeros that a call leaves zero are kept. What is more than such zeros comes from torch's
+    allocator for each call.
     """
     n_bytes = plan.workspace_bytes
     if n_bytes == 0:
@@ -67,20 +72,20 @@ class Scratch:
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._plan, self._device = plan, device
         self._is_kept = 0 < plan.workspace_bytes <= _MOST_KEPT_BYTES and device.type == "cuda"
-        self._of_streams: dict[int, _Memory] = {}  # by their numbers
+        n_counters = plan.counter_bytes and _kept_bytes(plan.counter_bytes)
+        self._sizes = _kept_bytes(plan.workspace_bytes), n_counters, device.index
 
     def __call__(self) -> _Memory:
-        """For the next call, on the current stream."""
+        """For the next call, by this thread on the current stream."""
         plan, device = self._plan, self._device
         if not self._is_kept or _is_capturing(device):
             return workspace_for(plan, device), counters_for(plan, device)
         stream = torch._C._cuda_getCurrentRawStream(device.index)
-        if (kept := self._of_streams.get(stream)) is None:
-            kept = self._of_streams[stream] = (
-                _of_stream(_kept_bytes(plan.workspace_bytes), device, stream, "sums"),
-                counters_for(plan, device),
-            )
-        return kept
+        key = self._sizes, stream
+        if (found := _kept.scratch.get(key)) is None:
+            sums = _of_stream(self._sizes[0], device, stream, "sums")
+            found = _kept.scratch[key] = sums, counters_for(plan, device)
+        return found
 
 
 class _Aside:
@@ -93,13 +98,14 @@ class _Aside:
         self._taken = 0  # bytes of that
 
     def refill(self, device: torch.device) -> None:
-        """By a thread that captures nothing. Waits: graphs may begin on any stream."""
+        """By a thread that captures nothing. Waits for its stream: graphs may begin on any other.
+        To wait for the device would end what another thread captures."""
         with self._lock:
             is_enough = self._chunks and self._taken < _ASIDE_BYTES // 2
             if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MOST_ASIDE_BYTES:
                 return
             chunk = torch.zeros(_ASIDE_BYTES, dtype=torch.uint8, device=device)
-            torch.cuda.synchronize(device)
+            torch.cuda.current_stream(device).synchronize()
             self._chunks.append(chunk)
             self._taken = 0
 
@@ -141,23 +147,49 @@ def _is_capturing(device: torch.device) -> bool:
         return torch._C._cuda_isCurrentStreamCapturing()
 
 
-@functools.cache
+class _Kept(threading.local):
+    """What the calling thread keeps. When the thread ends it goes to torch's allocator, which gives
+    it to nobody but the stream that had it."""
+
+    def __init__(self) -> None:
+        self.memory: dict[tuple[int, torch.device, int, str], torch.Tensor] = {}
+        # Of it, what a ``Scratch`` gives: by its sizes, the device and the stream.
+        self.scratch: dict[tuple[tuple[int, int, int], int], _Memory] = {}
+
+    def clear(self) -> None:
+        self.memory.clear()
+        self.scratch.clear()
+
+
+_kept = _Kept()
+
+
 def _of_stream(
     n_bytes: int, device: torch.device, stream: int, purpose: str = "zeros"
 ) -> torch.Tensor:
-    """What is kept for a purpose, made as zeros.
+    """What this thread keeps for a purpose, made as zeros."""
+    memory, key = _kept.memory, (n_bytes, device, stream, purpose)
+    found = memory.get(key)
+    if found is None:
+        found = memory[key] = _made_by_another_thread(n_bytes, device)
+    return found
 
-    Another thread makes them. What torch.compile tries out before it captures it allocates, as all
-    of its thread then does, from the graphs' memory, of which nothing may be kept. Whoever is here
-    may be about to capture: more is set aside for that.
+
+def _made_by_another_thread(n_bytes: int, device: torch.device) -> torch.Tensor:
+    """Zeros on the current stream.
+
+    What torch.compile tries out before it captures it allocates, as all of its thread then does,
+    from the graphs' memory, of which nothing may be kept. Nor does another thread know of the modes
+    that this one is in: of inference, of fake tensors, of a default device. Whoever is here may be
+    about to capture: more is set aside for that.
     """
     current = torch.cuda.current_stream(device)
 
     def make() -> torch.Tensor:
         with torch.cuda.stream(current):
-            kept = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+            zeros = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
             _aside.setdefault(device, _Aside()).refill(device)
-            return kept
+            return zeros
 
     with ThreadPoolExecutor(1) as others:
         return others.submit(make).result()

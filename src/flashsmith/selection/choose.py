@@ -148,8 +148,12 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
     process: ``forget_tables`` has them read again.
     """
     sources, refused = [], []
-    places = (("your table", user_table_path(gpu)), ("shipped table", shipped_table_path(gpu)))
-    for title, path in places:
+    places = {"shipped table": shipped_table_path(gpu)}
+    try:
+        places = {"your table": user_table_path(gpu)} | places
+    except TuningError as error:
+        refused.append(f"your table: {error}")
+    for title, path in places.items():
         if not path.exists():
             refused.append(f"{title}: there is none ({path})")
             continue
@@ -160,7 +164,7 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
         except TuningError as error:
             refused.append(f"{title}: {error}")
             remedy = "`flashsmith tune --force` replaces it"
-            if path != user_table_path(gpu):
+            if title != "your table":
                 remedy = "`flashsmith tune` makes one of your own"
             warnings.warn(f"{error}; {remedy}", stacklevel=2)
     return tuple(sources), tuple(refused)

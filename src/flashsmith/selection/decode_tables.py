@@ -20,7 +20,15 @@ from flashsmith.configs.few_queries import ChooseDecode
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import TuningError
 from flashsmith.gpus import find_architecture, get_gpu_architecture
-from flashsmith.selection.stamped_csv import Row, StampedCsv, flag_text, read_flag, replace_file
+from flashsmith.selection.stamped_csv import (
+    Row,
+    StampedCsv,
+    flag_text,
+    read_count,
+    read_flag,
+    read_measure,
+    replace_file,
+)
 from flashsmith.selection.tables import refuse_other_places, requirements_of, user_table_path
 
 TITLE = "# flashsmith tuned table of decode"
@@ -68,9 +76,9 @@ class DecodeEntry:
         config = parse_kernel_name_into_config(row["kernel"])
         if not isinstance(config, DecodeKernelConfig) or (why := why_not_served(config, workload)):
             raise ValueError(f"{config} cannot serve {workload}: {why}")
-        ratio = float(row["rule_ratio"]) if row["rule_ratio"] else None
-        microseconds, tried = float(row["microseconds"]), int(row["tried"])
-        return cls(workload, config, microseconds, ratio, tried, int(row["excluded"]))
+        ratio = read_measure(row, "rule_ratio") if row["rule_ratio"] else None
+        microseconds, tried = read_measure(row, "microseconds"), read_count(row, "tried")
+        return cls(workload, config, microseconds, ratio, tried, read_count(row, "excluded"))
 
 
 def row_of(workload: DecodeWorkload) -> dict[str, object]:
@@ -117,7 +125,10 @@ def decode_table_path(gpu: str) -> Path:
 @functools.cache
 def find_decode_table(gpu: str) -> DecodeTable | None:
     """The user's for a GPU, if there is one that may be used; read once a process."""
-    path = decode_table_path(gpu)
+    try:
+        path = decode_table_path(gpu)
+    except TuningError:  # the user has no home directory
+        return None
     if not path.exists():
         return None
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import re
 import tempfile
@@ -45,6 +46,12 @@ class StampedCsv:
         Raises:
             ValueError: It is no such file, or not a whole one.
         """
+        try:
+            return self._from_text(text)
+        except csv.Error as error:
+            raise ValueError(f"it is no CSV: {error}") from None
+
+    def _from_text(self, text: str) -> tuple[dict[str, str], list[Row]]:
         lines = text.splitlines(keepends=True)
         n_rows = self._check_title(lines[0] if lines else "")
         n_comments = next((i for i, line in enumerate(lines) if line[0] != "#"), len(lines))
@@ -83,6 +90,23 @@ def read_flag(row: Row, name: str) -> bool:
     if row[name] not in (_YES, _NO):
         raise ValueError(f"{name} is {row[name]!r}; expected {_YES} or {_NO}")
     return row[name] == _YES
+
+
+def read_measure(row: Row, name: str) -> float:
+    """A time, a speed or a ratio. Raises ValueError: The column has none that a measurement
+    gives."""
+    value = float(row[name])
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} is {row[name]!r}; expected a number above 0")
+    return value
+
+
+def read_count(row: Row, name: str) -> int:
+    """Raises ValueError: The column has no count."""
+    value = int(row[name])
+    if value < 0:
+        raise ValueError(f"{name} is {row[name]!r}; expected a whole number from 0 on")
+    return value
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -110,6 +111,10 @@ class _Builds:
         self._waiting: SimpleQueue[tuple[KernelId, Target]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    @property
+    def had_orders(self) -> bool:
+        return bool(self._ordered)
+
     def order(self, instance: KernelId, target: Target) -> None:
         """Has a kernel built, once."""
         with self._lock:
@@ -139,3 +144,15 @@ class _Builds:
 
 
 _builds = _Builds()
+
+
+def _start_anew_in_child() -> None:
+    """The thread that builds is the parent's, and may have held the lock. What it was to build is
+    ordered again by the calls that want it, so none goes on with what is remembered for it."""
+    global _builds
+    had_orders, _builds = _builds.had_orders, _Builds()
+    if had_orders:
+        forget_calls()
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)

@@ -12,7 +12,14 @@ from typing import Any
 from flashsmith.configs import Workload, parse_kernel_name_into_config
 from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.selection.entries import Entry, Measured
-from flashsmith.selection.stamped_csv import Row, StampedCsv, flag_text, read_flag
+from flashsmith.selection.stamped_csv import (
+    Row,
+    StampedCsv,
+    flag_text,
+    read_count,
+    read_flag,
+    read_measure,
+)
 
 FORMAT = 2
 TITLE = "# flashsmith tuned table"
@@ -49,9 +56,9 @@ def _entry(rows: list[Row]) -> Entry:
     first, measured = rows[0], [row for row in rows if not row["excluded"]]
     entry = Entry(
         Workload.from_row(first),
-        tried=int(first["tried"]),
+        tried=read_count(first, "tried"),
         excluded={row["kernel"]: row["excluded"] for row in rows if row["excluded"]},
-        rule_ratio=float(first["rule_ratio"]) if first["rule_ratio"] else None,
+        rule_ratio=read_measure(first, "rule_ratio") if first["rule_ratio"] else None,
         ranked=tuple(map(_measured, measured)),
     )
     for row in entry.ranked:
@@ -62,7 +69,7 @@ def _entry(rows: list[Row]) -> Entry:
 
 def _measured(row: Row) -> Measured:
     in_portfolio = read_flag(row, "portfolio")
-    times: dict[str, Any] = {name: float(row[name]) for name in _TIMES if row[name]}
+    times: dict[str, Any] = {name: read_measure(row, name) for name in _TIMES if row[name]}
     config = parse_kernel_name_into_config(row["kernel"])
     return Measured(config, **times, in_portfolio=in_portfolio)
 

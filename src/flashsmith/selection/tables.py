@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from flashsmith import settings
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig, Workload
 from flashsmith.configs.workload import TuningKey
@@ -91,9 +89,12 @@ def refuse_other_places(path: Path, stamp: Mapping[str, str], here: Mapping[str,
 
 
 def user_table_path(gpu: str) -> Path:
-    """Where the user's own table for this GPU is, or would be."""
-    folder = settings.TUNED.get() or platformdirs.user_data_path("flashsmith") / "tuned"
-    return folder / f"{gpu_slug(gpu)}.csv"
+    """Where the user's own table for this GPU is, or would be.
+
+    Raises:
+        TuningError: The user has no home directory.
+    """
+    return settings.tables_folder() / f"{gpu_slug(gpu)}.csv"
 
 
 def shipped_table_path(gpu: str) -> Path:

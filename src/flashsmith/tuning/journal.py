@@ -55,7 +55,7 @@ class Journal:
             records = [json.loads(line) for line in whole.splitlines()]
             found = records[0][_STAMP] if records else None
             answers = {_key(record["question"]): record["answer"] for record in records[1:]}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TuningError(
                 f"{self.path} is no journal of tuning ({error}); remove it, or pass --force"
             ) from None

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors
+from flashsmith.jit.locks import FileLock
 from flashsmith.selection.choose import forget_tables
 from flashsmith.selection.tables import Table
 from flashsmith.tuning.journal import Journal, refuse_mismatch
@@ -47,10 +46,8 @@ def held(out: Path) -> Iterator[None]:
     """Keeps other processes from tuning for ``out``. Raises TuningError: Another does."""
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out.with_name(f".{out.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise TuningError(f"another process is tuning for {out}; choose another --out") from None
+    if not lock.acquire(wait=False):
+        raise TuningError(f"another process is tuning for {out}; choose another --out")
     try:
         yield
     finally:

@@ -156,7 +156,7 @@ FAULTS = {
         ("copies", 61),
         ("ragged", 48),
         ("sums", 8),
-        ("scores", 9),
+        ("scores", 10),
         ("bytes", 14),
         ("barriers", 20),
         ("clusters", 80),

@@ -76,6 +76,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
     exact_arch: ClassVar[bool] = True
+    reads_by_maps: ClassVar[bool] = True
     kernel_function: ClassVar[str] = "sm90::backward_kernels"
     static_configuration: ClassVar[str] = "sm90::BackwardTraits"
     kernel_arguments: ClassVar[str] = "Sm90BackwardKernelArgs"

@@ -54,6 +54,7 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
     exact_arch: ClassVar[bool] = True
+    reads_by_maps: ClassVar[bool] = True
     is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
     kernel_function: ClassVar[str] = "sm90::decode_kernels"
     static_configuration: ClassVar[str] = "sm90::DecodeTraits"

@@ -1,7 +1,5 @@
-"""Forward kernels of the sm90 family: the configuration, and which of them can be built.
-
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
-"""
+"""Forward kernels of the sm90 family: the configuration, and which of them can be built: each rule
+has its twin, a static_assert with a sentence in the C++ templates."""
 
 from __future__ import annotations
 
@@ -140,6 +138,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
     exact_arch: ClassVar[bool] = True
+    reads_by_maps: ClassVar[bool] = True
     kernel_function: ClassVar[str] = "sm90::forward_kernel"
     static_configuration: ClassVar[str] = "sm90::KernelTraits"
     kernel_arguments: ClassVar[str] = "Sm90ForwardKernelArgs"

@@ -72,6 +72,7 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
     scheme: ClassVar[str] = SPLIT
     minimum_gpu: ClassVar[str] = "sm_90a"
     exact_arch: ClassVar[bool] = True
+    reads_by_maps: ClassVar[bool] = True
     kernel_function: ClassVar[str] = "sm90::split_backward_kernels"
     static_configuration: ClassVar[str] = "sm90::SplitBackwardTraits"
     kernel_arguments: ClassVar[str] = "Sm90BackwardKernelArgs"

@@ -95,6 +95,12 @@ uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c, MmaType type) {
   return pack(half(0), half(16), type);
 }
 
+float mul_rz(float x, float y) {
+  const double exact = static_cast<double>(x) * y;
+  const auto nearest = static_cast<float>(exact);
+  return std::fabs(nearest) > std::fabs(exact) ? std::nextafter(nearest, 0.f) : nearest;
+}
+
 float tanh_approx(float x) {
   constexpr uint32_t kLost = (1u << 12) - 1;  // of the mantissa: what is left is good to 2^-11
   const float exact = std::tanh(x);

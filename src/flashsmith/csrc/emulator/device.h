@@ -83,6 +83,8 @@ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, con
 // cvt.rn.{f16x2,bf16x2}.f32: rounds to nearest even; `low` in the lower half of the word.
 uint32_t pack(float low, float high, MmaType type);
 
+float mul_rz(float x, float y);  // mul.rz.f32
+
 // tanh.approx.f32: off by up to 2^-11 of the result, towards zero.
 float tanh_approx(float x);
 

@@ -13,9 +13,9 @@ namespace flashsmith {
 inline void check_gradient_grid(const ForwardProblem &problem) {
   constexpr int kMaxGridYZ = 65535;
   for (const auto &[dimension, size] :
-       {std::pair{"batch", problem.batch}, {"head", problem.n_heads}}) {
+       {std::pair{"sequences", problem.batch}, {"heads", problem.n_heads}}) {
     if (size > kMaxGridYZ) {
-      TVM_FFI_THROW(ValueError) << "q has " << dimension << " size " << size
+      TVM_FFI_THROW(ValueError) << "q has " << size << " " << dimension
                                 << "; the backward takes at most " << kMaxGridYZ
                                 << ": split the call";
     }

@@ -128,7 +128,55 @@ inline void check_tanh(Results &results) {
   results.check(odd == 0, "tanh_approx: %d differ from that of -x", odd);
 }
 
+struct Products {
+  static constexpr int kThreads = 256;
+
+  const float *x, *y;
+  float *product;
+  int count;
+
+  FLASHSMITH_DEVICE void operator()() const {
+    for (int i = thread_index(); i < count; i += kThreads) product[i] = mul_rz(x[i], y[i]);
+  }
+};
+
+// The last number that is not beyond the exact product, which a double holds.
+inline float towards_zero(float x, float y) {
+  const double exact = static_cast<double>(x) * y;
+  if (std::isinf(exact) || std::isnan(exact)) return static_cast<float>(exact);
+  uint32_t low = 0, high = 0x7f7fffff;  // the bits of positive numbers are in their order
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (static_cast<double>(bits_float(middle)) <= std::fabs(exact))
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return std::copysign(bits_float(low), static_cast<float>(std::copysign(1.0, exact)));
+}
+
+inline void check_products(Results &results) {
+  Buffer<float> x = {0, INFINITY, NAN, 0x1.fep127f, 0x1.fep127f, -0x1.fep127f, 0x1p-126f},
+                y = {1, 2, 1, 1.5f, 1, 1.5f, 0.75f};
+  Random random(11);
+  while (x.size() < 4096) {
+    x.push_back(bits_float(random.bits()));
+    y.push_back(x.size() % 2 ? 1.4426950408889634f : bits_float(random.bits()));
+  }
+  Buffer<float> product(x.size());
+  run(Products{x.data(), y.data(), product.data(), static_cast<int>(x.size())}, {.shared_bytes = 0},
+      x, y, product);
+  int wrong = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float expected = towards_zero(x[i], y[i]);
+    wrong += std::isnan(expected) ? !std::isnan(product[i])
+                                  : float_bits(expected) != float_bits(product[i]);
+  }
+  results.check(wrong == 0, "mul_rz: %d are wrong", wrong);
+}
+
 inline void check(Results &results) {
+  check_products(results);
   check_elements(results);
   check_unpack(results);
   check_tanh(results);

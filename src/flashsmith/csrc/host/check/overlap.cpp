@@ -103,6 +103,15 @@ bool may_share_elements(const TensorView &a, const TensorView &b) {
   __builtin_unreachable();
 }
 
+// Tensors that stand for something else than memory (fake tensors, wrappers of function transforms,
+// freed storages) have sizes, but a null pointer.
+void check_has_memory(const Argument &argument, const TensorView &t, const AddressRange &range) {
+  if (t.data_ptr() || range.begin == range.end) return;
+  TVM_FFI_THROW(ValueError) << argument.name << " has no memory (its data pointer is null); pass a "
+                            << "tensor that holds numbers, not a fake tensor, a wrapper of a "
+                            << "function transform, or one whose storage was freed";
+}
+
 }  // namespace
 
 void check_writable(const Argument &argument, const TensorView &t) {
@@ -120,6 +129,7 @@ void check_apart(const Tensors &tensors) {
   for (size_t i = 0; i < tensors.size(); i++) {
     if (!tensors.given[i]) continue;
     ranges[i] = range_of(*tensors.given[i]);
+    check_has_memory(tensors.table[i], *tensors.given[i], ranges[i]);
     for (size_t before = 0; before < i; before++) {
       const Argument &later = tensors.table[i], &earlier = tensors.table[before];
       if (later.use == Use::read && earlier.use == Use::read) continue;

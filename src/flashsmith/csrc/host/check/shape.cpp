@@ -126,7 +126,7 @@ void check_broadcast(const Tensors &tensors, const Argument &argument, const Ten
                               << ": each size is that, or 1 but for the last";
   }
   const int last = argument.rank() - 1;
-  if (t.size(last) > 1 && t.stride(last) != 1) {
+  if (t.numel() > 0 && t.size(last) > 1 && t.stride(last) != 1) {
     TVM_FFI_THROW(ValueError) << argument.name << " has stride " << t.stride(last)
                               << " in its last dimension; it must be contiguous there (stride 1): "
                                  "call .contiguous()";

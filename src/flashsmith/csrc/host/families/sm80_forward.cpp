@@ -14,7 +14,7 @@ namespace {
 void check_grid(const char *dimension, int size) {
   constexpr int kMaxGridYZ = 65535;
   if (size > kMaxGridYZ) {
-    TVM_FFI_THROW(ValueError) << "q has " << dimension << " size " << size
+    TVM_FFI_THROW(ValueError) << "q has " << size << " " << dimension
                               << "; the sm80 family takes at most " << kMaxGridYZ
                               << ": split the call";
   }
@@ -47,8 +47,8 @@ class Sm80Forward final : public ForwardKernel {
         schedule_(kernel.schedule) {}
 
   Plan plan(const ForwardProblem &problem, int) const override {
-    if (!variant.ragged) check_grid("batch", problem.batch);
-    check_grid("head", problem.n_heads);
+    if (!variant.ragged) check_grid("sequences", problem.batch);
+    check_grid("heads", problem.n_heads);
     const Launch main{.kernel = "flash_forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
                       .call = call<ForwardKernelArgs>,

@@ -17,7 +17,7 @@ struct WarpRows {
 template <typename Traits>
 FLASHSMITH_DEVICE RowTotal with_sink(const RowTotal &row, const ProblemArgs &problem, int head) {
   if constexpr (!Traits::has_sinks) return row;
-  const float sink = ptx::thread_load_global(problem.score.sinks + head) * kLog2e;
+  const float sink = in_base_two(ptx::thread_load_global(problem.score.sinks + head));
   if (sink == -INFINITY) return row;
   const float reference = fmaxf(row.reference, sink);
   const float kept = row.sum == 0.f ? 0.f : ptx::exp2_approx(row.reference - reference);

@@ -3,9 +3,10 @@
 // log-sum-exp.
 //
 // They lie in blocks of kStatisticsRows queries of a head: the log-sum-exps, in base 2, then the
-// deltas. A query that is not there, or sees nothing, has +inf, so that its weights become 0.
-// Inside a block every 16 rows are permuted, so that a lane of a transposed fragment finds its four
-// columns of two neighbouring groups of eight side by side.
+// deltas. A query that is not there, or sees nothing, has +inf, so that its weights become 0; and
+// so has one whose log-sum-exp is too large to say what they are. Inside a block every 16 rows are
+// permuted, so that a lane of a transposed fragment finds its four columns of two neighbouring
+// groups of eight side by side.
 #pragma once
 
 #include <cmath>
@@ -158,12 +159,20 @@ class StatisticsBlock {
           (static_cast<int64_t>(first.batch) * problem_.n_heads + head_) * sequence_.rows_q() +
           first.row + row;
       const float natural = ptx::thread_load_global(problem_.lse + index);
-      if (natural != -INFINITY) lse = natural * kLog2e;
+      if (tells_weights(natural)) lse = natural * kLog2e;
       delta = sum;
       if (args_.dlse != nullptr) delta -= ptx::thread_load_global(args_.dlse + index);
     }
     ptx::thread_store_global_4(place, ptx::float_bits(lse));
     ptx::thread_store_global_4(place + kStatisticsRows, ptx::float_bits(delta));
+  }
+
+  // Weights are exp(score - lse), as exact as the rounding of lse: within an eighth at 2^20,
+  // nothing at 2^25. Only what is added to scores makes them as large. NaN stays.
+  static FLASHSMITH_DEVICE bool tells_weights(float lse) {
+    constexpr float kMost = 0x1p20f;
+    if constexpr (Traits::Score::kChanges || Traits::has_sinks) return !(fabsf(lse) > kMost);
+    return lse != -INFINITY;
   }
 
   // Where blocks of keys have turns the first one stores, and nothing is to be cleared.

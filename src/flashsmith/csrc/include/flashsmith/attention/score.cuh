@@ -4,6 +4,7 @@
 
 #include <concepts>
 
+#include "flashsmith/attention/base_two.cuh"
 #include "flashsmith/attention/fragment.cuh"
 #include "flashsmith/attention/sequence.cuh"
 
@@ -36,8 +37,9 @@ struct UserScore<0> {
   static FLASHSMITH_DEVICE bool visible(int, int, int, Key, const ModBuffers &) { return true; }
 };
 
-// kChanges: scores are changed at all; what the softmax gets is scaled then. kMayHide: a finite
-// score may become -inf. kHasRanges: it is known beforehand of some keys that do.
+// kChanges: scores are changed at all; what the softmax gets is scaled, and in base 2, then.
+// kMayHide: a finite score may become -inf. kHasRanges: it is known beforehand of some keys that
+// do.
 template <typename T>
 concept ScorePolicy = requires {
   { T::kChanges } -> std::convertible_to<bool>;
@@ -45,7 +47,7 @@ concept ScorePolicy = requires {
   { T::kHasRanges } -> std::convertible_to<bool>;
 };
 
-// The scores of one row, changed one by one.
+// The scores of one row, changed one by one, in base 2.
 template <typename value_t, bool kSoftcap, bool kAlibi, bool kBias, typename User>
 class ScoreChanges {
   const ScoreArgs &args_;
@@ -61,6 +63,8 @@ class ScoreChanges {
   static constexpr bool kUser = User::kChangesScore || User::kHides;
   static constexpr bool kChanges = kSoftcap || kAlibi || kBias || kUser;
   static constexpr bool kMayHide = kBias || kUser;
+  // Whether they go through something that is not proportional to them.
+  static constexpr bool kBends = User::kChangesScore || kSoftcap;
   static constexpr bool kHasRanges = User::kHides;
 
   template <SequencePolicy Sequence>
@@ -72,8 +76,8 @@ class ScoreChanges {
         row_(row),
         first_key_(first_key) {
     if constexpr (kAlibi) {
-      slope_ = ptx::thread_load_global(args_.alibi_slopes + head.batch * args_.alibi_batch_stride +
-                                       head.head);
+      slope_ = in_base_two(ptx::thread_load_global(
+          args_.alibi_slopes + head.batch * args_.alibi_batch_stride + head.head));
       distance_ = static_cast<float>(row + sequence.diagonal() - first_key);
     }
     if constexpr (kBias) {
@@ -87,17 +91,20 @@ class ScoreChanges {
   // Of the key `column` behind the first.
   FLASHSMITH_DEVICE float operator()(float score, int column) const {
     const Key key{first_key_, column};
-    score *= args_.scale;
+    score *= kBends ? args_.scale : args_.scale * kLog2e;
     if constexpr (User::kChangesScore) {
       score = User::score(score, head_.batch, head_.head, row_, key, buffers_);
+      if constexpr (!kSoftcap) score = in_base_two(score);
     }
-    if constexpr (kSoftcap) score = args_.cap * ptx::tanh_approx(score * args_.inverse_cap);
+    if constexpr (kSoftcap) {
+      score = args_.cap * kLog2e * ptx::tanh_approx(score * args_.inverse_cap);
+    }
     if constexpr (kAlibi) {
       score -= slope_ * fabsf(distance_ - static_cast<float>(column));
     }
     if constexpr (kBias) {
       if (key.index() < n_keys_) {
-        score += ptx::unpack<value_t>(ptx::thread_load_global(bias_ + key.index()));
+        score += in_base_two(ptx::unpack<value_t>(ptx::thread_load_global(bias_ + key.index())));
       }
     }
     if constexpr (User::kHides) {

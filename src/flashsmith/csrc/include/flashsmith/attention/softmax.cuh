@@ -2,10 +2,14 @@
 //
 // P = 2^(S * scale - R), where the reference R of a row stands in for the paper's maximum m: any R
 // near it cancels in O / l. Written for the 16 rows of a fragment.
+//
+// Scores that were changed come in base 2 (ScoreChanges) and need no scale: where they are as large
+// as float32 allows, S * scale - R would be the rounding error of R.
 #pragma once
 
 #include <cmath>
 
+#include "flashsmith/attention/base_two.cuh"
 #include "flashsmith/attention/fragment.cuh"
 
 namespace flashsmith {
@@ -22,8 +26,6 @@ FLASHSMITH_DEVICE float exp2_polynomial(float x) {
       fmaf(fmaf(fmaf(0.05517166853f, f, 0.2426111251f), f, 0.6932609677f), f, 0.9999280572f);
   return ptx::bits_float(ptx::float_bits(p) + (ptx::float_bits(rounded) << 23));
 }
-
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // What a row's exponentials sum up to, beside their reference. O is to be multiplied with `kept`
 // before it is divided by the sum.
@@ -63,6 +65,7 @@ struct SoftmaxPolicy {
 template <typename Traits>
 class Softmax {
   static constexpr bool kFoldScale = Traits::softmax.fold_scale;
+  static constexpr bool kScaled = Traits::Score::kChanges;
   static constexpr bool kLazy =
       Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.most_log2 > 0;
   static constexpr float kBound = Traits::softmax.most_log2;
@@ -100,7 +103,7 @@ class Softmax {
   template <bool kFresh, typename Then>
   FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S, Then then) {
     alpha_[0] = alpha_[1] = 1.f;
-    if constexpr (!kFoldScale) scale(S);
+    if constexpr (!kFoldScale && !kScaled) scale(S);
     if constexpr (Traits::softmax.stale_maximum && !kFresh) {
       subtract_reference<false>(S);
       rescale_ = ptx::vote_any(any_positive(S));
@@ -140,7 +143,7 @@ class Softmax {
     bool due = !kLazy;
 #pragma unroll
     for (int i = 0; i < kFragments; i++) {
-      if constexpr (!kFoldScale) softmax[i].scale(S[i]);
+      if constexpr (!kFoldScale && !kScaled) softmax[i].scale(S[i]);
 #pragma unroll
       for (int half = 0; half < kHalves; half++) {
         maximum[i][half] = maximum_of(i, half);
@@ -201,7 +204,9 @@ class Softmax {
     return reduce_row(value, [](float a, float b) { return a + b; });
   }
 
-  FLASHSMITH_DEVICE float folded_scale() const { return kFoldScale ? scale_log2_ : 1.f; }
+  FLASHSMITH_DEVICE float folded_scale() const {
+    return kFoldScale && !kScaled ? scale_log2_ : 1.f;
+  }
 
   FLASHSMITH_DEVICE void scale(Fragment<Traits::B_c> &S) const {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Exponential, conversion and exchange between lanes.
-// PTX ISA, Floating Point Instructions: ex2; Data Movement: cvt, shfl.sync.
+// Products, exponential, conversion and exchange between lanes.
+// PTX ISA, Floating Point Instructions: mul, ex2; Data Movement: cvt, shfl.sync.
 #pragma once
 
 #include <cmath>
@@ -30,6 +30,17 @@ FLASHSMITH_DEVICE float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+#endif
+}
+
+// mul.rz.f32: rounds towards zero, so that what overflows becomes the largest finite number.
+FLASHSMITH_DEVICE float mul_rz(float x, float y) {
+#ifdef FLASHSMITH_EMULATOR
+  return emulator::mul_rz(x, y);
+#else
+  float z;
+  asm("mul.rz.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
 #endif
 }
 

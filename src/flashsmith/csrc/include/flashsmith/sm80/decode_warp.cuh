@@ -43,7 +43,7 @@ class DecodeWarp {
   // way there is time to find out whether the block has other splits.
   FLASHSMITH_DEVICE bool run(KeySplits<Traits> &splits) {
     const float scale_log2 = args_.problem.softmax_scale_log2;
-    softmax_[0].start(Traits::Score::kChanges ? scale_log2 : scale_log2 * K_scale());
+    softmax_[0].start(Traits::Score::kChanges ? 1.f : scale_log2 * K_scale());
     const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
     const int split_end = keys.begin + split_.end * kTeams * B_c;
     const int end = split_end < keys.end ? split_end : keys.end;
@@ -198,7 +198,7 @@ class DecodeWarp {
   FLASHSMITH_DEVICE void weigh(SAccumulators<Traits> &S, ptx::shared_address stage) {
     if constexpr (Traits::token_scales) {
       const ColumnScales<B_c> scales(stage + Traits::V_scales_offset, lane());
-      const float scale_log2 = args_.problem.softmax_scale_log2;
+      const float scale_log2 = Traits::Score::kChanges ? 1.f : args_.problem.softmax_scale_log2;
       Softmax<Traits>::template step<true>(
           softmax_, S, O_, [&](int, int half) { return scales.largest(S[0], half, scale_log2); });
       scales.multiply(S[0]);

@@ -1,0 +1,79 @@
+"""Ninja: what it reads, and running it so that it and the compilers end with this process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flashsmith.errors import ToolchainError
+from flashsmith.jit.attached import attached
+from flashsmith.jit.toolchain import find_ninja
+
+STATUS = re.compile(r"\[(\d+)/\d+\] (.+)")  # of a line that says what was finished
+_PATIENCE_SECONDS = 10
+
+
+def shell_value(command: Sequence[str]) -> str:
+    """A command as the value of a variable.
+
+    Raises:
+        ToolchainError: A word has what a line of the file cannot hold; names it.
+    """
+    for word in command:
+        if re.search(r"[\n\r\0]", word) or not _is_unicode(word):
+            raise ToolchainError(
+                f"the path or flag {word!r} of a command has a line break or bytes that are no "
+                "UTF-8, and compilers are given neither; move what it names to another path"
+            )
+    return shlex.join(command).replace("$", "$$")
+
+
+def run_ninja(
+    folder: Path, jobs: int, finished: Callable[[str], None] = lambda _: None, file: str = ""
+) -> list[str] | None:
+    """None, or what ninja and the compilers printed if one failed.
+
+    Args:
+        folder: Where it runs; ``file`` (build.ninja) is relative to it.
+        finished: Called with the description of each job.
+    """
+    output = []
+    of_file = ["-f", file] if file else []
+    command = [str(find_ninja()), "-C", str(folder), "-j", str(jobs), *of_file]
+    with subprocess.Popen(
+        # Ninja passes the signal on to all that a compiler has started.
+        attached(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | {"NINJA_STATUS": "[%f/%t] ", "LC_ALL": "C"},
+        start_new_session=True,  # Ctrl-C reaches this process, which ends ninja in order
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                output.append(line.rstrip("\n"))
+                if match := STATUS.fullmatch(output[-1]):
+                    finished(match[2])
+            failed = process.wait() != 0
+        except BaseException:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_PATIENCE_SECONDS)
+            process.kill()
+            raise
+    return output if failed else None
+
+
+def _is_unicode(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

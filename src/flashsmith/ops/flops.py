@@ -1,0 +1,89 @@
+"""What torch's FlopCounterMode counts of the operators: all of their products of matrices, whatever
+a mask hides, as of torch's own attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+_Formula = Callable[[dict[str, Any]], int]
+
+
+def register_flops(formulas: dict[str, _Formula]) -> None:
+    """Has FlopCounterMode know operators of flashsmith.
+
+    Args:
+        formulas: By the operators' names: what their arguments, by name, come to.
+    """
+    for name, formula in formulas.items():
+        operator = getattr(torch.ops.flashsmith, name)
+        register_flop_formula(operator, get_raw=True)(_of_arguments(operator, formula))
+
+
+def _of_arguments(operator: Any, formula: _Formula) -> Callable[..., int]:
+    defaults = {a.name: a.default_value for a in operator.default._schema.arguments}
+
+    def flops(*arguments: Any, out_val: Any = None, **keywords: Any) -> int:
+        return formula({**defaults, **dict(zip(defaults, arguments, strict=False)), **keywords})
+
+    return flops
+
+
+def forward_flops(given: dict[str, Any]) -> int:
+    """Of q k^T and of p v."""
+    return _products(given, given["q"].shape[-1] + given["v"].shape[-1])
+
+
+def backward_flops(given: dict[str, Any]) -> int:
+    """Of q k^T once more, of do v^T, and of the gradients by q, k and v."""
+    return _products(given, 3 * given["q"].shape[-1] + 2 * given["v"].shape[-1])
+
+
+def decode_flops(given: dict[str, Any]) -> int:
+    """Of ``decode``: the keys that requests have, new ones counted and padding left out."""
+    q, k = given["q"], given["k_cache"]
+    table, new = given["block_table"], given.get("k_new")
+    rows = k.shape[1] * (1 if table is None else table.shape[1])
+    lengths = _numbers(given["cache_seqlens"], q.shape[0], rows)
+    if new is not None and given["cache_seqlens"] is not None:
+        lengths = [min(n + new.shape[1], rows) for n in lengths]
+    pads = _numbers(given["cache_leftpad"], q.shape[0], 0)
+    keys = sum(max(n - pad, 0) for n, pad in zip(lengths, pads, strict=True))
+    return int(2 * q.shape[2] * q.shape[1] * keys * (q.shape[3] + given["v_cache"].shape[3]))
+
+
+def _products(given: dict[str, Any], elements: int) -> int:
+    """Of matrices with a row a query and a column a key, of sums or results of so many elements."""
+    scores = sum(
+        n_q * n_k for n_q, n_k in zip(_lengths(given, "q"), _lengths(given, "k"), strict=True)
+    )
+    return int(2 * given["q"].shape[-2] * scores * elements)
+
+
+def _lengths(given: dict[str, Any], side: str) -> Sequence[int]:
+    """The rows of each sequence, as far as they are known: else the most that it may have."""
+    t, places = given[side], given[f"cu_seqlens_{side}"]
+    if places is None:
+        lengths: Sequence[int] = [t.shape[1]] * t.shape[0]
+    else:
+        most = given[f"max_seqlen_{side}"]
+        most = t.shape[0] if most is None else most
+        lengths = _numbers(places, places.shape[0] - 1, most, lambda known: known.diff())
+    used = given[f"seqused_{side}"]
+    return lengths if used is None else _numbers(used, len(lengths), max(lengths, default=0))
+
+
+def _numbers(
+    t: torch.Tensor | None,
+    n: int,
+    otherwise: int,
+    of: Callable[[torch.Tensor], torch.Tensor] = lambda known: known,
+) -> Sequence[int]:
+    """What a tensor says; of none, and of one that stands for a value of a graph, ``otherwise``."""
+    if t is None or type(t) is not torch.Tensor or t.is_meta:
+        return [otherwise] * n
+    found: list[int] = of(t).tolist()
+    return found

@@ -1,0 +1,50 @@
+"""Tensors as the kernels take them that were chosen for a call, where its caller named none."""
+
+from __future__ import annotations
+
+import torch
+
+from flashsmith.configs import KernelConfig
+
+_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
+
+
+def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
+    """Whether kernels of ``config`` take the strides of (batch, seq_len, heads, d) for granted.
+
+    ragged: Sequences have lengths of their own.
+    """
+    if not config.reads_by_maps:
+        return True
+    batch, n_rows, *_ = t.shape
+    of_batch, of_row, *_ = t.stride()
+    if 0 in t.stride() and any(
+        n > 1 and by == 0 for n, by in zip(t.shape, t.stride(), strict=True)
+    ):
+        return False
+    return not (ragged and batch > 1 and n_rows > 1 and of_batch % of_row)
+
+
+def laid_out(
+    config: KernelConfig, ragged: bool, *tensors: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """The tensors; copies of those that kernels of ``config`` do not take, and others do."""
+    return tuple(t if takes(config, t, ragged) else t.contiguous() for t in tensors)
+
+
+def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:
+    """``t`` as kernels take rows: autograd passes gradients of any strides, those of a sum are all
+    0, and hooks of saved tensors may give back others than they got."""
+    strides = t.stride()
+    if (
+        strides[-1] == 1
+        and t.data_ptr() % _ALIGNMENT_BYTES == 0
+        and not any(stride % _ALIGNMENT or stride == 0 for stride in strides[:-1])
+    ):
+        return t
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def with_dense_rows(t: torch.Tensor) -> torch.Tensor:
+    """``t``, copied if its last dimension has gaps."""
+    return t if t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)

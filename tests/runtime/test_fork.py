@@ -1,0 +1,101 @@
+"""After a fork the child finds kernels, whatever the parent's other threads were doing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.configs import KernelId, get_kernel_progression_configs
+from flashsmith.jit import Library, Target
+from flashsmith.ops.attention import attention
+from flashsmith.runtime import kernels
+from support.forking import in_child
+
+TARGET = Target.cuda("sm_87")  # of no test that runs kernels
+INSTANCE = KernelId(get_kernel_progression_configs()[0])
+
+
+class Module:
+    """A library's, which may wait in the middle of a look-up."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_go_on = threading.Event(), threading.Event()
+        self.may_go_on.set()
+
+    def kernels(self) -> list[str]:
+        return [INSTANCE.name]
+
+    def operations(self, handle: int) -> dict[str, Any]:
+        self.asked.set()
+        assert self.may_go_on.wait(30)
+        return {}
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    module = Module()
+    monkeypatch.setattr(kernels.tvm_ffi, "load_module", lambda _: module)
+    for name in ("_loaded", "_found"):
+        monkeypatch.setattr(kernels, name, {})
+    manifest = {"artifact": {"file": "y"}, "kernels": {"": {"name": INSTANCE.name}}}
+    kernels.load_library(Library(Path("x"), manifest), TARGET)
+    return module
+
+
+@contextmanager
+def looking_up(module: Module) -> Iterator[None]:
+    """Another thread is in the middle of a look-up, and holds the lock."""
+    module.may_go_on.clear()
+    thread = threading.Thread(target=kernels.is_loaded, args=(INSTANCE, TARGET))
+    thread.start()
+    assert module.asked.wait(30)
+    try:
+        yield
+    finally:
+        module.may_go_on.set()
+        thread.join()
+
+
+def test_a_child_finds_a_kernel_while_its_parent_looks_one_up(module: Module) -> None:
+    def find() -> None:
+        module.may_go_on.set()
+        assert kernels.is_loaded(INSTANCE, TARGET)
+
+    with looking_up(module):
+        assert in_child(find) == ""
+    assert kernels.is_loaded(INSTANCE, TARGET), "the parent goes on"
+
+
+def test_a_child_loads_a_library_while_its_parent_looks_one_up(module: Module) -> None:
+    def load() -> None:
+        module.may_go_on.set()
+        other = Library(Path("z"), {"artifact": {"file": "y"}, "kernels": {}})
+        kernels.load_library(other, TARGET)
+        assert kernels.is_loaded(INSTANCE, TARGET)
+
+    with looking_up(module):
+        assert in_child(load) == ""
+
+
+def test_a_fork_between_the_two_steps_of_loading_loses_no_kernel(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread has noted the library, and not yet that its kernels are to be found."""
+    monkeypatch.setattr(kernels, "_found", {})
+    assert kernels.is_loaded(INSTANCE, TARGET)
+
+
+def test_a_child_computes_as_its_parent_does() -> None:
+    q = torch.randn(1, 64, 1, 64).half()
+    expected = attention(q, q, q)
+
+    def compute() -> None:
+        torch.testing.assert_close(attention(q, q, q), expected, rtol=0, atol=0)
+
+    assert in_child(compute) == ""

@@ -1,0 +1,220 @@
+"""What each model is asked, with eager attention and with flashsmith's, and how both compare."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import transformers
+
+from flashsmith.integrations import heads
+from flashsmith.reference import reference_varlen
+from tools.transformers_sweep.inputs import (
+    BATCH,
+    LENGTH,
+    Arguments,
+    own_mask,
+    packed_positions,
+    padded,
+    padding,
+    parameters_of,
+    patches_seen,
+)
+
+# Of the largest element: what float32 costs through a few layers.
+TOLERANCE = 2e-4
+# How much larger errors may be than with eager attention in bfloat16.
+RATIO = 2.5
+_PROMPT = 5
+# What results hold beside what a model computes.
+_LEFT_OUT = ("past", "cache", "attentions")
+
+Tensors = list[torch.Tensor]
+Ask = Callable[[Any], Tensors]
+
+
+def by_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    out: torch.Tensor | None = None,
+    **keywords: Any,
+) -> torch.Tensor:
+    """``attention`` in plain torch, for any dtype."""
+    return reference_varlen(q, k, v, compute=torch.float32, **keywords)[0].to(q.dtype)
+
+
+@contextlib.contextmanager
+def attention_by_reference(wrong: bool = False) -> Iterator[list[int]]:
+    """Has the integrations compute in plain torch, or wrongly; the list grows with each call."""
+    calls: list[int] = []
+
+    def counted(*tensors: torch.Tensor, **keywords: Any) -> torch.Tensor:
+        calls.append(tensors[0].shape[1])
+        o = by_reference(*tensors, **keywords)
+        return o * torch.linspace(0.5, 1.5, o.shape[-1]).to(o.dtype) if wrong else o
+
+    own, heads.attention = heads.attention, counted  # type: ignore[assignment, attr-defined]
+    try:
+        yield calls
+    finally:
+        heads.attention = own  # type: ignore[attr-defined]
+
+
+def cases(model: Any, arguments: Arguments) -> dict[str, Ask]:
+    """By name. Arguments are what the model takes, without any mask."""
+    found: dict[str, Ask] = {"no mask": _ask(arguments)}
+    parameters = parameters_of(model)
+    text = arguments.get("input_ids", arguments.get("inputs_embeds"))
+    is_text = isinstance(text, torch.Tensor) and text.shape[:2] == (BATCH, LENGTH)
+    if is_text and "attention_mask" in parameters:
+        for kind in ("right", "left", "gaps"):
+            mask = padding(kind)
+            found[kind] = _ask(padded(arguments, mask), mask)
+        found["4-D"] = _ask(arguments | {"attention_mask": own_mask(torch.float32)})
+        found["gradients"] = _gradients(padded(arguments, mask), mask)
+    else:
+        found["gradients"] = _gradients(arguments)
+    if is_text and "decoder_attention_mask" in parameters and "decoder_input_ids" in arguments:
+        mask = padding("right")[:, : arguments["decoder_input_ids"].shape[1]]
+        found["decoder"] = _ask(arguments | {"decoder_attention_mask": mask}, mask)
+    if "patch_attention_mask" in parameters and "pixel_values" in arguments:
+        seen = patches_seen(model, arguments["pixel_values"])
+        counts = seen.flatten(1).int()
+        found["patches"] = _ask(arguments | {"patch_attention_mask": seen}, counts)
+    if is_text and "position_ids" in parameters:
+        packed = arguments | {"position_ids": packed_positions()}
+        found["packed"] = _ask(packed | ({"use_cache": False} if _has_cache(model) else {}))
+    if is_text and _has_cache(model) and "attention_mask" in parameters:
+        for kind in ("dynamic", "static"):
+            found[kind] = _steps(arguments, kind)
+    return found
+
+
+def _has_cache(model: Any) -> bool:
+    return {"past_key_values", "use_cache"} <= parameters_of(model).keys()
+
+
+def _ask(arguments: Arguments, counts: torch.Tensor | None = None) -> Ask:
+    def ask(model: Any) -> Tensors:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return _counted(_tensors(model(**_in_dtype(model, arguments))), counts)
+
+    return ask
+
+
+def _gradients(arguments: Arguments, counts: torch.Tensor | None = None) -> Ask:
+    """Of the parameters, for random weights of all that the model gives."""
+
+    def ask(model: Any) -> Tensors:
+        torch.manual_seed(0)
+        model.zero_grad()
+        results = _counted(_tensors(model(**_in_dtype(model, arguments))), counts)
+        generator = torch.Generator().manual_seed(1)
+        loss = sum(
+            (t.float() * torch.randn(t.shape, generator=generator)).mean()
+            for t in results
+            if t.requires_grad
+        )
+        loss.backward()  # type: ignore[union-attr]
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    return ask
+
+
+def _steps(arguments: Arguments, kind: str) -> Ask:
+    """A prompt with padding at its left, then one token after the other."""
+
+    def ask(model: Any) -> Tensors:
+        torch.manual_seed(0)
+        cache = _cache(model, kind)
+        results, begin = [], 0
+        for end in (_PROMPT, *range(_PROMPT + 1, LENGTH + 1)):
+            part = {
+                name: t[:, begin:end] if _is_by_token(t) else t for name, t in arguments.items()
+            }
+            if "decoder_input_ids" in arguments:
+                part = arguments | {"decoder_input_ids": arguments["input_ids"][:, begin:end]}
+            else:
+                part |= {"attention_mask": padding("left")[:, :end]}
+            part |= {"past_key_values": cache, "use_cache": True}
+            with torch.no_grad():
+                tensors = _tensors(model(**_in_dtype(model, part)))[:1]
+            counts = padding("left")[:, begin:end]
+            skips = "decoder_input_ids" in arguments
+            results += tensors if skips else [_where(t, counts) for t in tensors]
+            begin = end
+        return results
+
+    return ask
+
+
+def _is_by_token(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and t.shape[:2] == (BATCH, LENGTH)
+
+
+def _cache(model: Any, kind: str) -> Any:
+    config = model.config.get_text_config(decoder=True)
+    if kind == "dynamic":
+        own: Any = transformers.DynamicCache(config=config)
+        other: Any = transformers.DynamicCache(config=config)
+    else:
+        own = transformers.StaticCache(config=config, max_cache_len=LENGTH + 3)
+        other = transformers.StaticCache(config=config, max_cache_len=LENGTH)
+    if getattr(model.config, "is_encoder_decoder", False):
+        return transformers.EncoderDecoderCache(own, other)
+    return own
+
+
+def _in_dtype(model: Any, arguments: Arguments) -> Arguments:
+    return {
+        name: t.to(model.dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+        for name, t in arguments.items()
+    }
+
+
+def _tensors(output: Any) -> Tensors:
+    """All floating ones of a result but those of caches."""
+    if isinstance(output, torch.Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, dict):
+        values = [v for name, v in output.items() if not any(word in name for word in _LEFT_OUT)]
+        return [t for value in values for t in _tensors(value)]
+    if isinstance(output, list | tuple):
+        return [t for value in output for t in _tensors(value)]
+    return []
+
+
+def _counted(tensors: Tensors, counts: torch.Tensor | None) -> Tensors:
+    return tensors if counts is None else [_where(t, counts) for t in tensors]
+
+
+def _where(t: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Without what stands at padding, in tensors that have tokens."""
+    if t.shape[:2] != counts.shape:
+        return t
+    return t * counts.view(*counts.shape, *(1,) * (t.ndim - 2)).to(t.dtype)
+
+
+def difference(found: Tensors, expected: Tensors) -> float:
+    """The largest, of the size of the largest element of its tensor. NaN where one has it alone."""
+    if [t.shape for t in found] != [t.shape for t in expected]:
+        raise AssertionError("the results have other shapes than those of eager attention")
+    size = max((float(t.abs().nan_to_num(0, 0, 0).max()) for t in expected if t.numel()), default=0)
+    return max(
+        (_difference(a, b, size) for a, b in zip(found, expected, strict=True) if b.numel()),
+        default=0.0,
+    )
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor, size: float) -> float:
+    same = a == b
+    both = (a - b).abs().masked_fill(same, 0)
+    of = max(float(b.abs().nan_to_num(0, 0, 0).max()), 1e-3 * size, 1e-30)
+    return float(both.masked_fill(a.isnan() & b.isnan(), 0).max()) / of
