@@ -20,4 +20,4 @@ assert begun.wait(60)
 
 
 def test_a_program_ends_though_a_kernel_is_being_built() -> None:
-    subprocess.run([sys.executable, "-c", ORDERS_A_BUILD_WITHOUT_END], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", ORDERS_A_BUILD_WITHOUT_END], check=True, timeout=60)
