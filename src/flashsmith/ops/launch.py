@@ -214,7 +214,7 @@ def _first_call(
         refuse_of_fp8(spec.variant)
         config = config or select_fp8(q, v, tensors.get("o"), spec.variant)
     chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
-    check_before_building(chosen, **tensors)
+    check_before_building(chosen, q, k, v, o=tensors.get("o"))
     check_extras_before_building(spec.extras, q, k)
     kernel: Kernel | FewQueries | None = None
     plan = Plan((), 0, 0)
