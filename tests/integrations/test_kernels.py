@@ -198,6 +198,7 @@ def test_lengths_that_cannot_be_are_refused(
         ("bert", "right"),
         ("llama", "left"),
         ("mistral", "no padding"),
+        ("mistral", "gaps"),
         ("gpt_oss", "right"),
         ("t5", "right"),
     ],
