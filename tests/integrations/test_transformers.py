@@ -265,10 +265,6 @@ def test_windows_in_a_graph_need_no_mask(
 # ---- what is refused ----
 
 
-# As the full layers of Gemma 4 have it.
-WIDE = torch.zeros(1, 2, 3, 512, dtype=torch.float16)
-
-
 def layer_arguments(**changes: Any) -> dict[str, Any]:
     q = torch.zeros(1, 2, 3, 16, dtype=torch.float16)
     return {
@@ -283,7 +279,6 @@ def layer_arguments(**changes: Any) -> dict[str, Any]:
         ({"dropout": "0"}, TypeError, "dropout is '0'; expected a float"),
         ({"dropout": 2.0}, ValueError, r"dropout is 2\.0; expected a number from 0 to below 1"),
         ({"cache": object()}, NotImplementedError, "cache is given; a paged cache"),
-        (dict.fromkeys(("query", "key", "value"), WIDE), ValueError, "q has d_head 512; supported"),
     ],
 )
 def test_a_layer_refuses(changes: Any, error: type[Exception], words: str) -> None:
