@@ -72,12 +72,13 @@ def refuse_unknown(**tensors: Any) -> None:
             transform of torch.func.
         NotImplementedError: A tensor with a tangent: forward-mode derivatives are not computed.
     """
-    if is_compiling():
-        return  # each is a tensor of the graph
     named = _named(tensors)
     for name, t in named:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
+    if is_compiling():
+        return  # each is a tensor of the graph
+    for name, t in named:
         _refuse_layout(name, t)
         _refuse_transform(name, t)
         _refuse_tangent(name, t)
@@ -169,7 +170,7 @@ def _refuse_layout(name: str, t: torch.Tensor) -> None:
 
 def refuse_freed(name: str, t: torch.Tensor) -> None:
     """Raises ValueError for a tensor without memory, which torch itself would read."""
-    if was_freed(t):
+    if not is_compiling() and was_freed(t):
         raise ValueError(f"{name} has no memory: its storage was freed, or never made")
 
 
