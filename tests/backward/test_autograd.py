@@ -219,6 +219,32 @@ def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch
     assert k.grad is not None and v.grad is not None and k.grad.shape == k.shape
 
 
+@pytest.mark.parametrize("keys", [0, 5])
+@pytest.mark.parametrize("packed", [False, True], ids=["used", "packed"])
+def test_rows_of_no_sequence_have_no_sink(packed: bool, keys: int) -> None:
+    """Whether there are keys or not: their log-sum-exp is -inf, and gradients by it go nowhere."""
+    q = torch.randn(*(() if packed else (2,)), 8, 2, 64).bfloat16()
+    k, v = (torch.randn(*q.shape[:-3], keys, 2, 64).bfloat16() for _ in range(2))
+    sinks = torch.tensor([0.5, -torch.inf], requires_grad=True)
+    if packed:
+        offsets, used = torch.tensor([1, 4, 7]).int(), torch.tensor([3, 1]).int()
+        lengths = {"cu_seqlens_q": offsets, "seqused_q": used}
+        lengths["cu_seqlens_k"] = torch.tensor([0, keys // 2, keys]).int()
+        is_used = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0]).bool().expand(2, 8)
+    else:
+        lengths = {"seqused_q": torch.tensor([3, 8]).int()}
+        is_used = (torch.arange(8) < torch.tensor([[3], [8]]))[:, None].expand(2, 2, 8)
+    o, lse = flashsmith.attention(q, k, v, sinks=sinks, return_lse=True, **lengths)
+    assert (lse[~is_used] == -torch.inf).all()
+    if keys == 0:
+        assert not o.any()
+        assert torch.equal(lse[is_used], sinks.detach()[:, None].expand_as(lse)[is_used])
+    dlse = torch.randn_like(lse)
+    (found,) = torch.autograd.grad(lse, sinks, dlse, retain_graph=True)
+    (again,) = torch.autograd.grad(lse, sinks, dlse.where(is_used, 1e3))
+    assert torch.equal(found, again) and found[1] == 0
+
+
 @pytest.mark.parametrize("name", ["q", "k", "v", "sinks", "bias", "o"])
 def test_what_changes_before_the_backward_is_noticed(name: str) -> None:
     call = variant_call(MIXED)

@@ -198,6 +198,7 @@ def test_lengths_that_cannot_be_are_refused(
         ("bert", "right"),
         ("llama", "left"),
         ("mistral", "no padding"),
+        ("mistral", "gaps"),
         ("gpt_oss", "right"),
         ("t5", "right"),
     ],
@@ -210,3 +211,11 @@ def test_models_of_transformers(model: str, padding: str) -> None:
         assert_as_eager(
             tiny, integration.register(), used, torch.float16, input_ids=IDS, attention_mask=mask
         )
+
+
+def test_wide_heads_of_transformers_are_refused() -> None:
+    """As the full layers of Gemma 4 have them."""
+    integration = pytest.importorskip("flashsmith.integrations.transformers")
+    wide = torch.zeros(1, 2, 3, 512, dtype=torch.float16)
+    with pytest.raises(ValueError, match="q has d_head 512; supported are multiples of 8 up to"):
+        integration.attention_forward(torch.nn.Module(), wide, wide, wide, None)

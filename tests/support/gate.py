@@ -83,7 +83,9 @@ def _of_kind(given: Operation, kind: Kind, argument: str) -> str:
             return _without_values(results, expected[0])
         return _compared(kind, strange, results, expected)
 
-    words = _refusal_or(given, argument, call, "")
+    # Beside fake tensors it may as well be a real one that is named.
+    named = ALL if kind.expected == "shape" else argument
+    words = _refusal_or(given, named, call, "")
     if kind.expected == "taken" and words.startswith(_REFUSED):
         return words
     return "" if words.startswith(_REFUSED) else words

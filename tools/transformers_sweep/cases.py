@@ -196,9 +196,13 @@ def _counted(tensors: Tensors, counts: torch.Tensor | None) -> Tensors:
 
 
 def _where(t: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Without what stands at padding, in tensors that have tokens."""
-    if t.shape[:2] != counts.shape:
+    """Without what stands at padding, in tensors that have tokens, or some more than these."""
+    if t.ndim < 2 or t.shape[0] != counts.shape[0]:
         return t
+    more = t.shape[1] - counts.shape[1]
+    if more not in (0, 1):
+        return t
+    counts = torch.nn.functional.pad(counts, (0, more), value=1)
     return t * counts.view(*counts.shape, *(1,) * (t.ndim - 2)).to(t.dtype)
 
 

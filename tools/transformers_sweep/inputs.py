@@ -108,6 +108,11 @@ def _values(name: str, model: Any) -> Iterator[Any]:
             yield noise(BATCH, LENGTH, width)
     elif name.endswith("grid_thw") or name == "grid_thw":
         yield torch.tensor([[1, 4, 4], [1, 4, 2]])
+    elif name == "past_values" and not hasattr(config, "lags_sequence"):
+        for length in _numbers(config, "context_length"):
+            yield noise(BATCH, length)
+            for channels in _numbers(config, "num_input_channels"):
+                yield noise(BATCH, length, channels)
     elif name in _SERIES:
         yield noise(*_SERIES[name]).sigmoid()
     elif name == "past_observed_mask":

@@ -195,6 +195,14 @@ _SERIES = {"prediction_length": 6, "context_length": 9, "num_time_features": 2}
 
 # What the sizes above do not fit.
 OF_FAMILY: dict[str, dict[str, Any]] = {
+    "MiniMaxM3VLTextConfig": {
+        "num_hidden_layers": 2,
+        "layer_types": ["full_attention", "minimax_m3_sparse"],
+        "index_block_size": 2,
+        "index_topk_blocks": 2,
+    },
+    "XmodConfig": {"default_language": "en_XX"},
+    "YolosConfig": {"image_size": [32, 32], "num_detection_tokens": 4},
     "BambaConfig": {"attn_layer_indices": [1]},
     "LongcatFlashConfig": {"head_dim": 8},
     "InformerConfig": _SERIES,

@@ -21,7 +21,7 @@ _MOST_ROWS = 2**30  # of q or k, as kernels count them
 _MOST_BLOCKS = 2**31 - 1
 _NO_KEY = _MOST_ROWS  # beyond all
 _HIDDEN, _PARTIAL, _FULL = 0, 1, 2
-_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class BlockMask:
                 which key a block of queries sees any; one that sees none has no keys between its
                 ends.
         """
-        for name in _LISTS:
+        for name in LISTS:
             if was_freed(getattr(self, name)):
                 raise ValueError(f"{name} of a block_mask has no memory: its storage has 0 bytes")
         inner = mask_mod or self.mask_mod

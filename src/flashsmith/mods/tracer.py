@@ -81,6 +81,8 @@ class Tracer:
 
     def index(self, tensor: torch.Tensor, indices: tuple[Any, ...]) -> Proxy | Partial:
         """``tensor[indices]``, with at least one proxy among the indices."""
+        if torch.nn.parameter.is_lazy(tensor):
+            self.refuse(f"a captured {type(tensor).__name__} has no elements yet")
         if len(indices) > tensor.dim():
             self.refuse(f"{len(indices)} indices for a tensor of {tensor.dim()} dimensions")
         for index in indices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -324,8 +325,10 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
 
 
 def _without_keys(tensors: GradientTensors) -> GradientTensors:
-    """No query sees anything but a sink, whose weight is 1."""
+    """The gradients where no query sees anything but a sink, whose weight is 1; a row that is not
+    used, or whose sink is -inf, has a log-sum-exp of -inf and no weight."""
     tensors.dq.zero_()
     if tensors.dsinks is not None and tensors.dlse is not None:
-        tensors.dsinks.copy_(tensors.dlse.sum((0, 2)))
+        has_weight = tensors.lse > -math.inf
+        tensors.dsinks.copy_(tensors.dlse.where(has_weight, 0).sum((0, 2)))
     return tensors

@@ -353,7 +353,7 @@ def _find(asked: Asked, call: Call, tensors: DecodeTensors, extras: Extras) -> D
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
         config, reason = _choose(asked, tensors, extras, of_rows)
-    check_before_building(config, q=q, k=k, v=v, o=tensors.o)
+    check_before_building(config, q, k, v, suffix="_cache", o=tensors.o)
     call.check()
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}

@@ -21,19 +21,33 @@ logger = logging.getLogger("flashsmith")
 Found = TypeVar("Found")
 
 
-def check_before_building(cfg: KernelConfig, **tensors: torch.Tensor) -> None:
+def check_before_building(
+    cfg: KernelConfig,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    o: torch.Tensor | None = None,
+    do: torch.Tensor | None = None,
+    suffix: str = "",
+) -> None:
     """Refuses what a look at the tensors shows, which else would wait for a kernel to be built.
 
     The library checks the same and more at every call, in the same words.
+
+    Args:
+        suffix: What names of k and v end with, for messages.
 
     Raises:
         TypeError: A tensor of another dtype than q or ``cfg``, or one inside a function transform.
         ValueError: Rows that ``cfg`` has no room for.
     """
+    named = {"q": q, f"k{suffix}": k, f"v{suffix}": v, "o": o, "do": do}
+    tensors = {name: t for name, t in named.items() if t is not None}
     refuse_unknown(**tensors)
     _check_dtypes(cfg, tensors)
-    for name, what in (("q", "d_head"), ("v", "d_v")):
-        size = tensors[name].shape[-1]
+    for name, t, what in (("q", q, "d_head"), (f"v{suffix}", v, "d_v")):
+        size = t.shape[-1]
         if size > cfg.d_head:
             raise ValueError(
                 f"{name} has {what} {size}, but the configuration is for at most {cfg.d_head}; "
@@ -97,7 +111,7 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
     supported = [dtype.to_torch_dtype() for dtype in DType]
     of_fp8 = cfg.fp8_tensors
     for name, tensor in tensors.items():
-        if name in of_fp8:
+        if name.removesuffix("_cache") in of_fp8:
             if tensor.dtype != FP8:
                 raise TypeError(
                     f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for one of "

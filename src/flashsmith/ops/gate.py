@@ -36,6 +36,7 @@ _FUNCTIONAL = _TorchDispatchModeKey.FUNCTIONAL
 _RECORDING_MODES = (_TorchDispatchModeKey.PROXY, _TorchDispatchModeKey.FAKE, _FUNCTIONAL)
 # The one argument that holds a list: tensors that functions capture, which have no names.
 CAPTURED = "mod_tensors"
+_WRITTEN = ("out", "k_cache", "v_cache")
 
 
 def are_memory(*tensors: Any) -> bool:
@@ -71,12 +72,13 @@ def refuse_unknown(**tensors: Any) -> None:
             transform of torch.func.
         NotImplementedError: A tensor with a tangent: forward-mode derivatives are not computed.
     """
-    if is_compiling():
-        return  # each is a tensor of the graph
     named = _named(tensors)
     for name, t in named:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
+    if is_compiling():
+        return  # each is a tensor of the graph
+    for name, t in named:
         _refuse_layout(name, t)
         _refuse_transform(name, t)
         _refuse_tangent(name, t)
@@ -154,8 +156,8 @@ def _named(tensors: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
 def _refuse_layout(name: str, t: torch.Tensor) -> None:
     if torch.nn.parameter.is_lazy(t):
         raise TypeError(f"{name} is a {type(t).__name__}; run its module once before")
-    if name == "out" and t.is_neg():
-        raise ValueError("out is a lazily negated view; nothing can be written into it")
+    if name in _WRITTEN and t.is_neg():
+        raise ValueError(f"{name} is a lazily negated view; nothing can be written into it")
     if t.is_nested:
         raise TypeError(
             f"{name} is a nested tensor; pass its values with cu_seqlens (its offsets as int32)"
@@ -168,7 +170,7 @@ def _refuse_layout(name: str, t: torch.Tensor) -> None:
 
 def refuse_freed(name: str, t: torch.Tensor) -> None:
     """Raises ValueError for a tensor without memory, which torch itself would read."""
-    if was_freed(t):
+    if not is_compiling() and was_freed(t):
         raise ValueError(f"{name} has no memory: its storage was freed, or never made")
 
 
@@ -212,21 +214,14 @@ def _has_own_dispatch(t: torch.Tensor) -> bool:
 
 
 def _refuse_some_fake(named: list[tuple[str, torch.Tensor]]) -> None:
-    """Refuses fake tensors beside real ones, where no FakeTensorMode makes fakes of these; and to
-    write into a real tensor where nothing is computed."""
-    mode = _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
+    """Refuses fake tensors beside real ones: a result would have values that nobody computed, and
+    what is real would not be written."""
+    is_active = _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None
     fake = [name for name, t in named if isinstance(t, torch._subclasses.FakeTensor)]
     real = [name for name, t in named if not isinstance(t, torch._subclasses.FakeTensor)]
-    if mode is None:
-        if fake and real:
-            raise TypeError(
-                f"{fake[0]} is a FakeTensor, but {real[0]} is not; pass all of a call as "
-                "FakeTensors, or none"
-            )
-        return
-    is_written = {"out", "o"}.intersection(real)
-    if is_written or (real and not mode.allow_non_fake_inputs):
+    if real and (fake or is_active):
+        others = f"{', '.join(fake)} are" if fake else "a FakeTensorMode is active"
         raise TypeError(
-            f"{min(is_written) if is_written else real[0]} is not a FakeTensor, but a "
-            "FakeTensorMode is active: pass all of the call as its FakeTensors"
+            f"{', '.join(real)} are no FakeTensors, but {others}: pass all of a call as "
+            "FakeTensors, or none and outside of their mode"
         )

@@ -214,7 +214,7 @@ def _first_call(
         refuse_of_fp8(spec.variant)
         config = config or select_fp8(q, v, tensors.get("o"), spec.variant)
     chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
-    check_before_building(chosen, **tensors)
+    check_before_building(chosen, q, k, v, o=tensors.get("o"))
     check_extras_before_building(spec.extras, q, k)
     kernel: Kernel | FewQueries | None = None
     plan = Plan((), 0, 0)
@@ -284,7 +284,7 @@ def _empty(like: torch.Tensor) -> torch.Tensor:
 def _without_keys(
     k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor | None, spec: Spec
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """No query sees anything but a sink."""
+    """The result where no query sees anything but a sink, which rows of no sequence do not see."""
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they need the same batch "
@@ -292,9 +292,26 @@ def _without_keys(
         )
     o.zero_()
     if lse is not None:
-        sinks = spec.extras.sinks
-        lse.fill_(-math.inf) if sinks is None else lse.copy_(sinks[None, :, None].expand_as(lse))
+        lse.fill_(-math.inf)
+        if spec.extras.sinks is not None:
+            of_sinks = spec.extras.sinks[None, :, None]
+            lse.copy_(of_sinks.where(_used_rows(spec, o), lse))
     return o, lse, 0.0
+
+
+def _used_rows(spec: Spec, o: torch.Tensor) -> torch.Tensor:
+    """Which rows of o are those of a sequence: (batch or 1, 1, rows)."""
+    offsets, used = spec.extras.cu_seqlens_q, spec.extras.seqused_q
+    rows = torch.arange(o.shape[1], dtype=torch.int32, device=o.device)
+    if offsets is None:
+        ends = rows.new_full((1,), o.shape[1]) if used is None else used
+        return (rows < ends[:, None])[:, None]
+    if len(offsets) < 2:  # there are no sequences
+        return (rows < 0)[None, None]
+    sequence = torch.searchsorted(offsets[1:], rows, right=True).clamp_(max=len(offsets) - 2)
+    ends = offsets[1:] if used is None else offsets[:-1] + used
+    is_used: torch.Tensor = (rows >= offsets[sequence]) & (rows < ends[sequence])
+    return is_used[None, None]
 
 
 # A call costs microseconds; finding a kernel again would cost tens.

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from flashsmith import settings
 from flashsmith.configs import Variant
-from flashsmith.mods.block_mask import BlockMask
+from flashsmith.mods.block_mask import LISTS, BlockMask
 from flashsmith.mods.registry import remember
 from flashsmith.mods.trace import MaskMod, ScoreMod, trace
 from flashsmith.ops.checks import (
@@ -23,7 +23,7 @@ from flashsmith.ops.checks import (
     check_flags,
     check_tensors,
 )
-from flashsmith.ops.gate import CAPTURED
+from flashsmith.ops.gate import CAPTURED, refuse_unknown
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 
@@ -226,6 +226,7 @@ def with_traced_functions(
     if block_mask is not None:
         block_mask = BlockMask.of(block_mask)
         check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
+        refuse_unknown(q=q, **{name: getattr(block_mask, name) for name in LISTS})
         try:
             mask_mod, key_ranges = block_mask.read(mask_mod)
         except (AssertionError, RuntimeError) as error:  # lists that are no memory
