@@ -10,7 +10,7 @@ import torch
 from flashsmith import flex_attention, scaled_dot_product_attention
 from flashsmith.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from flashsmith.integrations.transformers import attention_forward
-from support.repeated_arguments import GOOD_LAYOUTS, in_mode
+from support.repeated_arguments import BAD_LAYOUTS, GOOD_LAYOUTS, in_mode
 from support.repeated_calls import World
 from support.repeated_draws import Thing
 from support.repeated_functions import SCORES, masks, score_mod
@@ -21,7 +21,7 @@ THINGS = {
     "function": Thing(("layer", "sdpa", "flex", "varlen", "kvcache"), decides=True),
     "n_q": Thing((48, 20)),
     "heads": Thing(((2, 2), (4, 2), (2, 1))),
-    "layout": Thing(GOOD_LAYOUTS, ("every second", "8 bytes on")),
+    "layout": Thing((*GOOD_LAYOUTS, *BAD_LAYOUTS)),  # which are copied
     "contents": Thing((0, 1)),
     "mask": Thing((None, "left", "right", "all", "bhqk", "float", "k"), decides=True),
     "causal": Thing((False, True), decides=True),

@@ -50,6 +50,7 @@ _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
 NO_WINDOW = (_ALL, _ALL)
 _MOST_SPLITS = 1024
+_ALIGNMENT = 16  # bytes of a tensor's first element, at most
 
 
 class Asked(NamedTuple):
@@ -126,12 +127,18 @@ class Call(NamedTuple):
 
     @property
     def of_append(self) -> Hashable:
-        """What its kernel depends on, which runs before the library sees all of the call."""
+        """What its kernel depends on, which runs before the library sees all of the call; and how
+        what it does not read lies, so that nothing is written of a call that is then refused."""
         if self.new is None:
             return None
         cache = self.cache
         scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
-        return self.n_new, self.q.dtype, cache.v.shape, *scales
+        unread = self.q, self.out, self.alibi_slopes, self.sinks, cache.leftpad
+        looks = (
+            None if t is None else (t.dtype, t.shape, t.stride(), t.data_ptr() % _ALIGNMENT)
+            for t in unread
+        )
+        return self.n_new, cache.v.shape, *scales, *looks
 
     def extras(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
         """``Extras``, whose numbers come last."""
@@ -259,13 +266,16 @@ def check_rows(q: torch.Tensor, cache: Cache) -> None:
 
 
 def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
-    """None: the call looks unlike the last."""
+    """None: the call looks unlike the last; or it is refused, in the words of a first call."""
     o, lse = _results(call)
-    if call.new is not None:
-        call = _appended(last.kernel, call, last.in_a_row)
-    workspace, counters = last.scratch()
-    tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
-    done = last.again(*tensors, counters, workspace, scale, *extras)
+    try:
+        if call.new is not None:
+            call = _appended(last.kernel, call, last.in_a_row)
+        workspace, counters = last.scratch()
+        tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
+        done = last.again(*tensors, counters, workspace, scale, *extras)
+    except (TypeError, ValueError):
+        return None
     return (o, lse, 0.0) if done else None
 
 

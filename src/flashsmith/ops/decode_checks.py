@@ -167,6 +167,11 @@ def _check_strides(name: str, t: torch.Tensor) -> None:
             f"{name} has stride {t.stride(-1)} in its last dimension; it must be contiguous there "
             "(stride 1): call .contiguous()"
         )
+    if remainder := t.data_ptr() % _CHUNK_BYTES:
+        raise ValueError(
+            f"{name} starts at an address that is not a multiple of {_CHUNK_BYTES} bytes "
+            f"(remainder {remainder}); call .clone()"
+        )
     for i, what in enumerate(("batch", "sequence", "head")):
         if t.shape[i] > 1 and t.stride(i) * t.element_size() % _CHUNK_BYTES:
             raise ValueError(
