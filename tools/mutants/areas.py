@@ -217,6 +217,7 @@ AREAS: tuple[Area, ...] = (
             Stage(("integrations/test_*.py",), "not gradients and not minilm"),
             Stage(("integrations/test_*.py",)),
         ),
+        left_out=("vllm.py", "vllm_attention.py", "vllm_batch.py"),  # whose tests need vLLM
     ),
     Area(
         "selection", (f"{PACKAGE}/selection/*.py",),

@@ -1,12 +1,13 @@
 """Which mutants a seed and a count choose: the same on every machine.
 
 Areas have the same share each. Within an area the operators take turns, so that a rare one is not
-lost among the many places of a common one; within an operator the order is the seed's.
+lost among the many places of a common one; within an operator the order is by hashes of the seed
+and the mutants' names, so that an edit takes out of a sample what it changes, and nothing else.
 """
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,7 +36,7 @@ def sample(root: Path, count: int, seed: int, areas: Sequence[Area] | None = Non
     areas = [area for area in AREAS if area.is_sampled] if areas is None else areas
     places = []
     for area, quota in zip(areas, quotas(count, len(areas)), strict=True):
-        order = _in_turns(mutants_of(area, root), random.Random(f"{seed}:{area.name}"))
+        order = _in_turns(mutants_of(area, root), f"{seed}:{area.name}")
         places += [order[place::quota] for place in range(min(quota, len(order)))]
     return places
 
@@ -64,16 +65,17 @@ def quotas(count: int, areas: int) -> list[int]:
     return [count // areas + (place < count % areas) for place in range(areas)]
 
 
-def _in_turns(mutants: list[Mutant], generator: random.Random) -> list[Mutant]:
+def _in_turns(mutants: list[Mutant], seed: str) -> list[Mutant]:
     by_operator: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in mutants:
+    for mutant in sorted(mutants, key=lambda mutant: _hash(seed, mutant.id)):
         by_operator[mutant.operator].append(mutant)
-    for group in by_operator.values():
-        generator.shuffle(group)
-    names = sorted(by_operator)
-    generator.shuffle(names)
+    names = sorted(by_operator, key=lambda name: _hash(seed, name))
     rounds = zip_longest(*(by_operator[name] for name in names))
     return [mutant for mutant in chain.from_iterable(rounds) if mutant is not None]
+
+
+def _hash(seed: str, name: str) -> bytes:
+    return hashlib.sha256(f"{seed}\0{name}".encode()).digest()
 
 
 def _mutants_in(area: str, path: Path, root: Path) -> list[Mutant]:
