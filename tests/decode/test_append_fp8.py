@@ -224,7 +224,11 @@ def test_queries_of_two_dtypes_over_such_caches_take_turns() -> None:
         ({"v_new": torch.ones(2, 1, 2, 64).to(FP8)}, TypeError, "v_new has dtype float8_e4m3fn"),
         ({"k_scale": torch.ones(3)}, ValueError, r"k_scale has shape \(3\)"),
         ({"k_scale": torch.zeros(1)}, ValueError, "k_scale has 0.0; expected positive"),
-        ({"v_cache": torch.ones(2, 20, 2, 64).bfloat16()}, TypeError, "v_cache has dtype bfloat16, but"),
+        (
+            {"v_cache": torch.ones(2, 20, 2, 64).bfloat16()},
+            TypeError,
+            "v_cache has dtype bfloat16, but",
+        ),
     ],
     ids=["k_new", "v_new", "a scale", "a zero", "v_cache"],
 )

@@ -214,7 +214,11 @@ def test_calls_with_other_caches_are_told_apart() -> None:
     [
         (lambda a: {"v_cache": a.exact.v.bfloat16()}, TypeError, "v_cache has dtype bfloat16"),
         (lambda a: {"k_cache": a.exact.k.bfloat16()}, TypeError, "float8_e4m3fn"),
-        (lambda a: {"k_cache": a.k.float().to(torch.float8_e5m2)}, TypeError, "k_cache has dtype float8"),
+        (
+            lambda a: {"k_cache": a.k.float().to(torch.float8_e5m2)},
+            TypeError,
+            "k_cache has dtype float8",
+        ),
         (lambda a: {"k_scale": torch.ones(3)}, ValueError, r"k_scale has shape \(3\)"),
         (lambda a: {"v_scale": torch.ones(2, 2).T[:1]}, ValueError, r"v_scale has shape \(1, 2\)"),
         (lambda a: {"k_scale": torch.ones(2).double()}, TypeError, "k_scale has dtype"),

@@ -9,7 +9,7 @@ import torch
 
 import flashsmith.flash_attn as flash
 from flashsmith.flash_attn import calls, flash_attn_interface
-from flashsmith.ops import differentiable, operators
+from flashsmith.ops import backward
 from flashsmith.ops.backward import run_backward
 from flashsmith.reference import reference_varlen
 from support.differentiation import assert_gradients, gradients_of
@@ -142,8 +142,7 @@ def test_deterministic_is_passed_on(monkeypatch: pytest.MonkeyPatch, determinist
         given.append(deterministic)
         return run_backward(*arguments, deterministic=deterministic, **keywords)
 
-    for module in (operators, differentiable):
-        monkeypatch.setattr(module, "run_backward", recorded)
+    monkeypatch.setattr(backward, "run_backward", recorded)
     q = random(1, 9, 2, 16).requires_grad_()
     flash.flash_attn_func(q, q, q, deterministic=deterministic).sum().backward()
     assert given == [deterministic]

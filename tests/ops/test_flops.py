@@ -112,9 +112,9 @@ CACHE: dict[str, tuple[dict[str, Any], int]] = {
         7,
     ),
     "pages": (
-        {"cache_seqlens": torch.tensor([20, 5]).int(),
+        {"cache_seqlens": torch.tensor([20, 9]).int(),
          "block_table": torch.tensor([[1, 0], [0, 1]]).int()},
-        25,
+        29,
     ),
     "all pages": ({"block_table": torch.tensor([[1, 0], [0, 1]]).int()}, 2 * 32),
 }  # fmt: skip

@@ -110,9 +110,8 @@ def attend_pages(
     if config is None and _are_few(q, pages, max_seqlen_q, semantics.get("causal", False)):
         assert max_seqlen_q is not None
         return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
-    if are_memory(q, pages.k, pages.v, out) and _are_read_in_place(
-        q, pages, max_seqlen_q, config, semantics
-    ):
+    is_memory = are_memory(q, pages.k, pages.v)
+    if is_memory and _are_read_in_place(q, pages, max_seqlen_q, config, semantics):
         return run_attention(
             q, pages.k, pages.v, semantics.pop("causal", False),
             semantics.pop("softmax_scale", None), out, config, return_lse,

@@ -20,7 +20,10 @@ def describe(tensor: torch.Tensor) -> Buffer:
     if element not in ELEMENTS:
         advice = "; pass it as .to(torch.int32)" if "int" in element else ""
         raise ValueError(f"{words}; supported are {', '.join(ELEMENTS)}{advice}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    is_functional = torch._is_functional_tensor(tensor)  # which functionalize records
+    if is_functional and torch._C._functorch.peek_interpreter_stack() is None:
+        raise ValueError(f"{words} is a functional tensor outside of functionalize")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) and not is_functional:
         raise ValueError(f"{words} is inside torch.vmap or another function transform")
     if tensor.is_neg():
         raise ValueError(f"{words} is a lazily negated view; pass it as .resolve_neg()")

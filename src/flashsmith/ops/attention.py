@@ -93,7 +93,9 @@ def attention(
             slope * |diagonal - key|.
         sinks: (n_heads,), float32 or q's dtype: one more logit a head, without a value.
         bias: (batch, n_heads, seq_len_q, seq_len_k), of q's dtype, where a size may be 1: added to
-            the scores; -inf hides a key. Not with lengths of their own.
+            the scores; -inf hides a key. Not with lengths of their own. Where scores are changed or
+            there are sinks, a row whose log-sum-exp is beyond 2^20 has no gradient (its float32
+            does not tell the weights), and scores beyond 2.36e38 count as that.
         top_left: See above.
         cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32, on q's device: sequence i has the rows from
             place i to before place i + 1. They are read on the device, so that a CUDA graph replays

@@ -185,7 +185,8 @@ class Semantics:
 def _dropout(given: Semantics) -> dict[str, Any]:
     dropout_p = check_dropout(given.dropout_p)
     if given.rng_state is not None and given.rng_state.dtype != torch.int64:
-        raise TypeError(f"rng_state has dtype {given.rng_state.dtype}; it must be torch.int64")
+        found = str(given.rng_state.dtype).removeprefix("torch.")
+        raise TypeError(f"rng_state has dtype {found}; it must be int64")
     if dropout_p == 0:
         return {}
     if given.rng_state is None:
