@@ -19,7 +19,9 @@ from support.workshop import Workshop
 _PATIENCE = 30.0  # seconds
 # A build in a thread of its own, as those in the background are; its parent goes on.
 _IN_BACKGROUND = """
-import pathlib, sys, threading, time
+import pathlib, signal, sys, threading, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore these
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from flashsmith.jit import SourceTree, build_library
 from support import tiny_build as tiny
 csrc, pids = map(pathlib.Path, sys.argv[1:])

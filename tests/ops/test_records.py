@@ -74,7 +74,7 @@ def test_a_wrong_lse_of_a_backward_is_said_before_a_kernel_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(first_use, "announce_build", None)
-    with pytest.raises(ValueError, match=r"lse has shape \(1, 2, 19\); it must be \(1, 2, 20\)"):
+    with pytest.raises(ValueError, match=r"lse has shape \(1, 2, 19\); .* = \(1, 2, 20\)"):
         flashsmith.backward(None, Q, Q, Q, Q, Q, torch.zeros(1, 2, 19), softcap=0.123)
 
 

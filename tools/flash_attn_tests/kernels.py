@@ -23,6 +23,9 @@ _TELLING = ("dtype", "causal", "local", "alibi", "softcap", "dropout_p")
 class _Nothing:
     """Stands for a kernel of any operation: results stay as they were allocated."""
 
+    def __init__(self, instance: KernelId) -> None:
+        self.instance = instance
+
     def plan(self, *_: Any, **__: Any) -> Plan:
         return Plan((), 0, 0)
 
@@ -54,8 +57,9 @@ def _recording(kernels: set[KernelId]) -> Iterator[None]:
     """Has calls find stand-ins for kernels, and writes down what they look for."""
 
     def find(config: KernelConfig, variant: Variant, device: torch.device) -> Any:
-        kernels.add(KernelId(config, variant))
-        return _Nothing()
+        instance = KernelId(config, variant)
+        kernels.add(instance)
+        return _Nothing(instance)
 
     with (
         patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find, _calls={}, _last={}),

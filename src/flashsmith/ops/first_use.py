@@ -72,18 +72,22 @@ def check_extras_before_building(
     offsets = extras.cu_seqlens_q if extras.cu_seqlens_q is not None else extras.cu_seqlens_k
     if offsets is not None:
         batch = offsets.numel() - 1
-    shapes: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]] = {
-        "alibi_slopes": (torch.float32, [(n_heads,), (batch, n_heads)]),
-        "sinks": (torch.float32, [(n_heads,)]),
-        "cu_seqlens_q": (torch.int32, [(batch + 1,)]),
-        "cu_seqlens_k": (torch.int32, [(batch + 1,)]),
-        "seqused_q": (torch.int32, [(batch,)]),
-        "seqused_k": (torch.int32, [(batch,)]),
-        "rng_state": (torch.int64, [(2,)]),
-        "bias": (q.dtype, [(q.shape[0], n_heads, q.shape[1], k.shape[1])]),
-        "lse": (torch.float32, [(q.shape[0], n_heads, q.shape[1])]),
+    sizes = {
+        "batch": batch, "batch + 1": batch + 1, "n_heads": n_heads, "seq_len_q": q.shape[1],
+        "seq_len_k": k.shape[1], "batch of q": q.shape[0], "seed and offset": 2,
+    }  # fmt: skip
+    shapes: dict[str, tuple[torch.dtype, list[tuple[str, ...]]]] = {
+        "alibi_slopes": (torch.float32, [("n_heads",), ("batch", "n_heads")]),
+        "sinks": (torch.float32, [("n_heads",)]),
+        "cu_seqlens_q": (torch.int32, [("batch + 1",)]),
+        "cu_seqlens_k": (torch.int32, [("batch + 1",)]),
+        "seqused_q": (torch.int32, [("batch",)]),
+        "seqused_k": (torch.int32, [("batch",)]),
+        "rng_state": (torch.int64, [("seed and offset",)]),
+        "bias": (q.dtype, [("batch of q", "n_heads", "seq_len_q", "seq_len_k")]),
+        "lse": (torch.float32, [("batch of q", "n_heads", "seq_len_q")]),
     }
-    for name, (dtype, expected) in shapes.items():
+    for name, (dtype, dims) in shapes.items():
         t = lse if name == "lse" else getattr(extras, name)
         if t is None:
             continue
@@ -92,13 +96,20 @@ def check_extras_before_building(
             raise TypeError(f"{name} has dtype {_name(t.dtype)}; it must be {_name(dtype)}")
         if t.device != q.device:
             raise ValueError(f"{name} is on device {t.device}, but q is on {q.device}")
+        expected = [tuple(sizes[dim] for dim in each) for each in dims]
         shape = tuple(t.shape)
         if name == "bias" and t.ndim == len(expected[0]):
             shape = tuple(whole if n == 1 else n for n, whole in zip(shape, *expected, strict=True))
         if shape not in expected:
-            sizes = " or ".join(map(str, expected))
-            repeated = ", of which sizes may be 1" if name == "bias" else ""
-            raise ValueError(f"{name} has shape {tuple(t.shape)}; it must be {sizes}{repeated}")
+            words = " or ".join(
+                f"({', '.join(each)}) = ({', '.join(str(sizes[dim]) for dim in each)})"
+                for each in dims
+            )
+            repeated = ": each size is that, or 1 but for the last" if name == "bias" else ""
+            raise ValueError(
+                f"{name} has shape ({', '.join(map(str, t.shape))}); it must be contiguous and of "
+                f"shape {words}{repeated}"
+            )
     if extras.bias is not None and extras.is_ragged:
         raise ValueError(
             "bias was passed with cu_seqlens or seqused; it is supported for sequences of equal "
