@@ -11,7 +11,8 @@ import torch
 
 import flashsmith
 from flashsmith.ops import first_use
-from flashsmith.ops.semantics import Semantics, with_traced_functions
+from flashsmith.ops.functions import with_traced_functions
+from flashsmith.ops.semantics import Semantics
 
 Q = torch.randn(1, 20, 2, 64).half()
 INT32 = {"dtype": torch.int32}

@@ -13,10 +13,11 @@ from flashsmith.ops.checks import FP8, check_flags, needs_gradient, refuse_gradi
 from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.functions import with_traced_functions
 from flashsmith.ops.gate import are_memory, flat, refuse_unknown
 from flashsmith.ops.operators import call_operator
 from flashsmith.ops.outside_graphs import outside_of_graphs
-from flashsmith.ops.semantics import tensors_in, with_traced_functions
+from flashsmith.ops.semantics import tensors_in
 from flashsmith.reference.dropout import check_dropout
 
 _NO_WINDOW = (-1, -1)

@@ -24,13 +24,12 @@ from flashsmith.ops.checks import (
     needs_gradient,
     refuse_gradients,
 )
-from flashsmith.ops.decode_checks import check_decode
+from flashsmith.ops.decode_checks import check_decode, check_rows, checked_splits
 from flashsmith.ops.first_use import check_before_building, find_first
+from flashsmith.ops.functions import NO_FUNCTIONS, Functions
 from flashsmith.ops.gate import CAPTURED, explain
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.semantics import (
-    NO_FUNCTIONS,
-    Functions,
     checked_cap,
     checked_window,
     is_of_tokens,
@@ -49,7 +48,6 @@ from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
 NO_WINDOW = (_ALL, _ALL)
-_MOST_SPLITS = 1024
 _ALIGNMENT = 16  # bytes of a tensor's first element, at most
 
 
@@ -257,14 +255,6 @@ def _checked(call: Call, asked: Asked) -> Call:
     return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
-def check_rows(q: torch.Tensor, cache: Cache) -> None:
-    """Raises TypeError, ValueError for what are no tensors of rows."""
-    given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
-    check_tensors(**given)
-    for name, t in given.items():
-        check_rank(name, t, None)
-
-
 def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
     """None: the call looks unlike the last; or it is refused, in the words of a first call."""
     o, lse = _results(call)
@@ -400,9 +390,3 @@ def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, i
     left, right = checked_window(window_size)
     right = 0 if causal else right
     return _ALL if left >= rows - 1 else left, _ALL if right >= n_q - 1 else right
-
-
-def checked_splits(splits: Any) -> int:
-    if type(splits) is not int or not 0 <= splits <= _MOST_SPLITS:
-        raise ValueError(f"splits is {splits!r}; expected an int from 0 to {_MOST_SPLITS}")
-    return splits

@@ -4,6 +4,7 @@ built, and before new keys are written. The library checks the same and more at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from flashsmith.ops.checks import FP8, check_rank, check_tensors
 from flashsmith.ops.semantics import is_of_tokens
 
 _MOST_ROWS = 2**30  # of a request
+_MOST_SPLITS = 1024
 _CHUNK_BYTES = 16  # strides of rows are multiples of it
 _CACHE_DIMS = ("entries", "rows", "n_heads_kv")
 _DIMS = {  # of tensors of rows; those of one name are of one size
@@ -240,3 +242,17 @@ def _shape(t: torch.Tensor) -> str:
 
 def _name(t: torch.Tensor) -> str:
     return str(t.dtype).removeprefix("torch.")
+
+
+def check_rows(q: torch.Tensor, cache: Cache) -> None:
+    """Raises TypeError, ValueError for what are no tensors of rows."""
+    given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
+    check_tensors(**given)
+    for name, t in given.items():
+        check_rank(name, t, None)
+
+
+def checked_splits(splits: Any) -> int:
+    if type(splits) is not int or not 0 <= splits <= _MOST_SPLITS:
+        raise ValueError(f"splits is {splits!r}; expected an int from 0 to {_MOST_SPLITS}")
+    return splits

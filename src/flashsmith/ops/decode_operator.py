@@ -14,10 +14,12 @@ import torch
 
 from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
 from flashsmith.ops.checks import check_scale
-from flashsmith.ops.decode_calls import Asked, Call, check_rows, checked_splits, run
+from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.decode_checks import check_rows, checked_splits
 from flashsmith.ops.flops import decode_flops, register_flops
+from flashsmith.ops.functions import Functions
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
-from flashsmith.ops.semantics import Functions, checked_cap, checked_window
+from flashsmith.ops.semantics import checked_cap, checked_window
 from flashsmith.ops.sharding import let_dtensors_know
 
 # Where a request's keys are, and what is computed.

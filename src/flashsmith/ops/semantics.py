@@ -13,17 +13,14 @@ from torch.compiler import is_compiling
 
 from flashsmith import settings
 from flashsmith.configs import Variant
-from flashsmith.mods.block_mask import LISTS, BlockMask
-from flashsmith.mods.registry import remember
-from flashsmith.mods.trace import MaskMod, ScoreMod, trace
 from flashsmith.ops.checks import (
     LARGEST,
     SMALLEST,
-    check_block_mask,
     check_flags,
     check_tensors,
 )
-from flashsmith.ops.gate import CAPTURED, refuse_unknown
+from flashsmith.ops.functions import FUNCTIONS, Functions, with_traced_functions
+from flashsmith.ops.gate import CAPTURED
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 
@@ -206,62 +203,6 @@ def tensors_in(semantics: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def with_traced_functions(
-    q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]
-) -> dict[str, Any]:
-    """``attention``'s keywords, with what its functions compute in place of these.
-
-    The functions are called here, once, and never again: the gradients of a call are those of
-    what its forward computed, whatever the functions would do later.
-
-    Returns:
-        keywords without score_mod, mask_mod and block_mask; with the fields of ``Semantics`` that
-        say the same by value: score, mod_tensors, key_ranges and rows_per_range.
-
-    Raises:
-        TracingError, TypeError: As ``trace``.
-        ValueError: block_mask is for other shapes.
-    """
-    found = dict(keywords)
-    score_mod, mask_mod, block_mask = (found.pop(name, None) for name in FUNCTIONS)
-    if block_mask is not None:
-        block_mask = BlockMask.of(block_mask)
-        check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
-        refuse_unknown(q=q, **{name: getattr(block_mask, name) for name in LISTS})
-        try:
-            mask_mod, key_ranges = block_mask.read(mask_mod)
-        except (AssertionError, RuntimeError) as error:  # lists that are no memory
-            reason = str(error).partition("\n")[0]
-            raise TypeError(f"block_mask has lists that cannot be read: {reason}") from error
-        found |= {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}
-    if score_mod is not None or mask_mod is not None:
-        found |= Functions.traced(score_mod, mask_mod, q.device)._asdict()
-    return found
-
-
-class Functions(NamedTuple):
-    """What the caller's score_mod and mask_mod compute, as ``Extras`` has it."""
-
-    mod_tensors: list[torch.Tensor] | None = None
-    score: int = 0
-
-    @classmethod
-    def traced(
-        cls, score_mod: ScoreMod | None, mask_mod: MaskMod | None, device: torch.device
-    ) -> Functions:
-        """The functions are traced at every call, because what they capture may have changed.
-
-        Raises:
-            TracingError, TypeError: As ``trace``.
-        """
-        mods = trace(score_mod, mask_mod, device)
-        return cls(list(mods.buffers) or None, remember(mods.expression))
-
-
-NO_FUNCTIONS = Functions()
-
-
-FUNCTIONS = ("score_mod", "mask_mod", "block_mask")  # keywords of attention
 _OF_RECORD = {"block_table", *Functions._fields, "key_ranges", "rows_per_range"}
 _SCALES = ("q_scale", "k_scale", "v_scale")
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flashsmith.mods.trace import MaskMod, ScoreMod
-from flashsmith.ops.semantics import Functions
+from flashsmith.ops.functions import Functions
 
 
 def functions_of(moduli: torch.Tensor) -> tuple[ScoreMod, MaskMod]:

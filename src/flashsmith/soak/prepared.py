@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from flashsmith.ops.semantics import NO_FUNCTIONS, Functions
+from flashsmith.ops.functions import NO_FUNCTIONS, Functions
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
     Comparison,

@@ -1,0 +1,71 @@
+"""A call's score_mod, mask_mod and block_mask, which become values when the call is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith.mods.block_mask import LISTS, BlockMask
+from flashsmith.mods.registry import remember
+from flashsmith.mods.trace import MaskMod, ScoreMod, trace
+from flashsmith.ops.checks import check_block_mask
+from flashsmith.ops.gate import refuse_unknown
+
+FUNCTIONS = ("score_mod", "mask_mod", "block_mask")  # keywords of attention
+
+
+class Functions(NamedTuple):
+    """What the caller's score_mod and mask_mod compute, as ``Extras`` has it."""
+
+    mod_tensors: list[torch.Tensor] | None = None
+    score: int = 0
+
+    @classmethod
+    def traced(
+        cls, score_mod: ScoreMod | None, mask_mod: MaskMod | None, device: torch.device
+    ) -> Functions:
+        """The functions are traced at every call, because what they capture may have changed.
+
+        Raises:
+            TracingError, TypeError: As ``trace``.
+        """
+        mods = trace(score_mod, mask_mod, device)
+        return cls(list(mods.buffers) or None, remember(mods.expression))
+
+
+NO_FUNCTIONS = Functions()
+
+
+def with_traced_functions(
+    q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``attention``'s keywords, with what its functions compute in place of these.
+
+    The functions are called here, once, and never again: the gradients of a call are those of
+    what its forward computed, whatever the functions would do later.
+
+    Returns:
+        keywords without score_mod, mask_mod and block_mask; with the fields of ``Semantics`` that
+        say the same by value: score, mod_tensors, key_ranges and rows_per_range.
+
+    Raises:
+        TracingError, TypeError: As ``trace``.
+        ValueError: block_mask is for other shapes.
+    """
+    found = dict(keywords)
+    score_mod, mask_mod, block_mask = (found.pop(name, None) for name in FUNCTIONS)
+    if block_mask is not None:
+        block_mask = BlockMask.of(block_mask)
+        check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
+        refuse_unknown(q=q, **{name: getattr(block_mask, name) for name in LISTS})
+        try:
+            mask_mod, key_ranges = block_mask.read(mask_mod)
+        except (AssertionError, RuntimeError) as error:  # lists that are no memory
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"block_mask has lists that cannot be read: {reason}") from error
+        found |= {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}
+    if score_mod is not None or mask_mod is not None:
+        found |= Functions.traced(score_mod, mask_mod, q.device)._asdict()
+    return found
