@@ -34,15 +34,14 @@ def test_each_result_of_threads_streams_and_graphs_is_that_of_the_call_alone(
 
 
 def test_memory_that_threads_share_would_be_noticed(
-    cuda: torch.device, monkeypatch: pytest.MonkeyPatch
+    cuda: torch.device,
 ) -> None:
     """Launches of plans with two of them take turns; else the test above could not fail."""
     make = Maker(cuda)
     works = make.decodes_alike(3)
-    monkeypatch.setattr("support.stress.works_on", lambda _: works)
     with shared_by_threads():
         for seed in range(20):
-            if any(row.wrong for row in stress(cuda, CALLS, THREADS, ["one stream"], seed)):
+            if any(row.wrong for row in stress(cuda, CALLS, THREADS, ["one stream"], seed, works)):
                 return
     pytest.fail(f"{20 * CALLS} calls went well over memory that all threads share")
 

@@ -2,8 +2,8 @@
 
 On a GPU:  python tests/support/stress.py --calls 100000 --threads 4 --out DIR
 
-With --broken all threads share the memory that is kept of a stream: on a GPU it has to find wrong
-results, of the operations of two launches.
+With --broken all threads share the memory that is kept of a stream, and make calls of two launches
+alone: on a GPU it has to find wrong results, if not in every run of some ten thousand calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 if not __package__:  # a script
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from flashsmith.runtime import workspace
-from support.stress_works import Call, Work, works_on
+from support.stress_works import Call, Maker, Work, works_on
 
 Results = tuple[torch.Tensor, ...]
 MODES = ("one stream", "a stream each", "streams of all")
@@ -189,10 +189,15 @@ def run_round(
 
 
 def stress(
-    device: torch.device, n_calls: int, n_threads: int, modes: Sequence[str] = MODES, seed: int = 0
+    device: torch.device,
+    n_calls: int,
+    n_threads: int,
+    modes: Sequence[str] = MODES,
+    seed: int = 0,
+    works: Sequence[Work] | None = None,
 ) -> list[Row]:
-    """What came of ``n_calls`` in all; each operation is made alone before."""
-    works = works_on(device)
+    """What came of ``n_calls`` in all; each operation is made alone before. works: None: all."""
+    works = works_on(device) if works is None else works
     with ThreadPoolExecutor(min(len(works), os.cpu_count() or 1)) as threads:
         list(threads.map(lambda work: work.make()(), works))  # builds what is missing, side by side
     expected = [Expected.of(work) for work in works]
@@ -263,7 +268,9 @@ def main() -> int:
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     with shared_by_threads() if given.broken else nullcontext():
-        rows = stress(device, given.calls, given.threads, given.mode or MODES, given.seed)
+        # Calls of other kinds between them would hide how threads take turns.
+        works = Maker(device).decodes_alike(3) if given.broken else None
+        rows = stress(device, given.calls, given.threads, given.mode or MODES, given.seed, works)
     seconds = time.perf_counter() - begin
     print(table_of(rows))
     calls, wrong = sum(row.calls for row in rows), sum(row.wrong for row in rows)
