@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from flashsmith.flash_attn.calls import Result, Window, sides
-from flashsmith.integrations.arguments import check_types, with_dense_rows
+from flashsmith.integrations.arguments import check_types
 from flashsmith.integrations.heads import decode_any_head
 from flashsmith.ops.gate import explaining
+from flashsmith.ops.layout import with_dense_rows
 
 
 @explaining
@@ -82,5 +83,5 @@ def flash_attn_with_kvcache(
 
 
 def _dense(numbers: Any) -> Any:
-    """Of each sequence, without gaps; what is no tensor is for others to take or refuse."""
+    """Numbers of sequences without gaps; `decode` takes or refuses what is no tensor."""
     return with_dense_rows(numbers) if isinstance(numbers, torch.Tensor) else numbers

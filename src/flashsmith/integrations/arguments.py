@@ -74,11 +74,6 @@ def with_positive_scale(
     return (query, float(scale)) if scale > 0 else (-query, -float(scale))
 
 
-def with_dense_rows(t: torch.Tensor) -> torch.Tensor:
-    """Copied, if its last dimension has gaps, which kernels do not take."""
-    return t if not t.ndim or t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)
-
-
 def float32(name: str, t: torch.Tensor | None) -> torch.Tensor | None:
     """A parameter of a model, which has the model's dtype."""
     if t is None:

@@ -186,7 +186,7 @@ class LazyMask:
 
 
 def added(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of a bool tensor, True where a query sees a key, what is added to the scores."""
+    """What is added to the scores for a bool tensor, which is True where a query sees a key."""
     return torch.zeros_like(sees, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
 
 

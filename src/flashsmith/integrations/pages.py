@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from flashsmith.configs import ForwardKernelConfig, Variant
 from flashsmith.configs.variant import PAGED
-from flashsmith.integrations.arguments import check_dimensions, with_dense_rows
+from flashsmith.integrations.arguments import check_dimensions
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.integrations.paged_keys import Pages
 from flashsmith.ops.cache import check_pages
@@ -19,6 +19,7 @@ from flashsmith.ops.checks import FP8, check_tensors, needs_gradient, refuse_gra
 from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import are_memory
+from flashsmith.ops.layout import with_dense_rows
 from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
 from flashsmith.ops.semantics import (
     check_fp8_scales,

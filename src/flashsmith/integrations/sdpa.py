@@ -11,12 +11,12 @@ import torch
 from flashsmith.integrations.arguments import (
     cast_by_autocast,
     check_types,
-    with_dense_rows,
     with_positive_scale,
 )
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.ops.checks import check_flags, needs_gradient
 from flashsmith.ops.gate import explaining, refuse_freed
+from flashsmith.ops.layout import with_dense_rows
 
 
 @explaining

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from flashsmith.errors import FlashsmithError
-from flashsmith.integrations.arguments import with_dense_rows
 from flashsmith.integrations.heads import attend_any_head, readable
 from flashsmith.integrations.pages import attend_pages
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import needs_gradient
 from flashsmith.ops.dropout import dropout_keywords
+from flashsmith.ops.layout import with_dense_rows
 from flashsmith.reference.dropout import check_dropout
 
 NAME = "flashsmith"

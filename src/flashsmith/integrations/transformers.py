@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from flashsmith.integrations.arguments import float32, with_dense_rows
+from flashsmith.integrations.arguments import float32
 from flashsmith.integrations.heads import attend_any_head
 from flashsmith.integrations.lazy_mask import LazyMask, added
 from flashsmith.integrations.packing import Packing, unpack
 from flashsmith.integrations.sdpa import bias_of
 from flashsmith.integrations.transformers_masks import attention_mask
+from flashsmith.ops.layout import with_dense_rows
 from flashsmith.reference.dropout import check_dropout
 
 NAME = "smith"
@@ -298,7 +299,7 @@ def _attend_with_padding(
 
 
 def _packing_of(mask: LazyMask, begin: int, end: int) -> Packing:
-    """That of some columns of the padding."""
+    """The packing of some columns of the padding."""
     tokens: Any = mask.tokens
     packing: Packing = mask.once((begin, end), lambda: Packing.of(tokens[:, begin:end]))
     return packing

@@ -182,7 +182,7 @@ def _listed(counts: torch.Tensor, indices: torch.Tensor, n_blocks: int) -> torch
 
 
 def _key_ranges(seen: torch.Tensor, size: int) -> torch.Tensor:
-    """From and before which key a row of blocks of so many keys has any."""
+    """The first key, and the key behind the last, of the blocks that each row lists."""
     first = torch.arange(seen.shape[-1], device=seen.device, dtype=torch.int32) * size
     begin = torch.where(seen, first, _NO_KEY).amin(-1)
     end = torch.where(seen, first + size, 0).amax(-1)

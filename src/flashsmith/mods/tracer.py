@@ -110,7 +110,7 @@ class Tracer:
         buffers.check_device(tensor, self.device)
         # A function that indexes a tensor with numbers first makes a new view at every use.
         memory = tensor.untyped_storage()._cdata, tensor.storage_offset()  # of fake tensors, too
-        # As text, because sizes that are symbols cannot be keys.
+        # Sizes are text here, because symbolic sizes cannot be keys.
         key = (memory, tensor.dtype, str(tensor.shape), str(tensor.stride()), tensor.device)
         if key not in self._known:
             buffers.check_count(len(self.tensors) + 1)

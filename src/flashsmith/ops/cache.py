@@ -106,7 +106,7 @@ class Cache(NamedTuple):
             self._check_written_once([range(n, n + n_new) for n in used])
 
     def _check_written_once(self, written: Sequence[range]) -> None:
-        """By requests, of whose rows some are written. Raises ValueError: one is by two."""
+        """Raises ValueError if two requests write the same row. written: Each request's rows."""
         if self.block_table is not None:
             name, what, rows_of_place = "block_table", "page", self.k.shape[1]
             places = self.block_table.tolist()

@@ -37,7 +37,7 @@ def check_decode(
     alibi_slopes: torch.Tensor | None,
     sinks: torch.Tensor | None,
 ) -> None:
-    """Of a cache that was ``checked``.
+    """Checks a call whose cache was ``checked``.
 
     Raises:
         TypeError: A dtype that no kernel takes.
@@ -236,7 +236,7 @@ def _are_angles(t: torch.Tensor, cos: torch.Tensor, rows: int, most: int) -> Ite
 
 
 def _shape(t: torch.Tensor) -> str:
-    """As the library writes it."""
+    """The dtype as the library writes it."""
     return f"({', '.join(map(str, t.shape))})"
 
 

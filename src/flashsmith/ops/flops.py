@@ -33,17 +33,17 @@ def _of_arguments(operator: Any, formula: _Formula) -> Callable[..., int]:
 
 
 def forward_flops(given: dict[str, Any]) -> int:
-    """Of q k^T and of p v."""
+    """FLOPs of q k^T and of p v."""
     return _products(given, given["q"].shape[-1] + given["v"].shape[-1])
 
 
 def backward_flops(given: dict[str, Any]) -> int:
-    """Of q k^T once more, of do v^T, and of the gradients by q, k and v."""
+    """FLOPs of q k^T once more, of do v^T, and of the gradients by q, k and v."""
     return _products(given, 3 * given["q"].shape[-1] + 2 * given["v"].shape[-1])
 
 
 def decode_flops(given: dict[str, Any]) -> int:
-    """Of ``decode``: the keys that requests have, new ones counted and padding left out."""
+    """FLOPs of ``decode`` over the keys that requests have: new ones count, padding does not."""
     q, k = given["q"], given["k_cache"]
     table, new = given["block_table"], given.get("k_new")
     rows = k.shape[1] * (1 if table is None else table.shape[1])
@@ -56,7 +56,8 @@ def decode_flops(given: dict[str, Any]) -> int:
 
 
 def _products(given: dict[str, Any], elements: int) -> int:
-    """Of matrices with a row a query and a column a key, of sums or results of so many elements."""
+    """FLOPs of products whose matrices have a row a query and a column a key; elements: how many
+    numbers of d_head and d_v each score takes part in."""
     scores = sum(
         n_q * n_k for n_q, n_k in zip(_lengths(given, "q"), _lengths(given, "k"), strict=True)
     )

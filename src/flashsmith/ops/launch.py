@@ -144,7 +144,7 @@ def _launch_any_layout(
     scale: float | None,
     timed: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """As ``_launch_anew``, with copies of what the chosen kernel does not take, and others do."""
+    """Copies what the chosen kernel cannot read, and others can, before ``_launch_anew``."""
     config = call.config
     if config is not None and spec.block_table is None:
         ragged = spec.extras.is_ragged or config.operation == "decode"
@@ -300,7 +300,7 @@ def _without_keys(
 
 
 def _used_rows(spec: Spec, o: torch.Tensor) -> torch.Tensor:
-    """Which rows of o are those of a sequence: (batch or 1, 1, rows)."""
+    """Whether each row of o belongs to a sequence: (batch or 1, 1, rows)."""
     offsets, used = spec.extras.cu_seqlens_q, spec.extras.seqused_q
     rows = torch.arange(o.shape[1], dtype=torch.int32, device=o.device)
     if offsets is None:

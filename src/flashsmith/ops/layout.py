@@ -46,5 +46,5 @@ def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:
 
 
 def with_dense_rows(t: torch.Tensor) -> torch.Tensor:
-    """``t``, copied if its last dimension has gaps."""
-    return t if t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)
+    """``t``, copied if its last dimension has gaps, which kernels do not take."""
+    return t if not t.ndim or t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)

@@ -76,7 +76,7 @@ class Scratch:
         self._sizes = _kept_bytes(plan.workspace_bytes), n_counters, device.index
 
     def __call__(self) -> _Memory:
-        """For the next call, by this thread on the current stream."""
+        """The memory for this thread's next call on the current stream."""
         plan, device = self._plan, self._device
         if not self._is_kept or _is_capturing(device):
             return workspace_for(plan, device), counters_for(plan, device)
@@ -98,8 +98,11 @@ class _Aside:
         self._taken = 0  # bytes of that
 
     def refill(self, device: torch.device) -> None:
-        """By a thread that captures nothing. Waits for its stream: graphs may begin on any other.
-        To wait for the device would end what another thread captures."""
+        """Sets more aside; a thread calls it that captures nothing.
+
+        It waits for its own stream, because graphs may begin on any other; to wait for the device
+        would end what another thread captures.
+        """
         with self._lock:
             is_enough = self._chunks and self._taken < _ASIDE_BYTES // 2
             if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MOST_ASIDE_BYTES:
@@ -153,7 +156,7 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.memory: dict[tuple[int, torch.device, int, str], torch.Tensor] = {}
-        # Of it, what a ``Scratch`` gives: by its sizes, the device and the stream.
+        # What a ``Scratch`` gives of it, by its sizes, the device and the stream.
         self.scratch: dict[tuple[tuple[int, int, int], int], _Memory] = {}
 
     def clear(self) -> None:
