@@ -14,6 +14,7 @@ from flashsmith.configs import (
     CONFIG_CLASSES,
     DType,
     KernelId,
+    get_kernel_configs,
     get_sm90_kernel_progression_configs,
 )
 from flashsmith.configs.decode import choose_decode
@@ -26,6 +27,7 @@ from flashsmith.jit import (
     build_library,
     default_jobs,
 )
+from flashsmith.jit.compile import BUILD_LOG
 from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.jit.toolchain import Compiler, CudaToolkit, TvmFfi
 from flashsmith.jit.units import Toolchain, TranslationUnit, plan_units
@@ -171,6 +173,20 @@ def test_missing_symbol_fails_at_link_time(sources: SourceTree) -> None:
     )
     with pytest.raises(BuildError, match=r"linking emulator-1-.* failed[^$]*nowhere"):
         build_library(INSTANCES[:1], EMULATOR, sources=sources)
+
+
+def test_objects_whose_names_are_longer_than_a_command_may_be(
+    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels of a soak, 1025 objects, failed to link: "Argument list too long"."""
+    needs_escapes = 'it\'s "one" \\ of'
+    folder = tmp_path / needs_escapes / "/".join(["d" * 200] * 18)
+    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(folder))
+    instances = [KernelId(config) for config in get_kernel_configs("tune")[:40]]
+    library = build_library(instances, EMULATOR, sources=sources)
+    log = (library.path.parent / BUILD_LOG).read_text()
+    assert len(log) > 128 * 1024
+    assert tiny.sum_of_kernels(library) == 7 * len(instances)
 
 
 def test_bad_arguments(sources: SourceTree) -> None:

@@ -23,7 +23,7 @@ from flashsmith.jit.compile import (
 )
 from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.lookup import Library, find_library, read_library
-from flashsmith.jit.ninja_files import run_ninja, shell_value
+from flashsmith.jit.ninja_files import response_file, run_ninja, shell_value
 from flashsmith.jit.refusal import refuse_wrong_kernels
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
 from flashsmith.jit.target import Target
@@ -48,6 +48,7 @@ rule link
 build {output}: link
   linker = {linker}
 """
+_OBJECTS_FILE = "objects.txt"
 _WAITING = "waiting for another process that builds the same"
 
 
@@ -166,10 +167,13 @@ class _Build:
         with self.cache.disk_errors():
             folder.mkdir()
             (folder / codegen.MAP_HEADER).write_text(self.map_header)
-        command = link_command(self.toolchain, paths, LIBRARY_FILE)
+            # A shell takes 128 KiB in one argument; objects of some hundred kernels are more.
+            (staging / _OBJECTS_FILE).write_text(response_file(paths))
+        command = link_command(self.toolchain, [f"@../{_OBJECTS_FILE}"], LIBRARY_FILE)
         log = self._run_linker(command, staging)
+        whole = shlex.join(link_command(self.toolchain, paths, LIBRARY_FILE))
         with self.cache.disk_errors():
-            (folder / BUILD_LOG).write_text(f"{shlex.join(command)}\n{log}")
+            (folder / BUILD_LOG).write_text(f"{whole}\n{log}")
         if not (binary := kind_of(folder / LIBRARY_FILE)):
             raise BuildError(
                 f"linking {self.entry} wrote no shared library, though "

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +31,11 @@ def shell_value(command: Sequence[str]) -> str:
                 "UTF-8, and compilers are given neither; move what it names to another path"
             )
     return shlex.join(command).replace("$", "$$")
+
+
+def response_file(paths: Iterable[Path]) -> str:
+    """The text of a file of arguments, which gcc and clang read where a word is ``@file``."""
+    return "".join(re.sub(r"([\s\\'\"])", r"\\\1", str(path)) + "\n" for path in paths)
 
 
 def run_ninja(
