@@ -1,6 +1,7 @@
 # make run   set up, build what is needed, run the progression kernels, print a table
 # make test  set up, run the whole test suite (no GPU needed)
-# make gpu   on a machine with a GPU: check every kernel, then benchmark
+# make gpu   on a machine with a GPU: the GPU tests and the soak of every kernel; SHARD=1/3 runs a third
+# make gpu-bench  on a machine with a GPU: the forward's benchmarks
 # make soak  run kernels on new problems without end, on the GPU or the emulator; Ctrl-C ends it
 # make mutants  set up, put small faults into copies of the project, and print those that no test
 #               notices; ARGS='--count 40 --jobs 2' (docs/mutants.md)
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 WEIGHTS := $(VENV)/.weights
 
-.PHONY: run test gpu soak mutants docs lint clean
+.PHONY: run test gpu gpu-bench soak mutants docs lint clean
 
 run: $(READY)
 	$(BIN)/flashsmith run $(ARGS)
@@ -20,7 +21,9 @@ test: $(WEIGHTS)
 	$(BIN)/python -m pytest -n auto -m "not gpu"
 
 gpu: $(WEIGHTS)
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu -n auto --dist worksteal $(if $(SHARD),--shard $(SHARD))
+
+gpu-bench: $(READY)
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu
 	$(BIN)/python benchmarks/sm90_forward.py --out build/gpu
 	$(BIN)/flashsmith bench --dtype bf16 --d-head 64,128,256 --regime both --out build/gpu/bench

@@ -22,7 +22,7 @@ import argparse
 import copy
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -132,6 +132,8 @@ def configurations(options: argparse.Namespace) -> dict[str, Any]:
     import transformers
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+    names = {field.name for field in fields(ContinuousBatchingConfig)}
+    size_name = "page_size" if "page_size" in names else "block_size"  # before transformers 5.18
     pages = -(-(LONGEST_PROMPT + options.most_new) // options.page_size) + 1
     at_a_time = options.requests * options.copies
     return {
@@ -140,7 +142,7 @@ def configurations(options: argparse.Namespace) -> dict[str, Any]:
             num_return_sequences=options.copies, max_new_tokens=options.most_new,
         ),
         "continuous_batching_config": ContinuousBatchingConfig(
-            page_size=options.page_size, num_blocks=at_a_time * pages,
+            **{size_name: options.page_size}, num_blocks=at_a_time * pages,
             max_blocks_per_request=pages, max_requests_per_batch=at_a_time,
             max_batch_tokens=max(64, at_a_time), return_logprobs=True, seed=options.seed,
         ),

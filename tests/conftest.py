@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,6 +30,27 @@ from support.emulator_program import Run, build, run_case
 
 # For the numbers that modules draw while they are collected: each run of the suite has the same.
 torch.manual_seed(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shard",
+        metavar="I/N",
+        default="1/1",
+        help="run every N-th of the chosen tests, from I on",
+    )
+
+
+# Last, when markers and names have chosen.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    text = config.getoption("--shard")
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise pytest.UsageError(f"--shard is {text}; expected I/N with 1 <= I <= N, as in 2/3")
+    mine = items[int(match[1]) - 1 :: int(match[2])]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(mine)])
+    items[:] = mine
 
 
 @pytest.fixture(scope="session")

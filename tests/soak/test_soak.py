@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import combinations, product
@@ -136,6 +137,18 @@ def test_time_limit_leaves_the_kernels_alike(
     counts = [tally.cases for tally in tallies.values()]
     assert sum(counts) == 1001
     assert min(counts) >= 5
+
+
+def test_each_kernel_has_its_least_cases_after_the_time(
+    checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none has more of them than its neighbours had to have."""
+    monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
+    plan = SoakPlan(random_cases=None, seconds=300, least_cases=6)
+    tallies = soak(soaked_kernels(rule_configs()), plan, "cpu")
+    assert min(tally.cases for tally in tallies.values()) == 6
+    late = Counter(kernel for _, kernel in checked[301:])
+    assert late and max(tallies[kernel].cases for kernel in late) == 6
 
 
 def test_tables_and_rules_name_their_kernels() -> None:

@@ -1,45 +1,80 @@
-"""The soak of a set of kernels on the card."""
+"""The soak of a set of kernels on the card, in parts that run side by side."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from flashsmith.bench import environment_stamp
-from flashsmith.configs import KernelId, get_kernel_configs
+from flashsmith.configs import (
+    KernelConfig,
+    KernelId,
+    get_kernel_configs,
+    get_kernel_progression_configs,
+    get_sm90_kernel_progression_configs,
+)
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.soak import (
     SoakPlan,
     Tally,
     reproduce,
+    rule_configs,
     soak,
     soaked_kernels,
+    table_configs,
     that_run_on,
     write_csv,
 )
+from flashsmith.soak.session import groups_of
 from support.paths import ROOT
 
-SECONDS = 180  # of all kernels; building comes on top
+PARTS = {"forward": 6, "backward": 4, "decode": 4, "fp8": 1}  # of each set
+SECONDS = 40  # of a part; building comes on top, and what LEAST_CASES needs
 RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-LEAST_CASES = 10  # of each kernel: fewer, and time was too short
+LEAST_CASES = 10  # of each kernel
 LOGS = ROOT / "build" / "gpu"
 
 
-def assert_set_is_right(key: str) -> None:
-    """Soaks the kernels of a set, as ``get_kernel_configs`` names it. The log is kept."""
-    kernels = soaked_kernels(that_run_on(get_kernel_configs(key), "cuda"))
-    load_kernels(kernels, target_of(torch.device("cuda")))
+def kernels_of_set(key: str) -> list[KernelId]:
+    """As ``get_kernel_configs`` names it; ``forward``: tables, rules and both progressions."""
+    configs: Sequence[KernelConfig]
+    if key == "forward":
+        configs = [
+            *table_configs(),
+            *rule_configs(),
+            *get_kernel_progression_configs(),
+            *get_sm90_kernel_progression_configs(),
+        ]
+    else:
+        configs = get_kernel_configs(key)
+    return soaked_kernels(that_run_on(configs, "cuda"))
+
+
+def kernels_of_part(key: str, part: int) -> list[KernelId]:
+    """Kernels that can share cases stay together."""
+    groups = groups_of(kernels_of_set(key))[part :: PARTS[key]]
+    return [kernel for group in groups for kernel in group]
+
+
+def assert_part_is_right(key: str, part: int) -> None:
+    """Soaks a part of a set. The log is kept, also of a soak that was cut off."""
+    kernels = kernels_of_part(key, part)
+    load_kernels(kernels, target_of(torch.device("cuda")))  # compilers run side by side
+    plan = SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS, least_cases=LEAST_CASES)
+    tallies: dict[KernelId, Tally] = {}
     started = time.monotonic()
-    tallies = soak(kernels, SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS), "cuda")
-    LOGS.mkdir(parents=True, exist_ok=True)
-    write_csv(LOGS / f"soak_{key}.csv", tallies.values(), environment_stamp())
+    try:
+        soak(kernels, plan, "cuda", tallies=tallies)
+    finally:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        write_csv(LOGS / f"soak_{key}_{part}.csv", tallies.values(), environment_stamp())
     least = min(tally.cases for tally in tallies.values())
     print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
     assert_none_wrong(tallies)
-    assert least >= LEAST_CASES
+    assert least >= LEAST_CASES, f"a kernel takes only {least} problems of those that were drawn"
 
 
 def assert_none_wrong(tallies: Mapping[KernelId, Tally]) -> None:

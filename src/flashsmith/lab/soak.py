@@ -142,7 +142,13 @@ def _run_many(
 ) -> None:
     seed = random.randrange(1 << 31) if asked.seed is None else asked.seed
     reporter.note(f"{len(kernels)} kernels; --seed {seed}")
-    plan = SoakPlan(asked.seams, asked.cases, asked.seconds, _reruns(asked, device), seed)
+    plan = SoakPlan(
+        seams=asked.seams,
+        random_cases=asked.cases,
+        seconds=asked.seconds,
+        reruns=_reruns(asked, device),
+        seed=seed,
+    )
     soak(kernels, plan, device, _Listener(report, reporter), report.tallies)
 
 

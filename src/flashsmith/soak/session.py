@@ -40,7 +40,7 @@ class Tally:
             self.failures.append(verdict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SoakPlan:
     """How long, and how thoroughly.
 
@@ -49,6 +49,8 @@ class SoakPlan:
         random_cases: How many more each group of kernels that can share cases gets; None: as many
             as there is time for.
         seconds: When to stop; None: when all cases are done.
+        least_cases: Of each kernel, which it gets even beyond ``seconds``: a slow or shared GPU
+            makes a soak longer, not thinner.
         reruns: Of every case; on a GPU so many more beside another stream.
         seed: Of the random cases.
     """
@@ -56,6 +58,7 @@ class SoakPlan:
     seams: bool = True
     random_cases: int | None = 20
     seconds: float | None = None
+    least_cases: int = 0
     reruns: int = RERUNS
     seed: int = 0
 
@@ -92,11 +95,18 @@ def soak(
         tallies.setdefault(instance, Tally(instance))
     load = CardLoad(device) if device.startswith("cuda") and plan.reruns else None
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
+
+    def is_due(instance: KernelId) -> bool:
+        has_time = end is None or time.monotonic() <= end
+        return has_time or tallies[instance].cases < plan.least_cases
+
     for case, takers in _work(groups_of(kernels), plan, extent_of(device)):
+        if not any(map(is_due, takers)):
+            if any(map(is_due, kernels)):
+                continue
+            break
         prepared = prepare_for(takers[0].config, case, device)
-        for instance in takers:
-            if end is not None and time.monotonic() > end:
-                return tallies
+        for instance in filter(is_due, takers):
             verdict = check(instance, prepared, reruns=plan.reruns, load=load)
             tallies[instance].add(verdict)
             report(verdict)
