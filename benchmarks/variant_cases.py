@@ -163,30 +163,39 @@ def packed_cases() -> Iterator[Case]:
                 )
 
 
+def score_kinds(n: int, heads: int) -> dict[str, dict[str, Any]]:
+    """What is done to scores -> arguments of ``attention``."""
+    slopes = torch.rand(heads, device="cuda")
+    bias = randn(1, heads, n, n)
+    return {
+        "plain": {},
+        "softcap": {"softcap": 30.0},
+        "alibi": {"alibi_slopes": slopes},
+        "sinks": {"sinks": torch.randn(heads, device="cuda")},
+        "bias": {"bias": bias},
+        "score_mod: plain": {},
+        "score_mod: softcap": {"score_mod": lambda s, _b, _h, _i, _j: 30.0 * torch.tanh(s / 30.0)},
+        "score_mod: alibi": {"score_mod": lambda s, _b, h, i, j: s - slopes[h] * (i - j).abs()},
+        "score_mod: a factor": {
+            "score_mod": lambda s, _b, _h, _i, j: torch.where(j % 2 == 0, s, 0.5 * s)
+        },
+        "score_mod: bias": {"score_mod": lambda s, _b, h, i, j: s + bias[0, h, i, j]},
+    }
+
+
 def score_cases() -> Iterator[Case]:
-    """What is done to scores, beside the plain kernel."""
+    """What is done to scores, beside the plain kernel; FlexAttention takes functions."""
     n, heads = 4096, 16
     for d in (64, 128):
         q, k, v = (randn(4, n, heads, d) for _ in range(3))
         flop = 4 * d * 4 * heads * n * (n + 1) / 2
-        slopes = torch.rand(heads, device="cuda")
-        kinds: dict[str, dict[str, Any]] = {
-            "plain": {},
-            "softcap": {"softcap": 30.0},
-            "alibi": {"alibi_slopes": slopes},
-            "sinks": {"sinks": torch.randn(heads, device="cuda")},
-        }
-        mods = {
-            "plain": None,
-            "softcap": lambda s, _b, _h, _i, _j: 30.0 * torch.tanh(s / 30.0),
-            "alibi": lambda s, _b, h, i, j, slopes=slopes: s - slopes[h] * (i - j).abs(),
-            "a factor": lambda s, _b, _h, _i, j: torch.where(j % 2 == 0, s, 0.5 * s),
-        }
-        kinds |= {f"score_mod: {name}": {"score_mod": f} for name, f in mods.items() if f}
+        kinds = score_kinds(n, heads)
         for name, arguments in kinds.items():
             peers = {}
-            if (mod := name.removeprefix("score_mod: ")) in mods:
-                peers["flex"] = flex_run(q, k, v, mods[mod])
+            if name == "bias":
+                peers["flex"] = flex_run(q, k, v, kinds["score_mod: bias"]["score_mod"])
+            elif name.startswith("score_mod"):
+                peers["flex"] = flex_run(q, k, v, arguments.get("score_mod"))
             if not fa3.why_missing() and name == "plain":
                 peers["fa3"] = fa3_run(q, k, v, is_causal=True)
             yield Case(
@@ -196,6 +205,32 @@ def score_cases() -> Iterator[Case]:
                 lambda q=q, k=k, v=v, a=arguments: flashsmith.attention(q, k, v, causal=True, **a),
                 peers,
             )
+
+
+def score_gradient_cases() -> Iterator[Case]:
+    """The backward alone of the same; no gradient of a bias, which FlexAttention adds up slowly."""
+    n, heads = 4096, 16
+    for d in (64, 128):
+        q, k, v = (randn(4, n, heads, d).requires_grad_() for _ in range(3))
+        do = randn(4, n, heads, d)
+        kinds = score_kinds(n, heads)
+        for name, arguments in kinds.items():
+            peers = {}
+            if name.startswith("score_mod"):
+                o = flex_run(q, k, v, arguments.get("score_mod"))()
+                peers["flex"] = dq_run(o, (q, k, v), do)
+            yield Case(
+                "score_gradients",
+                f"d{d} 4x{heads}x{n} causal {name}",
+                10 * d * 4 * heads * n * (n + 1) / 2,
+                dq_run(flashsmith.attention(q, k, v, causal=True, **arguments), (q, k, v), do),
+                peers,
+            )
+
+
+def dq_run(o: torch.Tensor, inputs: Sequence[torch.Tensor], do: torch.Tensor) -> Run:
+    """The backward of ``o`` by all inputs; returns the first's gradient."""
+    return lambda: torch.autograd.grad(o, inputs, do, retain_graph=True)[0]
 
 
 def fa2_packed_run(
@@ -253,5 +288,6 @@ GROUPS: Mapping[str, Callable[[], Iterator[Case]]] = {
     "window": window_cases,
     "packed": packed_cases,
     "score": score_cases,
+    "score_gradients": score_gradient_cases,
     "sm80": sm80_cases,
 }
