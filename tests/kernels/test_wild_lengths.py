@@ -75,3 +75,24 @@ def test_used_lengths_that_cannot_be(cfg: Any, used: list[int]) -> None:
 def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
     cu_seqlens = places([200, 0, 0])
     launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=longest)
+
+
+@BY_FAMILY
+def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -> None:
+    """Blocks of rows that no sequence has would start, read the lengths, and end."""
+    kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
+    lengths = [cfg.B_r] * 6
+    q, k, v = tensors_of(cfg, sum(lengths), sum(lengths), batch=1, heads=(2, 1))
+    cu = places(lengths)
+
+    def blocks(longest: int) -> int:
+        given = Extras(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=longest, window_right=0)
+        x, y, z = kernel.plan(q, k, v, torch.empty_like(q), extras=given).launches[-1].grid
+        return x * y * z
+
+    all_rows = blocks(-1)
+    assert blocks(sum(lengths)) == blocks(100 * sum(lengths)) == all_rows
+    if getattr(cfg, "persistent", False):  # as many blocks as the GPU holds
+        assert blocks(cfg.B_r) <= all_rows
+    else:
+        assert blocks(cfg.B_r) == 6 * 2 < all_rows
