@@ -14,15 +14,20 @@
 
 namespace flashsmith::sm90 {
 
+// What the loop over keys has no registers for, as words, of which each lane keeps one. Both
+// structs depend on no template: nvcc 12.8 refuses to cast the bits of those that do.
+struct Parked {
+  KeySplit split;
+  SplitsState state;
+};
+struct ParkedWords {
+  static constexpr int kCount = sizeof(Parked) / sizeof(int);
+  int word[kCount];
+};
+static_assert(ParkedWords::kCount <= kWarpSize, "a lane has one word");
+
 template <typename Traits>
 class DecodeConsumer {
-  struct Parked {
-    KeySplit split;
-    SplitsState state;
-  };
-  static constexpr int kParkedWords = sizeof(Parked) / sizeof(int);
-  static_assert(kParkedWords <= kWarpSize, "a lane has one word");
-
   // One of a lane's two rows.
   struct LaneRow {
     int head, query;
@@ -142,23 +147,19 @@ class DecodeConsumer {
 
   // ---- what the loop over keys has no registers for, a word a lane ----
 
-  struct Words {
-    int word[kParkedWords];
-  };
-
   FLASHSMITH_DEVICE void park(const Parked &own) {
-    const auto words = __builtin_bit_cast(Words, own);
+    const auto words = __builtin_bit_cast(ParkedWords, own);
 #pragma unroll
-    for (int i = 0; i < kParkedWords; i++) {
+    for (int i = 0; i < ParkedWords::kCount; i++) {
       // Opaque, or nvcc would make this one load from an array in memory.
       const int word = ptx::recomputed(words.word[i]);
       parked_ = lane() == i ? word : parked_;
     }
   }
   FLASHSMITH_DEVICE Parked parked() const {
-    Words words;
+    ParkedWords words;
 #pragma unroll
-    for (int i = 0; i < kParkedWords; i++) words.word[i] = ptx::shuffle_from(parked_, i);
+    for (int i = 0; i < ParkedWords::kCount; i++) words.word[i] = ptx::shuffle_from(parked_, i);
     return __builtin_bit_cast(Parked, words);
   }
 

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Compiles what is chosen by tables and rules with several compilers, and says what each made.
+
+    python tools/build/compilers.py --out benchmarks/results/compilers.csv
+    python tools/build/compilers.py --compilers nvcc-13.0 --archs sm_90a --sample 4
+
+For each compiler, kernel and architecture a row: registers, spilled bytes and how many are allowed,
+findings of the lint, warnings of ptxas about slow code. Compilers are installed from PyPI into
+build/compilers, each into a folder of its own. Rows that are in the file are kept, so that a
+run goes on where another ended. The exit status is 1 if a row is unexpected: it failed to compile,
+spills more than jit/spills.py allows, has a finding or a warning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _environment
+
+_environment.enter()
+
+from flashsmith import codegen, settings
+from flashsmith.configs import VARIANTS, KernelId, get_kernel_configs
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.jit import Target
+from flashsmith.jit.disassembler import disassemble
+from flashsmith.jit.lint import lint_machine_code, may_release
+from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.sources import PACKAGE_SOURCES
+from flashsmith.jit.spills import allowed_spill_bytes
+from flashsmith.jit.units import TranslationUnit, find_toolchain, plan_units
+from flashsmith.selection import gpus_with_tables, served_instances
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+# What pip installs for a compiler. The whole wheels of version 12 are NVRTC's alone.
+PACKAGES = {
+    "nvrtc-12.8": ["nvidia-cuda-nvrtc-cu12==12.8.93"],
+    "nvcc-13.0": [
+        f"nvidia-{name}==13.0.88" for name in ("cuda-nvcc", "cuda-crt", "nvvm")
+    ] + ["nvidia-cuda-runtime==13.0.96"],
+    "nvcc-newest": [
+        "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime",
+    ],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a compiler made of a kernel on an architecture. Bytes are a thread's."""
+
+    compiler: str
+    version: str
+    operation: str
+    kernel: str
+    arch: str
+    registers: int = 0
+    spilled: int = 0
+    allowed: int = 0
+    lint: str = ""  # the first finding
+    slow: str = ""  # what ptxas warns of
+    failure: str = ""  # the first error of a compiler that failed
+
+    @property
+    def is_unexpected(self) -> bool:
+        return self.spilled > self.allowed or bool(self.lint or self.slow or self.failure)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An object or cubin, and the compiler's log."""
+
+    path: Path | None
+    log: str
+
+
+Compile = Callable[[TranslationUnit, str, Path], Made]
+
+
+def chosen_kernels(arch: str) -> list[KernelId]:
+    """What attention, its gradients, decode and forwards of 8 bits choose on an architecture."""
+    capability = get_gpu_architecture(arch).compute_capability
+    found: set[KernelId] = set()
+    for name in (*gpus_with_tables(arch), arch):
+        found |= set(served_instances(name, capability=capability))
+    for key in (settings.BACKWARD_SET, settings.DECODE_SET, settings.FP8_SET):
+        configs = [cfg for cfg in get_kernel_configs(key) if cfg.runs_on(capability)]
+        found |= {KernelId(cfg.with_room_for(v), v) for cfg in configs for v in VARIANTS}
+    return sorted(kernel for kernel in found if kernel.config.is_buildable(arch))
+
+
+def sample_of(kernels: Sequence[KernelId], n: int) -> list[KernelId]:
+    """``n`` of each family and operation, as far apart as they are."""
+    groups: dict[tuple[str, str], list[KernelId]] = {}
+    for kernel in kernels:
+        groups.setdefault((kernel.config.family, kernel.config.kernels_name()), []).append(kernel)
+    return [g[i * len(g) // n] for g in groups.values() for i in range(min(n, len(g)))]
+
+
+def install(name: str, folder: Path) -> Path:
+    """Where the packages of a compiler lie, installed there if they are not."""
+    place = folder / name
+    if not (place / "nvidia").exists():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*command, "--target", str(place), *PACKAGES[name]], check=True)
+    return place
+
+
+def compiler_at(name: str, place: Path) -> tuple[str, Compile]:
+    """Its version, and what compiles a unit for an architecture into a folder."""
+    (package, *_) = place.glob("nvidia_cuda_nv*.dist-info")
+    version = package.name.removesuffix(".dist-info").rpartition("-")[2]
+    if name.startswith("nvrtc"):
+        (library,) = place.glob("nvidia/*/lib/libnvrtc.so.1*")
+        return version, partial(_with_nvrtc, library)
+    (nvcc,) = place.glob("nvidia/*/bin/nvcc")
+    os.environ[settings.NVCC.name] = str(nvcc)
+    return version, _with_nvcc
+
+
+def _with_nvcc(unit: TranslationUnit, arch: str, folder: Path) -> Made:
+    made = folder / unit.object_file
+    return _run([*unit.command, "-c", str(folder / unit.source_file), "-o", str(made)], made)
+
+
+def _with_nvrtc(library: Path, unit: TranslationUnit, arch: str, folder: Path) -> Made:
+    made = folder / f"{unit.name}.cubin"
+    includes = [word[2:] for word in unit.command if word.startswith("-I")]
+    program = [sys.executable, str(Path(__file__).with_name("nvrtc.py")), str(library)]
+    return _run([*program, str(folder / unit.source_file), arch, str(made), *includes], made)
+
+
+def _run(command: Sequence[str], made: Path) -> Made:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return Made(made if done.returncode == 0 else None, done.stdout + done.stderr)
+
+
+def rows_of(
+    kernels: Sequence[KernelId], arch: str, name: str, version: str, compile_one: Compile, jobs: int
+) -> Iterator[Row]:
+    target = Target.cuda(arch)
+    generated = codegen.generate(kernels)
+    planned = plan_units(kernels, generated, target, find_toolchain(target), PACKAGE_SOURCES.csrc)
+    units = [unit for unit in planned if unit.instance is not None]
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda unit: _row_of(unit, arch, name, version, compile_one), units)
+
+
+def _row_of(unit: TranslationUnit, arch: str, name: str, version: str, compile_one: Compile) -> Row:
+    assert unit.instance is not None
+    row = partial(Row, name, version, unit.instance.config.kernels_name(), unit.instance.name, arch)
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in unit.files.items():
+            (Path(folder) / file).write_text(text)
+        made = compile_one(unit, arch, Path(folder))
+        if made.path is None:
+            return row(failure=_first_error(made.log).replace(folder, "."))
+        lint = ""
+        if may_release(unit.texts):
+            code = lint_machine_code(disassemble(made.path, arch), [arch])
+            lint = "; ".join(map(str, (*code.early_releases, *code.not_linted)[:1]))
+    used = parse_resources(made.log)
+    return row(
+        registers=max(each.registers for each in used),
+        spilled=max(each.spilled for each in used),
+        allowed=allowed_spill_bytes(unit.instance),
+        lint=lint,
+        slow="; ".join(parse_performance_warnings(made.log)),
+    )
+
+
+def _first_error(log: str) -> str:
+    lines = log.strip().splitlines() or ["no output"]
+    return next((line for line in lines if "error" in line), lines[-1])
+
+
+def read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    kinds = {field.name: field.type for field in fields(Row)}
+    with path.open(newline="") as file:
+        return [
+            Row(**{n: int(v) if kinds[n] == "int" else v for n, v in line.items()})  # type: ignore[arg-type]
+            for line in csv.DictReader(file)
+        ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--compilers", default=",".join(PACKAGES), help="(default: %(default)s)")
+    parser.add_argument("--archs", default=",".join(ARCHS), help="(default: %(default)s)")
+    parser.add_argument("--sample", type=int, metavar="N", help="N of each family and operation")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=ROOT / "build/compilers.csv")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/compilers")
+    options = parser.parse_args(arguments)
+    before = read(options.out)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    with options.out.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(Row)])
+        writer.writerows(map(astuple, before))
+        for name in options.compilers.split(","):
+            version, compile_one = compiler_at(name, install(name, options.folder))
+            for arch in options.archs.split(","):
+                kernels = chosen_kernels(arch)
+                kernels = sample_of(kernels, options.sample) if options.sample else kernels
+                done = {row.kernel for row in before if (row.compiler, row.arch) == (name, arch)}
+                missing = [kernel for kernel in kernels if kernel.name not in done]
+                for row in rows_of(missing, arch, name, version, compile_one, options.jobs):
+                    writer.writerow(astuple(row))
+                    file.flush()
+                    rows.append(row)
+                print(f"{name} ({version}) {arch}: {len(missing)} kernels", flush=True)
+    rows += before
+    unexpected = [row for row in rows if row.is_unexpected]
+    for row in unexpected:
+        print(*astuple(row))
+    print(f"{len(rows)} rows, {len(unexpected)} unexpected")
+    return bool(unexpected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
