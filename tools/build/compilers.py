@@ -123,18 +123,18 @@ def compiler_at(name: str, place: Path) -> tuple[str, Compile]:
     version = package.name.removesuffix(".dist-info").rpartition("-")[2]
     if name.startswith("nvrtc"):
         (library,) = place.glob("nvidia/*/lib/libnvrtc.so.1*")
-        return version, partial(_with_nvrtc, library)
+        return version, partial(with_nvrtc, library)
     (nvcc,) = place.glob("nvidia/*/bin/nvcc")
     os.environ[settings.NVCC.name] = str(nvcc)
-    return version, _with_nvcc
+    return version, with_nvcc
 
 
-def _with_nvcc(unit: TranslationUnit, arch: str, folder: Path) -> Made:
+def with_nvcc(unit: TranslationUnit, arch: str, folder: Path) -> Made:
     made = folder / unit.object_file
     return _run([*unit.command, "-c", str(folder / unit.source_file), "-o", str(made)], made)
 
 
-def _with_nvrtc(library: Path, unit: TranslationUnit, arch: str, folder: Path) -> Made:
+def with_nvrtc(library: Path, unit: TranslationUnit, arch: str, folder: Path) -> Made:
     made = folder / f"{unit.name}.cubin"
     includes = [word[2:] for word in unit.command if word.startswith("-I")]
     program = [sys.executable, str(Path(__file__).with_name("nvrtc.py")), str(library)]
