@@ -10,6 +10,14 @@
 
 namespace flashsmith::sm90 {
 
+// ptxas before CUDA 13 serialises every wgmma of a kernel (C7515) whose sums have no value before
+// their first product, because it defines them while Q K^T is in flight. Newer ones need no zeros.
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
+inline constexpr bool kSumsStartAtZero = true;
+#else
+inline constexpr bool kSumsStartAtZero = false;
+#endif
+
 template <typename Traits>
 class OutputSums {
   static constexpr bool kTwoLevel = Traits::two_level;
@@ -26,11 +34,11 @@ class OutputSums {
   // Before the first P V of a tile.
   FLASHSMITH_DEVICE void start(const Softmax<Traits> &softmax) {
     started_ = false;
-    if constexpr (kTwoLevel) {
+    if constexpr (kTwoLevel || kSumsStartAtZero) {
 #pragma unroll
       for (int i = 0; i < Traits::d_head / 2; i++) O_[i] = 0.f;
-      rescale(softmax);
     }
+    if constexpr (kTwoLevel) rescale(softmax);
   }
 
   // Issues P V as a group of its own. `V`: the block in shared memory.
@@ -38,7 +46,7 @@ class OutputSums {
     if constexpr (kTwoLevel) {
       issue_PV<Traits>(block_, P, V, false);
     } else {
-      issue_PV<Traits>(O_, P, V, started_);
+      issue_PV<Traits>(O_, P, V, kSumsStartAtZero || started_);
     }
     started_ = true;
   }
