@@ -1,4 +1,4 @@
-"""Kernel instances -> C++ text: the map of the kernels, and one translation unit for each.
+"""Kernel instances -> C++ text: the maps of the kernels, and one translation unit for each.
 
 Pure and deterministic: the same set gives the same bytes, in whatever order it comes.
 """
@@ -6,7 +6,7 @@ Pure and deterministic: the same set gives the same bytes, in whatever order it 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flashsmith.configs import (
@@ -15,6 +15,7 @@ from flashsmith.configs import (
     FlashForwardKernelConfig,
     KernelConfig,
     KernelId,
+    Variant,
     require_buildable,
 )
 from flashsmith.gpus import get_gpu_architecture
@@ -30,7 +31,6 @@ _MAP_HEADER = """\
 
 #include <map>
 #include <memory>
-#include <vector>
 
 {includes}
 #include "host/named_kernel.h"
@@ -45,14 +45,11 @@ namespace kernels {{
 {getters}
 }}  // namespace kernels
 
-// Full attention of the sm80 family.
-inline const std::map<FlashForwardKernelConfig, forward_kernel_fn> forward_kernels = {{
-{map_entries}}};
-
 {families}
-template <typename Add>
-void for_each_family(const Add &add) {{
-{calls}
+// Each map with the configuration that is its key, and with what its kernels compute.
+template <typename Visit>
+void for_each_map(const Visit &visit) {{
+{visits}
 }}
 
 }}  // namespace flashsmith
@@ -64,18 +61,18 @@ std::unique_ptr<Kernel> make_kernel(const NamedKernel<{struct}, {function}> &ker
                                     const FamilyGpus &gpus);
 inline constexpr FamilyGpus {name}_gpus{{
     .family = "{family}", .major = {major}, .minor = {minor}, .exact = {exact}}};
-// In the order of their handles.
-inline const std::vector<NamedKernel<{struct}, {function}>> {name}_kernels = {{
+{maps}"""
+
+_MAP = """\
+// The {family} family's {kernels}, variant {computed}.
+inline const std::map<{struct}, {function}> {name} = {{
 {entries}}};
 """
 
-_FAMILY_ENTRY = """\
-    {{.name = "{name}",
-     .config = {config},
-     .variant = {variant},
-     .function = {function},
-     .schedule = {schedule}}},
-"""
+_VISIT = """\
+  visit("{struct}", {family}_gpus,
+        {variant},
+        {maps});"""
 
 _SCORE = """\
 {includes}
@@ -87,9 +84,9 @@ namespace flashsmith {{
 """
 
 _MAP_ENTRY = """\
-    // {short_form}
+    // {name}
     {{{config},
-     kernels::{slug}()}},
+     kernels::{getter}()}},
 """
 
 _TRANSLATION_UNIT = """\
@@ -121,9 +118,9 @@ _SCHEDULE = """
 def generate(instances: Iterable[KernelId]) -> dict[str, str]:
     """The C++ files for a set of kernels, file name -> text; duplicates count once.
 
-    `flash_kernels.cuh` has the map `forward_kernels` from FlashForwardKernelConfig to
-    forward_kernel_fn (full attention of the sm80 family), and for each family the list of its
-    kernels with their names; `<slug>.cu` has one kernel.
+    `flash_kernels.cuh` has a map for each family and variant, from the configuration to the kernel:
+    `forward_kernels`, from FlashForwardKernelConfig to forward_kernel_fn, is that of full attention
+    in the sm80 family. `<slug>.cu` has one kernel.
 
     Raises:
         TypeError: an element is not a KernelId.
@@ -184,12 +181,25 @@ def _map_header(instances: Sequence[KernelId]) -> str:
             for instance in instances
             for name in _getters(instance)
         ),
-        map_entries="".join(map(_map_entry, filter(_is_in_map, instances))),
-        families="\n".join(_family(kind, instances) for kind in CONFIG_CLASSES),
-        calls="\n".join(
-            f"  add({_name(kind)}_gpus, {_name(kind)}_kernels);" for kind in CONFIG_CLASSES
+        families="\n".join(_family(kind, _by_variant(kind, instances)) for kind in CONFIG_CLASSES),
+        visits="\n".join(
+            _visit(kind, variant)
+            for kind in CONFIG_CLASSES
+            for variant in _by_variant(kind, instances)
         ),
     )
+
+
+def _by_variant(
+    kind: type[KernelConfig], instances: Sequence[KernelId]
+) -> dict[Variant, list[KernelId]]:
+    """Every family has a map of full attention, because by it the look-up knows its struct."""
+    own = [instance for instance in instances if type(instance.config) is kind]
+    variants = sorted({FULL} | {instance.variant for instance in own})
+    return {
+        variant: [instance for instance in own if instance.variant == variant]
+        for variant in variants
+    }
 
 
 def _getters(instance: KernelId) -> list[str]:
@@ -199,27 +209,27 @@ def _getters(instance: KernelId) -> list[str]:
 
 
 def _has_schedule(instance: KernelId) -> bool:
+    return _is_scheduled(type(instance.config), instance.variant)
+
+
+def _is_scheduled(kind: type[KernelConfig], variant: Variant) -> bool:
     """Whether tiles of sequences are listed by a launch of its own."""
-    return instance.variant.ragged and not instance.config.is_set_of_kernels
+    return variant.ragged and not kind.is_set_of_kernels
 
 
 def _name(kind: type[KernelConfig]) -> str:
     return f"{kind.family}_{kind.kernels_name()}"
 
 
-def _is_in_map(instance: KernelId) -> bool:
-    return type(instance.config) is FlashForwardKernelConfig and instance.variant == FULL
+def _map_names(kind: type[KernelConfig], variant: Variant) -> list[str]:
+    """The map of the kernels and, of scheduled ones, that of what lists their tiles."""
+    family = "forward" if kind is FlashForwardKernelConfig else _name(kind)
+    suffix = "" if variant == FULL else f"_{variant.name}".replace("+", "_")
+    values = ["kernels", "schedules"] if _is_scheduled(kind, variant) else ["kernels"]
+    return [f"{family}_{value}{suffix}" for value in values]
 
 
-def _map_entry(instance: KernelId) -> str:
-    return _MAP_ENTRY.format(
-        short_form=instance.config.short_form(),
-        config=instance.config.to_cpp_struct(),
-        slug=instance.slug,
-    )
-
-
-def _family(kind: type[KernelConfig], instances: Sequence[KernelId]) -> str:
+def _family(kind: type[KernelConfig], by_variant: Mapping[Variant, Sequence[KernelId]]) -> str:
     major, minor = get_gpu_architecture(kind.minimum_gpu).compute_capability
     return _FAMILY.format(
         name=_name(kind),
@@ -229,21 +239,37 @@ def _family(kind: type[KernelConfig], instances: Sequence[KernelId]) -> str:
         exact=str(kind.exact_arch).lower(),
         struct=kind.__name__,
         function=kind.kernel_pointer,
-        entries="".join(
-            _family_entry(instance) for instance in instances if type(instance.config) is kind
-        ),
+        maps="".join(_maps(kind, variant, own) for variant, own in by_variant.items()),
     )
 
 
-def _family_entry(instance: KernelId) -> str:
+def _maps(kind: type[KernelConfig], variant: Variant, instances: Sequence[KernelId]) -> str:
+    return "".join(
+        _MAP.format(
+            family=kind.family,
+            kernels=kind.kernels_name().replace("_", " "),
+            computed=variant.name,
+            struct=kind.__name__,
+            function=kind.kernel_pointer,
+            name=name,
+            entries="".join(_map_entry(instance, _getters(instance)[i]) for instance in instances),
+        )
+        for i, name in enumerate(_map_names(kind, variant))
+    )
+
+
+def _map_entry(instance: KernelId, getter: str) -> str:
     config = instance.config.to_cpp_struct()
-    in_map = _is_in_map(instance)
-    return _FAMILY_ENTRY.format(
-        name=instance.name,
-        config=config,
-        variant=instance.variant.to_cpp_struct(),
-        function=f"forward_kernels.at({config})" if in_map else f"kernels::{instance.slug}()",
-        schedule=f"kernels::{instance.slug}_schedule()" if _has_schedule(instance) else "{}",
+    return _MAP_ENTRY.format(name=instance.name, config=config, getter=getter)
+
+
+def _visit(kind: type[KernelConfig], variant: Variant) -> str:
+    kernels, *schedules = _map_names(kind, variant)
+    return _VISIT.format(
+        struct=kind.__name__,
+        family=_name(kind),
+        variant=variant.to_cpp_struct(),
+        maps=", ".join([kernels, *(f"&{each}" for each in schedules)]),
     )
 
 

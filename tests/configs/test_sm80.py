@@ -329,18 +329,6 @@ def test_flop_counts() -> None:
 # ---- the C++ side
 
 
-def test_fields_are_those_of_the_cpp_struct() -> None:
-    header = (CSRC_INCLUDE / FlashForwardKernelConfig.kernel_header).read_text()
-    body = re.search(r"struct FlashForwardKernelConfig \{(.*?)\n\n", header, re.S)
-    assert body
-    cpp = re.findall(r"^  (\w+) (\w+);", body[1], re.M)
-    types = {"DType": "ScalarType"}
-    assert cpp == [
-        (types.get(str(f.type), str(f.type)), f.name.replace("_tiles", "_fragments"))
-        for f in fields(FlashForwardKernelConfig)
-    ]
-
-
 def test_cpp_struct_literal_order_and_derived_numbers(tmp_path: Path) -> None:
     """The compiler reads each field of the literal as Python wrote it, and sorts as Python does."""
     cfg = FlashForwardKernelConfig(

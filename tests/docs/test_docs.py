@@ -193,6 +193,7 @@ ELSEWHERE = {
     "The GPU is older than compute capability 8.0": "lab/device.py",
     "The kernel cache cannot be used": "jit/cache.py",
     "There is no space, no open file or no memory left": "jit/disk.py",
+    "A library's map lacks a configuration": "runtime/kernels.py",
     "A library cannot be loaded": "runtime/kernels.py",
     "A kernel spills registers": "jit/refusal.py",
     "A kernel lets shared memory be overwritten before it has read it": "jit/lint.py",

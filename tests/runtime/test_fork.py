@@ -28,13 +28,10 @@ class Module:
         self.asked, self.may_go_on = threading.Event(), threading.Event()
         self.may_go_on.set()
 
-    def kernels(self) -> list[str]:
-        return [INSTANCE.name]
-
-    def operations(self, handle: int) -> dict[str, Any]:
+    def find_kernel(self, name: str, *fields: Any) -> dict[str, Any] | None:
         self.asked.set()
         assert self.may_go_on.wait(30)
-        return {}
+        return {} if name == INSTANCE.name else None
 
 
 @pytest.fixture
@@ -83,12 +80,23 @@ def test_a_child_loads_a_library_while_its_parent_looks_one_up(module: Module) -
         assert in_child(load) == ""
 
 
-def test_a_fork_between_the_two_steps_of_loading_loses_no_kernel(
+def test_a_child_of_a_fork_while_a_library_is_loaded_remembers_nothing_as_lacking(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread has noted the library, and not yet that its kernels are to be found."""
-    monkeypatch.setattr(kernels, "_found", {})
-    assert kernels.is_loaded(INSTANCE, TARGET)
+    """Between the two steps of another thread: with the library, but without its kernels, it would
+    never find them."""
+    lacking = KernelId(get_kernel_progression_configs()[1])
+    assert not kernels.is_loaded(lacking, TARGET)
+    remembered: list[bool] = []
+
+    class Loaded(dict[Any, Any]):
+        def __setitem__(self, target: Any, libraries: Any) -> None:
+            remembered.append(lacking in kernels._found[target])
+            super().__setitem__(target, libraries)
+
+    monkeypatch.setattr(kernels, "_loaded", Loaded(kernels._loaded))
+    kernels.load_library(Library(Path("z"), {"artifact": {"file": "y"}, "kernels": {}}), TARGET)
+    assert remembered == [False]
 
 
 def test_a_child_computes_as_its_parent_does() -> None:

@@ -1,4 +1,4 @@
-"""From the names that a library lists to kernels that can be called."""
+"""From a configuration, by the library's look-up, to a kernel that can be called."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Extras, Scales
+from flashsmith.runtime.kernels import is_loaded
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
@@ -38,22 +39,34 @@ INSTANCES = [
 
 
 class Module:
-    """A library, as tvm-ffi shows it: the names of its kernels, and what calls each of them."""
+    """A library, as tvm-ffi shows it: a kernel is looked up by its fields, and called."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.calls: list[tuple[Any, ...]] = []
 
-    def kernels(self) -> list[str]:
+    def find_kernel(
+        self, name: str, kind: str, *fields: list[int]
+    ) -> dict[str, Callable[..., float]] | None:
         self.asked += 1
-        return [instance.name for instance in INSTANCES]
+        of_all = [(type(i.config).__name__, *fields_of(i)) for i in INSTANCES]
+        if (kind, *fields) not in of_all:
+            return None
+        place = of_all.index((kind, *fields))
+        assert name == INSTANCES[place].name
 
-    def operations(self, handle: int) -> dict[str, Callable[..., float]]:
         def forward(*arguments: Any) -> float:
-            self.calls.append((handle, *arguments))
+            self.calls.append((place, *arguments))
             return 0.5
 
         return {"forward": forward}
+
+
+def fields_of(instance: KernelId) -> tuple[list[int], list[int]]:
+    config, variant = instance.config, instance.variant
+    return [int(value) for value in vars(config).values()], [
+        int(value) for value in vars(variant).values()
+    ]
 
 
 @pytest.fixture
@@ -72,7 +85,7 @@ def library() -> Library:
     return Library(Path("x"), manifest)
 
 
-def test_kernels_of_both_families_are_found_by_name(module: Module) -> None:
+def test_kernels_of_both_families_are_found_by_their_fields(module: Module) -> None:
     load_library(library())
     for _ in range(2):
         kernels = [find_kernel(instance, TARGET) for instance in INSTANCES]
@@ -80,8 +93,19 @@ def test_kernels_of_both_families_are_found_by_name(module: Module) -> None:
     for kernel in kernels:
         kernel("q", "k", "v", "o", 1.0)
     assert [handle for handle, *_ in module.calls] == list(range(len(INSTANCES)))
-    assert module.asked == 1, "the library tells its names once"
+    assert module.asked == len(INSTANCES), "what was found is remembered"
     assert loaded_instances(TARGET) == set(INSTANCES)
+
+
+def test_what_no_library_has_is_asked_for_again_after_another_is_loaded(module: Module) -> None:
+    """And not before: calls ask for a kernel again and again while it is being built."""
+    lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
+    for _ in range(2):
+        load_library(library())
+        module.asked = 0
+        for _ in range(3):
+            assert not is_loaded(lacking, TARGET)
+        assert module.asked == 1
 
 
 def test_the_newest_library_comes_first(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +134,7 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     ]
 
 
-# The names of a real library.
+# The kernels of a real library.
 
 BUILT = [
     KernelId(parse_kernel_name_into_config(name), variant)
@@ -128,8 +152,9 @@ def real() -> Any:
     return tvm_ffi.load_module(str(build_library(BUILT, Target.emulator()).path))
 
 
-def test_a_handle_is_the_kernels_place_by_family_config_and_variant(real: Any) -> None:
-    assert [str(name) for name in real.kernels()] == [instance.name for instance in sorted(BUILT)]
+def plan_of(real: Any, instance: KernelId) -> Callable[..., Any]:
+    kind = type(instance.config).__name__
+    return real.find_kernel(instance.name, kind, *fields_of(instance))["plan"]  # type: ignore[no-any-return]
 
 
 def test_names_tell_kernels_apart_by_every_field() -> None:
@@ -169,8 +194,7 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     """Of the emulator's four multiprocessors, and of both families' ways to count blocks."""
     del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
-    names = [str(name) for name in real.kernels()]
-    mma, wgmma = (real.operations(names.index(BUILT[i].name))["plan"] for i in (0, 4))
+    mma, wgmma = (plan_of(real, BUILT[i]) for i in (0, 4))
     plan = Plan.of(mma(q, k, k, q, None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS))
     assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
     tensors = (t.bfloat16() for t in (q, k, k, q))
@@ -181,12 +205,6 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     with pytest.raises(ValueError, match="q has 4 heads and k has 3"):
         k = torch.zeros(2, 70, 3, 64).half()
         mma(q, k, k, q, None, *NO_SCALES, None, None, 1.0)
-
-
-@pytest.mark.parametrize("handle", [-1, len(BUILT)])
-def test_a_handle_of_no_kernel_is_refused(real: Any, handle: int) -> None:
-    with pytest.raises(ValueError, match=f"handle {handle} is not one of the {len(BUILT)} kernels"):
-        real.operations(handle)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +225,10 @@ def test_an_argument_of_another_type_is_named(
     arguments = [q, q, q, torch.empty_like(q), None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS]
     arguments[index] = given
     with pytest.raises(TypeError, match=words):
-        real.operations(0)["plan"](*arguments)
+        plan_of(real, BUILT[0])(*arguments)
 
 
 @pytest.mark.parametrize("count", [10, 12, 28, 30])
 def test_another_number_of_arguments_is_refused(real: Any, count: int) -> None:
     with pytest.raises(TypeError, match=f"takes 11 or 29 arguments, but got {count}"):
-        real.operations(0)["plan"](*[1] * count)
+        plan_of(real, BUILT[0])(*[1] * count)

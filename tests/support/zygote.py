@@ -114,7 +114,8 @@ def _do(message: bytes) -> tuple[bytes, bytes]:
         answer = pickle.dumps((True, job(*arguments)))
     except BaseException:
         answer = pickle.dumps((False, traceback.format_exc()))
-    return answer, pickle.dumps(list(kernels._found.get(Target.emulator(), ())))
+    found = kernels._found.get(Target.emulator(), {})
+    return answer, pickle.dumps([instance for instance, kernel in found.items() if kernel])
 
 
 def _load(found: bytes) -> None:

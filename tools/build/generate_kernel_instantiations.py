@@ -1,4 +1,4 @@
-"""Writes flash_kernels.cuh and one translation unit a kernel.
+"""Writes flash_kernels.cuh and one translation unit a kernel, and prints their short forms.
 
 python tools/build/generate_kernel_instantiations.py --out build/generated --kernels prog 64,32
 """
@@ -45,6 +45,7 @@ def main() -> None:
         paths = codegen.write(instances, args.out)
     except (ValueError, OSError) as error:
         parser.exit(1, f"error: {error}\n")
+    print(*sorted(set(instances)), sep="\n")
     print(f"{paths[0]}: {len(paths) - 1} kernels")
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import tvm_ffi
 
 from flashsmith import settings
+from flashsmith.codegen import MAP_HEADER
 from flashsmith.configs import (
     KernelConfig,
     KernelId,
+    Variant,
     parse_kernel_name_into_instance,
 )
 from flashsmith.errors import CacheError, DeviceError, EmulatorFault, KernelNotFoundError
@@ -49,27 +51,31 @@ class _Loaded:
 
     library: Library
     module: Any  # its tvm_ffi module
-    handles: dict[str, int]  # of its kernels, by name
+    find_kernel: Callable[..., Mapping[Any, Callable[..., Any]] | None]  # csrc/host/exports.cpp
 
     @classmethod
     def load(cls, library: Library) -> _Loaded:
         """Raises CacheError: The loader refuses it, or it is none of ours."""
         try:
             module = tvm_ffi.load_module(str(library.path))
-            handles = {str(name): handle for handle, name in enumerate(module.kernels())}
+            return cls(library, module, module.find_kernel)
         except Exception as error:  # of whatever type the loader has
             raise _unloadable(library, str(error)) from error
-        if lacking := {kernel["name"] for kernel in library.kernels.values()} - handles.keys():
-            raise _unloadable(library, f"it lacks {', '.join(sorted(lacking))}")
-        return cls(library, module, handles)
 
     def find(self, instance: KernelId) -> LoadedKernel | None:
-        handle = self.handles.get(instance.name)
-        if handle is None:
+        """The kernel that the library's C++ maps have for all fields of ``instance``."""
+        config, variant = instance.config, instance.variant
+        kind = type(config).__name__  # also the C++ struct's
+        found = self.find_kernel(instance.name, kind, _values(config), _values(variant))
+        if found is None:
             return None
-        operations = self.module.operations(handle)
-        by_name = {str(name): operations[name] for name in operations}
-        return _KINDS[instance.config.operation](instance, self.module, by_name)
+        operations = {str(name): found[name] for name in found}
+        return _KINDS[config.operation](instance, self.module, operations)
+
+
+def _values(given: KernelConfig | Variant) -> list[int]:
+    """The fields in their order, as C++ reads them: a bool is 0 or 1, a DType its number."""
+    return [int(getattr(given, field.name)) for field in fields(given)]
 
 
 def _unloadable(library: Library, why: str) -> CacheError:
@@ -81,7 +87,8 @@ def _unloadable(library: Library, why: str) -> CacheError:
 
 _lock = threading.Lock()
 _loaded: dict[Target, list[_Loaded]] = {}  # newest first
-_found: dict[Target, dict[KernelId, LoadedKernel]] = {}
+# What the libraries of a target hold of the kernels that were asked for; None: they lack it.
+_found: dict[Target, dict[KernelId, LoadedKernel | None]] = {}
 
 
 def _free_in_child() -> None:
@@ -106,8 +113,9 @@ def load_library(library: Library, target: Target | None = None) -> None:
     loaded = _Loaded.load(library)
     with _lock:
         others = [each for each in _loaded.get(target, []) if each.library.path != library.path]
-        _loaded[target] = [loaded, *others]
+        # First, because a child of a fork in between must not remember what was lacking.
         _found[target] = {}
+        _loaded[target] = [loaded, *others]
 
 
 def loaded_instances(target: Target) -> set[KernelId]:
@@ -167,8 +175,8 @@ def _find(instance: KernelId, target: Target, progress: Progress | None) -> Load
     if library is None:
         raise _not_found(instance, target)
     kernel = _look_up(instance, target)
-    if kernel is None:  # its manifest says otherwise
-        raise KernelNotFoundError(f"library {library.path} lacks its kernel {instance}")
+    if kernel is None:
+        raise _not_in_the_map(instance, library)
     return kernel
 
 
@@ -228,16 +236,27 @@ def find_kernels(
 
 
 def _find_loaded(instance: KernelId, target: Target) -> LoadedKernel | None:
-    return _found.get(target, {}).get(instance) or _look_up(instance, target)
+    found = _found.get(target, {})
+    return found[instance] if instance in found else _look_up(instance, target)
 
 
 def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
-    """In the loaded libraries; what is found is remembered."""
+    """Asks the loaded libraries, the newest first. The answer is remembered until another library
+    is loaded, because calls while a kernel is being built ask again and again."""
     with _lock:
-        for loaded in _loaded.get(target, []):
-            if kernel := loaded.find(instance):
-                return _found.setdefault(target, {}).setdefault(instance, kernel)
-    return None
+        answers = (loaded.find(instance) for loaded in _loaded.get(target, []))
+        kernel = next((answer for answer in answers if answer), None)
+        return _found.setdefault(target, {}).setdefault(instance, kernel)
+
+
+def _not_in_the_map(instance: KernelId, library: Library) -> KernelNotFoundError:
+    """Its manifest says otherwise."""
+    return KernelNotFoundError(
+        f"config {instance.name} is not in the map of {library.path}: {MAP_HEADER}, which "
+        "flashsmith.codegen generates (tools/build/generate_kernel_instantiations.py prints and "
+        "writes what), lacks its entry, though the library's manifest lists it; `flashsmith build "
+        f"--force -k '{instance.config}'` generates and builds it anew"
+    )
 
 
 def _not_found(instance: KernelId, target: Target) -> KernelNotFoundError:

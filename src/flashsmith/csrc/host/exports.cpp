@@ -3,10 +3,16 @@
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
+#include <tvm/ffi/optional.h>
 #include <tvm/ffi/string.h>
 
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "host/args/append.h"
 #include "host/args/backward.h"
@@ -18,14 +24,8 @@ namespace {
 
 using tvm::ffi::Array;
 using tvm::ffi::Map;
+using tvm::ffi::Optional;
 using tvm::ffi::String;
-
-// The names of the library's kernels. A name's index is the handle that the others take.
-Array<String> kernels() {
-  Array<String> names;
-  for (const auto &kernel : registered_kernels()) names.push_back(kernel->name);
-  return names;
-}
 
 String shape_of(const Argument &argument) {
   std::string shape;
@@ -59,13 +59,24 @@ Array<Map<String, String>> arguments(const String &operation) {
   return arguments;
 }
 
-// What can be done with the kernel of a handle.
-Operations operations(int64_t handle) { return kernel_of(handle).operations(); }
+// What can be done with the kernel of a configuration and a variant; none where the library's maps
+// lack it. The kernel is kept for good, because the functions point to it.
+Optional<Operations> find(const String &name, const String &type, const Array<int64_t> &config,
+                          const Array<int64_t> &variant) {
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<Kernel>> kept;
+  const std::vector<int64_t> how(config.begin(), config.end());
+  const std::vector<int64_t> what(variant.begin(), variant.end());
+  std::unique_ptr<Kernel> kernel = find_kernel(name, type, how, what);
+  if (!kernel) return std::nullopt;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(kernel));
+  return kept.back()->operations();
+}
 
 }  // namespace
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernels, kernels);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(find_kernel, find);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(arguments, arguments);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(operations, operations);
 
 }  // namespace flashsmith

@@ -5,6 +5,8 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/string.h>
 
+#include <string>
+
 #include "host/args/argument.h"
 #include "host/named_kernel.h"
 
@@ -28,7 +30,7 @@ class Kernel {
         tiles{kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c} {}
   virtual ~Kernel() = default;
 
-  const char *const name;  // short form and variant
+  const std::string name;  // short form and variant
   const FamilyGpus gpus;
   const Variant variant;
   const TileSizes tiles;

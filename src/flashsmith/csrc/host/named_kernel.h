@@ -1,6 +1,8 @@
 // What the generated flash_kernels.cuh says of families and of their kernels.
 #pragma once
 
+#include <string>
+
 #include "flashsmith/params.h"
 
 namespace flashsmith {
@@ -19,9 +21,10 @@ struct FamilyGpus {
   }
 };
 
+// What the maps hold for a configuration and a variant.
 template <typename Config, typename Function>
 struct NamedKernel {
-  const char *name;  // as flashsmith.configs writes it: short form and variant
+  std::string name;  // as flashsmith.configs writes it: short form and variant
   Config config;
   Variant variant;
   Function function;
