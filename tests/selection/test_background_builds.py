@@ -1,4 +1,4 @@
-"""The thread that builds kernels in the background."""
+"""The threads that build kernels in the background."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flashsmith.jit import Target
 from flashsmith.selection import standby
 
 begun = threading.Event()
-standby.build_library = lambda *_: (begun.set(), threading.Event().wait())
+standby.build_library = lambda *_, **__: (begun.set(), threading.Event().wait())
 config = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1+tma_store")
-standby._builds.order(KernelId(config), Target.emulator())
+standby._builds.order(standby._Wanted(KernelId(config), Target.emulator()), config)
 assert begun.wait(60)
 """
 
