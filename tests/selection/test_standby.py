@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,7 @@ class World:
     builders: int = 1
     error: Exception | None = None
 
-    def build(self, instances: Iterable[KernelId], target: Target, *, jobs: int) -> None:
-        assert jobs == 1, "others are built beside it"
-        (instance,) = instances
+    def build(self, instance: KernelId, target: Target) -> None:
         self.orders.append(instance)
         assert self.may_build.acquire(timeout=3 * PATIENCE)  # the test fails before
         if self.error:
@@ -83,7 +81,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv(settings.TUNED.name, str(tmp_path))
     forget_tables()
     fakes: dict[str, Callable[..., Any]] = {
-        "build_library": made.build,
+        "build_apart": made.build,
         "is_loaded": lambda instance, _: instance in made.loaded,
         "is_at_hand": made.is_at_hand,
         "existing_instances": made.existing,

@@ -1,5 +1,6 @@
 """C++ text -> shared library: compilers, ninja, the kernel cache, what ptxas says."""
 
+from flashsmith.jit.apart import build_apart
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.compile import Progress, default_jobs
 from flashsmith.jit.compile_commands import COMPILE_COMMANDS, compile_commands
@@ -33,6 +34,7 @@ __all__ = [
     "SourceTree",
     "Target",
     "TvmFfi",
+    "build_apart",
     "build_library",
     "built_instances",
     "compile_commands",

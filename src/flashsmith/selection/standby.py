@@ -16,7 +16,7 @@ import torch
 from flashsmith import settings
 from flashsmith.configs import AttentionKernelConfig, ForwardKernelConfig, KernelId, Variant
 from flashsmith.configs.families import families_for, family_of
-from flashsmith.jit import Target, build_library, default_jobs
+from flashsmith.jit import Target, build_apart, default_jobs
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.kernels import (
     existing_instances,
@@ -138,9 +138,10 @@ class _Order:
 
 
 class _Builds:
-    """Builds kernels in threads of its own: what was ordered last first, each once.
+    """Has kernels built side by side: what was ordered last first, each once.
 
-    The threads end when nothing waits. They are daemons, so that a program ends though they build.
+    Each of its threads waits for a process that builds, and ends when nothing is left to build.
+    They are daemons, so that a program ends though they wait.
     """
 
     def __init__(self) -> None:
@@ -199,7 +200,7 @@ class _Builds:
     def _build(self, wanted: _Wanted, order: _Order) -> None:
         begin = time.monotonic()
         try:
-            build_library([wanted.instance], wanted.target, jobs=1)  # others are built beside it
+            build_apart(*wanted)
         except Exception as error:
             logger.warning(
                 "kernel %s could not be built; a stand-in goes on: %s", wanted.instance, error
