@@ -343,33 +343,36 @@ def test_the_settings_say_where_stand_ins_serve(
 
 
 def test_attention_switches_to_the_kernel_that_was_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On the emulator, with the real compiler."""
+    """On the emulator, with the real compiler; nothing is said of it."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
     monkeypatch.setattr(standby, "_builds", standby._Builds())
-    for name in ("_kernels", "_calls"):
+    for name in ("_kernels", "_calls", "_last"):
         monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     from flashsmith.ops import launch
     from flashsmith.selection import choose
 
-    monkeypatch.setattr(choose, "_dependent", [lambda: launch._calls.clear()])
-    chosen, other = (SM80_FORWARD.rule(DType.FP16, 64, length) for length in (128, 64))
+    monkeypatch.setattr(choose, "_dependent", [launch._forget])
+    chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
+    assert chosen != other
     build_library([KernelId(other)], EMULATOR)
-    q = torch.randn(1, 128, 1, 64).half()
+    q = torch.randn(1, 128, 1, 96).half()
 
     def serving() -> Any:
         attention(q, q.clone(), q.clone())
-        return next(iter(launch._calls.values())).config
+        calls = list(launch._calls.values())
+        return calls[0].config if calls else None  # they are forgotten at any time
 
     first = attention(q, q.clone(), q.clone())
     assert serving() == other
     wait_for(lambda: serving() == chosen)
     torch.testing.assert_close(attention(q, q.clone(), q.clone()), first, atol=2e-3, rtol=1e-2)
+    assert capfd.readouterr() == ("", "")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
