@@ -169,9 +169,10 @@ class _Builds:
         with self._lock:
             order = self._orders.get(wanted)
             if order is None:
+                most = _most_builders()  # raises for a setting that is none, before it is ordered
                 self._orders[wanted] = _Order(stand_in)
                 self._waiting.append(wanted)
-                if self._builders < _most_builders():
+                if self._builders < most:
                     self._start_builder()
             elif wanted in self._waiting:
                 self._waiting.remove(wanted)
