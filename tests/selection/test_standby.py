@@ -25,7 +25,7 @@ from flashsmith.configs import (
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
 from flashsmith.configs.variant import PAGED, Variant
 from flashsmith.errors import BuildError
-from flashsmith.jit import Target, build_library
+from flashsmith.jit import Target, build_library, default_jobs
 from flashsmith.ops.attention import attention
 from flashsmith.selection import standby
 from flashsmith.selection.choose import forget_tables, why_chosen
@@ -180,6 +180,18 @@ def test_one_core_is_left_to_the_program(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setenv(settings.JOBS.name, str(jobs))
     assert standby._most_builders() == expected
+
+
+def test_every_call_names_a_setting_that_is_not_valid(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.built.add(KernelId(OTHER))
+    monkeypatch.setattr(standby, "_most_builders", default_jobs)
+    monkeypatch.setenv(settings.JOBS.name, "many")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=settings.JOBS.name):
+            at_hand(CHOSEN, FULL, CPU)
+    assert world.orders == []
 
 
 def test_calls_look_for_nothing_while_a_kernel_is_built(world: World) -> None:
