@@ -9,7 +9,14 @@ import pytest
 
 import support.tiny_build as tiny
 from flashsmith.errors import BuildError
-from flashsmith.jit import KernelCache, Library, SourceTree, build_library
+from flashsmith.jit import (
+    KernelCache,
+    Library,
+    SourceTree,
+    build_library,
+    built_instances,
+    find_library,
+)
 from flashsmith.jit.headers import Headers, HeaderTree
 from flashsmith.jit.lint import may_release
 from flashsmith.jit.units import find_toolchain, plan_units
@@ -91,6 +98,72 @@ def test_every_way_to_change_is_seen(tmp_path: Path) -> None:
     removed.unlink()
     touched.touch()  # nobody can tell it from one that was written and restored
     assert headers.changed() == sorted([written, replaced, removed, touched])
+
+
+# ---- read once in a process ----
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read from now on."""
+    names: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        names.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    return names
+
+
+def present(text: str, *roots: Path) -> dict[str, str]:
+    """Name -> text of what is included now."""
+    found = HeaderTree.present(roots[0]).included({"text.cu": text}, roots).found
+    return {header.name: header.text for header in found}
+
+
+def test_a_header_is_read_once_in_a_process(tmp_path: Path, reads: list[str]) -> None:
+    (tmp_path / "one.cuh").write_text('#include "two.cuh"\n')
+    (tmp_path / "two.cuh").write_text("\n")
+    for text in ('#include "one.cuh"\n', '#include "two.cuh"\n', '#include "one.cuh"\nint x;\n'):
+        assert "two.cuh" in present(text, tmp_path)
+    assert reads == ["one.cuh", "two.cuh"]
+
+
+def test_a_look_up_of_a_library_reads_no_source_again(csrc: Path, reads: list[str]) -> None:
+    sources = SourceTree(csrc, tiny.generate)
+    build(csrc)
+    reads.clear()
+    assert find_library(INSTANCES[:1], EMULATOR, sources=sources) is not None
+    assert built_instances(EMULATOR, sources=sources) == set(INSTANCES[:1])
+    assert reads == []
+
+
+def test_a_header_that_changed_is_read_again(tmp_path: Path) -> None:
+    header = tmp_path / "one.cuh"
+    header.write_text("old\n")
+    assert present('#include "one.cuh"', tmp_path) == {"one.cuh": "old\n"}
+    header.write_text("longer\n")
+    assert present('#include "one.cuh"', tmp_path) == {"one.cuh": "longer\n"}
+    header.unlink()
+    assert present('#include "one.cuh"', tmp_path) == {}
+    header.write_text("again\n")
+    assert present('#include "one.cuh"', tmp_path) == {"one.cuh": "again\n"}
+
+
+@pytest.mark.parametrize("folder", ["", "a"])
+def test_a_header_that_comes_before_another_is_seen(tmp_path: Path, folder: str) -> None:
+    """Though no header that was read is another now."""
+    first, last = tmp_path / "first" / folder, tmp_path / "first/last" / folder
+    last.mkdir(parents=True)
+    text = f'#include "{folder or "."}/one.cuh"'
+    (last / "one.cuh").write_text("last\n")
+    roots = tmp_path / "first", tmp_path / "first/last"
+    assert list(present(text, *roots).values()) == ["last\n"]
+    first.mkdir(exist_ok=True)
+    (first / "one.cuh").write_text("first\n")
+    assert list(present(text, *roots).values()) == ["first\n"]
 
 
 # ---- what a text includes ----

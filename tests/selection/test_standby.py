@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
 )
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
-from flashsmith.configs.variant import PAGED
+from flashsmith.configs.variant import PAGED, Variant
 from flashsmith.errors import BuildError
-from flashsmith.jit import Target, build_library
+from flashsmith.jit import Target, build_library, default_jobs
 from flashsmith.ops.attention import attention
 from flashsmith.selection import standby
 from flashsmith.selection.choose import forget_tables, why_chosen
@@ -33,12 +34,10 @@ from support.caches import kernel_free_cache
 from support.forking import in_child
 from support.tables import H200, make_entry, write_user_table
 
-# By SystemExit, which ends the thread of a test's own builds.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 EMULATOR = Target.emulator()
 CHOSEN, OTHER = (SM80_FORWARD.rule(DType.FP16, 128, length) for length in (4096, 64))
+VARIANTS = FULL, CAUSAL, Variant(softcap=True), Variant(causal=True, softcap=True)
 PATIENCE = 20.0  # seconds
 
 
@@ -49,23 +48,30 @@ class World:
     built: set[KernelId] = field(default_factory=set)
     loaded: set[KernelId] = field(default_factory=set)
     orders: list[KernelId] = field(default_factory=list)
-    may_build: threading.Event = field(default_factory=threading.Event)
+    looks: list[str] = field(default_factory=list)  # for what is built
+    may_build: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     forgotten: threading.Event = field(default_factory=threading.Event)
-    at_once: int = 0
+    builders: int = 1
     error: Exception | None = None
 
-    def build(self, instances: Iterable[KernelId], target: Target) -> None:
-        (instance,) = instances
-        if instance is None:
-            raise SystemExit  # ends the thread
+    def build(self, instance: KernelId, target: Target) -> None:
         self.orders.append(instance)
-        self.at_once += 1
-        assert self.at_once == 1
-        assert self.may_build.wait(PATIENCE)
-        self.at_once -= 1
+        assert self.may_build.acquire(timeout=3 * PATIENCE)  # the test fails before
         if self.error:
             raise self.error
         self.built.add(instance)
+
+    def is_at_hand(self, instance: KernelId, target: Target) -> bool:
+        self.looks.append(f"for {instance}")
+        return instance in self.built
+
+    def existing(self, target: Target) -> set[KernelId]:
+        self.looks.append("for all")
+        return set(self.built)
+
+    def go_on(self) -> None:
+        """Lets all builds end."""
+        self.may_build.release(100)
 
 
 @pytest.fixture
@@ -75,21 +81,21 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv(settings.TUNED.name, str(tmp_path))
     forget_tables()
     fakes: dict[str, Callable[..., Any]] = {
-        "build_library": made.build,
+        "build_apart": made.build,
         "is_loaded": lambda instance, _: instance in made.loaded,
-        "is_at_hand": lambda instance, _: instance in made.built,
-        "existing_instances": lambda _: set(made.built),
+        "is_at_hand": made.is_at_hand,
+        "existing_instances": made.existing,
+        "loaded_instances": lambda _: set(made.loaded),
         "forget_calls": made.forgotten.set,
         "_forget_calls_later": lambda: None,
+        "_most_builders": lambda: made.builders,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(standby, name, fake)
     monkeypatch.setattr(standby, "_builds", standby._Builds())
     yield made
-    made.may_build.set()
-    if thread := standby._builds._thread:  # ends before its world does
-        standby._builds._waiting.put((None, None))  # type: ignore[arg-type]
-        thread.join(PATIENCE)
+    made.go_on()
+    wait_for(lambda: standby._builds._builders == 0)  # before their world ends
     forget_tables()
 
 
@@ -117,7 +123,7 @@ def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
     reason = why_chosen(OTHER, FULL, CPU)
     assert reason == f"stands in for {CHOSEN}, which is not there yet"
     assert not world.forgotten.is_set()
-    world.may_build.set()
+    world.go_on()
     assert world.forgotten.wait(PATIENCE)
     assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
     assert world.orders == [KernelId(CHOSEN)]
@@ -130,25 +136,110 @@ def test_a_family_without_such_kernels_stands_in_for_none(world: World, on_h200:
     assert at_hand(chosen, PAGED, CUDA) == chosen and world.orders == []
 
 
-def test_kernels_are_built_one_at_a_time(world: World) -> None:
-    world.built |= {KernelId(OTHER, variant) for variant in (FULL, CAUSAL)}
-    for variant in (FULL, CAUSAL):
+def test_what_was_asked_for_last_is_built_first(world: World) -> None:
+    world.built |= {KernelId(OTHER, variant) for variant in VARIANTS}
+    first, second, third, fourth = VARIANTS
+    at_hand(CHOSEN, first, CPU)
+    wait_for(lambda: len(world.orders) == 1)
+    for variant in (second, third, fourth, second, first):
         assert at_hand(CHOSEN, variant, CPU) == OTHER
-    world.may_build.set()
-    wait_for(lambda: KernelId(CHOSEN, CAUSAL) in world.built)
-    assert world.orders == [KernelId(CHOSEN), KernelId(CHOSEN, CAUSAL)]
+    world.go_on()
+    wait_for(lambda: standby._builds._builders == 0)
+    built = [first, second, fourth, third]  # the first was being built when it was asked for again
+    assert world.orders == [KernelId(CHOSEN, variant) for variant in built]
+
+
+def test_kernels_are_built_side_by_side(world: World) -> None:
+    world.builders = 2
+    world.built |= {KernelId(OTHER, variant) for variant in VARIANTS}
+    for variant in VARIANTS:
+        at_hand(CHOSEN, variant, CPU)
+    wait_for(lambda: len(world.orders) == 2)
+    world.may_build.release()
+    wait_for(lambda: len(world.orders) == 3)
+    world.go_on()
+    wait_for(lambda: standby._builds._builders == 0)
+    assert sorted(world.orders) == sorted(KernelId(CHOSEN, variant) for variant in VARIANTS)
+
+
+def test_after_all_was_built_more_can_be(world: World) -> None:
+    world.built |= {KernelId(OTHER, variant) for variant in VARIANTS}
+    world.go_on()
+    for variant in VARIANTS:
+        at_hand(CHOSEN, variant, CPU)
+        wait_for(lambda: standby._builds._builders == 0)
+        assert at_hand(CHOSEN, variant, CPU) == CHOSEN
+
+
+@pytest.mark.parametrize(
+    ("cores", "jobs", "expected"), [(16, 16, 15), (16, 4, 4), (2, 2, 1), (1, 1, 1)]
+)
+def test_one_core_is_left_to_the_program(
+    monkeypatch: pytest.MonkeyPatch, cores: int, jobs: int, expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setenv(settings.JOBS.name, str(jobs))
+    assert standby._most_builders() == expected
+
+
+def test_every_call_names_a_setting_that_is_not_valid(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.built.add(KernelId(OTHER))
+    monkeypatch.setattr(standby, "_most_builders", default_jobs)
+    monkeypatch.setenv(settings.JOBS.name, "many")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=settings.JOBS.name):
+            at_hand(CHOSEN, FULL, CPU)
+    assert world.orders == []
+
+
+def test_calls_look_for_nothing_while_a_kernel_is_built(world: World) -> None:
+    world.built.add(KernelId(OTHER))
+    at_hand(CHOSEN, FULL, CPU)
+    world.looks.clear()
+    assert [at_hand(CHOSEN, FULL, CPU) for _ in range(3)] == [OTHER] * 3
+    assert world.looks == []
+    world.go_on()
+    assert world.forgotten.wait(PATIENCE)
+    assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+    assert world.looks == [f"for {KernelId(CHOSEN)}"]
+
+
+def test_what_failed_is_looked_for_again_once_in_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have built it."""
+    world.built.add(KernelId(OTHER))
+    world.error = BuildError("no space left")
+    world.go_on()
+    at_hand(CHOSEN, FULL, CPU)
+    wait_for(lambda: standby._builds._builders == 0)
+    world.looks.clear()
+    clock = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    for _ in range(2):
+        assert at_hand(CHOSEN, FULL, CPU) == OTHER
+    assert world.looks == []
+    clock += 61
+    for _ in range(2):
+        assert at_hand(CHOSEN, FULL, CPU) == OTHER
+    assert world.looks == [f"for {KernelId(CHOSEN)}", "for all"]
+    clock += 61
+    world.built.add(KernelId(CHOSEN))
+    assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
+    assert world.orders == [KernelId(CHOSEN)]
 
 
 def test_after_a_fork_the_child_builds_for_itself(world: World) -> None:
     """Its parent is building; what it had ordered, and its calls, are not the child's."""
     world.built.add(KernelId(OTHER))
     assert at_hand(CHOSEN, FULL, CPU) == OTHER
-    wait_for(lambda: world.at_once == 1)
+    wait_for(lambda: bool(world.orders))
 
     def call() -> None:
         assert world.forgotten.is_set(), "remembered calls would keep the stand-in"
-        world.at_once = 0
-        world.may_build.set()
+        world.go_on()
         assert at_hand(CHOSEN, FULL, CPU) == OTHER
         wait_for(lambda: KernelId(CHOSEN) in world.built)
         assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
@@ -159,7 +250,7 @@ def test_after_a_fork_the_child_builds_for_itself(world: World) -> None:
 
 def test_a_child_of_a_parent_that_orders_can_order(world: World) -> None:
     world.built.add(KernelId(OTHER))
-    world.may_build.set()
+    world.go_on()
 
     def call() -> None:
         assert at_hand(CHOSEN, FULL, CPU) == OTHER
@@ -174,7 +265,7 @@ def test_a_build_that_fails_is_told_and_not_repeated(
 ) -> None:
     world.built.add(KernelId(OTHER))
     world.error = BuildError("no space left")
-    world.may_build.set()
+    world.go_on()
     with caplog.at_level(logging.WARNING, "flashsmith"):
         at_hand(CHOSEN, FULL, CPU)
         wait_for(lambda: bool(caplog.messages))
@@ -213,17 +304,15 @@ def test_kernels_of_a_table_stand_in_on_its_gpu(world: World) -> None:
     assert at_hand(CHOSEN.for_dtype(DType.BF16), FULL, CUDA) == CHOSEN.for_dtype(DType.BF16)
 
 
+@pytest.mark.parametrize("gone", [0, 1, 2])
 @pytest.mark.usefixtures("on_h200")
-def test_the_kernel_most_like_the_chosen_one_stands_in(world: World) -> None:
+def test_the_kernel_most_like_the_chosen_one_stands_in(world: World, gone: int) -> None:
     usual = SM90_FORWARD.rule(DType.FP16, 128, 4096)
     (small,) = SM90_FORWARD.small_tiles(DType.FP16, 128)
     chosen = replace(usual, heads_per_group=64)
-    world.built |= {KernelId(OTHER), KernelId(small), KernelId(usual)}
-    assert at_hand(chosen, FULL, CUDA) == usual
-    world.built.remove(KernelId(usual))
-    assert at_hand(chosen, FULL, CUDA) == small
-    world.built.remove(KernelId(small))
-    assert at_hand(chosen, FULL, CUDA) == OTHER
+    there = [usual, small, OTHER][gone:]  # the most like it first
+    world.built |= {KernelId(config) for config in there}
+    assert at_hand(chosen, FULL, CUDA) == there[0]
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -266,33 +355,36 @@ def test_the_settings_say_where_stand_ins_serve(
 
 
 def test_attention_switches_to_the_kernel_that_was_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On the emulator, with the real compiler."""
+    """On the emulator, with the real compiler; nothing is said of it."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
     monkeypatch.setattr(standby, "_builds", standby._Builds())
-    for name in ("_kernels", "_calls"):
+    for name in ("_kernels", "_calls", "_last"):
         monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     from flashsmith.ops import launch
     from flashsmith.selection import choose
 
-    monkeypatch.setattr(choose, "_dependent", [lambda: launch._calls.clear()])
-    chosen, other = (SM80_FORWARD.rule(DType.FP16, 64, length) for length in (128, 64))
+    monkeypatch.setattr(choose, "_dependent", [launch._forget])
+    chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
+    assert chosen != other
     build_library([KernelId(other)], EMULATOR)
-    q = torch.randn(1, 128, 1, 64).half()
+    q = torch.randn(1, 128, 1, 96).half()
 
     def serving() -> Any:
         attention(q, q.clone(), q.clone())
-        return next(iter(launch._calls.values())).config
+        calls = list(launch._calls.values())
+        return calls[0].config if calls else None  # they are forgotten at any time
 
     first = attention(q, q.clone(), q.clone())
     assert serving() == other
     wait_for(lambda: serving() == chosen)
     torch.testing.assert_close(attention(q, q.clone(), q.clone()), first, atol=2e-3, rtol=1e-2)
+    assert capfd.readouterr() == ("", "")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

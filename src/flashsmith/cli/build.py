@@ -12,9 +12,16 @@ import typer
 
 from flashsmith.cli.built import built_rows, print_built
 from flashsmith.cli.options import JsonOption, KernelsOption, make_request, split_words
-from flashsmith.cli.tables import Stopwatch, build_progress, note, print_json
+from flashsmith.cli.tables import Stopwatch, note, print_json
 from flashsmith.configs import KernelId
-from flashsmith.jit import COMPILE_COMMANDS, Target, build_library, compile_commands, default_jobs
+from flashsmith.jit import (
+    COMPILE_COMMANDS,
+    Target,
+    build_library,
+    compile_commands,
+    default_jobs,
+    show_progress,
+)
 from flashsmith.lab.build import choose_target, plan_for_attention
 from flashsmith.lab.files import check_output, write_whole
 
@@ -103,7 +110,7 @@ def build(
     not_linted: Counter[str] = Counter()  # reason -> kernels
     for chosen, wanted in plan.items():
         note(f"{len(wanted)} kernels for {chosen.name}, {jobs} compilers at a time")
-        with build_progress() as progress:
+        with show_progress() as progress:
             library = build_library(wanted, chosen, jobs=jobs, progress=progress, force=force)
         libraries.append(library.path)
         not_linted.update(library.not_linted)

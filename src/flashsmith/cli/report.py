@@ -16,7 +16,8 @@ from flashsmith.cli.options import (
     MaskOption,
     make_request,
 )
-from flashsmith.cli.tables import build_progress, note, print_json
+from flashsmith.cli.tables import note, print_json
+from flashsmith.jit import show_progress
 from flashsmith.lab.files import check_output, write_whole
 
 _DEFAULT_KERNELS = settings.SM80_SETS.progression
@@ -87,7 +88,7 @@ def report(
     measured = read_results(folder, gpu) if folder else Results()
     if folder:
         note(f"times from {folder}")
-    with build_progress() as progress:
+    with show_progress() as progress:
         document = make_report(chosen, measured, arch, progress, seq_len)
     for part, why in document.missing.items():
         note(f"without {part}: {why}")

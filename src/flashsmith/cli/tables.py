@@ -6,19 +6,17 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from flashsmith.jit import Progress as ProgressCallback
+from flashsmith.jit import show_progress
 from flashsmith.lab.reporter import Reporter
 
 _WIDTH_OF_A_PIPE = 10_000  # nothing is folded or cut
@@ -85,27 +83,7 @@ def _print(console: Console, table: Table) -> None:
     typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip()))
 
 
-@contextmanager
-def build_progress() -> Iterator[ProgressCallback]:
-    """A callback for build_library: a bar if stderr is a terminal, else a line for each object."""
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    if not console.is_terminal:
-        yield lambda done, total, name: note(f"[{done}/{total}] {name}")
-        return
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, name: bar.update(
-            task, completed=done, total=total, description=name
-        )
-
-
-ON_STDERR = Reporter(note, build_progress)
+ON_STDERR = Reporter(note, show_progress)
 
 
 class Stopwatch:

@@ -1,11 +1,13 @@
 """C++ text -> shared library: compilers, ninja, the kernel cache, what ptxas says."""
 
+from flashsmith.jit.apart import build_apart
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.compile import Progress, default_jobs
 from flashsmith.jit.compile_commands import COMPILE_COMMANDS, compile_commands
 from flashsmith.jit.kernel_sources import kernel_source_hash, kernel_source_stamp, stamp_field
 from flashsmith.jit.library import build_library
 from flashsmith.jit.lookup import Library, built_instances, find_library, list_libraries
+from flashsmith.jit.progress import show_progress
 from flashsmith.jit.ptxas import KernelResources
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, source_hash
 from flashsmith.jit.target import DEFAULT_CUDA_ARCHS, Target
@@ -32,6 +34,7 @@ __all__ = [
     "SourceTree",
     "Target",
     "TvmFfi",
+    "build_apart",
     "build_library",
     "built_instances",
     "compile_commands",
@@ -44,6 +47,7 @@ __all__ = [
     "kernel_source_hash",
     "kernel_source_stamp",
     "list_libraries",
+    "show_progress",
     "source_hash",
     "stamp_field",
 ]

@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 _Stamp = tuple[int, int, int]
+_Includes = tuple[tuple[str, str], ...]  # the opening, < or ", and the name
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">\n]+)[">]', re.MULTILINE)
 
 
@@ -29,6 +32,11 @@ class Header:
     hash: str
     stamp: _Stamp | None
 
+    @cached_property
+    def named(self) -> _Includes:
+        """What the text includes."""
+        return tuple(_INCLUDE.findall(self.text))
+
     def changed(self) -> bool:
         """Whether the file was written, replaced or removed since."""
         return _stamp(self.path) != self.stamp
@@ -41,7 +49,7 @@ class Headers:
     found: tuple[Header, ...]
     missing: tuple[str, ...]  # named in quotes, and in no folder that is searched
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of names and contents."""
         return hash_json([(header.name, header.hash) for header in self.found])
@@ -51,12 +59,34 @@ class Headers:
         return [header.path for header in self.found if header.changed()]
 
 
+class _Question(NamedTuple):
+    """All that the headers which some files include depend on, beside the headers themselves."""
+
+    named: _Includes
+    files: frozenset[str]
+    roots: tuple[Path, ...]
+
+
 class HeaderTree:
-    """The headers below a folder ``csrc``. Each is read once, however many texts include it."""
+    """The headers below a folder ``csrc``, each read once, however many texts include it."""
 
     def __init__(self, csrc: Path) -> None:
         self.csrc = csrc
         self._headers: dict[Path, Header] = {}
+        self._places: dict[tuple[str, tuple[Path, ...]], Path | None] = {}  # of names in folders
+        self._included: dict[_Question, Headers] = {}
+        self._stamps: dict[Path, _Stamp | None] = {}  # of all files and folders looked at
+
+    @classmethod
+    def present(cls, csrc: Path) -> HeaderTree:
+        """The one tree of ``csrc`` in this process, or a new one if a file or folder changed.
+
+        A folder counts because a header that is added to it may come before one of another folder.
+        """
+        tree = _trees.get(csrc)
+        if tree is None or tree._has_changed():
+            tree = _trees[csrc] = cls(csrc)
+        return tree
 
     def included(self, files: Mapping[str, str], roots: Sequence[Path]) -> Headers:
         """What ``files`` (name -> text) include beside each other, looked for in ``roots`` as a
@@ -65,40 +95,63 @@ class HeaderTree:
         Conditions are not evaluated: what is included under an #ifdef is included. A name in angle
         brackets that is in no root is another package's, whose version is part of the flags.
         """
-        found: dict[Path, Header] = {}
-        missing: set[str] = set()
-        waiting: list[tuple[str, Path | None]] = [(text, None) for text in files.values()]
-        while waiting:
-            text, folder = waiting.pop()
-            for opening, name in _INCLUDE.findall(text):
-                # A name in quotes is looked for beside the file that has it first.
-                beside = [folder] if folder and opening == '"' else []
-                path = _find(name, [*beside, *roots])
-                if path is None:
-                    missing |= {name} if opening == '"' and name not in files else set()
-                elif path not in found:
-                    found[path] = self._read(path)
-                    waiting.append((found[path].text, path.parent))
-        ordered = sorted(found.values(), key=lambda header: header.name)
-        return Headers(tuple(ordered), tuple(sorted(missing)))
+        named = tuple(each for text in files.values() for each in _INCLUDE.findall(text))
+        question = _Question(named, frozenset(files), tuple(roots))
+        if question not in self._included:  # else a kernel's, whose family's others ask the same
+            self._included[question] = self._follow(question)
+        return self._included[question]
 
-    def _read(self, path: Path) -> Header:
+    def read(self, path: Path) -> Header:
+        """A file below ``csrc``, included or not."""
         if path not in self._headers:
-            stamp = _stamp(path)  # before it is read
+            stamp = self._stamps[path] = _stamp(path)  # before it is read
             content = path.read_bytes()
             name = path.relative_to(self.csrc).as_posix()
             digest = hashlib.sha256(content).hexdigest()
             self._headers[path] = Header(name, path, content.decode(), digest, stamp)
         return self._headers[path]
 
+    def _follow(self, question: _Question) -> Headers:
+        found: dict[Path, Header] = {}
+        missing: set[str] = set()
+        waiting: list[tuple[_Includes, Path | None]] = [(question.named, None)]
+        while waiting:
+            named, folder = waiting.pop()
+            for opening, name in named:
+                # A name in quotes is looked for beside the file that has it first.
+                beside = (folder,) if folder and opening == '"' else ()
+                path = self._find(name, (*beside, *question.roots))
+                if path is None:
+                    missing |= {name} if opening == '"' and name not in question.files else set()
+                elif path not in found:
+                    found[path] = self.read(path)
+                    waiting.append((found[path].named, path.parent))
+        ordered = sorted(found.values(), key=lambda header: header.name)
+        return Headers(tuple(ordered), tuple(sorted(missing)))
+
+    def _find(self, name: str, folders: tuple[Path, ...]) -> Path | None:
+        """The first of ``folders`` / ``name`` that is a file."""
+        asked = name, folders
+        if asked not in self._places:
+            paths = (Path(os.path.normpath(folder / name)) for folder in folders)
+            self._places[asked] = next(filter(self._is_file, paths), None)
+        return self._places[asked]
+
+    def _is_file(self, path: Path) -> bool:
+        if path.parent not in self._stamps:
+            self._stamps[path.parent] = _stamp(path.parent)  # before it is looked into
+        return path.is_file()
+
+    def _has_changed(self) -> bool:
+        # In a list, because other threads may add to it.
+        return any(_stamp(path) != stamp for path, stamp in list(self._stamps.items()))
+
+
+_trees: dict[Path, HeaderTree] = {}  # by csrc
+
 
 def hash_json(parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _find(name: str, folders: Iterable[Path]) -> Path | None:
-    paths = (Path(os.path.normpath(folder / name)) for folder in folders)
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _stamp(path: Path) -> _Stamp | None:

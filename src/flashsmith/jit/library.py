@@ -49,6 +49,7 @@ build {output}: link
   linker = {linker}
 """
 _OBJECTS_FILE = "objects.txt"
+_COMPILING = "compiling"
 _WAITING = "waiting for another process that builds the same"
 
 
@@ -64,7 +65,7 @@ def build_library(
     """The library of exactly these kernels for ``target``, built where the cache lacks it.
 
     jobs: compilers at a time; default FLASHSMITH_JOBS or what processors and memory allow.
-    progress: called with (objects done, objects in all, what was finished).
+    progress: called with (objects done, objects in all, what was finished), and once before.
     force: compile everything again.
 
     Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
@@ -134,6 +135,7 @@ class _Build:
         it is done. Nobody waits for a claim while holding one, so this cannot deadlock.
         """
         objects = {} if force else self._read_objects(self.units)
+        progress(len(objects), len(self.units), _COMPILING)
         while missing := [unit for unit in self.units if unit.entry not in objects]:
             with self.cache.claims([unit.entry for unit in missing]) as claimed:
                 if not claimed:

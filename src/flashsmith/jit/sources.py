@@ -59,10 +59,10 @@ def read_sources(
     instances: Sequence[KernelId], generated: Mapping[str, str], target: Target, csrc: Path
 ) -> list[Source]:
     """The host's (and the emulator's) files first, which all libraries share, then the kernels'."""
-    tree = HeaderTree(csrc)
+    tree = HeaderTree.present(csrc)
     found = []
     for path in _host_files(csrc, target):
-        files = {path.name: path.read_text()}
+        files = {path.name: tree.read(path).text}
         if path.name == REGISTRY_SOURCE:
             files[codegen.MAP_HEADER] = generated[codegen.MAP_HEADER]
         headers = tree.included(files, host_roots(csrc))

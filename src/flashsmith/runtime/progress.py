@@ -1,35 +1,39 @@
-"""A line on the terminal while a kernel is built on demand."""
+"""What is said on stderr while a call waits for its kernel."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-
 from flashsmith.configs import KernelId
-from flashsmith.jit import Progress
+from flashsmith.jit import KernelCache, Progress, show_progress
 
 
 @contextmanager
 def announce_build(instance: KernelId) -> Iterator[Progress]:
-    """Yields a progress callback; says on stderr what is built and how long it took."""
-    console = Console(stderr=True)
-    start = time.monotonic()
-    announced = False
+    """Yields a progress callback, which first says what is built and why it happens once.
 
-    def progress(done: int, total: int, name: str) -> None:
-        nonlocal announced
-        if not announced:
-            announced = True
-            console.print(
-                f"flashsmith: building {instance.name}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+    Nothing is said where nothing is built.
+    """
+    begin: float | None = None
+    with show_progress() as show:
 
-    yield progress
-    if announced:
-        console.print(f"flashsmith: built in {time.monotonic() - start:.1f} s", highlight=False)
+        def progress(done: int, total: int, name: str) -> None:
+            nonlocal begin
+            if begin is None:
+                begin = time.monotonic()
+                _say(
+                    f"building {instance.name}; this happens once on this machine, because the "
+                    f"kernel is kept in {KernelCache().root}"
+                )
+            show(done, total, name)
+
+        yield progress
+    if begin is not None:
+        _say(f"built in {time.monotonic() - begin:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(f"flashsmith: {text}", file=sys.stderr)

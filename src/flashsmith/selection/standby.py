@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Iterator
-from queue import SimpleQueue
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from flashsmith import settings
 from flashsmith.configs import AttentionKernelConfig, ForwardKernelConfig, KernelId, Variant
 from flashsmith.configs.families import families_for, family_of
-from flashsmith.jit import Target, build_library
+from flashsmith.jit import Target, build_apart, default_jobs
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.kernels import existing_instances, find_distance, is_at_hand, is_loaded
-from flashsmith.selection.choose import find_tables, forget_calls, gpu_of, remember_reason
+from flashsmith.runtime.kernels import (
+    existing_instances,
+    find_distance,
+    is_at_hand,
+    is_loaded,
+    loaded_instances,
+)
+from flashsmith.selection.choose import (
+    find_tables,
+    forget_calls,
+    gpu_of,
+    remember_reason,
+)
 
 logger = logging.getLogger("flashsmith")
 
 # A capture of a CUDA graph must load nothing, so the switch is tried again after it. And a call
 # that is thought over while a build ends may remember the stand-in.
 _LATER_SECONDS = 1.0
+# After a build failed, another process may have a compiler that succeeds, and share its cache.
+_LOOK_AGAIN_SECONDS = 60.0
+
+
+class _Wanted(NamedTuple):
+    """A kernel that is built in the background."""
+
+    instance: KernelId
+    target: Target
 
 
 def at_hand(
@@ -32,24 +54,29 @@ def at_hand(
     """What to call now: ``config``, or a stand-in while its kernel is in no library.
 
     The kernel is then built in the background, and the calls that are remembered are forgotten when
-    it is there. Stand-ins are kernels that ``attention`` might choose, too: their soak was clean.
-    Where there is none, or building in the background is off, ``config``: its call waits.
+    it is there. A call that wants it meanwhile, or after its build failed, searches for nothing.
+    Stand-ins are kernels that ``attention`` might choose, too: their soak was clean. Where there is
+    none, or building in the background is off, ``config``: its call waits.
     """
     if not _builds_in_background(device):
         return config
-    instance, target = KernelId(config, variant), target_of(device)
-    if is_loaded(instance, target):
+    wanted = _Wanted(KernelId(config, variant), target_of(device))
+    if is_loaded(*wanted):
         return config
-    captures = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if not captures and is_at_hand(instance, target):
-        return config
-    stand_in = _find_stand_in(instance, target, device, only_loaded=captures)
-    if stand_in is None:
-        return config
-    if captures:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        stand_in = _find_stand_in(wanted, device, loaded_instances(wanted.target))
+        if stand_in is None:
+            return config
         _forget_calls_later()
     else:
-        _builds.order(instance, target)
+        stand_in = _builds.stand_in_for(wanted)
+        if stand_in is None:
+            if is_at_hand(*wanted):
+                return config
+            stand_in = _find_stand_in(wanted, device, existing_instances(wanted.target))
+            if stand_in is None:
+                return config
+        _builds.order(wanted, stand_in)
     remember_reason(stand_in, variant, device, f"stands in for {config}, which is not there yet")
     return stand_in
 
@@ -62,19 +89,17 @@ def _builds_in_background(device: torch.device) -> bool:
 
 
 def _find_stand_in(
-    instance: KernelId, target: Target, device: torch.device, only_loaded: bool
+    wanted: _Wanted, device: torch.device, there: set[KernelId]
 ) -> AttentionKernelConfig | None:
-    """The one most like the kernel."""
-    wanted = instance.config
-    variant = instance.variant
+    """The one most like the kernel, of those that are ``there``."""
+    config, variant = wanted.instance.config, wanted.instance.variant
     trusted = {
-        KernelId(cfg, variant) for cfg in _trusted(instance, device) if cfg.serves_variant(variant)
+        KernelId(cfg, variant)
+        for cfg in _trusted(wanted.instance, device)
+        if cfg.serves_variant(variant)
     }
-    if only_loaded:
-        found = {each for each in trusted if is_loaded(each, target)}
-    else:
-        found = trusted & existing_instances(target)
-    ranked = sorted(found - {instance}, key=lambda each: (find_distance(each.config, wanted), each))
+    found = (trusted & there) - {wanted.instance}
+    ranked = sorted(found, key=lambda each: (find_distance(each.config, config), each))
     return ranked[0].config if ranked else None
 
 
@@ -102,53 +127,104 @@ def _forget_calls_later() -> None:
     timer.start()
 
 
+@dataclass
+class _Order:
+    """What is known of a kernel that was ordered."""
+
+    stand_in: AttentionKernelConfig
+    # From when on the kernel may be found, in seconds of time.monotonic(): never while it waits or
+    # is built, and always after it was built.
+    worth_a_look: float = math.inf
+
+
 class _Builds:
-    """Builds one kernel after the other in a thread of its own."""
+    """Has kernels built side by side: what was ordered last first, each once.
+
+    Each of its threads waits for a process that builds, and ends when nothing is left to build.
+    They are daemons, so that a program ends though they wait.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ordered: set[tuple[KernelId, Target]] = set()  # what failed is not tried again
-        self._waiting: SimpleQueue[tuple[KernelId, Target]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._orders: dict[_Wanted, _Order] = {}
+        self._waiting: list[_Wanted] = []  # the last is built first
+        self._builders = 0  # threads
 
     @property
     def had_orders(self) -> bool:
-        return bool(self._ordered)
+        return bool(self._orders)
 
-    def order(self, instance: KernelId, target: Target) -> None:
-        """Has a kernel built, once."""
+    def stand_in_for(self, wanted: _Wanted) -> AttentionKernelConfig | None:
+        """What stands in for a kernel that is known not to be there; None: it is worth a look.
+
+        A look compares sources and reads the cache, which calls of ever new lengths would pay for.
+        """
+        order = self._orders.get(wanted)
+        if order is None or time.monotonic() >= order.worth_a_look:
+            return None
+        return order.stand_in
+
+    def order(self, wanted: _Wanted, stand_in: AttentionKernelConfig) -> None:
+        """Has a kernel built, once, before those that were ordered earlier and still wait."""
         with self._lock:
-            if (instance, target) in self._ordered:
-                return
-            self._ordered.add((instance, target))
-            self._waiting.put((instance, target))
-            if self._thread is None:
-                name = "flashsmith builds"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+            order = self._orders.get(wanted)
+            if order is None:
+                most = _most_builders()  # raises for a setting that is none, before it is ordered
+                self._orders[wanted] = _Order(stand_in)
+                self._waiting.append(wanted)
+                if self._builders < most:
+                    self._start_builder()
+            elif wanted in self._waiting:
+                self._waiting.remove(wanted)
+                self._waiting.append(wanted)
+            elif -math.inf < order.worth_a_look <= time.monotonic():
+                # It failed, and the caller has looked in vain.
+                order.stand_in = stand_in
+                order.worth_a_look = time.monotonic() + _LOOK_AGAIN_SECONDS
+
+    def _start_builder(self) -> None:
+        thread = threading.Thread(target=self._work, name="flashsmith builds", daemon=True)
+        thread.start()
+        self._builders += 1
 
     def _work(self) -> None:
-        while True:
-            instance, target = self._waiting.get()
-            begin = time.monotonic()
-            try:
-                build_library([instance], target)
-            except Exception as error:
-                logger.warning(
-                    "kernel %s could not be built; a stand-in goes on: %s", instance, error
-                )
-                continue
-            logger.info("kernel %s was built in %.1f s", instance, time.monotonic() - begin)
-            forget_calls()
-            _forget_calls_later()
+        while (wanted := self._next()) is not None:
+            self._build(wanted, self._orders[wanted])
+
+    def _next(self) -> _Wanted | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.pop()
+            self._builders -= 1
+            return None
+
+    def _build(self, wanted: _Wanted, order: _Order) -> None:
+        begin = time.monotonic()
+        try:
+            build_apart(*wanted)
+        except Exception as error:
+            logger.warning(
+                "kernel %s could not be built; a stand-in goes on: %s", wanted.instance, error
+            )
+            order.worth_a_look = time.monotonic() + _LOOK_AGAIN_SECONDS
+            return
+        logger.info("kernel %s was built in %.1f s", wanted.instance, time.monotonic() - begin)
+        order.worth_a_look = -math.inf
+        forget_calls()
+        _forget_calls_later()
+
+
+def _most_builders() -> int:
+    """One core is left to the program, as far as there are two."""
+    return max(1, min(default_jobs(), len(os.sched_getaffinity(0)) - 1))
 
 
 _builds = _Builds()
 
 
 def _start_anew_in_child() -> None:
-    """The thread that builds is the parent's, and may have held the lock. What it was to build is
-    ordered again by the calls that want it, so none goes on with what is remembered for it."""
+    """The threads that build are the parent's, and one may have held the lock. What they were to
+    build is ordered again by the calls that want it, so none goes on with what is remembered."""
     global _builds
     had_orders, _builds = _builds.had_orders, _Builds()
     if had_orders:

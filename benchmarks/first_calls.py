@@ -1,0 +1,264 @@
+"""Measures what a user waits for at first: many shapes, then a model, from an empty kernel cache.
+
+    python benchmarks/first_calls.py --out benchmarks/results/h200/2026-01-01
+    python benchmarks/first_calls.py --small --out build/emulator
+
+112 mixed shapes go through ``attention``, once each, which orders kernels in the background. While
+these are built, a small Llama with random weights generates tokens for a batch that is padded on
+the left, by transformers with flashsmith's attention: first a few, which wait for kernels that
+nothing can stand in for, then all, and all once more when nothing is built any longer. SDPA's time
+for the same tokens is taken before, when nothing else runs. Results are checked against SDPA's,
+outside of what is timed. The column ``builders`` says how many threads were building when a row
+began. Writes first_calls.csv and first_calls_environment.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from rows_file import recorded
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation import BaseStreamer
+
+import flashsmith
+from flashsmith import settings
+from flashsmith.bench.stamp import environment_stamp
+from flashsmith.integrations.transformers import register
+
+COLUMNS = (
+    *("work", "candidate", "batch", "heads", "heads_kv", "d_head", "length", "mask"),
+    *("builders", "seconds", "slowest_ms", "of_sdpa", "error"),
+)
+OURS, SDPA = "flashsmith", "sdpa"
+_TOLERANCE = 0.05  # of the largest element: all candidates round alike
+_BUILDERS = "flashsmith builds"  # the name of the threads that build
+
+
+class Grid(NamedTuple):
+    batch: int
+    heads: int
+    heads_kv: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the shapes and of the model."""
+
+    device: str = "cuda"
+    grids: Sequence[Grid] = (Grid(1, 8, 8), Grid(4, 8, 2), Grid(1, 32, 8), Grid(8, 16, 16))
+    d_heads: Sequence[int] = (64, 128)
+    lengths: Sequence[int] = (17, 64, 200, 512, 1000, 2048, 4096)
+    layers: int = 8
+    heads: int = 8
+    heads_kv: int = 2
+    d_head: int = 128
+    prompt: int = 64
+    batch: int = 4
+    first_tokens: int = 3
+    tokens: int = 100
+
+    @property
+    def shapes(self) -> Iterator[tuple[int, Grid, int, bool]]:
+        """Lengths, grids, d_heads and whether they are causal, each unlike the one before."""
+        return itertools.product(self.lengths, self.grids, self.d_heads, (False, True))
+
+
+SMALL = Sizes(
+    device="cpu",
+    grids=(Grid(1, 2, 1),),
+    d_heads=(96,),
+    lengths=(64, 128),  # the rule takes other tiles for the second, which the first's stand in for
+    layers=1,
+    heads=2,
+    heads_kv=1,
+    d_head=64,
+    prompt=8,
+    batch=2,
+    first_tokens=2,
+    tokens=4,
+)
+
+
+class Clock(BaseStreamer):  # type: ignore[misc]
+    """When each token was there."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: torch.Tensor) -> None:  # of the prompt, then of each step; on the host
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        pass
+
+
+def call_each(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """The seconds of the first call of each shape."""
+    for length, grid, d_head, causal in sizes.shapes:
+        batch, heads, heads_kv = grid
+        q = _randn(sizes.device, batch, length, heads, d_head)
+        k, v = (_randn(sizes.device, batch, length, heads_kv, d_head) for _ in range(2))
+        builders, begin = len(builder_threads()), time.perf_counter()
+        o = flashsmith.attention(q, k, v, causal=causal)
+        _synchronize(sizes.device)
+        seconds = time.perf_counter() - begin
+        heads_first = (t.transpose(1, 2) for t in (q, k, v))
+        expected = F.scaled_dot_product_attention(*heads_first, is_causal=causal, enable_gqa=True)
+        yield {
+            "work": "first call of a shape",
+            "candidate": OURS,
+            **grid._asdict(),
+            "d_head": d_head,
+            "length": length,
+            "mask": "causal" if causal else "full",
+            "builders": builders,
+            "seconds": f"{seconds:.4f}",
+            "error": f"{_error(o, expected.transpose(1, 2)):.2g}",
+        }
+
+
+class Generation:
+    """The same tokens by several attentions."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=1000,
+            hidden_size=sizes.heads * sizes.d_head,
+            intermediate_size=2 * sizes.heads * sizes.d_head,
+            num_hidden_layers=sizes.layers,
+            num_attention_heads=sizes.heads,
+            num_key_value_heads=sizes.heads_kv,
+            head_dim=sizes.d_head,
+            pad_token_id=0,
+            initializer_range=(sizes.heads * sizes.d_head) ** -0.5,  # so that attention matters
+        )
+        self.model = LlamaForCausalLM(config).to(sizes.device, torch.bfloat16).eval()
+        shape = sizes.batch, sizes.prompt
+        self.prompt = torch.randint(1, config.vocab_size, shape, device=sizes.device)
+        places = torch.arange(sizes.prompt, device=sizes.device)
+        padding = torch.arange(sizes.batch, device=sizes.device)[:, None] * sizes.prompt // 8
+        self.mask = (places >= padding).long()
+
+    @torch.no_grad()
+    def seconds_by(self, attention: str, n: int) -> tuple[float, float]:
+        """Of n tokens, and of the slowest."""
+        self.model.set_attn_implementation(attention)
+        clock = Clock()
+        self.model.generate(
+            self.prompt, attention_mask=self.mask, streamer=clock, do_sample=False,
+            min_new_tokens=n, max_new_tokens=n,
+        )  # fmt: skip
+        _synchronize(self.sizes.device)
+        steps = [after - before for before, after in itertools.pairwise(clock.times)]
+        return sum(steps), max(steps)
+
+    @torch.no_grad()
+    def logits_by(self, attention: str) -> torch.Tensor:
+        """Of the prompt's last token, which no sequence pads."""
+        self.model.set_attn_implementation(attention)
+        logits: torch.Tensor = self.model(self.prompt, attention_mask=self.mask).logits
+        return logits[:, -1]
+
+    def row(self, candidate: str, attention: str, n: int) -> dict[str, Any]:
+        sizes, builders = self.sizes, len(builder_threads())
+        seconds, slowest = self.seconds_by(attention, n)
+        return {
+            "work": f"{n} tokens",
+            "candidate": candidate,
+            "batch": sizes.batch,
+            "heads": sizes.heads,
+            "heads_kv": sizes.heads_kv,
+            "d_head": sizes.d_head,
+            "length": sizes.prompt,
+            "mask": "causal, padded",
+            "builders": builders,
+            "seconds": f"{seconds:.4f}",
+            "slowest_ms": f"{1000 * slowest:.2f}",
+        }
+
+
+def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """All rows, each as soon as it is known."""
+    generation, name = Generation(sizes), register()
+    by_sdpa = {}
+    for n in (sizes.first_tokens, sizes.tokens):
+        generation.seconds_by(SDPA, n)  # what torch does at first is not its time
+        by_sdpa[n] = generation.row(SDPA, SDPA, n)
+        yield by_sdpa[n]
+    yield from call_each(sizes)
+    for n in (sizes.first_tokens, sizes.tokens, sizes.tokens):
+        row = generation.row(OURS, name, n)
+        row["of_sdpa"] = f"{float(row['seconds']) / float(by_sdpa[n]['seconds']):.3f}"
+        row["error"] = f"{_error(generation.logits_by(name), generation.logits_by(SDPA)):.2g}"
+        yield row
+        if n == sizes.tokens:
+            wait_for_builds()
+
+
+def builder_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == _BUILDERS]
+
+
+def wait_for_builds() -> None:
+    for thread in builder_threads():
+        thread.join()
+
+
+def _randn(device: str, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, device=device, dtype=torch.bfloat16)
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of the largest element."""
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--small", action="store_true", help="few shapes, on the emulator")
+    parser.add_argument("--cache", type=Path, help="kernel cache; default: an empty one")
+    arguments = parser.parse_args(words)
+    sizes = SMALL if arguments.small else Sizes()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        cache = arguments.cache
+        if cache is None:
+            empty = tempfile.TemporaryDirectory(prefix="flashsmith-", ignore_cleanup_errors=True)
+            cache = stack.enter_context(empty)
+        os.environ[settings.CACHE_DIR.name] = str(cache)
+        os.environ[settings.BACKGROUND_BUILD.name] = "on"
+        kept = "empty" if arguments.cache is None else "given"
+        stamp = environment_stamp(sizes.device) | {"cache": kept, "cores": str(os.cpu_count())}
+        (arguments.out / "first_calls_environment.json").write_text(json.dumps(stamp, indent=2))
+        for row in recorded(arguments.out / "first_calls.csv", COLUMNS, measure(sizes)):
+            print(*(row[name] for name in COLUMNS if name in row), flush=True)
+            if not float(row.get("error", 0)) < _TOLERANCE:
+                print(f"WRONG: the error is {row['error']} of the largest element", flush=True)
+        wait_for_builds()  # before their cache goes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How far a piece of work is, for people on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from flashsmith.jit.compile import Progress
+
+_UNITS_A_LINE = 10
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """Yields a callback that draws a bar on a terminal, and prints a line every ten units
+    elsewhere. Nothing is shown before it is called."""
+    show: Progress | None = None
+    with ExitStack() as stack:
+
+        def progress(done: int, total: int, name: str) -> None:
+            nonlocal show
+            if show is None:
+                console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+                show = _bar(console, stack) if console.is_terminal else _lines(console)
+            show(done, total, name)
+
+        yield progress
+
+
+def _bar(console: Console, stack: ExitStack) -> Progress:
+    """A bar that goes with ``stack``."""
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    bar = stack.enter_context(Bar(*columns, console=console, transient=True))
+    task = bar.add_task("", total=None)
+    return lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+
+
+def _lines(console: Console) -> Progress:
+    """Also prints what is said between two units, such as that another process is waited for."""
+    before = -1
+
+    def progress(done: int, total: int, name: str) -> None:
+        nonlocal before
+        is_due = done // _UNITS_A_LINE > before // _UNITS_A_LINE or done in (before, total)
+        before = done
+        if is_due:
+            console.print(f"[{done}/{total}] {name}", soft_wrap=True)
+
+    return progress

@@ -1,0 +1,76 @@
+"""The benchmark of first calls in its small form, on the emulator."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from flashsmith import settings
+from support.paths import ROOT
+
+pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
+SCRIPT = ROOT / "benchmarks" / "first_calls.py"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "")  # which it sets
+    spec = importlib.util.spec_from_file_location("first_calls", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def run(script: ModuleType, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Its rows, by the kernels of all tests."""
+    cache = settings.cache_folder()
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache))  # which it sets
+    script.main(["--small", "--out", str(out), "--cache", str(cache)])
+    with (out / "first_calls.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_of_calls_and_tokens(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = run(script, tmp_path, monkeypatch)
+    tokens = ["2 tokens", "4 tokens"]
+    calls = ["first call of a shape"] * 4
+    assert [row["work"] for row in rows] == [*tokens, *calls, *tokens, "4 tokens"]
+    assert [row["candidate"] for row in rows] == ["sdpa"] * 2 + ["flashsmith"] * 7
+    assert all(float(row["seconds"]) > 0 for row in rows)
+    for sdpa, ours in ((rows[0], rows[6]), (rows[1], rows[7]), (rows[1], rows[8])):
+        ratio = float(ours["seconds"]) / float(sdpa["seconds"])
+        assert float(ours["of_sdpa"]) == pytest.approx(ratio, abs=1e-3)
+        assert 0 <= float(ours["error"]) < 0.05
+    stamp = json.loads((tmp_path / "first_calls_environment.json").read_text())
+    assert stamp["gpu"] == "none (emulator)" and stamp["cache"] == "given"
+
+
+def test_the_whole_form_has_112_shapes(script: ModuleType) -> None:
+    shapes = list(script.Sizes().shapes)
+    assert len(shapes) == len(set(shapes)) == 112
+
+
+def test_a_wrong_result_is_said(
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(script.flashsmith, "attention", lambda q, k, v, causal: torch.zeros_like(q))
+    run(script, tmp_path, monkeypatch)
+    said = capsys.readouterr().out
+    assert said.count("WRONG: the error is 1 of the largest element") == 4
