@@ -274,7 +274,7 @@ def _without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Ten
         ),
         (
             make_inputs() | {"k": torch.zeros(1, 64, 3, 64).half()},
-            "no multiple of heads_kv 3",
+            "q has 2 heads and k has 3; the heads of q must be a multiple of those of k",
         ),
         (make_inputs() | {"k": torch.zeros(2, 64, 2, 64).half()}, "batch and d_head must be equal"),
         (make_inputs(shape=(64, 2, 64)), "q has shape (64, 2, 64); expected (batch, seq_len"),
@@ -294,3 +294,7 @@ def test_run_refuses_a_file_that_is_no_safetensors(tmp_path: Path) -> None:
     path = tmp_path / "qkv.safetensors"
     path.write_bytes(b"not tensors")
     assert "cannot be read as safetensors" in refused("run", "--input", path)
+    torch.save(make_inputs(), path)
+    message = refused("run", "--input", path)
+    assert "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes" in message
+    assert "is a folder; expected a safetensors file" in refused("run", "--input", tmp_path)

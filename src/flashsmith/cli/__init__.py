@@ -68,7 +68,6 @@ app = typer.Typer(
     cls=_Group,
     help="FlashAttention kernels for NVIDIA GPUs: list, build, run and check them.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -61,6 +61,8 @@ def load_inputs(path: Path) -> Inputs:
     """
     import safetensors
 
+    if path.is_dir():
+        raise ValueError(f"--input {path} is a folder; expected a safetensors file")
     if not path.is_file():
         raise ValueError(f"--input {path}: there is no such file")
     try:
@@ -74,7 +76,10 @@ def load_inputs(path: Path) -> Inputs:
             # The file aligns tensors to 8 bytes and kernels need 16: a copy has them.
             inputs = Inputs(*(file.get_tensor(name).clone() for name in "qkv"))
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"--input {path} cannot be read as safetensors: {error}") from None
+        raise ValueError(
+            f"--input {path} cannot be read as safetensors: {error}; of another format, like "
+            "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes one"
+        ) from None
     _check(path, inputs)
     return inputs
 
