@@ -100,12 +100,19 @@ _SUBMODULES = (
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"flashsmith.{name}")
+        return _import(f"flashsmith.{name}")
     if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(_import(_HOMES[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'flashsmith' has no attribute {name!r}")
+
+
+def _import(module: str) -> Any:
+    from flashsmith.errors import explaining_missing  # a bare import loads no submodule
+
+    with explaining_missing():
+        return importlib.import_module(module)
 
 
 def __dir__() -> list[str]:

@@ -31,7 +31,7 @@ class DType(IntEnum):
         for dtype in cls:
             if wanted in (dtype.name, str(dtype.value)):
                 return dtype
-        valid = ", ".join(f"{dtype.name} ({dtype.value})" for dtype in cls)
+        valid = ", ".join(dtype.name.lower() for dtype in cls)
         raise ValueError(f"dtype {text!r} is not known; supported: {valid}")
 
     def to_cpp_str(self) -> str:

@@ -4,6 +4,11 @@ Every message names the argument or the thing that is wrong, what came, what is 
 to do.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FlashsmithError(RuntimeError):
     """Base of the errors that do not come from a wrong argument."""
@@ -54,3 +59,30 @@ class GpuLostError(DeviceError):
 
 class ProfilerError(FlashsmithError):
     """ncu is missing, may not read the GPU's counters, or profiled nothing that can be used."""
+
+
+# The extra of flashsmith that brings each package.
+_EXTRAS = {
+    "torch": "torch", "numpy": "torch", "safetensors": "torch",
+    "jinja2": "report", "markupsafe": "report",
+}  # fmt: skip
+
+
+def advice_for_missing(error: Exception) -> str | None:
+    """What installs the package that an import lacks, in a sentence; None for a package that no
+    extra of flashsmith brings."""
+    if not isinstance(error, ModuleNotFoundError) or error.name not in _EXTRAS:
+        return None
+    return f"{error.name} is not installed; `pip install 'flashsmith[{_EXTRAS[error.name]}]'`"
+
+
+@contextmanager
+def explaining_missing() -> Iterator[None]:
+    """Has the imports inside raise ModuleNotFoundError that says what installs a package: Python's
+    own says only its name, under the frames of every import on the way."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if advice := advice_for_missing(error):
+            raise ModuleNotFoundError(advice, name=error.name) from None
+        raise

@@ -124,6 +124,11 @@ class Problem:
             raise ValueError(
                 f"k has shape {tuple(k)}, but q has {tuple(q)}; batch and d_head must be equal"
             )
+        if heads % heads_kv if heads_kv else heads:
+            raise ValueError(
+                f"q has {heads} heads and k has {heads_kv}; the heads of q must be a multiple of "
+                "those of k"
+            )
         return cls(dtype, d_head, batch, heads, heads_kv, seq_len_q, seq_len_k, d_v or d_head)
 
     @property

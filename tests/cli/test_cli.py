@@ -81,6 +81,23 @@ def test_an_unforeseen_error_is_named_without_traceback(monkeypatch: pytest.Monk
     assert "RuntimeError: out of memory (--debug" in refused("run", code=1)
 
 
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str, place: int) -> list[str]:
+        environment = {
+            "_FLASHSMITH_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(place),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", "from flashsmith.cli import main; main()"],
+            env=os.environ | environment, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout.split()
+
+    assert completed("flashsmith ru", 1) == ["run"]
+    assert completed("flashsmith run --ma", 2) == ["--mask"]
+
+
 @pytest.mark.parametrize("package", ["torch", "safetensors"])
 def test_a_missing_package_is_named_with_what_installs_it(package: str, qkv: Path) -> None:
     script = (
@@ -183,7 +200,7 @@ def test_configs_into_a_pipe_are_whole_markdown_rows() -> None:
         (("(FP16, 64, 64, 4): async+load_0_0_0_tiles",), "pass d_head"),
         ((PLAIN, "--d-head", "128"), "says d_head 64, the argument d_head 128"),
         ((PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),
-        (("--dtype", "fp8"), "dtype 'fp8' is not known; supported: FP16"),
+        (("--dtype", "fp8"), "dtype 'fp8' is not known; supported: fp16, bf16"),
         (("--d-head", "80"), "--d-head is 80; supported are 64, 96, 128, 192, 256"),
         (("sm90-prog", "--all-blocks"), "--all-blocks is for the sm80 family"),
         (("--gpu", "sm_999"), "gpu 'sm_999' is not known"),

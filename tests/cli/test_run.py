@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from flashsmith.errors import EmulatorFault
 from flashsmith.lab import run as lab_run
 from flashsmith.lab.inputs import Inputs
 from flashsmith.lab.run_result import Result
-from flashsmith.reference import compare, reference_attention
+from flashsmith.reference import compare, reference_attention, reference_lse
 from flashsmith.runtime import Kernel
 from flashsmith.selection import select_config
 from support.cli import (
@@ -71,6 +72,76 @@ def test_run_takes_shared_heads_and_other_lengths(tmp_path: Path) -> None:
     both = invoke_json("run", "--input", path, "--mask", "causal", "--device", "cpu",
                        "-k", PLAIN, "-k", FITTING)  # fmt: skip
     assert both["ok"] and len(both["kernels"]) == 2
+
+
+def run_file(tmp_path: Path, tensors: dict[str, torch.Tensor], *options: object) -> Any:
+    """The report of a file of tensors, and what --out has."""
+    path, output = tmp_path / "qkv.safetensors", tmp_path / "o.safetensors"
+    save_file(tensors, path)
+    output.unlink(missing_ok=True)
+    report = invoke_json("run", "--input", path, "--out", output, "--device", "cpu", *options)
+    return report, load_file(output)
+
+
+def test_run_takes_a_window_a_cap_a_scale_and_rows_of_any_length(tmp_path: Path) -> None:
+    q, k = (torch.randn(1, n, 2, 40).bfloat16() for n in (50, 70))
+    v = torch.randn(1, 70, 2, 24).bfloat16()
+    options = ("--window", "9,3", "--softcap", 2, "--scale", 0.3, "--lse")
+    report, written = run_file(tmp_path, {"q": q, "k": k, "v": v}, *options)
+    assert report["ok"] and report["kernels"][0]["kernel"].endswith("window+softcap+padded")
+    problem = report["problem"]
+    assert (problem["d_head"], problem["d_v"], problem["window"]) == (40, 24, [9, 3])
+    meaning: Any = {"window_size": (9, 3), "softcap": 2.0, "softmax_scale": 0.3}
+    exact = reference_attention(q, k, v, **meaning)
+    torch.testing.assert_close(written["o"].double(), exact, rtol=2e-2, atol=2e-2)
+    lse = reference_lse(q, k, **meaning)
+    torch.testing.assert_close(written["lse"].double(), lse, rtol=1e-3, atol=1e-3)
+    other = {**meaning, "window_size": (9, 4)}
+    assert (exact - reference_attention(q, k, v, **other)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("of_v", [torch.float8_e4m3fn, torch.float16])
+def test_run_takes_8_bits_with_scales(of_v: torch.dtype, tmp_path: Path) -> None:
+    q, k, v = make_inputs(torch.float8_e4m3fn).values()
+    scales = {"q_scale": torch.tensor([[0.5, 2.0]]), "k_scale": torch.tensor([1.5])}
+    exact_q = q.double() * torch.tensor([0.5, 2.0])[:, None]
+    v, exact_v = v.to(of_v), v.double()
+    if of_v == q.dtype:
+        scales["v_scale"], exact_v = torch.tensor([3.0, 0.25]), exact_v.clone()
+        exact_v *= torch.tensor([3.0, 0.25])[:, None]
+    report, written = run_file(tmp_path, {"q": q, "k": k, "v": v, **scales}, "--mask", "causal")
+    assert report["ok"] and "fp8_scores" in report["kernels"][0]["kernel"]
+    exact = reference_attention(exact_q, k.double() * 1.5, exact_v, causal=True)
+    assert written["o"].dtype == (torch.bfloat16 if of_v == q.dtype else of_v)
+    torch.testing.assert_close(written["o"].double(), exact, rtol=0.1, atol=0.1)
+
+
+def test_a_wrong_log_sum_exp_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(_: Kernel, q: Any, k: Any, v: Any, o: Any, *__: Any, lse: Any, **___: Any) -> float:
+        o.copy_(reference_attention(q, k, v))
+        lse.copy_(reference_lse(q, k))
+        lse[0, 1, 5] += 1
+        return 0.0
+
+    monkeypatch.setattr(Kernel, "__call__", spoiled)
+    report = invoke_json("run", *RANDOM_INPUT, "-k", FITTING, "--lse", code=1)
+    assert "lse at (0, 1, 5)" in report["kernels"][0]["worst"]
+
+
+def test_run_says_what_is_not_finite(tmp_path: Path) -> None:
+    tensors = make_inputs()
+    tensors["q"][0, 3, 1] = math.nan
+    tensors["k"][0, 60, 0, 7] = math.inf
+    tensors["v"][0, 9, 1, 3] = -math.inf
+    report, written = run_file(tmp_path, tensors, "--mask", "causal")
+    expected = {"q": {"nan": 64, "inf": 0}, "k": {"nan": 0, "inf": 1}, "v": {"nan": 0, "inf": 1}}
+    found = written["o"].isnan().sum().item(), written["o"].isinf().sum().item()
+    expected["o"] = dict(zip(("nan", "inf"), found, strict=True))
+    assert report["ok"] and report["not_finite"] == expected and all(found)
+    said = invoke("run", "--input", tmp_path / "qkv.safetensors", "--device", "cpu").stderr
+    assert "q has 64 NaN, k has 1 inf, v has 1 inf, o has " in said
+    finite = invoke("run", *RANDOM_INPUT, "-k", FITTING)
+    assert "NaN" not in finite.stderr
 
 
 def test_run_counts_what_each_kernel_did() -> None:
@@ -216,6 +287,16 @@ def test_rates_of_other_lengths_count_what_is_seen(
         (("--out", "/"), "--out / is not a file"),
         (("--input", "/nowhere/qkv"), "--input /nowhere/qkv: there is no such file"),
         (("--device", "tpu"), "--device is 'tpu'"),
+        (
+            ("--mask", "window"),
+            "--mask is 'window'; `run` takes full and causal, and --window LEFT",
+        ),
+        (("--mask", "causal+alibi"), "--mask is 'causal+alibi'; `run` takes full and causal"),
+        (("--window", "9"), "--window is '9'; expected two whole numbers, LEFT,RIGHT"),
+        (("--window", "9,x"), "--window is '9,x'; expected two whole numbers"),
+        (("--window", "-2,0"), "window_size is (-2, 0); expected at least 0"),
+        (("--softcap", "-1"), "softcap is -1.0; expected 0"),
+        (("--scale", "0"), "softmax_scale is 0.0; expected a number"),
         (("--batch", "0"), "--batch"),
         (("--seed", "1" + 23 * "0"), "--seed"),
         (("--seed", "-1" + 23 * "0"), "--seed"),
@@ -266,20 +347,26 @@ def _without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Ten
     ("tensors", "message"),
     [
         (_without(make_inputs(), "k"), "has no tensor k; it has q, v"),
-        (make_inputs(torch.float32), "q has dtype torch.float32; supported are float16"),
+        (make_inputs(torch.float32), "q has dtype torch.float32; supported are float16, bfloat16"),
         (make_inputs() | {"v": make_inputs(torch.bfloat16)["v"]}, "v is torch.bfloat16"),
         (
             make_inputs() | {"k": torch.zeros(1, 64, 1, 64).half()},
-            "v has shape (1, 64, 2, 64), but k",
+            "v has shape (1, 64, 2, 64), but k (1, 64, 1, 64); all but the last must be equal",
         ),
         (
             make_inputs() | {"k": torch.zeros(1, 64, 3, 64).half()},
-            "no multiple of heads_kv 3",
+            "q has 2 heads and k has 3; the heads of q must be a multiple of those of k",
         ),
         (make_inputs() | {"k": torch.zeros(2, 64, 2, 64).half()}, "batch and d_head must be equal"),
         (make_inputs(shape=(64, 2, 64)), "q has shape (64, 2, 64); expected (batch, seq_len"),
         (make_inputs(shape=(0, 64, 2, 64)), "none of them 0"),
-        (make_inputs(shape=(1, 64, 2, 80)), "d_head 80; supported are 64, 96, 128, 192, 256"),
+        (make_inputs(shape=(1, 64, 2, 68)), "d_head 68; supported are multiples of 8 up to 256"),
+        (make_inputs(torch.float8_e5m2), "q has dtype torch.float8_e5m2; supported are"),
+        (make_inputs() | {"k_scale": torch.ones(1)}, "k_scale is there, but k has 16 bits"),
+        (
+            make_inputs(torch.float8_e4m3fn) | {"q_scale": torch.ones(3)},
+            "q_scale has dtype torch.float32 and shape (3,); expected",
+        ),
     ],
 )
 def test_run_refuses_a_file_whose_tensors_are_wrong(
@@ -294,3 +381,7 @@ def test_run_refuses_a_file_that_is_no_safetensors(tmp_path: Path) -> None:
     path = tmp_path / "qkv.safetensors"
     path.write_bytes(b"not tensors")
     assert "cannot be read as safetensors" in refused("run", "--input", path)
+    torch.save(make_inputs(), path)
+    message = refused("run", "--input", path)
+    assert "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes" in message
+    assert "is a folder; expected a safetensors file" in refused("run", "--input", tmp_path)

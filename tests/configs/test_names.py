@@ -209,7 +209,7 @@ _STRUCT = "FlashForwardKernelConfig{{(c10::ScalarType){}}}"
         ("(FP16, 128, 64, 64): load_0_0_0_tiles", "d_head"),
         ("(FP16, 64, 64, 4): load_0_0_0_tiles", "pass d_head"),
         ("(FP16, 128, 64, 64, 4, 2): load_0_0_0_tiles", "contains no configuration"),
-        ("(FP32, 128, 64, 64, 4): load_0_0_0_tiles", "FP16 (5), BF16 (15)"),
+        ("(FP32, 128, 64, 64, 4): load_0_0_0_tiles", "'FP32' is not known; supported: fp16, bf16"),
         ("(FP16, 128, 64, 0, 4): load_0_0_0_tiles", "B_c: expected at least 1"),
         ("(FP16, 128, 64, 64, 4): async", "no load_Q_K_V_tiles"),
         ("(FP16, 128, 64, 64, 4): async+load_0_0_tiles", "'load_0_0_tiles' is unknown"),

@@ -66,7 +66,7 @@ def test_nothing_to_compute_is_a_problem_too() -> None:
         ((1, 64, 1, 64), (64, 1, 64), "k has 3 dimensions"),
         ((1, 64, 1, 64), (2, 64, 1, 64), r"k has shape \(2, 64, 1, 64\), but q has \(1, 64, 1"),
         ((1, 64, 1, 64), (1, 64, 1, 32), "batch and d_head must be equal"),
-        ((1, 64, 4, 64), (1, 64, 3, 64), "heads is 4, no multiple of heads_kv 3"),
+        ((1, 64, 4, 64), (1, 64, 3, 64), "q has 4 heads and k has 3; the heads of q must be"),
     ],
 )
 def test_shapes_that_do_not_fit_each_other_are_refused(

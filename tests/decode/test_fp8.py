@@ -217,7 +217,7 @@ def test_calls_with_other_caches_are_told_apart() -> None:
         (
             lambda a: {"k_cache": a.k.float().to(torch.float8_e5m2)},
             TypeError,
-            "k_cache has dtype float8",
+            "k_cache has dtype float8_e5m2; supported are float16, bfloat16 and float8_e4m3fn",
         ),
         (lambda a: {"k_scale": torch.ones(3)}, ValueError, r"k_scale has shape \(3\)"),
         (lambda a: {"v_scale": torch.ones(2, 2).T[:1]}, ValueError, r"v_scale has shape \(1, 2\)"),

@@ -143,6 +143,11 @@ def attention(**changes: Any) -> Any:
     return flashsmith.forward(CONFIG, **half(**changes))
 
 
+def under_autocast(q: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return flashsmith.attention(q, q, q)
+
+
 def packed(*places: int, **most: int) -> Any:
     q = torch.zeros(64, 1, 128, dtype=torch.float16)
     begins = torch.tensor(places, dtype=torch.int32)
@@ -155,6 +160,7 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
     "The dtypes do not match": [
         lambda: attention(k=torch.zeros(1, 64, 1, 128, dtype=torch.bfloat16)),
         lambda: attention(**{n: torch.zeros(1, 64, 1, 128).bfloat16() for n in "qkv"}),
+        lambda: under_autocast(torch.zeros(1, 64, 1, 128)),
     ],
     "The shapes do not fit together": [
         lambda: attention(v=torch.zeros(1, 32, 1, 128, dtype=torch.float16)),

@@ -54,6 +54,33 @@ def test_import_flash_attn_finds_flashsmith() -> None:
     output_of(INSTALL + INSTALL + program)
 
 
+def test_rotary_embeddings_and_flash_attention_3_are_found() -> None:
+    program = (
+        "import flash_attn.layers.rotary as rotary, flash_attn_interface\n"
+        "from flash_attn.ops.triton.rotary import apply_rotary\n"
+        "from flash_attn.layers.rotary import apply_rotary_emb\n"
+        "import flashsmith.flash_attn.fa3 as fa3, flashsmith.flash_attn.layers.rotary as own\n"
+        "assert rotary is own and rotary.apply_rotary_emb is apply_rotary_emb\n"
+        "assert flash_attn_interface is fa3\n"
+    )
+    output_of(INSTALL + program)
+
+
+def test_a_flash_attention_3_that_is_installed_stays(tmp_path: Path) -> None:
+    (tmp_path / "flash_attn_interface.py").write_text("OWN = True\n")
+    program = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n" + INSTALL
+    output_of(program + "import flash_attn_interface\nassert flash_attn_interface.OWN")
+
+
+@pytest.mark.parametrize("module", ["losses", "cute", "kvcache", "layers.patch_embed"])
+def test_other_modules_are_refused_with_what_there_is(module: str) -> None:
+    done = run("-c", INSTALL + f"import flash_attn.{module}")
+    assert done.stderr.splitlines()[-1].startswith(
+        f"ModuleNotFoundError: no module flash_attn.{module}: flash_attn is flashsmith's here "
+        "(install_as_flash_attn), which has flash_attn, flash_attn.flash_attn_interface"
+    ), done.stderr
+
+
 def test_without_it_there_is_none() -> None:
     done = run("-c", "import flashsmith.flash_attn, flash_attn")
     assert "ModuleNotFoundError: No module named 'flash_attn'" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ import torch
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import DType, parse_kernel_name_into_config
+from flashsmith.flash_attn import flash_attn_func
 from flashsmith.ops import launch
 from flashsmith.runtime import kernels
 from flashsmith.selection import select_config
@@ -68,6 +69,33 @@ def test_attention_tells_a_wrong_dtype_of_k_before_it_builds() -> None:
     tensors = half()
     with pytest.raises(TypeError, match="k has dtype bfloat16, but q has float16"):
         flashsmith.attention(tensors["q"], tensors["k"].bfloat16(), tensors["v"])
+
+
+@pytest.mark.usefixtures("no_build")
+def test_float32_under_autocast_is_refused_with_what_to_do() -> None:
+    q = torch.randn(1, 64, 1, 64)
+    advice = "; autocast is on, but it does not cast the arguments of this function: pass q, k and "
+    calls: list[Callable[[], object]] = [
+        lambda: flashsmith.attention(q, q, q),
+        lambda: flashsmith.forward(CONFIG, q, q, q),
+        lambda: flashsmith.decode(None, q[:, :1], q, q),
+        lambda: flash_attn_func(q, q, q),
+    ]
+    for call in calls:
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError) as refused:
+            call()
+        assert f"{advice}v as torch.bfloat16, or call flashsmith.scaled_dot" in str(refused.value)
+        with torch.autocast("cpu", enabled=False), pytest.raises(TypeError) as refused:
+            call()
+        assert "autocast" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("no_build")
+def test_heads_that_do_not_fit_are_named_by_their_tensors_before_a_build() -> None:
+    q = torch.randn(1, 64, 3, 64).half()
+    words = "q has 3 heads and k has 2; the heads of q must be a multiple of those of k"
+    with pytest.raises(ValueError, match=words):
+        flashsmith.attention(q, q[:, :, :2], q[:, :, :2])
 
 
 def test_vmap_is_refused_in_words() -> None:

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,70 +59,179 @@ def edit(file: Path, changes: Mapping[str, str]) -> None:
 
 # ---- a family ----
 
-# How the copy of the sm80 family differs from it.
+# How a copy of a family differs from it: in its names, and by a feature of every short form.
 FAMILY_WORDS = {
-    "FlashForwardKernelConfig": "DummyForwardKernelConfig",
-    r"(?<!Sm90)(?<!Static)\bForwardKernelArgs": "DummyForwardKernelArgs",
-    r"\bforward_kernel_fn": "dummy_forward_kernel_fn",
-    "flashsmith/flash_attention.cuh": "flashsmith/dummy/arguments.cuh",
-    "SM80_FORWARD": "DUMMY_FORWARD",
-    r"settings\.SM80_SETS": 'settings.FamilySets("dummy-prog", "dummy-tune", "dummy")',
-    "sm80": "dummy",
+    r"\bSm[89]0|\bFlash(?=\w+Kernel(Config|s)\b)": "Dummy",
+    r"\b(?=(Forward|Backward|Decode)KernelArgs\b)": "Dummy",
+    r"\b(?=(forward|backward|decode)_kernel_fn\b)": "dummy_",
+    "flashsmith/flash_attention.cuh": "flashsmith/dummy/flash_attention.cuh",
+    r"settings\.SM[89]0_SETS": 'settings.FamilySets("dummy-prog", "dummy-tune", "dummy")',
+    r"SM[89]0_FORWARD": "DUMMY_FORWARD",
+    r"sm[89]0(?!\.backward import BACKWARD)": "dummy",
     r"markers: (.*) = frozenset\(\)": r'markers: \1 = frozenset({"dummy"})',
-    r'flag\("async", "async_copy"\),': 'Feature("dummy"), flag("async", "async_copy"),',
+    r"markers: (.*) = frozenset\(\{": r'markers: \1 = frozenset({"dummy", ',
+    r"(feature_table: .* = \()": r'\1Feature("dummy"),',
+    r"features import flag": "features import Feature, flag",
     r'^    "async\+': '    "dummy+async+',
 }
-FAMILY_FILES = {
-    "configs/sm80": "configs/dummy",
-    f"{INCLUDE}/sm80": f"{INCLUDE}/dummy",
-    f"{INCLUDE}/flash_attention.cuh": f"{INCLUDE}/dummy/arguments.cuh",
-    "csrc/host/families/sm80_forward.cpp": "csrc/host/families/dummy_forward.cpp",
-}
-USE_THE_FAMILY = """
-import torch
-import flashsmith
-from flashsmith.configs import get_kernel_configs, parse_kernel_name_into_config
-from flashsmith.configs.families import FAMILIES, family_of, families_on
-from flashsmith.dtype import DType
-
-sm80, _, dummy = FAMILIES
-assert families_on((8, 0)) == (dummy, sm80)
-assert len(get_kernel_configs("dummy-prog")) == len(get_kernel_configs("prog"))
-q, k, v = (torch.randn(1, n, heads, 64).half() for n, heads in ((70, 2), (97, 1), (97, 1)))
-config = dummy.rule(DType.FP16, 64, 97)
-assert parse_kernel_name_into_config(str(config)) == config
-assert family_of(config) is dummy
-for causal in (False, True):
-    o, lse = flashsmith.attention(q, k, v, config=config, causal=causal, return_lse=True)
-    of_sm80 = flashsmith.attention(
-        q, k, v, config=sm80.rule(DType.FP16, 64, 97), causal=causal, return_lse=True
-    )
-    assert torch.equal(o, of_sm80[0]) and torch.equal(lse, of_sm80[1])
-print(flashsmith.configs.KernelId(config).kernel_name())
-"""
+HOST = "csrc/host/families"
+# What the headers that the host includes of all families define beside the reworded names.
+OWN_NAMES = (
+    r"^(?:struct|enum class|constexpr \w+) (\w+)(?: \{| = |\(int| :)",
+    r"^constexpr .*, (k\w+) =",
+)
 
 
-def reworded(text: str) -> str:
-    for old, new in FAMILY_WORDS.items():
-        text = re.sub(old, new, text, flags=re.MULTILINE)
-    return text
+def copy_family(copy: Path, name: str) -> None:
+    """Adds the family ``dummy``, which is the family ``name`` under other names."""
+    files = {f: f"configs/dummy/{f.name}" for f in (copy / f"configs/{name}").iterdir()}
+    includes = [*(copy / INCLUDE / name).iterdir()]
+    includes += [copy / INCLUDE / "flash_attention.cuh"] if name == "sm80" else []
+    files |= {f: f"{INCLUDE}/dummy/{f.name}" for f in includes}
+    files |= {f: f"{HOST}/{reworded(f.name)}" for f in (copy / HOST).glob(f"{name}_*")}
+    own = own_names(includes)
+    for source, target in files.items():
+        if source.is_file():
+            (copy / target).parent.mkdir(exist_ok=True)
+            (copy / target).write_text(reworded(source.read_text(), own))
 
 
-def test_a_family_is_its_folders_and_a_line_of_the_list(copy: Path) -> None:
-    for source, target in FAMILY_FILES.items():
-        files = [copy / source] if (copy / source).is_file() else (copy / source).iterdir()
-        for file in files:
-            to = copy / target if (copy / source).is_file() else copy / target / file.name
-            to.parent.mkdir(exist_ok=True)
-            to.write_text(reworded(file.read_text()))
+def list_family(copy: Path, name: str) -> None:
+    """Adds a line for each operation of the family ``dummy`` to the lists of families."""
+    own = "flashsmith.configs.dummy"
     edit(
         copy / "configs/families.py",
         {
-            "\nFAMILIES = (SM80_FORWARD, SM90_FORWARD)": "\nfrom flashsmith.configs.dummy.family "
-            "import DUMMY_FORWARD\nFAMILIES = (SM80_FORWARD, SM90_FORWARD, DUMMY_FORWARD)"
+            "\nFAMILIES = (SM80_FORWARD, SM90_FORWARD)": f"\nfrom {own}.family import "
+            "DUMMY_FORWARD\nFAMILIES = (SM80_FORWARD, SM90_FORWARD, DUMMY_FORWARD)"
         },
     )
-    assert "dummy::flash_forward_kernel" in run(copy, USE_THE_FAMILY)
+    by_boxes = ", by_boxes=True" if name == "sm90" else ""
+    edit(
+        copy / "configs/decode.py",
+        {
+            "\n# From the plainest.\n": f"\nfrom {own} import decode as _own, decode_space as "
+            "_space\n\n",
+            "        by_boxes=True,\n    ),\n)": "        by_boxes=True,\n    ),\n    DecodeFamily("
+            "_own.DummyDecodeKernelConfig, _space.rule, _space.tuning_space, _space.ROWS"
+            f"{by_boxes}),\n)",
+        },
+    )
+    edit(
+        copy / "configs/backward.py",
+        {
+            "\n_LENGTHS = ": f"\nfrom {own} import backward as _own, backward_space as _space\n"
+            "_LENGTHS = ",
+            "    BackwardFamily(Sm90BackwardKernelConfig, sm90_rule),\n": "    BackwardFamily("
+            "Sm90BackwardKernelConfig, sm90_rule),\n"
+            "    BackwardFamily(_own.DummyBackwardKernelConfig, _space.rule),\n",
+        },
+    )
+
+
+CALL_THE_FAMILY = """
+import torch
+import flashsmith
+from flashsmith.configs import DType, Workload, parse_kernel_name_into_config
+from flashsmith.configs.backward import BACKWARD_FAMILIES
+from flashsmith.configs.decode import DECODE_FAMILIES, decode_candidates
+from flashsmith.configs.families import FAMILIES, families_on, family_of
+from flashsmith.configs.kernel_id import KernelId
+from flashsmith.configs.sets import get_kernel_configs
+from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.problem import Problem
+from flashsmith.selection.choose import choose
+
+ORIGINAL = {"sm80": 0, "sm90": 1}[NAME]
+BACKWARD = {"sm80": 0, "sm90": -2}[NAME]
+GPU, CAPABILITY = {"sm80": ("NVIDIA A100", (8, 0)), "sm90": ("NVIDIA H200", (9, 0))}[NAME]
+FP16 = DType.FP16
+
+
+def same(call, original, dummy):
+    assert parse_kernel_name_into_config(str(dummy)) == dummy and "dummy" in str(dummy)
+    assert f"dummy::" in KernelId(dummy).kernel_name()
+    for a, b in zip(call(original), call(dummy), strict=True):
+        assert torch.equal(a, b), (a - b).abs().max()
+
+
+def tensors(n_q, n_k, heads=2):
+    shapes = ((1, n_q, heads, 64), (1, n_k, 1, 64), (1, n_k, 1, 64))
+    return [torch.randn(shape).half() for shape in shapes]
+
+
+# What serves there is the newest, whatever its name: few queries go to its decode.
+problem = Problem(FP16, 128, 4, 32, 8, 16, 8192)
+few = choose(Workload(problem), GPU).config
+assert (few.family, few.operation) == ("dummy", "decode"), few
+"""
+FORWARD_OF_THE_FAMILY = """
+original, dummy = FAMILIES[ORIGINAL], FAMILIES[-1]
+assert families_on(CAPABILITY)[0] is dummy
+assert len(get_kernel_configs("dummy-prog")) == len(get_kernel_configs(original.sets.progression))
+q, k, v = tensors(70, 97)
+first, second = (family.rule(FP16, 64, 97) for family in (original, dummy))
+assert family_of(second) is dummy
+same(lambda c: flashsmith.attention(q, k, v, config=c, return_lse=True), first, second)
+"""
+BACKWARD_OF_THE_FAMILY = """
+q, k, v = tensors(70, 97)
+o, lse = flashsmith.attention(q, k, v, return_lse=True)
+do = torch.randn_like(o)
+first, second = (f.rule(FP16, 64) for f in (BACKWARD_FAMILIES[BACKWARD], BACKWARD_FAMILIES[-1]))
+same(lambda c: flashsmith.backward(c, do, q, k, v, o, lse)[:3], first, second)
+"""
+DECODE_OF_THE_FAMILY = """
+q, k, v = tensors(1, 300, 4)
+kinds = ((False, False), (True, False)) if NAME == "sm80" else ((False, False),)
+for kind in kinds:
+    workload = DecodeWorkload(FP16, 64, 4, *kind, in_boxes=True)
+    assert decode_candidates(workload, GPU)[-1].family in ("dummy", NAME)
+    first, second = (DECODE_FAMILIES[place].rule(workload) for place in (ORIGINAL, -1))
+    keys, values = (t.to(torch.float8_e4m3fn) if kind[0] else t for t in (k, v))
+    same(lambda c: [flashsmith.decode(c, q, keys, values, cache_seqlens=297)], first, second)
+"""
+FP8_OF_THE_FAMILY = """
+from flashsmith.configs.dummy.fp8_space import fp8_rules as of_dummy
+from flashsmith.configs.sm90.fp8_space import fp8_rules as of_original
+q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors(70, 97))
+first, second = (rules(DType.BF16, 64, True)[-1] for rules in (of_original, of_dummy))
+out = torch.empty(q.shape, dtype=torch.bfloat16)
+same(
+    lambda c: [flashsmith.attention(q, k, v, config=c, out=out).clone()], first, second
+)
+"""
+OPERATIONS = {
+    "forward": FORWARD_OF_THE_FAMILY,
+    "backward": BACKWARD_OF_THE_FAMILY,
+    "decode": DECODE_OF_THE_FAMILY,
+    "fp8": FP8_OF_THE_FAMILY,
+}
+
+
+def reworded(text: str, own: Sequence[str] = ()) -> str:
+    for old, new in FAMILY_WORDS.items():
+        text = re.sub(old, new, text, flags=re.MULTILINE)
+    return re.sub(rf"\b({'|'.join(own)})\b", r"own_\1", text) if own else text
+
+
+def own_names(headers: Iterable[Path]) -> list[str]:
+    texts = [file.read_text() for file in headers if "arguments" in file.name]
+    found = {
+        name
+        for pattern in OWN_NAMES
+        for text in texts
+        for name in re.findall(pattern, text, flags=re.MULTILINE)
+    }
+    return sorted(name for name in found if reworded(name) == name)
+
+
+@pytest.mark.parametrize("name", ["sm80", "sm90"])
+def test_a_family_is_its_folders_and_a_line_of_each_list(copy: Path, name: str) -> None:
+    copy_family(copy, name)
+    list_family(copy, name)
+    operations = [text for what, text in OPERATIONS.items() if name == "sm90" or what != "fp8"]
+    run(copy, f"NAME = {name!r}\n" + CALL_THE_FAMILY + "".join(operations))
 
 
 # ---- a knob ----

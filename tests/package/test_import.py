@@ -105,3 +105,32 @@ def test_attention_does_not_import_dynamo() -> None:
     code = "import sys, flashsmith\nflashsmith.attention, flashsmith.decode\n"
     code += "assert not [name for name in sys.modules if name.startswith('torch._dynamo')]"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "flashsmith.attention",
+        "flashsmith.ops",
+        "from flashsmith import decode",
+        "flashsmith.install_as_flash_attn()",
+        "from flashsmith.flash_attn import flash_attn_func",
+        "from flashsmith.integrations import sdpa",
+        "from flashsmith.integrations.torch_sdpa import register",
+    ],
+)
+def test_a_missing_torch_is_named_with_what_installs_it(statement: str) -> None:
+    code = f"import sys; sys.modules['torch'] = None\nimport flashsmith\n{statement}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    *before, last = done.stderr.splitlines()
+    sentence = "torch is not installed; `pip install 'flashsmith[torch]'`"
+    assert last == f"ModuleNotFoundError: {sentence}"
+    assert not any("During handling" in line or "direct cause" in line for line in before)
+    assert len(before) < 14  # no stack of imports
+
+
+def test_another_missing_module_keeps_its_own_error() -> None:
+    code = "import sys; sys.modules['flashsmith.ops.decode'] = None\nimport flashsmith\n"
+    code += "flashsmith.decode"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ModuleNotFoundError: import of flashsmith.ops.decode halted" in done.stderr

@@ -43,6 +43,12 @@ def explain(*args: object, code: int = 0) -> Any:
     return result
 
 
+def test_without_a_gpu_it_asks_for_a_shape_or_a_gpu() -> None:
+    message = explain(code=2).stderr
+    assert 'name one, like --gpu "NVIDIA H200", or a shape, like --seq-len 4096' in message
+    assert explain_json("--grid", "chunk", "--dtype", "fp16", "--d-head", 64)
+
+
 def explain_json(*args: object) -> list[dict[str, Any]]:
     return list(json.loads(explain(*args, "--json").stdout))
 

@@ -15,7 +15,6 @@ this project. Its tests run as they stand, but for this:
 
     rewrite.py   a file's tests for flashsmith
     absent.py    what stands for a name that flashsmith's flash_attn lacks
-    rotary.py    what tests of a cache compare with
     cases.py     the cases of a test, and those that may run
     sample.py    which of them run
     kernels.py   which kernel a case needs

@@ -14,9 +14,6 @@ _NOT_THERE = {
     "raises": "about FlashAttention's own errors",
 }
 
-# What it does not have and tests compare with: these modules have it.
-_REFERENCES = {"apply_rotary_emb": "tools.flash_attn_tests.rotary"}
-
 # A function of the file, which makes FlashAttention's S_dmask what flashsmith's is.
 _NORMALISES = "normalize_flash_attn_S"
 
@@ -96,10 +93,7 @@ class _ForFlashsmith(ast.NodeTransformer):
 
 def _stand_in(module: str, alias: ast.alias) -> str:
     """A statement that defines what a module lacks."""
-    name = alias.asname or alias.name
-    if alias.name in _REFERENCES:
-        return f"from {_REFERENCES[alias.name]} import {alias.name} as {name}"
-    return f"{name} = Absent('{module}.{alias.name}')"
+    return f"{alias.asname or alias.name} = Absent('{module}.{alias.name}')"
 
 
 def _has(module: str, name: str) -> bool:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from flashsmith import settings
 from flashsmith.cli import bench, build, cache, configs, doctor, profile, report, run, soak, tune
-from flashsmith.errors import FlashsmithError
+from flashsmith.errors import FlashsmithError, advice_for_missing
 from flashsmith.version import __version__
 
 _FAILED = 1
@@ -50,10 +50,8 @@ def _describe(error: Exception) -> tuple[str, int]:
         return f"{error.format_message()} (--help lists what there is)", _WRONG_USAGE
     if isinstance(error, ValueError | TypeError):
         return str(error), _WRONG_USAGE
-    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "numpy", "safetensors"):
-        return f"{error.name} is not installed; `pip install 'flashsmith[torch]'`", _FAILED
-    if isinstance(error, ModuleNotFoundError) and error.name in ("jinja2", "markupsafe"):
-        return f"{error.name} is not installed; `pip install 'flashsmith[report]'`", _FAILED
+    if advice := advice_for_missing(error):
+        return advice, _FAILED
     if isinstance(error, FlashsmithError | OSError):
         return str(error), _FAILED
     return f"{type(error).__name__}: {error} (--debug shows where)", _FAILED
@@ -70,7 +68,6 @@ app = typer.Typer(
     cls=_Group,
     help="FlashAttention kernels for NVIDIA GPUs: list, build, run and check them.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -167,7 +167,7 @@ def _check_safetensors() -> Check:
     try:
         return Check("safetensors", True, importlib.metadata.version("safetensors"))
     except importlib.metadata.PackageNotFoundError:
-        advice = f"needed for `run --input` and `--output`: {_INSTALL_TORCH}"
+        advice = f"needed for `run --input` and `--out`: {_INSTALL_TORCH}"
         return Check("safetensors", False, "not installed", advice)
 
 

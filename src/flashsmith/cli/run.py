@@ -18,12 +18,15 @@ from flashsmith.cli.options import (
     KernelsOption,
     MaskOption,
     make_request,
+    split_words,
 )
 from flashsmith.cli.tables import ON_STDERR, note, print_json, print_table
+from flashsmith.configs import VARIANTS
 from flashsmith.lab.files import check_output
 
 if TYPE_CHECKING:
     from flashsmith.lab.run import Files, RunReport
+    from flashsmith.lab.run_call import Asked
     from flashsmith.lab.run_result import Result
 
 _WRONG = 1  # exit code
@@ -47,6 +50,22 @@ def run(
     dtype: DtypeOption = None,
     d_head: DHeadOption = None,
     mask: MaskOption = "full",
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEFT,RIGHT",
+            help="A query sees so many keys behind and ahead of its diagonal; -1: all.",
+        ),
+    ] = None,
+    softcap: Annotated[
+        float, typer.Option(help="A score s becomes softcap * tanh(s / softcap); 0: it stays.")
+    ] = 0.0,
+    scale: Annotated[
+        float | None, typer.Option(help="Factor on q k^T. Default: 1 / sqrt(d_head).")
+    ] = None,
+    lse: Annotated[
+        bool, typer.Option("--lse", help="Also compute the log-sum-exp, and write tensor lse.")
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(min=-MOST_SEED, max=MOST_SEED, help="Of the random input; default: 0."),
@@ -57,7 +76,10 @@ def run(
     """Run kernels, check each against a float64 reference, and time it (GPU) or count (emulator).
 
     Input: tensors q, k and v, (batch, seq_len, n_heads, d_head), from a file, or random ones. In a
-    file k and v may have other lengths than q, and fewer heads, which heads of q then share.
+    file k and v may have other lengths than q, and fewer heads, which heads of q then share; rows
+    of v may have another length, all of them multiples of 8 up to 256. q and k, or all three, may
+    be of float8_e4m3fn, with scales in tensors q_scale, k_scale and v_scale. NaN and inf in tensors
+    are counted and said; o has to have them where the reference does.
 
     Kernels: by default KERNELS, else the progression (on compute capability 9.0 that of the sm90
     family), with a file the one picked for its shape; with --out always that one.
@@ -68,17 +90,37 @@ def run(
     if input is not None:
         _refuse_with_input({**sizes, "seed": seed})
     request = make_request(kernels=kernels, mask=mask, device=device, **sizes)  # type: ignore[arg-type]
+    (variant,) = request.variants
+    if variant not in VARIANTS:
+        raise ValueError(
+            f"--mask is {mask!r}; `run` takes full and causal, and --window LEFT,RIGHT and "
+            "--softcap beside them"
+        )
     if out is not None:
         check_output("--out", out, force=force, input_file=input)
         if not kernels:  # KERNELS is a set, and o is the result of one kernel
             request = replace(request, words=())
     from flashsmith.lab import run as lab  # it loads torch
+    from flashsmith.lab.run_call import Asked
 
     files = lab.Files(input, out, seed or 0)
-    report = lab.run(request, files, ON_STDERR)
-    _report(report, files, as_json)
+    asked = Asked(variant.causal, _parse_window(window), softcap, scale, lse)
+    report = lab.run(request, files, asked, ON_STDERR)
+    _report(report, files, asked, as_json)
     if not report.ok:
         raise typer.Exit(_WRONG)
+
+
+def _parse_window(text: str | None) -> tuple[int, int]:
+    """The sides of a window, (-1, -1) where there is none. Raises ValueError: they are none."""
+    words = ["-1", "-1"] if text is None else split_words(text)
+    try:
+        left, right = (int(word) for word in words)
+    except ValueError:
+        raise ValueError(
+            f"--window is {text!r}; expected two whole numbers, LEFT,RIGHT, like 127,0; -1 is all"
+        ) from None
+    return left, right
 
 
 def _refuse_with_input(options: dict[str, object]) -> None:
@@ -87,37 +129,55 @@ def _refuse_with_input(options: dict[str, object]) -> None:
         raise ValueError(f"--input brings its own tensors; leave out {names}")
 
 
-def _report(report: RunReport, files: Files, as_json: bool) -> None:
+def _report(report: RunReport, files: Files, asked: Asked, as_json: bool) -> None:
     written = files.output if report.ok else None
     problem = report.workload.problem
     of_k = (None, None) if problem.is_square else (problem.seq_len_k, problem.heads_kv)
-    asked = {
+    options = {
+        "window": None if asked.window_size == (-1, -1) else list(asked.window_size),
+        "softcap": asked.softcap or None, "scale": asked.softmax_scale,
+    }  # fmt: skip
+    described = {
         "batch": problem.batch, "seq_len": problem.seq_len_q, "n_heads": problem.heads,
         "d_head": problem.d_head, "seq_len_k": of_k[0], "n_heads_kv": of_k[1],
         "dtype": str(problem.dtype), "causal": report.workload.variant.causal,
+        "d_v": None if problem.d_v == problem.d_head else problem.d_v, **options,
         "input": files.input, "seed": None if files.input else files.seed,
     }  # fmt: skip
     if as_json:
         print_json(
             {
                 "device": report.device,
-                "problem": asked,
+                "problem": described,
                 "kernels": [result.as_dict() for result in report.results],
                 "fa2_ms": report.fa2_ms,
+                "not_finite": report.not_finite,
                 "ok": report.ok,
                 "output": written,
             }
         )
     else:
-        note(", ".join(f"{name} {value}" for name, value in asked.items() if value is not None))
+        note(", ".join(f"{name} {value}" for name, value in described.items() if value is not None))
         _print_results(report.results, report.device == "cuda")
         if report.fa2_ms is not None:
             note(f"FA2 (torch SDPA, flash backend): {report.fa2_ms:.4g} ms")
+    if report.not_finite:
+        note(_say_not_finite(report.not_finite))
     for result in report.results:
         if not result.ok:
             note(f"wrong: {result.kernel}: {result.worst}")
     if files.output is not None:
         note(f"o is in {written}" if written else f"{files.output} is not written")
+
+
+def _say_not_finite(counts: dict[str, dict[str, int]]) -> str:
+    """`q has 128 NaN, o has 128 NaN; errors are of what is finite in o, ...`."""
+    words = {"nan": "NaN", "inf": "inf"}
+    has = ", ".join(
+        f"{name} has " + " and ".join(f"{n} {words[kind]}" for kind, n in found.items() if n)
+        for name, found in counts.items()
+    )
+    return f"{has}; NaN and inf in o are compared by their places, the rest by its error"
 
 
 def _print_results(results: list[Result], on_gpu: bool) -> None:

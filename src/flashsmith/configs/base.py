@@ -220,6 +220,10 @@ class ForwardKernelConfig(KernelConfig):
 
     operation: ClassVar[str] = "forward"
 
+    # The share of the tensor cores' rate that the family's kernels reach, in units of the sm90
+    # forward's on an H200. A family that was not measured is taken to reach as much.
+    tensor_core_rate: ClassVar[float] = 1.0
+
     @property
     @abstractmethod
     def compute_warpgroups(self) -> int:
@@ -282,6 +286,10 @@ class DecodeKernelConfig(KernelConfig):
     operation: ClassVar[str] = "decode"
 
     page_multiple: ClassVar[int] = 1  # of what the rows of pages are a multiple
+    tensor_core_rate: ClassVar[float] = 1.0  # as ForwardKernelConfig's, with 64 rows or more
+    # Splits that one block combines, after which more of them take no longer, because several
+    # blocks share the work.
+    most_merged_splits: ClassVar[int] = 1024
 
     @property
     def fp8_cache(self) -> bool:

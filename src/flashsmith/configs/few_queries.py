@@ -30,10 +30,6 @@ _MOST_ROWS = 2048  # queries times the heads that share keys
 _MOST_ROWS_ON_CPU, _FEWEST_KEYS_ON_CPU = 64, 512
 
 _CLEARLY = 0.9  # what the model says counts from 10% on
-# What share of the forward kernels' rate decode's reach, measured on an H200 with 64 rows or more,
-# by the families of both.
-_RATES = {("sm80", "sm80"): 0.5, ("sm90", "sm80"): 0.3, ("sm90", "sm90"): 0.85}
-_MOST_MERGED = {"sm80": 1024, "sm90": 4}  # splits that one block merges; more take no longer
 _ROWS_OF_A_READ = 176  # whose products take as long as to read a key and its value from memory
 _READS_OF_A_SUM = 0.5  # of a key and its value, as long as which a row's sums take
 _START = 40_000.0  # of blocks that find their part, and wait for one another's sums
@@ -74,7 +70,7 @@ def rather_decode(
     if multiprocessors is None:
         worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
-    rate = _RATES.get((config.family, decode.family), 1.0)
+    rate = decode.tensor_core_rate / config.tensor_core_rate
     share = decode_cost(decode, problem, multiprocessors, rate)
     share /= forward_cost(config, problem, multiprocessors)
     return (decode, share) if share < _CLEARLY else None
@@ -116,7 +112,7 @@ def decode_cost(
     sums of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
     busy = max(tiles * config.B_r / rate, _reading(problem)) / multiprocessors
-    splits = min(max(multiprocessors / tiles, 1.0), _MOST_MERGED[config.family])
+    splits = min(max(multiprocessors / tiles, 1.0), config.most_merged_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
 

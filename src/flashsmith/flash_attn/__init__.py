@@ -8,15 +8,18 @@ Signatures, layouts, results and gradients are FlashAttention's. A program that 
     python -m flashsmith.flash_attn program.py arguments
 """
 
-from flashsmith.flash_attn.flash_attn_interface import (
-    flash_attn_func,
-    flash_attn_kvpacked_func,
-    flash_attn_qkvpacked_func,
-    flash_attn_varlen_func,
-    flash_attn_varlen_kvpacked_func,
-    flash_attn_varlen_qkvpacked_func,
-    flash_attn_with_kvcache,
-)
+from flashsmith.errors import explaining_missing
+
+with explaining_missing():
+    from flashsmith.flash_attn.flash_attn_interface import (
+        flash_attn_func,
+        flash_attn_kvpacked_func,
+        flash_attn_qkvpacked_func,
+        flash_attn_varlen_func,
+        flash_attn_varlen_kvpacked_func,
+        flash_attn_varlen_qkvpacked_func,
+        flash_attn_with_kvcache,
+    )
 
 # Of FlashAttention, whose functions these are; programs ask for it.
 __version__ = "2.8.4"

@@ -7,3 +7,8 @@
 
 FlashAttention's own functions are ``flashsmith.flash_attn``.
 """
+
+from flashsmith.errors import explaining_missing
+
+with explaining_missing():
+    import torch  # noqa: F401 - all modules here need it

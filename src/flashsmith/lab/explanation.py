@@ -44,7 +44,8 @@ def explain_all(request: Request, gpu: str | None) -> list[Explanation]:
     """Why each shape gets its kernel; on the GPU of this name, on this one, or on the emulator.
 
     Raises:
-        ValueError: No GPU of this name is known, or it is too old for the kernels.
+        ValueError: No GPU of this name is known, or it is too old for the kernels; or neither a
+            GPU nor sizes are named, and there is no GPU here.
     """
     capability = None
     if gpu is not None:
@@ -52,6 +53,11 @@ def explain_all(request: Request, gpu: str | None) -> list[Explanation]:
     elif torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
         capability = torch.cuda.get_device_capability()
+    elif not request.names_sizes and not request.grids:
+        raise ValueError(
+            "--explain without a shape explains the table of a GPU, and there is no GPU here: name "
+            'one, like --gpu "NVIDIA H200", or a shape, like --seq-len 4096'
+        )
     return [explain(each, gpu, capability) for each in tuning_workloads(request, gpu)]
 
 

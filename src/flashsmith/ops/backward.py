@@ -283,7 +283,7 @@ def _find(
     variant = spec.extras.variant
     if config is None:
         q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
-        problem = Problem.of_shapes(dtype_of(q.dtype), q_shape, k.shape, v.shape[-1])
+        problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k.shape, v.shape[-1])
         _, capability = gpu_of(q.device)
         workload = Workload(problem, variant)
         config = choose_backward(workload, capability, deterministic=deterministic)

@@ -366,7 +366,7 @@ def _choose(asked: Asked, tensors: DecodeTensors, extras: Extras, d_head: int) -
     multiprocessors = None if gpu is None else count_multiprocessors(gpu)
     cache = Cache(k, tensors.v_cache, None, tensors.block_table, None, tensors.cache_leftpad)
     workload = DecodeWorkload(
-        dtype_of(q.dtype),
+        dtype_of(q.dtype, q.device),
         d_head,
         rows=q.shape[1] * (q.shape[2] // heads_kv),
         fp8_cache=k.dtype == FP8,

@@ -16,6 +16,7 @@ from flashsmith.ops.gate import refuse_unknown
 from flashsmith.runtime import Extras
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.progress import announce_build
+from flashsmith.selection.choose import advice_under_autocast
 
 logger = logging.getLogger("flashsmith")
 Found = TypeVar("Found")
@@ -130,8 +131,10 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
                 )
             continue
         if tensor.dtype not in supported:
-            names = " and ".join(map(_name, supported))
-            raise TypeError(f"{name} has dtype {_name(tensor.dtype)}; supported are {names}")
+            raise TypeError(
+                f"{name} has dtype {_name(tensor.dtype)}; supported are {_supported(name)}"
+                f"{advice_under_autocast(tensor.dtype, tensor.device)}"
+            )
         if tensor.dtype == expected:
             continue
         if q.dtype == expected:
@@ -143,6 +146,14 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
             f"{name} has dtype {_name(tensor.dtype)}, but the configuration is for "
             f"{_name(expected)}; pass a configuration of the tensors' dtype"
         )
+
+
+def _supported(name: str) -> str:
+    """The dtypes of an argument in words; a KV cache may also have 8 bits."""
+    names = [_name(dtype.to_torch_dtype()) for dtype in DType]
+    if name.endswith("_cache"):
+        names.append(_name(FP8))
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def refuse_of_fp8(variant: Variant) -> None:

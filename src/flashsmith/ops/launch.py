@@ -257,7 +257,7 @@ def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: Spec) -> Workloa
     if spec.batch is not None and spec.max_seqlen_k is not None:
         q_shape = torch.Size((spec.batch, spec.extras.max_seqlen_q, *q.shape[2:]))
         k_shape = torch.Size((spec.batch, spec.max_seqlen_k, *k.shape[2:]))
-    problem = Problem.of_shapes(dtype_of(q.dtype), q_shape, k_shape, d_v)
+    problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k_shape, d_v)
     return Workload(problem, spec.variant)
 
 

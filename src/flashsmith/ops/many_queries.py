@@ -103,7 +103,7 @@ def chosen_for(
     device: torch.device,
 ) -> AttentionKernelConfig:
     """What ``attention`` would take over a cache. Shapes have four sizes, without pages."""
-    problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape, d_v)
+    problem = Problem.of_shapes(dtype_of(dtype, device), q_shape, k_shape, d_v)
     return select_for(Workload(problem, variant), device, is_cache=True)
 
 

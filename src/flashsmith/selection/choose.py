@@ -217,15 +217,30 @@ def _select(
     k_shape: torch.Size,
     causal: bool,
 ) -> AttentionKernelConfig:
-    problem = Problem.of_shapes(dtype_of(dtype), q_shape, k_shape)
+    problem = Problem.of_shapes(dtype_of(dtype, device), q_shape, k_shape)
     return select_for(Workload(problem, CAUSAL if causal else FULL), device)
 
 
-def dtype_of(dtype: torch.dtype) -> DType:
-    """That of q, as configurations have it. Raises TypeError for others."""
+def dtype_of(dtype: torch.dtype, device: torch.device) -> DType:
+    """That of a q on a device, as configurations have it. Raises TypeError for others."""
     if dtype not in _DTYPES:
-        raise TypeError(f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16")
+        raise TypeError(
+            f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16"
+            f"{advice_under_autocast(dtype, device)}"
+        )
     return _DTYPES[dtype]
+
+
+def advice_under_autocast(dtype: torch.dtype, device: torch.device) -> str:
+    """What to do about a tensor of float32 where autocast is on, to end a message with: autocast
+    leaves the arguments of flashsmith's own functions as they are."""
+    if dtype != torch.float32 or not torch.is_autocast_enabled(device.type):
+        return ""
+    wanted = torch.get_autocast_dtype(device.type)
+    return (
+        f"; autocast is on, but it does not cast the arguments of this function: pass q, k and v "
+        f"as {wanted}, or call flashsmith.scaled_dot_product_attention, which casts as torch's does"
+    )
 
 
 @functools.lru_cache(_PROBLEMS_REMEMBERED)

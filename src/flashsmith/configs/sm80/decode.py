@@ -81,6 +81,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     family: ClassVar[str] = "sm80"
     minimum_gpu: ClassVar[str] = "sm_80"
     exact_arch: ClassVar[bool] = False
+    tensor_core_rate: ClassVar[float] = 0.3
     is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
     kernel_function: ClassVar[str] = "sm80::decode_kernels"
     static_configuration: ClassVar[str] = "sm80::StaticDecodeKernelConfig"

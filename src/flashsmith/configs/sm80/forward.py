@@ -95,6 +95,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
     family: ClassVar[str] = "sm80"
     minimum_gpu: ClassVar[str] = "sm_80"
     exact_arch: ClassVar[bool] = False
+    tensor_core_rate: ClassVar[float] = 0.6
     kernel_function: ClassVar[str] = "sm80::flash_forward_kernel"
     static_configuration: ClassVar[str] = "sm80::StaticForwardKernelConfig"
     kernel_arguments: ClassVar[str] = "ForwardKernelArgs"

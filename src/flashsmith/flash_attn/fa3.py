@@ -1,0 +1,177 @@
+"""FlashAttention-3's functions, whose module is called ``flash_attn_interface``.
+
+Of its arguments ``num_splits`` of the forward, ``pack_gqa``, ``sm_margin`` and
+``scheduler_metadata`` change no result, and are not followed: flashsmith's own heuristics decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashsmith.flash_attn.calls import Result, Window, call, packing, sides
+from flashsmith.integrations.arguments import check_types
+from flashsmith.integrations.heads import decode_any_head
+from flashsmith.ops.gate import explaining
+
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Result:
+    """``flash_attn.flash_attn_func`` with the arguments and results of FlashAttention-3.
+
+    Args:
+        q, k, v: Also of float8_e4m3fn, on compute capability 9.0.
+        q_descale, k_descale, v_descale: float32 (batch, nheads_k): what numbers of 8 bits are
+            multiplied with.
+        qv, attention_chunk: None and 0 alone.
+
+    Returns:
+        out; with ``return_attn_probs`` (out, softmax_lse).
+    """
+    _refuse(qv=qv, attention_chunk=attention_chunk)
+    return call(
+        q, k, v, 0.0, deterministic, False,
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        return_lse=return_attn_probs, **_scales(q=q_descale, k=k_descale, v=v_descale),
+    )  # fmt: skip
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Result:
+    """``flash_attn_func`` of packed sequences.
+
+    Args:
+        q: (total_q, nheads, headdim).
+        k, v: (total_k, nheads_k, headdim).
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): where sequences begin and end.
+        max_seqlen_q, max_seqlen_k: No sequence is longer.
+        seqused_q, seqused_k: int32 (batch,): so many rows of each are used; None: all.
+    """
+    _refuse(qv=qv, attention_chunk=attention_chunk)
+    used = {"seqused_q": seqused_q, "seqused_k": seqused_k}
+    return call(
+        q, k, v, 0.0, deterministic, False,
+        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+        return_lse=return_attn_probs, **_scales(q=q_descale, k=k_descale, v=v_descale),
+        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k), **_given(used),
+    )  # fmt: skip
+
+
+@explaining
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    qv: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    page_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k_new: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: torch.Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Result:
+    """``flash_attn.flash_attn_with_kvcache`` with FlashAttention-3's arguments; not differentiable.
+
+    Args:
+        page_table: What ``block_table`` is there; pages may have any size.
+        k_descale, v_descale: float32 (batch, nheads_k), of a cache of float8_e4m3fn; q has 16 bits.
+        qv, q_descale, attention_chunk, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens: None and 0
+            alone; all sequences have as many queries.
+    """
+    check_types(q=q, k_cache=k_cache, v_cache=v_cache)
+    _refuse(
+        qv=qv, q_descale=q_descale, attention_chunk=attention_chunk, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
+    )  # fmt: skip
+    if page_table is cache_batch_idx is None:
+        k_cache, v_cache = k_cache[: q.shape[0]], v_cache[: q.shape[0]]
+    return decode_any_head(  # type: ignore[no-any-return]
+        q, k_cache, v_cache,
+        cache_seqlens=cache_seqlens, block_table=page_table, cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad, k_new=k, v_new=v, rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, causal=causal,
+        window_size=sides(window_size), softcap=max(softcap, 0.0), softmax_scale=softmax_scale,
+        splits=num_splits, return_lse=return_softmax_lse, **_scales(k=k_descale, v=v_descale),
+    )  # fmt: skip
+
+
+def _refuse(**arguments: Any) -> None:
+    """Raises NotImplementedError for arguments of FlashAttention-3 that nothing here computes."""
+    for name, value in arguments.items():
+        if value is not None and not (type(value) is int and value == 0):
+            came = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+            only = "0" if name == "attention_chunk" else "None"
+            raise NotImplementedError(f"{name} is {came}; flashsmith supports {only} alone")
+
+
+def _scales(**descales: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """What ``attention`` calls q_scale, k_scale and v_scale; FlashAttention-3 lets them have any
+    strides, and kernels do not."""
+    return {f"{name}_scale": t.contiguous() for name, t in _given(descales).items()}
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -1,0 +1,1 @@
+"""FlashAttention's folder of this name: rotary embeddings alone, in plain torch."""
