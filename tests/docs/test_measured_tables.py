@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 from types import ModuleType
@@ -15,7 +17,7 @@ from flashsmith.bench.ratios import ratios
 from flashsmith.bench.results import TimeRow, read_csv, to_csv
 from flashsmith.configs.sm80 import forward as sm80
 from flashsmith.configs.sm90 import forward as sm90
-from flashsmith.jit import toolchain
+from flashsmith.jit import kernel_source_stamp, toolchain
 from support import sm80_kernels, sm90_kernels
 from support.bench import FITTING, time_row
 from support.docs_tools import docs_tool
@@ -43,10 +45,12 @@ def marked(name: str, kind: str = "ratios", table: str = "old") -> str:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """A folder with two runs: ours 1.25 times, and 2 times as fast as the best peer."""
+    stamp = json.dumps(kernel_source_stamp() | {"date": "2026-01-01"})
     for name, ratio in (("first", 1.25), ("second", 2.0)):
         rows = [time_row("fa2", 1.0), time_row(FITTING, 1 / ratio, ratio_to_best_peer=ratio)]
         (tmp_path / name).mkdir()
         (tmp_path / name / "forward.csv").write_text(to_csv(TimeRow, rows))
+        (tmp_path / name / "environment.json").write_text(stamp)
     return tmp_path
 
 
@@ -59,6 +63,19 @@ def test_a_table_is_made_from_the_file_that_its_mark_names(tool: ModuleType, res
     assert tool.rewrite(text, results) == text
     sentence = tool.rewrite(marked("first/forward.csv", "summary"), results)
     assert "Geometric mean of 1 shapes: **1.250**; least: 1.250 (FP16 d 64 full" in sentence
+
+
+def test_a_table_says_when_its_kernels_are_others(tool: ModuleType, results: Path) -> None:
+    (results / "first" / "environment.json").unlink()
+    text = tool.rewrite(marked("first/forward.csv"), results)
+    assert " by a run that did not record its sm80 forward kernels.*\n\n<!-- end" in text
+    other = {"date": "2026-01-02", "kernels_sm80": "0"}
+    (results / "first" / "environment.json").write_text(json.dumps(other))
+    note = "*Measured 2026-01-02 on other sm80 forward kernels than today's.*"
+    assert f"|\n\n{note}\n\n<!-- end" in tool.rewrite(marked("first/forward.csv"), results)
+    assert note in tool.rewrite(marked("first/forward.csv", "kernels"), results)
+    named = marked("first/forward.csv", "kernels_sm90_decode+kernels_sm80_decode")
+    assert "did not record its sm90 decode and sm80 decode kernels" in tool.rewrite(named, results)
 
 
 def test_another_run_is_taken_by_its_folder(tool: ModuleType, results: Path) -> None:
@@ -76,6 +93,7 @@ def test_another_run_is_taken_by_its_folder(tool: ModuleType, results: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (marked("first/forward.csv", "kernels_sm70"), "supported: kernels_sm80, "),
         (marked("first/forward.csv", "prices"), "'prices' is not known; supported: ratios"),
         (marked("third/forward.csv"), "third/forward.csv, which is no file"),
         (marked("peers.csv"), "peers.csv has no row with a ratio"),
@@ -93,8 +111,9 @@ def test_the_best_kernels_of_a_sweep_are_in_percent_of_fa2(
     tool: ModuleType, tmp_path: Path
 ) -> None:
     columns = "kernel,d_head,mask,seq_len,percent_of_fa2"
-    rows = ["FA2,64,full,512,100.0", "a,64,full,512,50.0", "b,64,full,512,80.0"]
-    rows += ["a,64,full,1024,120.0", "a,128,causal,1024,99.0", "FA2,128,causal,1024,100.0"]
+    a, b = (f'"(FP16, 64, {rows}, 64, 4): async+load_0_0_0_tiles"' for rows in (64, 128))
+    rows = ["FA2,64,full,512,100.0", f"{a},64,full,512,50.0", f"{b},64,full,512,80.0"]
+    rows += [f"{a},64,full,1024,120.0", f"{a},128,causal,1024,99.0", "FA2,128,causal,1024,100.0"]
     (tmp_path / "tuning.csv").write_text("\n".join([columns, *rows]))
     text = tool.rewrite(marked("tuning.csv", "best"), tmp_path)
     assert "| d 64, full | 80.0 | 120.0 | **96.0** |" in text
@@ -141,7 +160,108 @@ def said_of_fa4() -> list[str]:
 def said_of_sm80() -> list[str]:
     *steps, fa2 = (row["percent_of_fa2"] for row in rows_of(RESULTS / "progression.csv"))
     assert fa2 == "100.0"
-    return [f"{', '.join(steps)}% of FlashAttention-2."]
+    return [f"they reached {', '.join(steps)}% of FlashAttention-2."]
+
+
+FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
+
+
+def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], least_keys: int) -> tuple[str, str]:
+    """Our speed over cuDNN's at d 128, from the least to the most, and the most of its error."""
+    by_shape: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for row in rows_of(FP8):
+        if row["d_head"] == "128" and int(row["seq_len_k"]) >= least_keys:
+            by_shape.setdefault((row["mask"], row["seq_len_k"]), {})[row["kernel"]] = row
+    speeds, errors = [], []
+    for by_name in by_shape.values():
+        theirs = by_name["cuDNN"]
+        (ours,) = (row for name, row in by_name.items() if is_ours(name))
+        speeds.append(float(theirs["ms"]) / float(ours["ms"]))
+        if theirs["rmse"]:
+            errors.append(float(ours["rmse"]) / float(theirs["rmse"]))
+    return f"{min(speeds):.2f} to {max(speeds):.2f}", f"{max(errors):.1%}"
+
+
+def is_of_scores(name: str) -> bool:
+    return "128, 192, 80, 3" in name and "lazy_8" in name and name.endswith("fp8_scores")
+
+
+def is_of_values(name: str) -> bool:
+    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+long_turns")
+
+
+def said_of_fp8() -> list[str]:
+    speed, error = of_cudnn_in_8_bits(is_of_scores, 4096)
+    with_values, error_with_values = of_cudnn_in_8_bits(is_of_values, 4096)
+    return [
+        f"at {speed} of the speed of cuDNN's 8 bits from 4k keys on, with at most {error} of its "
+        f"error; with values of 8 bits at {with_values}, with at most {error_with_values}",
+    ]
+
+
+def test_the_page_of_8_bits_says_what_readme_says() -> None:
+    text = " ".join((ROOT / "docs" / "fp8.md").read_text().split())
+    for is_ours, keys in (
+        (is_of_scores, "with at most {} of its error; with v"),
+        (is_of_values, "with at most {} of its error, which"),
+    ):
+        speed, error = of_cudnn_in_8_bits(is_ours, 4096)
+        assert f"from 4k keys on at {speed}, {keys.format(error)}" in text
+
+
+# Fractions in words that are no results but arithmetic, or what something is made of.
+NO_RESULTS = {
+    "disassembler takes about a fifth of the compiler's time",
+    "take half the time of those of 16 bits",  # of the tensor cores
+    "twice the error of the same computation",  # a tolerance
+    "more queries than a quarter of the keys",
+    "let a third block in",
+    "rounding of float32 is an eighth and more",
+    "a tenth, a half or nine tenths of the weights",
+    "runs a fifteenth of `--count 300`",
+    "need kernels of their own, an eighth product",
+    "a quarter of the scores that are computed",
+}
+_FRACTION = (
+    r"(?:an?|one|two|three|four|five|nine)[ -](?:third|quarter|tenth|"
+    r"(?:fif|six|seven|eigh|nin|fifteen|twentie|hundred|thousand)th)s?"
+)
+_OF_RESULTS = (
+    r"(?:half|twice|double) (?:of )?(?:the|its|their|our) (?:error|time|speed|memory|cost|rate)"
+)
+_WORDS = re.compile(rf".{{0,40}}\b(?:{_FRACTION}|{_OF_RESULTS})\b.{{0,40}}")
+NOT_OF_KERNELS = {
+    "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, no time
+}
+_CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")
+# Entries of a log are of their date, and say what was seen then.
+_LOG_ENTRY = re.compile(r"^### \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page",
+    (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))),
+    ids=lambda page: page.stem,
+)
+def test_no_result_is_told_in_words(page: Path) -> None:
+    """A fraction of something measured stands in digits, which are compared with a CSV file."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    text = " ".join(_LOG_ENTRY.sub("", text).split())
+    for phrase in NO_RESULTS:
+        text = text.replace(phrase, "")
+    assert _WORDS.findall(text) == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))),
+    ids=lambda page: page.stem,
+)
+def test_every_result_that_is_quoted_says_of_which_kernels_it_is(page: Path) -> None:
+    text = _LOG_ENTRY.sub("", page.read_text())
+    marks = {path for _, path in re.findall(r"<!-- measured: (\S+) (\S+) -->", text)}
+    quoted = set(_CSV.findall(text)) - NOT_OF_KERNELS
+    assert quoted - marks == set()
 
 
 def said_of_tests() -> list[str]:
@@ -176,7 +296,8 @@ def test_numbers_in_the_prose_of_readme_are_measured() -> None:
     text = (ROOT / "README.md").read_text()
     text = re.sub(r"<!-- measured.*?<!-- end measured -->|```.*?```", "", text, flags=re.DOTALL)
     text = " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
-    measured = [*said_of_regimes(), *said_of_fa4(), *said_of_sm80(), *said_of_tests()]
+    measured = [*said_of_regimes(), *said_of_fa4(), *said_of_sm80(), *said_of_fp8()]
+    measured += said_of_tests()
     assert [phrase for phrase in measured if phrase not in text] == []
     for phrase in (*measured, *may_be_said_of_versions()):
         text = text.replace(phrase, "")
