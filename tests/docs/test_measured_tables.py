@@ -264,6 +264,59 @@ def test_every_result_that_is_quoted_says_of_which_kernels_it_is(page: Path) -> 
     assert quoted - marks == set()
 
 
+def test_the_cost_of_a_call_is_measured() -> None:
+    page = (ROOT / "docs" / "kernels" / "sm80-forward.md").read_text()
+    text = " ".join(page.partition("## The host's share")[2].partition("\n<!--")[0].split())
+    rows = rows_of(RESULTS.parent / "2026-11-22" / "call_overhead.csv")
+    median, least = ({row["call"]: row[name] for row in rows} for name in ("us", "least_us"))
+    add, into, new, ours = (
+        ("torch.add",),
+        ("forward sm80 into o", "forward sm90 into o"),
+        ("forward sm80", "forward sm90"),
+        ("attention", "attention with lse"),
+    )
+    for phrase, calls in (
+        ("torch.add {} us", add),
+        ("into a given o {} us for this family and {} us for the sm90 family", into),
+        ("with a new o {} and {} us", new),
+        ("`attention` {} us, with log-sum-exp {} us", ours),
+    ):
+        assert phrase.format(*(median[call] for call in calls)) in text
+    figures = (least[call] for call in (*add, *into, *new, *ours))
+    assert "{}, {} and {}, {} and {}, {} and {} us".format(*figures) in text
+
+
+def test_what_a_copy_of_pages_costs_is_measured() -> None:
+    text = " ".join((ROOT / "docs" / "decode.md").read_text().split())
+    shares: dict[str, list[float]] = {}
+    for row in rows_of(RESULTS.parent / "2026-11-23" / "pages.csv"):
+        plain = float(row["no_pages_us"])
+        shares.setdefault(row["queries"], []).append(float(row["copied_us"]) / plain - 1)
+    few, many = (f"{min(s):.0%} to {max(s):.0%}" for s in (shares["512"], shares["2048"]))
+    few, many = (words.replace("% to", " to") for words in (few, many))
+    assert f"{few} to the attention's time for chunks of 512 queries on an H200, {many} for" in text
+
+
+def test_what_falls_short_of_flex_attention_is_said() -> None:
+    """A forward with a bias, and at d 128 the gradients of three functions; nothing else."""
+    text = " ".join((ROOT / "docs" / "score-mod.md").read_text().split())
+    assert "a forward with a bias, given as such or read by a function" in text
+    assert (
+        "at d 128 so are the gradients of ALiBi, of a factor for every other key and of a bias"
+        in text
+    )
+    said = {("score", d, f"{how}bias") for d in ("d64", "d128") for how in ("", "score_mod: ")}
+    names = ("alibi", "a factor", "bias")
+    said |= {("score_gradients", "d128", f"score_mod: {name}") for name in names}
+    rows = rows_of(RESULTS.parent / "2026-11-23" / "scores" / "variants.csv")
+    slower = {
+        (row["group"], row["case"].split()[0], row["case"].split(" ", 3)[3])
+        for row in rows
+        if row["of_best_peer"] and float(row["of_best_peer"]) < 1
+    }
+    assert slower == said
+
+
 def said_of_tests() -> list[str]:
     of_sm80 = len(both_variants(sm80_kernels.SYNCHRONISED))
     of_sm90 = len(both_variants(sm90_kernels.SYNCHRONISED))
