@@ -15,9 +15,12 @@ import pytest
 from flashsmith.bench.panels import OURS, panels
 from flashsmith.bench.ratios import ratios
 from flashsmith.bench.results import TimeRow, read_csv, to_csv
+from flashsmith.configs import DType, Workload
 from flashsmith.configs.sm80 import forward as sm80
 from flashsmith.configs.sm90 import forward as sm90
 from flashsmith.jit import kernel_source_stamp, toolchain
+from flashsmith.problem import Problem
+from flashsmith.selection.tables import Table, shipped_table_path
 from support import sm80_kernels, sm90_kernels
 from support.bench import FITTING, time_row
 from support.docs_tools import docs_tool
@@ -315,6 +318,62 @@ def test_what_falls_short_of_flex_attention_is_said() -> None:
         if row["of_best_peer"] and float(row["of_best_peer"]) < 1
     }
     assert slower == said
+
+
+def test_what_small_tiles_gain_is_in_the_table() -> None:
+    text = " ".join((ROOT / "docs" / "tuning.md").read_text().split())
+    entries = Table.read(shipped_table_path("NVIDIA H200")).entries.values()
+    problem = Problem.square(DType.BF16, 64, batch=1, heads=16, seq_len=1024)
+    (entry,) = (entry for entry in entries if entry.workload == Workload(problem))
+    one, most = (
+        1e3 * min(row.ms for row in entry.ranked if row.config.B_r == rows) for rows in (64, 256)
+    )
+    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {most:.1f} us" in text
+
+
+def test_the_table_of_decode_in_a_graph_is_measured() -> None:
+    page = (ROOT / "docs" / "decode.md").read_text()
+    table = page.partition("| batch x keys, queries | flashsmith | FlashAttention-3 |\n")[2]
+    lines = table.partition("\n\n")[0].splitlines()[1:]
+    found: dict[str, dict[str, float]] = {}
+    for row in rows_of(RESULTS.parent / "2026-11-23" / "decode_graph.csv"):
+        keys = int(row["context"])
+        label = f"{row['batch']} x {keys // 1024}k" if keys > 1000 else f"{row['batch']} x {keys}"
+        label += "" if row["queries"] == "1" else f", {row['queries']} queries"
+        found.setdefault(label, {})[row["candidate"]] = float(row["in_graph_us"])
+    assert len(lines) >= 9
+    for line in lines:
+        label, ours, theirs = (cell.strip() for cell in line.strip("|").split("|"))
+        assert is_rounded(ours, found[label]["flashsmith"]), line
+        assert is_rounded(theirs, found[label]["fa3"]), line
+
+
+def is_rounded(cell: str, measured: float) -> bool:
+    """Whether a cell is the figure to as many places as it has."""
+    places = len(cell.partition(".")[2])
+    return abs(float(cell) - measured) <= 0.5001 * 10**-places
+
+
+def test_rates_in_8_bits_are_measured() -> None:
+    page = (ROOT / "docs" / "fp8.md").read_text()
+    table = page.partition("| d_head 128 | 4 x 2048")[2].partition("\n\n")[0]
+    rates: dict[str, list[float]] = {}
+    for row in rows_of(FP8):
+        if row["d_head"] == "128":
+            rates.setdefault(row["kernel"], []).append(float(row["tflops"]))
+    labels: dict[str, Callable[[str], bool]] = {
+        "BF16": lambda name: name == "flashsmith BF16",
+        "q, k in 8 bits: 192 x 80": is_of_scores,
+        "q, k, v in 8 bits: 128 x 128, `two_level`, `long_turns`": is_of_values,
+        "cuDNN (o in 8 bits, too)": lambda name: name == "cuDNN",
+        "FlashAttention-3": lambda name: name == "FlashAttention-3",
+    }
+    lines = {line.split("|")[1].strip(): line for line in table.splitlines()[2:]}
+    for label, is_meant in labels.items():
+        (measured,) = (figures for name, figures in rates.items() if is_meant(name))
+        cells = [cell.strip(" *") for cell in lines[label].split("|")[2:10]]
+        assert all(map(is_rounded, cells, measured)), (label, measured)
+        assert len(cells) == len(measured) == 8
 
 
 def said_of_tests() -> list[str]:
