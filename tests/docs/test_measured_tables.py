@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from flashsmith.bench import provenance
 from flashsmith.bench.panels import OURS, panels
 from flashsmith.bench.ratios import ratios
 from flashsmith.bench.results import TimeRow, read_csv, to_csv
@@ -27,6 +28,8 @@ from support.docs_tools import docs_tool
 from support.kernels import both_variants
 from support.paths import RESULTS, ROOT
 
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
@@ -34,11 +37,23 @@ def tool() -> ModuleType:
 
 
 def test_committed_pages_say_what_was_measured(tool: ModuleType) -> None:
+    assert {"README.md", "fp8.md", "score-mod.md"} <= {page.name for page in tool.PAGES}
     for page in tool.PAGES:
         text = page.read_text()
-        assert "<!-- measured: " in text, page
         assert text.count("<!-- measured: ") == text.count("<!-- end measured -->"), page
         assert tool.rewrite(text) == text, f"python {tool.__file__} writes {page} anew"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_table_is_marked_once_kernels_change(
+    page: Path, tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, others = page.read_text(), dict.fromkeys(kernel_source_stamp(), "other")
+    monkeypatch.setattr(provenance, "kernel_source_stamp", lambda: others)
+    tables = [found[0] for found in tool._BLOCK.finditer(tool.rewrite(text))]
+    assert len(tables) == text.count("<!-- measured: ")
+    assert [table for table in tables if not re.search(r"^\*Measured 2", table, re.M)] == []
+    assert [table for table in tables if "on today's kernels" in table] == []
 
 
 def marked(name: str, kind: str = "ratios", table: str = "old") -> str:
@@ -243,7 +258,7 @@ _LOG_ENTRY = re.compile(r"^### \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULT
 
 @pytest.mark.parametrize(
     "page",
-    (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))),
+    PAGES,
     ids=lambda page: page.stem,
 )
 def test_no_result_is_told_in_words(page: Path) -> None:
@@ -257,7 +272,7 @@ def test_no_result_is_told_in_words(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))),
+    PAGES,
     ids=lambda page: page.stem,
 )
 def test_every_result_that_is_quoted_says_of_which_kernels_it_is(page: Path) -> None:
