@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from rows_file import write_stamp
 
 import flashsmith
 from flashsmith.bench import fa3
 from flashsmith.bench.peers import PEERS
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import time_back_to_back, time_interleaved
 from flashsmith.configs import (
     CAUSAL,
@@ -231,8 +230,7 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=200.0, help="back to back, each")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    environment = json.dumps(environment_stamp(), indent=2)
-    (arguments.out / "backward_environment.json").write_text(environment)
+    write_stamp(arguments.out / "backward.csv")
     torch.manual_seed(0)
     d_heads, lengths = (
         [int(word) for word in text.split(",")] for text in (arguments.d_heads, arguments.lengths)

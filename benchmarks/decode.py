@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import time
@@ -31,11 +30,10 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
-from rows_file import recorded
+from rows_file import recorded, write_stamp
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import Timing, time_interleaved
 from flashsmith.configs import FlashDecodeKernelConfig, parse_kernel_name_into_config
 from flashsmith.reference import reference_attention
@@ -274,8 +272,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ[settings.BACKGROUND_BUILD.name] = "off"  # what is measured is what was chosen
     builds = {name: peer.why_missing() or peer.build() for name, peer in PEERS.items()}
-    environment = json.dumps(environment_stamp() | builds, indent=2)
-    (arguments.out / "decode_environment.json").write_text(environment)
+    write_stamp(arguments.out / "decode.csv", **builds)
     torch.manual_seed(0)
     shapes = table() if arguments.table else SHAPES
     measured = (row for shape in shapes for row in rows_of(shape, arguments.repeats, others))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
-from rows_file import recorded
+from rows_file import recorded, write_stamp
 
 import flashsmith
 from decode import OURS, Shape, paged, tensors_of
@@ -88,6 +88,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ[settings.BACKGROUND_BUILD.name] = "off"  # what is measured is what was chosen
+    write_stamp(arguments.out / "decode_graph.csv")
     torch.manual_seed(0)
     measured = (row for shape in SHAPES for row in rows_of(shape))
     for row in recorded(arguments.out / "decode_graph.csv", COLUMNS, measured):

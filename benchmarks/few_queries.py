@@ -11,7 +11,6 @@ device. All results are checked against float32 before they are timed. Writes fe
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -22,12 +21,11 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
-from rows_file import recorded
+from rows_file import recorded, write_stamp
 
 import flashsmith
 from decode import OURS, Shape, check_and_time, paged, reference, tensors_of
 from flashsmith import settings
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.configs.decode import DECODE_FAMILIES
 from flashsmith.configs.workload import DecodeWorkload
@@ -107,8 +105,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ[settings.BACKGROUND_BUILD.name] = "off"  # what is measured is what was chosen
     build = PEERS[PEER].why_missing() or PEERS[PEER].build()
-    environment = json.dumps(environment_stamp() | {PEER: build}, indent=2)
-    (arguments.out / "few_queries_environment.json").write_text(environment)
+    write_stamp(arguments.out / "few_queries.csv", **{PEER: build})
     torch.manual_seed(0)
     measured = (
         row for shape in SHAPES for row in rows_of(shape, arguments.repeats, arguments.config)

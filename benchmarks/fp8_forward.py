@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from fp8_peers import PEERS
 from rich.console import Console
+from rows_file import write_stamp
 
 import flashsmith
 from flashsmith import bench
@@ -195,6 +196,9 @@ def main() -> int:
     if not args.dry and torch.cuda.get_device_capability() != (9, 0):
         console.print("no GPU of compute capability 9.0: 8 bits are left out")
         return 0
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_stamp(args.out / "fp8_forward.csv", device)
     rows: list[Row] = []
     for d_head in map(int, args.d_heads.split(",")):
         shapes = TINY_SHAPES if args.dry else SHAPES
@@ -202,7 +206,6 @@ def main() -> int:
             problem = Problem.square(DType.BF16, d_head, batch, heads, length)
             rows += measure(Workload(problem, variant), device, args.repeats)
             if args.out:
-                args.out.mkdir(parents=True, exist_ok=True)
                 write(args.out / "fp8_forward.csv", rows)
     return 0
 

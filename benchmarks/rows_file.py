@@ -1,11 +1,14 @@
-"""The CSV file of a benchmark, which has each row as soon as it is measured."""
+"""The CSV file of a benchmark, which has each row as soon as it is measured, and its stamp."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from flashsmith.bench.stamp import environment_stamp
 
 
 def recorded(
@@ -23,3 +26,10 @@ def recorded(
             writer.writerow(row)
             file.flush()
             yield row
+
+
+def write_stamp(path: Path, device: str = "cuda", **more: Any) -> None:
+    """Writes what ``path`` is measured with, kernels' hashes among it, to
+    ``<name>_environment.json`` beside it."""
+    text = json.dumps(environment_stamp(device) | more, indent=2)
+    path.with_name(f"{path.stem}_environment.json").write_text(text + "\n")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rows_file import write_stamp
 
 from flashsmith import bench
 from flashsmith.bench.candidates import Candidate, Checker, name_of
@@ -132,6 +133,7 @@ def main() -> int:
     cublas = bench.measure_ceilings(DType.BF16).matmul_tflops
     console.print(f"cuBLAS 8192^3 BF16: {cublas:.1f} TFLOP/s")
     rows = [row for variant in VARIANTS for row in measure(variant, cublas, args.repeats)]
+    write_stamp(args.out / "sm90_progression.csv")
     write(args.out / "sm90_progression.csv", [{"cublas_tflops": f"{cublas:.1f}"} | r for r in rows])
     return 0
 

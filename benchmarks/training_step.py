@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows_file import write_stamp
 from variant_cases import SKEWED, randn, scores_of
 
 import flashsmith
 from flashsmith import settings
 from flashsmith.bench import fa3
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.timer import time_back_to_back, time_interleaved
 
 COLUMNS = (
@@ -199,8 +198,7 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=200.0, help="back to back, each")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    environment = json.dumps(environment_stamp(), indent=2)
-    (arguments.out / "training_step_environment.json").write_text(environment)
+    write_stamp(arguments.out / "training_step.csv")
     os.environ[settings.BACKGROUND_BUILD.name] = "off"  # what is measured is what was chosen
     torch.manual_seed(0)
     with (arguments.out / "training_step.csv").open("w", newline="") as file:

@@ -269,6 +269,13 @@ def test_every_trouble_has_an_entry(words: tuple[str, ...]) -> None:
     assert any(all(word in entry for word in words) for entry in entries)
 
 
+def test_every_script_has_its_line() -> None:
+    text = (DOCS / "quick-start.md").read_text()
+    folders = (ROOT / "tools" / name for name in ("benchmark", "build"))
+    scripts = {file.relative_to(ROOT).as_posix() for each in folders for file in each.glob("*.*")}
+    assert scripts == set(re.findall(r"^\| `(tools/[\w./]+)", text, re.MULTILINE))
+
+
 @pytest.mark.parametrize("page", ["quick-start", "report", "tuning", "config-to-kernel", "knobs"])
 def test_command_lines_exist(page: str) -> None:
     """Every `flashsmith` line in a page names a command and options that there are."""

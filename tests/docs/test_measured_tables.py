@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
+import json
 import re
 from pathlib import Path
-from statistics import geometric_mean
 from types import ModuleType
 
 import pytest
 
-from flashsmith.bench.panels import OURS, panels
-from flashsmith.bench.ratios import ratios
-from flashsmith.bench.results import TimeRow, read_csv, to_csv
-from flashsmith.configs.sm80 import forward as sm80
-from flashsmith.configs.sm90 import forward as sm90
-from flashsmith.jit import toolchain
-from support import sm80_kernels, sm90_kernels
+from flashsmith.bench import provenance
+from flashsmith.bench.results import TimeRow, to_csv
+from flashsmith.jit import kernel_source_stamp
 from support.bench import FITTING, time_row
 from support.docs_tools import docs_tool
-from support.kernels import both_variants
-from support.paths import RESULTS, ROOT
+from support.paths import ROOT
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +25,23 @@ def tool() -> ModuleType:
 
 
 def test_committed_pages_say_what_was_measured(tool: ModuleType) -> None:
+    assert {"README.md", "fp8.md", "score-mod.md"} <= {page.name for page in tool.PAGES}
     for page in tool.PAGES:
         text = page.read_text()
-        assert "<!-- measured: " in text, page
         assert text.count("<!-- measured: ") == text.count("<!-- end measured -->"), page
         assert tool.rewrite(text) == text, f"python {tool.__file__} writes {page} anew"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_table_is_marked_once_kernels_change(
+    page: Path, tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, others = page.read_text(), dict.fromkeys(kernel_source_stamp(), "other")
+    monkeypatch.setattr(provenance, "kernel_source_stamp", lambda: others)
+    tables = [found[0] for found in tool._BLOCK.finditer(tool.rewrite(text))]
+    assert len(tables) == text.count("<!-- measured: ")
+    assert [table for table in tables if not re.search(r"^\*Measured 2", table, re.M)] == []
+    assert [table for table in tables if "on today's kernels" in table] == []
 
 
 def marked(name: str, kind: str = "ratios", table: str = "old") -> str:
@@ -43,10 +51,12 @@ def marked(name: str, kind: str = "ratios", table: str = "old") -> str:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """A folder with two runs: ours 1.25 times, and 2 times as fast as the best peer."""
+    stamp = json.dumps(kernel_source_stamp() | {"date": "2026-01-01"})
     for name, ratio in (("first", 1.25), ("second", 2.0)):
         rows = [time_row("fa2", 1.0), time_row(FITTING, 1 / ratio, ratio_to_best_peer=ratio)]
         (tmp_path / name).mkdir()
         (tmp_path / name / "forward.csv").write_text(to_csv(TimeRow, rows))
+        (tmp_path / name / "environment.json").write_text(stamp)
     return tmp_path
 
 
@@ -59,6 +69,19 @@ def test_a_table_is_made_from_the_file_that_its_mark_names(tool: ModuleType, res
     assert tool.rewrite(text, results) == text
     sentence = tool.rewrite(marked("first/forward.csv", "summary"), results)
     assert "Geometric mean of 1 shapes: **1.250**; least: 1.250 (FP16 d 64 full" in sentence
+
+
+def test_a_table_says_when_its_kernels_are_others(tool: ModuleType, results: Path) -> None:
+    (results / "first" / "environment.json").unlink()
+    text = tool.rewrite(marked("first/forward.csv"), results)
+    assert " by a run that did not record its sm80 forward kernels.*\n\n<!-- end" in text
+    other = {"date": "2026-01-02", "kernels_sm80": "0"}
+    (results / "first" / "environment.json").write_text(json.dumps(other))
+    note = "*Measured 2026-01-02 on other sm80 forward kernels than today's.*"
+    assert f"|\n\n{note}\n\n<!-- end" in tool.rewrite(marked("first/forward.csv"), results)
+    assert note in tool.rewrite(marked("first/forward.csv", "kernels"), results)
+    named = marked("first/forward.csv", "kernels_sm90_decode+kernels_sm80_decode")
+    assert "did not record its sm90 decode and sm80 decode kernels" in tool.rewrite(named, results)
 
 
 def test_another_run_is_taken_by_its_folder(tool: ModuleType, results: Path) -> None:
@@ -76,6 +99,7 @@ def test_another_run_is_taken_by_its_folder(tool: ModuleType, results: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (marked("first/forward.csv", "kernels_sm70"), "supported: kernels_sm80, "),
         (marked("first/forward.csv", "prices"), "'prices' is not known; supported: ratios"),
         (marked("third/forward.csv"), "third/forward.csv, which is no file"),
         (marked("peers.csv"), "peers.csv has no row with a ratio"),
@@ -93,112 +117,9 @@ def test_the_best_kernels_of_a_sweep_are_in_percent_of_fa2(
     tool: ModuleType, tmp_path: Path
 ) -> None:
     columns = "kernel,d_head,mask,seq_len,percent_of_fa2"
-    rows = ["FA2,64,full,512,100.0", "a,64,full,512,50.0", "b,64,full,512,80.0"]
-    rows += ["a,64,full,1024,120.0", "a,128,causal,1024,99.0", "FA2,128,causal,1024,100.0"]
+    a, b = (f'"(FP16, 64, {rows}, 64, 4): async+load_0_0_0_tiles"' for rows in (64, 128))
+    rows = ["FA2,64,full,512,100.0", f"{a},64,full,512,50.0", f"{b},64,full,512,80.0"]
+    rows += [f"{a},64,full,1024,120.0", f"{a},128,causal,1024,99.0", "FA2,128,causal,1024,100.0"]
     (tmp_path / "tuning.csv").write_text("\n".join([columns, *rows]))
     text = tool.rewrite(marked("tuning.csv", "best"), tmp_path)
     assert "| d 64, full | 80.0 | 120.0 | **96.0** |" in text
-
-
-# ---- numbers in prose and in tables with ideas ----
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def our_ratios(path: Path) -> list[float]:
-    """Our rate over that of the best peer, of every shape."""
-    found = ratios(read_csv(TimeRow, path)).values()
-    return [row.ratio_to_best_peer or 0 for by_length in found for row in by_length.values()]
-
-
-def said_of_regimes() -> list[str]:
-    folder = RESULTS.parent / "2026-11-22" / "two-regimes-bf16"
-    in_turn = our_ratios(folder / "forward.csv")
-    back_to_back = our_ratios(folder / "forward_back_to_back.csv")
-    assert min(in_turn) > 1
-    return [
-        f"by {geometric_mean(in_turn) - 1:.1%} as geometric mean of {len(in_turn)} shapes for "
-        f"launches in turn, on all of them; by "
-        f"{geometric_mean(back_to_back) - 1:.1%} for launches back to back, on "
-        f"{sum(ratio > 1 for ratio in back_to_back)}.",
-    ]
-
-
-def said_of_fa4() -> list[str]:
-    found = panels(read_csv(TimeRow, RESULTS / "sm90-bf16" / "forward.csv"))
-    pairs = [
-        (by_name["fa4"].ms, by_name[OURS].ms)
-        for by_length in found.values()
-        for by_name in by_length.values()
-    ]
-    assert all(theirs > ours for theirs, ours in pairs)  # type: ignore[operator]
-    return [f"was slower than flashsmith on all {len(pairs)} shapes there"]
-
-
-def said_of_sm80() -> list[str]:
-    *steps, fa2 = (row["percent_of_fa2"] for row in rows_of(RESULTS / "progression.csv"))
-    assert fa2 == "100.0"
-    return [f"{', '.join(steps)}% of FlashAttention-2."]
-
-
-def said_of_tests() -> list[str]:
-    of_sm80 = len(both_variants(sm80_kernels.SYNCHRONISED))
-    of_sm90 = len(both_variants(sm90_kernels.SYNCHRONISED))
-    return [f"all sites of {of_sm80} sm80 kernels and of {of_sm90} sm90 kernels"]
-
-
-def may_be_said_of_versions() -> list[str]:
-    project = (ROOT / "pyproject.toml").read_text()
-    python, licence = (
-        re.search(rf'^{name} = "(?:>=)?([^"]+)"', project, re.MULTILINE)
-        for name in ("requires-python", "license")
-    )
-    assert python is not None
-    assert licence is not None
-    return [
-        f"Python {python[1]} or newer",
-        f"nvcc {version(toolchain.OLDEST_CUDA)} or newer",
-        f"compute capability {version(sm90.COMPUTE_CAPABILITY)}",
-        f"{version(sm80.MIN_COMPUTE_CAPABILITY)} and newer",
-        f"({licence[1]})",
-    ]
-
-
-def version(parts: tuple[int, int]) -> str:
-    return ".".join(map(str, parts))
-
-
-def test_numbers_in_the_prose_of_readme_are_measured() -> None:
-    """A number with a point or a percent sign, or of shapes or kernels, is one of these."""
-    text = (ROOT / "README.md").read_text()
-    text = re.sub(r"<!-- measured.*?<!-- end measured -->|```.*?```", "", text, flags=re.DOTALL)
-    text = " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
-    measured = [*said_of_regimes(), *said_of_fa4(), *said_of_sm80(), *said_of_tests()]
-    assert [phrase for phrase in measured if phrase not in text] == []
-    for phrase in (*measured, *may_be_said_of_versions()):
-        text = text.replace(phrase, "")
-    left = re.findall(r".{0,20}\b(?:\d+\.\d+|\d+%|\d+ (?:of|shapes|kernels|sm90)).{0,20}", text)
-    assert left == []
-
-
-def test_steps_of_the_progressions_are_measured() -> None:
-    page = (ROOT / "docs" / "kernels" / "sm80-forward.md").read_text()
-    for row in rows_of(RESULTS / "progression.csv"):
-        percent = row["percent_of_fa2"].replace("100.0", "100")
-        assert f"| {float(row['ms']):.3f} | {row['tflops']} | {percent} |" in page
-    page = (ROOT / "docs" / "kernels" / "sm90-forward.md").read_text()
-    rows = rows_of(RESULTS / "sm90-bf16" / "sm90_progression.csv")
-    for full in (row for row in rows if row["mask"] == "full"):
-        (causal,) = (
-            row for row in rows if row["kernel"] == full["kernel"] and row["mask"] == "causal"
-        )
-        figures = [
-            row[name]
-            for row in (full, causal)
-            for name in ("tflops", "percent_of_cublas", "joules_per_tflop")
-        ]
-        without_tiles = f"({float(figures[0]):.0f} full, {float(figures[3]):.0f} causal)"
-        assert f"| {' | '.join(figures)} |" in page or without_tiles in page, full["kernel"]

@@ -17,14 +17,17 @@ from typing import Any
 
 import pytest
 
+from flashsmith import settings
 from flashsmith.configs import (
     FlashForwardKernelConfig,
     KernelId,
     Sm90ForwardKernelConfig,
 )
 from flashsmith.errors import BuildError
+from flashsmith.jit import find_cuda_toolkit, kernel_source_stamp
 from flashsmith.report import Report, Results, collect, make_report, read_results
 from flashsmith.report.charts import NARROW, WIDTH, busy_bars
+from flashsmith.report.document import document_of
 from flashsmith.report.lines import roofline, sweep_lines
 from flashsmith.report.page import render
 from flashsmith.report.sass import CLASSES, parse_sass
@@ -154,6 +157,26 @@ def test_page_says_what_was_measured_of_sm80_kernels() -> None:
         assert text.count(field.name) >= 2
     for words in (*report.groups[0].kernels[0].busy_ms, *CLASSES):
         assert words in text
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_page_says_when_times_are_of_other_kernels(same: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "2026-01-02"
+    folder.mkdir()
+    shutil.copy(RESULTS / "progression.csv", folder)
+    stamp = {"gpu": "NVIDIA H200", "date": "2026-01-02", "kernels_sm80": "0"}
+    stamp |= kernel_source_stamp() if same else {}
+    (folder / "environment.json").write_text(json.dumps(stamp))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect._Collector, "_cuda_library", lambda *_: find_cuda_toolkit())
+        patch.setenv(settings.NVCC.name, "/nowhere/nvcc")
+        report = make_report([PLAIN], read_results(folder), "sm_90a", no_progress)
+    note = (
+        "Measured 2026-01-02 on other sm80 forward kernels than today's. "
+        "All but the times is of today's kernels."
+    )
+    assert (note in text_of(render(report))) != same
+    assert document_of(report)["groups"][0]["note"] == (None if same else note)
 
 
 def test_page_says_what_was_measured_of_sm90_kernels() -> None:

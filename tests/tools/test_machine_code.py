@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from flashsmith.configs import KernelId
+from flashsmith.jit import kernel_source_stamp
 from flashsmith.jit.machine_code import Function, Instruction
 from support.paths import ROOT
 
@@ -69,3 +73,26 @@ def test_differences_name_kernels(tool: ModuleType) -> None:
 def test_what_is_written_reads_back(tool: ModuleType, tmp_path: Path) -> None:
     tool.write(tmp_path / "new" / "x.csv", ROWS)
     assert tool.read(tmp_path / "new" / "x.csv") == ROWS
+
+
+KERNEL = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles causal"
+
+
+@pytest.mark.parametrize("instructions", [7, 8])
+def test_a_run_gets_the_hashes_of_today_and_what_differs(
+    instructions: int, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(
+        instances: Sequence[KernelId], archs: Sequence[str], jobs: int
+    ) -> Iterator[tuple[str, str, int, str]]:
+        assert [str(each) for each in instances] == [KERNEL]
+        yield (KERNEL, archs[0], instructions, "12")
+
+    monkeypatch.setattr(tool, "measure", measure)
+    tool.write(tmp_path / "machine_code.csv", [(KERNEL, "sm_80", 7, "12")])
+    assert tool.main(["--results", str(tmp_path)]) == (instructions != 7)
+    document = json.loads((tmp_path / "machine_code_now.json").read_text())
+    assert document["kernels"] == 1
+    assert document["differ"] == [KERNEL] * (instructions != 7)
+    hashes = {name: value for name, value in document.items() if "kernels_" in name}
+    assert hashes == {"kernels_sm80": kernel_source_stamp()["kernels_sm80"]}

@@ -3,6 +3,7 @@
 
     python tools/build/machine_code.py --out build/before.csv     # then change the sources
     python tools/build/machine_code.py --against build/before.csv
+    python tools/build/machine_code.py --results benchmarks/results/<gpu>/<date>/<run>
 
 Compiles what attention() takes on a GPU and both progressions, and writes for each kernel and
 architecture the number of its instructions and a hash of them: opcodes, operands, guards and what
@@ -10,13 +11,20 @@ ptxas decided about their issue. Names of functions are not in it. Needs nvcc an
 
 The exit status is 1 if a kernel differs from the file, or only one side has it. A tuned table that
 was measured before may be kept, with the new hash of the sources, only if none of its kernels does.
+
+A run has in ``machine_code.csv`` the fingerprints of its kernels, made by --out from the sources
+that it measured. ``--results`` compiles the same kernels from today's sources, and writes today's
+hashes and which kernels differ to ``machine_code_now.json`` beside it. Pages quote the run with a
+note unless none does.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -31,15 +39,17 @@ import _environment
 _environment.enter()
 
 from flashsmith import codegen
+from flashsmith.bench.provenance import MACHINE_CODE_NOW
 from flashsmith.configs import (
     VARIANTS,
     KernelId,
     get_kernel_progression_configs,
     get_sm90_kernel_progression_configs,
+    parse_kernel_name_into_instance,
     select_kernel_configs,
 )
 from flashsmith.errors import FlashsmithError
-from flashsmith.jit import Target
+from flashsmith.jit import Target, find_cuda_toolkit, kernel_source_hash, stamp_field
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Function, parse_machine_code
 from flashsmith.jit.sources import PACKAGE_SOURCES
@@ -54,6 +64,7 @@ from flashsmith.selection import served_instances
 from flashsmith.selection.tables import Table, shipped_table_path
 
 Row = tuple[str, str, int, str]  # kernel, architecture, instructions, hash of them
+_FINGERPRINTS = "machine_code.csv"
 _HEADINGS = ("kernel", "arch", "instructions", "sha256")
 
 
@@ -133,6 +144,28 @@ def write(path: Path, rows: Iterable[Row]) -> None:
         csv.writer(file).writerows([_HEADINGS, *rows])
 
 
+def write_now(folder: Path, before: Sequence[Row], rows: Sequence[Row]) -> None:
+    """Notes beside a run which of its kernels differ in machine code from today's."""
+    kinds = {type(parse_kernel_name_into_instance(row[0]).config) for row in rows}
+    document = {
+        "checked": datetime.date.today().isoformat(),
+        "nvcc": find_cuda_toolkit().nvcc.version,
+        "kernels": len(rows),
+        "differ": [row[0] for row in rows if row not in before],
+        **{stamp_field(kind): kernel_source_hash(kind) for kind in sorted(kinds, key=stamp_field)},
+    }
+    (folder / MACHINE_CODE_NOW).write_text(json.dumps(document, indent=2) + "\n")
+
+
+def chosen_instances(args: argparse.Namespace, before: Sequence[Row]) -> list[KernelId]:
+    if args.results:
+        return sorted({parse_kernel_name_into_instance(row[0]) for row in before})
+    if args.kernels:
+        configs = select_kernel_configs(args.kernels)
+        return sorted(KernelId(cfg, v) for cfg in configs for v in VARIANTS)
+    return default_instances(args.gpu, args.ranked)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare the kernels' machine code.")
     parser.add_argument("--kernels", nargs="+", metavar="KEY|NAME", help="in place of the default")
@@ -141,23 +174,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="a CSV file to write")
     parser.add_argument("--against", type=Path, help="a CSV file to compare with")
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="the kernels of its machine_code.csv"
+    )
     args = parser.parse_args(arguments)
     try:
         archs = sorted({"sm_80", arch_of(args.gpu)})
-        if args.kernels:
-            configs = select_kernel_configs(args.kernels)
-            instances = sorted(KernelId(cfg, v) for cfg in configs for v in VARIANTS)
-        else:
-            instances = default_instances(args.gpu, args.ranked)
-        before = read(args.against) if args.against else []
-        rows = [*measure(instances, archs, args.jobs)]
+        against = args.results / _FINGERPRINTS if args.results else args.against
+        before = read(against) if against else []
+        rows = [*measure(chosen_instances(args, before), archs, args.jobs)]
         if args.out:
             write(args.out, rows)
     except subprocess.CalledProcessError as error:
         parser.exit(2, f"error: {error}\n{error.stderr}\n")
     except (ValueError, OSError, FlashsmithError) as error:
         parser.exit(2, f"error: {error}\n")
-    found = differences(before, rows) if args.against else []
+    found = differences(before, rows) if against else []
+    if args.results:
+        write_now(args.results, before, rows)
     print("\n".join([*found, f"{len(rows)} kernels, {len(found)} differ"]))
     return bool(found)
 

@@ -9,6 +9,10 @@ A table stands between two marks, of which the first says what it is and from wh
 
     <!-- measured: ratios benchmarks/results/h200/2026-01-01/forward/forward.csv -->
     <!-- end measured -->
+
+Where today's kernels are others than those measured, a line below the table says so. A table that
+was written by hand has a mark of kind ``kernels`` beside it, which makes that line alone; for a
+file that names no kernels the kind is their families, ``kernels_sm80_decode+kernels_sm90_decode``.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import geometric_mean, harmonic_mean
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _environment
@@ -27,17 +32,26 @@ import _environment
 _environment.enter()
 
 from flashsmith.bench import markdown
+from flashsmith.bench.provenance import date_of, fields_of, kernels_note
 from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
 from flashsmith.bench.results import TimeRow, read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (
-    *(ROOT / "README.md", ROOT / "docs" / "backward.md"),
-    *sorted((ROOT / "docs" / "kernels").glob("*.md")),
-)
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 _BLOCK = re.compile(
     r"<!-- measured: (?P<kind>\S+) (?P<path>\S+) -->\n.*?<!-- end measured -->", re.DOTALL
 )
+
+_NOTE = "kernels"
+_SM90_BACKWARD = ("kernels_sm90_backward", "kernels_sm90_split_backward")
+
+
+class Kind(NamedTuple):
+    """table: Makes it from a CSV file. fields: The families whose kernels that file has; none: of
+    the kernels that it names."""
+
+    table: Callable[[Path], str]
+    fields: tuple[str, ...] = ()
 
 
 def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
@@ -53,16 +67,28 @@ def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
 
     def write(found: re.Match[str]) -> str:
         kind, path = found["kind"], Path(found["path"])
-        if kind not in KINDS:
-            raise ValueError(f"table {kind!r} is not known; supported: {', '.join(KINDS)}")
+        if kind not in KINDS and not kind.startswith(_NOTE):
+            supported = ", ".join((*KINDS, _NOTE))
+            raise ValueError(f"table {kind!r} is not known; supported: {supported}")
         if results is not None:
             path = results / path.name
         if not (root / path).is_file():
             raise ValueError(f"table {kind} is to be made from {path}, which is no file")
-        table = KINDS[kind](root / path)
-        return f"<!-- measured: {kind} {path} -->\n\n{table}\n\n<!-- end measured -->"
+        made = _made(kind, root / path)
+        return f"<!-- measured: {kind} {path} -->\n\n{made}\n\n<!-- end measured -->"
 
     return _BLOCK.sub(write, text)
+
+
+def _made(kind: str, path: Path) -> str:
+    """A table and the note about its kernels, or that note alone."""
+    if kind.startswith(_NOTE):
+        fields = fields_of(path) if kind == _NOTE else kind.split("+")
+        note = kernels_note(path, fields) or f"Measured {date_of(path)} on today's kernels."
+        return f"*{note}*"
+    table = KINDS[kind].table(path)
+    note = kernels_note(path, KINDS[kind].fields or fields_of(path))
+    return f"{table}\n\n*{note}*" if note else table
 
 
 def best_table(path: Path) -> str:
@@ -87,7 +113,7 @@ def best_table(path: Path) -> str:
     return markdown.table(headers, body)
 
 
-def _of_gradients(candidate: str, regime: str, peer: str) -> Callable[[Path], str]:
+def _of_gradients(candidate: str, regime: str, peer: str, *fields: str) -> Kind:
     """How many times as fast a candidate of benchmarks/backward.py is, by length."""
 
     def made(path: Path) -> str:
@@ -111,33 +137,90 @@ def _of_gradients(candidate: str, regime: str, peer: str) -> Callable[[Path], st
         ]
         return markdown.table([f"ratio to {peer}", *map(str, lengths), "geometric mean"], body)
 
-    return made
+    return Kind(made, fields)
 
 
-def _of_rows(make: Callable[[Sequence[TimeRow]], str]) -> Callable[[Path], str]:
+def _of_scores(path: Path) -> str:
+    """How many times as fast as FlexAttention what is done to scores is, forward and backward."""
+    ratios: dict[str, dict[tuple[str, str], str]] = {}
+    columns: dict[tuple[str, str], str] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["of_best_peer"]:
+                d_head, _, _, what = row["case"].split(" ", 3)
+                column = (row["group"], d_head)
+                direction = "gradients" if row["group"].endswith("gradients") else "forward"
+                columns[column] = f"{d_head.replace('d', 'd ')}, {direction}"
+                by_column = ratios.setdefault(what, {})
+                by_column[column] = f"{float(row['of_best_peer']):.2f}"
+    if not ratios:
+        raise ValueError(f"{path} has no row with a ratio to a peer")
+    body = [
+        [what, *(found.get(column, "-") for column in columns)] for what, found in ratios.items()
+    ]
+    return markdown.table(["ratio to FlexAttention", *columns.values()], body)
+
+
+def _of_variants(path: Path) -> str:
+    """How many times as fast as the best peer each case of benchmarks/variants.py is: of square
+    shapes by length, of shared heads, and of packed sequences."""
+    ratios: dict[str, dict[str, float]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["of_best_peer"]:
+                d_head, shape, *packed, mask = row["case"].split()
+                heads, _, heads_kv = shape.partition("/")
+                length = f"{heads_kv.rpartition('x')[2]}"
+                shared = heads.rpartition("x")[2] != heads_kv.partition("x")[0]
+                column = "packed" if packed else f"{length}, shared heads" if shared else length
+                label = f"{d_head.replace('d', 'd ')}, {mask}"
+                ratios.setdefault(label, {})[column] = float(row["of_best_peer"])
+    if not ratios:
+        raise ValueError(f"{path} has no row with a ratio to a peer")
+    columns = list(dict.fromkeys(column for found in ratios.values() for column in found))
+    body = [
+        [
+            label,
+            *(f"{found[column]:.2f}" if column in found else "-" for column in columns),
+            f"**{geometric_mean(found.values()):.3f}**",
+        ]
+        for label, found in ratios.items()
+    ]
+    return markdown.table(["ratio to FlashAttention-2", *columns, "geometric mean"], body)
+
+
+def _of_rows(make: Callable[[Sequence[TimeRow]], str]) -> Kind:
     def made(path: Path) -> str:
         rows = read_csv(TimeRow, path)
         if not ratio_table(rows):
             raise ValueError(f"{path} has no row with a ratio to a peer")
         return make(rows)
 
-    return made
+    return Kind(made)
 
 
-KINDS: dict[str, Callable[[Path], str]] = {
+KINDS: dict[str, Kind] = {
     "ratios": _of_rows(ratio_table),
     "rates": _of_rows(rate_table),
     "summary": _of_rows(ratio_sentence),
-    "best": best_table,
-    "gradients": _of_gradients("flashsmith", "in_turn", "the best peer"),
-    "gradients_back_to_back": _of_gradients("flashsmith", "back_to_back", "the best peer"),
-    "gradients_deterministic": _of_gradients(
-        "flashsmith deterministic", "in_turn", "FlashAttention-3, deterministic"
+    "best": Kind(best_table),
+    "variants_sm80": Kind(_of_variants, ("kernels_sm80",)),
+    "scores": Kind(_of_scores, ("kernels_sm90", "kernels_sm90_backward")),
+    "gradients": _of_gradients("flashsmith", "in_turn", "the best peer", *_SM90_BACKWARD),
+    "gradients_back_to_back": _of_gradients(
+        "flashsmith", "back_to_back", "the best peer", *_SM90_BACKWARD
     ),
-    "gradients_sm80": _of_gradients("flashsmith sm80", "in_turn", "FlashAttention-2"),
-    "gradients_sm80_sums": _of_gradients("flashsmith sm80 sums", "in_turn", "FlashAttention-2"),
+    "gradients_deterministic": _of_gradients(
+        "flashsmith deterministic", "in_turn", "FlashAttention-3, deterministic", *_SM90_BACKWARD
+    ),
+    "gradients_sm80": _of_gradients(
+        "flashsmith sm80", "in_turn", "FlashAttention-2", "kernels_sm80_backward"
+    ),
+    "gradients_sm80_sums": _of_gradients(
+        "flashsmith sm80 sums", "in_turn", "FlashAttention-2", "kernels_sm80_sums_backward"
+    ),
     "gradients_sm80_sums_back_to_back": _of_gradients(
-        "flashsmith sm80 sums", "back_to_back", "FlashAttention-2"
+        "flashsmith sm80 sums", "back_to_back", "FlashAttention-2", "kernels_sm80_sums_backward"
     ),
 }
 

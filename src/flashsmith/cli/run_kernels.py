@@ -73,7 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         f"sets ({KERNEL_SETS}) and short forms; default, and what all "
         "stands for: KERNELS, else all that are built by default",
     )
-    add("--ref", action="store_true", help="also FlashAttention-2 (torch's SDPA)")
+    add(
+        "--ref",
+        action="store_true",
+        help="also torch's SDPA: FlashAttention-2, on a CPU torch's own",
+    )
     add("--ref_v3", action="store_true", help="also FlashAttention-3, or else -4")
     add("--dtype", help="fp16 or bf16; default: all that the kernels have")
     add("--batch", type=int, help="default: 4, emulator 1")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flashsmith.bench import PEERS, first_available
+from flashsmith.bench import PEERS, Peer, first_available
 from flashsmith.bench.candidates import Candidate, Checker
 from flashsmith.bench.launch import watched
 from flashsmith.configs import KernelId, Workload
@@ -69,10 +69,16 @@ def compare_kernels(asked: Comparisons, reporter: Reporter) -> list[Row]:
     for workload, of_dtype in _workloads(request, instances, on_gpu=device == "cuda"):
         reporter.note(str(workload))
         checker = Checker(workload, device)
-        candidates: dict[str, Candidate] = {peer.name: peer for peer in references}
+        candidates: dict[str, Candidate] = {_name_on(device, peer): peer for peer in references}
         candidates |= {instance.name: instance.config for instance in of_dtype}
         rows += [_compare(checker, name, candidates[name], asked.n_runs) for name in candidates]
     return rows
+
+
+def _name_on(device: str, peer: Peer) -> str:
+    """The peer's name; on a CPU torch's SDPA runs its own attention, which is no
+    FlashAttention-2."""
+    return "torch SDPA on the CPU" if (device, peer.name) == ("cpu", "fa2") else peer.name
 
 
 def chosen_kernels(request: Request) -> list[KernelId]:

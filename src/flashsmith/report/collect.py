@@ -7,9 +7,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from flashsmith import settings
+from flashsmith.bench.provenance import kernels_note
 from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, FlashsmithError
-from flashsmith.jit import Library, Progress, Target, build_library, find_library
+from flashsmith.jit import (
+    Library,
+    Progress,
+    Target,
+    build_library,
+    find_library,
+    stamp_field,
+)
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
 from flashsmith.report.counts import count
@@ -156,7 +164,15 @@ class _Collector:
             faster_families(self.results.times, sweep),
             profiles,
             list(family_of(config).bank_maps(config)),
+            self._note(run, instances),
         )
+
+    def _note(self, run: Sequence[Time], instances: Sequence[KernelId]) -> str:
+        if not run or self.results.folder is None:
+            return ""
+        fields = [stamp_field(type(each.config)) for each in instances]
+        note = kernels_note(self.results.folder / run[0].run, fields)
+        return note and f"{note} All but the times is of today's kernels."
 
     def _kernel(
         self,

@@ -37,6 +37,7 @@ def _group(report: Report, group: Group) -> Document:
         "dtype": str(first.config.dtype),
         "d_head": first.config.d_head,
         "mask": first.variant.name,
+        "note": group.note or None,
         "kernels": [_kernel(kernel, group) for kernel in group.kernels],
         "peers": [_time(time) | {"of_fa2": group.of_baseline(time)} for time in group.peers],
         "faster": [_time(time) | {"times_as_fast": ratio} for time, ratio in group.faster],

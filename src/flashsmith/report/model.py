@@ -187,6 +187,7 @@ class Group:
     faster_families: list[Time]  # see comparison.py
     profiles: list[Profile]  # of one run on one workload, peers too
     bank_maps: list[BankMap]
+    note: str = ""  # that the times are of other kernels than today's, see bench/provenance.py
 
     @property
     def title(self) -> str:
