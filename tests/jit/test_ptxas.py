@@ -143,7 +143,9 @@ def test_a_real_spill_is_warned_of_until_it_is_allowed(
     assert instance.name in caplog.text
 
     config = instance.config
-    tiles = (config.family, config.d_head, config.B_r, config.B_c, config.n_warps)
+    tiles = (
+        config.family, "forward", config.d_head, config.B_r, config.B_c, config.n_warps,
+    )  # fmt: skip
     monkeypatch.setitem(spills.ALLOWED_SPILL_BYTES, tiles, 1 << 16)
     caplog.clear()
     library = build_library([instance], target, sources=spilling, force=True)

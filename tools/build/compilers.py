@@ -137,7 +137,7 @@ def with_nvcc(unit: TranslationUnit, arch: str, folder: Path) -> Made:
 def with_nvrtc(library: Path, unit: TranslationUnit, arch: str, folder: Path) -> Made:
     made = folder / f"{unit.name}.cubin"
     includes = [word[2:] for word in unit.command if word.startswith("-I")]
-    program = [sys.executable, str(Path(__file__).with_name("nvrtc.py")), str(library)]
+    program = [sys.executable, str(Path(__file__).with_name("_nvrtc.py")), str(library)]
     return _run([*program, str(folder / unit.source_file), arch, str(made), *includes], made)
 
 

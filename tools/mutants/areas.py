@@ -212,7 +212,7 @@ AREAS: tuple[Area, ...] = (
         tuple(Stage((f,)) for f in ("mods/test_*.py", "ops/test_mods.py", "kernels/test_mods.py")),
     ),
     Area(
-        "integrations", (f"{PACKAGE}/integrations/*.py", f"{PACKAGE}/flash_attn/*.py"),
+        "integrations", (f"{PACKAGE}/integrations/*.py", f"{PACKAGE}/flash_attn/**/*.py"),
         (
             Stage(("integrations/test_*.py",), "not gradients and not minilm"),
             Stage(("integrations/test_*.py",)),

@@ -2,7 +2,7 @@
 
 Run as a program, a process for each kernel, because the compiler's own state is a process's:
 
-    python tools/build/nvrtc.py LIBRARY SOURCE ARCH OUT INCLUDE...
+    python tools/build/_nvrtc.py LIBRARY SOURCE ARCH OUT INCLUDE...
 """
 
 from __future__ import annotations
