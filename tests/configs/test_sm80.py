@@ -306,7 +306,7 @@ def test_dtype_from_string(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "6", "fp32", "half", "FP16,BF16"])
 def test_dtype_from_string_lists_the_supported(text: str) -> None:
-    with pytest.raises(ValueError, match=r"FP16 \(5\), BF16 \(15\)"):
+    with pytest.raises(ValueError, match="supported: fp16, bf16"):
         DType.from_string(text)
 
 
