@@ -6,7 +6,7 @@ import csv
 import importlib.util
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -86,18 +86,28 @@ def test_every_call_runs_and_torch_add_comes_first(script: ModuleType) -> None:
         run()
 
 
-def test_what_python_adds_to_a_call_costs_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a library that does nothing. The bound is loose: machines that test are busy."""
+def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library that is called does nothing, so that a call costs what Python adds to it.
+
+    A machine that tests is busy, and a busy core slows torch.add as much as it slows the call: the
+    ratio is 3.9 on an idle core and on a core that three processes share.
+    """
     monkeypatch.setattr(api, "_last", {})
     q = torch.randn(1, 64, 1, 128).half()
     flashsmith.attention(q, q, q)
     ((kind, last),) = api._last.items()
     api._last[kind] = last._replace(again=lambda *_: True)
 
-    def cost(calls: int = 300) -> float:
+    def cost(call: Callable[[], object], calls: int = 300) -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            flashsmith.attention(q, q, q)
+            call()
         return (time.perf_counter() - start) / calls
 
-    assert min(cost() for _ in range(20)) < 7e-6
+    one = torch.ones(1)
+    costs = [
+        (cost(lambda: flashsmith.attention(q, q, q)), cost(lambda: torch.add(one, one)))
+        for _ in range(40)
+    ]
+    attention, add = (min(column) for column in zip(*costs, strict=True))
+    assert attention < 6 * add

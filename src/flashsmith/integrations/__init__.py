@@ -8,7 +8,12 @@
 FlashAttention's own functions are ``flashsmith.flash_attn``.
 """
 
+from importlib.util import find_spec
+
 from flashsmith.errors import explaining_missing
 
-with explaining_missing():
-    import torch  # noqa: F401 - all modules here need it
+# Every module here needs torch. It is looked for, not imported: `vllm` is the plug-in that vLLM
+# loads in each of its processes, and those that do not compute start without torch.
+if find_spec("torch") is None:
+    with explaining_missing():
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
