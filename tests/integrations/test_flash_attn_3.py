@@ -81,6 +81,30 @@ def test_new_keys_enter_the_pages_of_a_cache() -> None:
     assert all(map(torch.equal, (*found, *cache), (*expected, *others)))
 
 
+def strided(t: torch.Tensor) -> torch.Tensor:
+    """``t`` with a gap after each element, as a column of a matrix has."""
+    return torch.stack((t, t), -1)[..., 0]
+
+
+def test_numbers_of_sequences_have_any_strides() -> None:
+    q, cache = rows(2, 1, 4, 64), (rows(6, 16, 2, 64), rows(6, 16, 2, 64))
+    table, lengths = torch.tensor([[4, 1], [0, 5]]).int(), torch.tensor([17, 3]).int()
+    expected = fa3.flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths, page_table=table)
+    options: Any = {"cache_seqlens": strided(lengths), "page_table": strided(table)}
+    assert torch.equal(fa3.flash_attn_with_kvcache(q, *cache, **options), expected)
+
+
+@pytest.mark.usefixtures("by_reference")
+def test_lengths_of_packed_sequences_have_any_strides() -> None:
+    q, places = rows(14, 4, 64), torch.tensor([0, 5, 14]).int()
+    used = torch.tensor([3, 9]).int()
+    expected = fa3.flash_attn_varlen_func(q, q, q, places, places, 9, 9, seqused_k=used)
+    found = fa3.flash_attn_varlen_func(
+        q, q, q, strided(places), strided(places), 9, 9, seqused_k=strided(used)
+    )
+    assert torch.equal(found, expected)
+
+
 def test_a_cache_of_8_bits_has_descales() -> None:
     q, k, v = rows(2, 1, 4, 64), *(rows(2, 40, 2, 64).to(torch.float8_e4m3fn) for _ in "kv")
     scales = torch.rand(2, 2) + 0.5, torch.rand(2, 2) + 0.5

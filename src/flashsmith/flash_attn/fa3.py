@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from flashsmith.flash_attn.calls import Result, Window, call, packing, sides
-from flashsmith.integrations.arguments import check_types
-from flashsmith.integrations.heads import decode_any_head
+from flashsmith.flash_attn.calls import Result, Window, call, packing
+from flashsmith.flash_attn.kvcache import attend_cache
 from flashsmith.ops.gate import explaining
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
@@ -141,20 +140,16 @@ def flash_attn_with_kvcache(
         qv, q_descale, attention_chunk, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens: None and 0
             alone; all sequences have as many queries.
     """
-    check_types(q=q, k_cache=k_cache, v_cache=v_cache)
     _refuse(
         qv=qv, q_descale=q_descale, attention_chunk=attention_chunk, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
     )  # fmt: skip
-    if page_table is cache_batch_idx is None:
-        k_cache, v_cache = k_cache[: q.shape[0]], v_cache[: q.shape[0]]
-    return decode_any_head(  # type: ignore[no-any-return]
-        q, k_cache, v_cache,
-        cache_seqlens=cache_seqlens, block_table=page_table, cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad, k_new=k, v_new=v, rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, causal=causal,
-        window_size=sides(window_size), softcap=max(softcap, 0.0), softmax_scale=softmax_scale,
-        splits=num_splits, return_lse=return_softmax_lse, **_scales(k=k_descale, v=v_descale),
+    return attend_cache(
+        q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, page_table,
+        k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, causal=causal, window_size=window_size,
+        softcap=softcap, softmax_scale=softmax_scale, splits=num_splits,
+        return_lse=return_softmax_lse, **_scales(k=k_descale, v=v_descale),
     )  # fmt: skip
 
 

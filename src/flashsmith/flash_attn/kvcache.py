@@ -66,6 +66,29 @@ def flash_attn_with_kvcache(
         out, (batch, seqlen_q, nheads, headdim); with ``return_softmax_lse`` (out, softmax_lse),
         float32 (batch, nheads, seqlen_q).
     """
+    return attend_cache(
+        q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+        k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, causal=causal, window_size=window_size,
+        softcap=softcap, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale,
+        splits=num_splits, return_lse=return_softmax_lse,
+    )  # fmt: skip
+
+
+def attend_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cache_seqlens: int | torch.Tensor | None,
+    cache_batch_idx: torch.Tensor | None,
+    cache_leftpad: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    *,
+    window_size: Window,
+    softcap: float,
+    **keywords: Any,
+) -> Result:
+    """Calls ``decode`` as FlashAttention-2 and -3 do; ``keywords`` are ``decode``'s own."""
     check_types(q=q, k_cache=k_cache, v_cache=v_cache)
     cache_seqlens, cache_batch_idx, cache_leftpad, block_table = map(
         _dense, (cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
@@ -74,11 +97,9 @@ def flash_attn_with_kvcache(
         k_cache, v_cache = k_cache[: q.shape[0]], v_cache[: q.shape[0]]
     return decode_any_head(  # type: ignore[no-any-return]
         q, k_cache, v_cache,
-        cache_seqlens=cache_seqlens, block_table=block_table, cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad, k_new=k, v_new=v, rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, causal=causal,
-        window_size=sides(window_size), softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes,
-        softmax_scale=softmax_scale, splits=num_splits, return_lse=return_softmax_lse,
+        cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        block_table=block_table, window_size=sides(window_size), softcap=max(softcap, 0.0),
+        **keywords,
     )  # fmt: skip
 
 
