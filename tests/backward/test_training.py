@@ -20,7 +20,7 @@ from flashsmith.runtime import load_kernels
 from flashsmith.selection import select_config
 from flashsmith.soak import EMULATOR, SoakCase
 from support.autograd import ALL_VARIANTS, plain_cases, runs_that_differ, what_is_wrong
-from support.training import load_training
+from support.scripts import load_script
 
 RAGGED = Variant(causal=True, ragged=True)
 TINY = {"layers": 1, "heads": 2, "words": 16, "batch": 2, "length": 12}
@@ -50,7 +50,7 @@ def _built() -> None:
 
 @pytest.fixture(scope="module")
 def training() -> ModuleType:
-    return load_training()
+    return load_script("benchmarks/train_gpt.py")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

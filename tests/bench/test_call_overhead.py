@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,20 +13,12 @@ import torch
 
 import flashsmith
 from flashsmith.ops import launch as api
-from support.paths import ROOT
-
-SCRIPT = ROOT / "benchmarks" / "call_overhead.py"
+from support.scripts import load_script
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("call_overhead", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def script() -> ModuleType:
+    return load_script("benchmarks/call_overhead.py")
 
 
 class Clock:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,23 +11,15 @@ import pytest
 import torch
 
 from flashsmith import settings
-from support.paths import ROOT
+from support.scripts import load_script
 
 pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
-SCRIPT = ROOT / "benchmarks" / "first_calls.py"
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "")  # which it sets
-    spec = importlib.util.spec_from_file_location("first_calls", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return load_script("benchmarks/first_calls.py")
 
 
 def run(script: ModuleType, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:

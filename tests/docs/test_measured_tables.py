@@ -13,15 +13,15 @@ from flashsmith.bench import provenance
 from flashsmith.bench.results import TimeRow, to_csv
 from flashsmith.jit import kernel_source_stamp
 from support.bench import FITTING, time_row
-from support.docs_tools import docs_tool
 from support.paths import ROOT
+from support.scripts import load_script
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    return docs_tool("measured_tables")
+    return load_script("tools/docs/measured_tables.py")
 
 
 def test_committed_pages_say_what_was_measured(tool: ModuleType) -> None:

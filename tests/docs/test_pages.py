@@ -11,8 +11,8 @@ import pytest
 
 from flashsmith.configs import CONFIG_CLASSES, FlashForwardKernelConfig
 from flashsmith.jit import PACKAGE_SOURCES
-from support.docs_tools import docs_tool
 from support.paths import ROOT
+from support.scripts import load_script
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
@@ -103,7 +103,7 @@ def test_files_of_the_host_that_pages_name_are_there(page: str) -> None:
 
 @pytest.fixture(scope="module")
 def knobs() -> ModuleType:
-    return docs_tool("knobs")
+    return load_script("tools/docs/knobs.py")
 
 
 def test_the_page_of_knobs_is_what_the_classes_say(knobs: ModuleType) -> None:

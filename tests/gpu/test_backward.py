@@ -13,7 +13,7 @@ import torch
 import flashsmith
 from flashsmith.soak import CardLoad, gpu_extent
 from support.autograd import ALL_VARIANTS, plain_cases, runs_that_differ, what_is_wrong
-from support.training import load_training
+from support.scripts import load_script
 
 pytestmark = pytest.mark.gpu
 
@@ -107,7 +107,7 @@ def test_no_memory_is_kept_after_a_call(deterministic: bool) -> None:
 
 @pytest.fixture(scope="module")
 def training() -> ModuleType:
-    return load_training()
+    return load_script("benchmarks/train_gpt.py")
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["batch", "packed"])

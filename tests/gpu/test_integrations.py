@@ -35,6 +35,7 @@ from support.models import (
     assert_gradients_as_eager,
     tiny_model,
 )
+from support.paths import ROOT
 from support.ring import EXAMPLE
 
 pytestmark = pytest.mark.gpu
@@ -151,7 +152,7 @@ def test_packed_functions_of_flash_attention_train() -> None:
 def test_context_parallel_over_two_gpus() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, str(EXAMPLE), "--seq-len=4096", "--times=2"],
+        [*command, str(ROOT / EXAMPLE), "--seq-len=4096", "--times=2"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

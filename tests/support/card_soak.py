@@ -32,14 +32,15 @@ from flashsmith.soak.session import groups_of
 from support.paths import ROOT
 
 PARTS = {"forward": 6, "backward": 4, "decode": 4, "fp8": 1}  # of each set
-SECONDS = 40  # of a part; building comes on top, and what LEAST_CASES needs
+SECONDS = 40  # of a part; building comes on top, and what MIN_CASES needs
 RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-LEAST_CASES = 10  # of each kernel
+MIN_CASES = 10  # of each kernel
 LOGS = ROOT / "build" / "gpu"
 
 
 def kernels_of_set(key: str) -> list[KernelId]:
-    """As ``get_kernel_configs`` names it; ``forward``: tables, rules and both progressions."""
+    """Returns the kernels of a set of ``get_kernel_configs``, or of ``forward``: those of tables,
+    rules and both progressions."""
     configs: Sequence[KernelConfig]
     if key == "forward":
         configs = [
@@ -63,7 +64,7 @@ def assert_part_is_right(key: str, part: int) -> None:
     """Soaks a part of a set. The log is kept, also of a soak that was cut off."""
     kernels = kernels_of_part(key, part)
     load_kernels(kernels, target_of(torch.device("cuda")))  # compilers run side by side
-    plan = SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS, least_cases=LEAST_CASES)
+    plan = SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS, min_cases=MIN_CASES)
     tallies: dict[KernelId, Tally] = {}
     started = time.monotonic()
     try:
@@ -74,7 +75,7 @@ def assert_part_is_right(key: str, part: int) -> None:
     least = min(tally.cases for tally in tallies.values())
     print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
     assert_none_wrong(tallies)
-    assert least >= LEAST_CASES, f"a kernel takes only {least} problems of those that were drawn"
+    assert least >= MIN_CASES, f"a kernel takes only {least} problems of those that were drawn"
 
 
 def assert_none_wrong(tallies: Mapping[KernelId, Tally]) -> None:

@@ -44,7 +44,7 @@ def why_missing() -> str:
 
 
 def model_folder() -> Path:
-    """Where the files of the model lie. A test that needs them fails without; `make test` and
+    """Returns the folder of the model. A test that needs them fails without; `make test` and
     `make gpu` install them."""
     if reason := why_missing():
         pytest.fail(reason)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 
-from support.paths import ROOT
+from support.scripts import load_script
 
-EXAMPLE = ROOT / "examples" / "context_parallel.py"
+EXAMPLE = "examples/context_parallel.py"
 Results = dict[str, list[torch.Tensor]]
 
 
@@ -33,18 +30,9 @@ def _run(rank: int, processes: int, folder: Path, arguments: tuple[str, ...]) ->
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/processes", rank=rank, world_size=processes
     )
-    example = _example()
+    example = load_script(EXAMPLE)
     steps = example.run(example.parse(arguments), init_device_mesh("cpu", (processes,)))
     if rank == 0:
         results = {way: step.results for way, step in steps.items()}
         torch.save((results, list(example.lines(steps))), folder / "results.pt")
     dist.destroy_process_group()
-
-
-def _example() -> Any:
-    specification = importlib.util.spec_from_file_location("context_parallel", EXAMPLE)
-    assert specification and specification.loader
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # where dataclasses look
-    specification.loader.exec_module(module)
-    return module

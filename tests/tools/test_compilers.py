@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,22 +13,12 @@ from flashsmith.configs import KernelId, get_kernel_configs
 from flashsmith.errors import ToolchainError
 from flashsmith.jit import find_cuda_toolkit
 from flashsmith.jit.units import TranslationUnit
-from support.paths import ROOT
-
-TOOL = ROOT / "tools" / "build" / "compilers.py"
+from support.scripts import load_script
 
 
 @pytest.fixture(scope="module")
-def tool() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("compilers_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["compilers_tool"] = importlib.util.module_from_spec(spec)
-    path = [*sys.path]
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    yield module
-    del sys.modules["compilers_tool"]
+def tool() -> ModuleType:
+    return load_script("tools/build/compilers.py")
 
 
 def row(tool: ModuleType, **changes: Any) -> Any:
@@ -39,7 +27,7 @@ def row(tool: ModuleType, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_sample_of_what_is_chosen_is_as_expected(tool: ModuleType, arch: str) -> None:
-    """One kernel of each family and operation."""
+    """The sample is a kernel of each family and operation."""
     try:
         version = find_cuda_toolkit().nvcc.version
     except ToolchainError as error:

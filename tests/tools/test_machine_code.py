@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +13,8 @@ import pytest
 from flashsmith.configs import KernelId
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.jit.machine_code import Function, Instruction
-from support.paths import ROOT
+from support.scripts import load_script
 
-TOOL = ROOT / "tools" / "build" / "machine_code.py"
 MOVE = Instruction(0x10, "MOV", "R1, R2", control=5)
 FUNCTION = Function("name", "sm_90a", (Instruction(0, "NOP", ""), MOVE))
 ROWS = [("a", "sm_80", 3, "12"), ("a", "sm_90a", 4, "34")]
@@ -25,14 +22,7 @@ ROWS = [("a", "sm_80", 3, "12"), ("a", "sm_90a", 4, "34")]
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("machine_code_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    path = [*sys.path]
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
+    return load_script("tools/build/machine_code.py")
 
 
 def test_names_are_not_in_a_fingerprint(tool: ModuleType) -> None:

@@ -18,9 +18,7 @@ import csv
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -30,16 +28,17 @@ import _environment
 
 _environment.enter()
 
-from flashsmith import codegen, settings
+from _units import visit_units
+
+from flashsmith import settings
 from flashsmith.configs import VARIANTS, KernelId, get_kernel_configs
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import Target
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.lint import lint_machine_code, may_release
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
-from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.jit.spills import allowed_spill_bytes
-from flashsmith.jit.units import TranslationUnit, find_toolchain, plan_units
+from flashsmith.jit.units import TranslationUnit
 from flashsmith.selection import gpus_with_tables, served_instances
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -101,7 +100,7 @@ def chosen_kernels(arch: str) -> list[KernelId]:
 
 
 def sample_of(kernels: Sequence[KernelId], n: int) -> list[KernelId]:
-    """``n`` of each family and operation, as far apart as they are."""
+    """Returns ``n`` kernels of each family and operation, spread over the order of all."""
     groups: dict[tuple[str, str], list[KernelId]] = {}
     for kernel in kernels:
         groups.setdefault((kernel.config.family, kernel.config.kernels_name()), []).append(kernel)
@@ -109,7 +108,7 @@ def sample_of(kernels: Sequence[KernelId], n: int) -> list[KernelId]:
 
 
 def install(name: str, folder: Path) -> Path:
-    """Where the packages of a compiler lie, installed there if they are not."""
+    """Returns the folder of a compiler's packages, and installs them if they are not there."""
     place = folder / name
     if not (place / "nvidia").exists():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
@@ -149,35 +148,28 @@ def _run(command: Sequence[str], made: Path) -> Made:
 def rows_of(
     kernels: Sequence[KernelId], arch: str, name: str, version: str, compile_one: Compile, jobs: int
 ) -> Iterator[Row]:
-    target = Target.cuda(arch)
-    generated = codegen.generate(kernels)
-    planned = plan_units(kernels, generated, target, find_toolchain(target), PACKAGE_SOURCES.csrc)
-    units = [unit for unit in planned if unit.instance is not None]
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda unit: _row_of(unit, arch, name, version, compile_one), units)
+    """Yields a row for each kernel, compiled by ``compile_one`` in ``jobs`` threads."""
 
-
-def _row_of(unit: TranslationUnit, arch: str, name: str, version: str, compile_one: Compile) -> Row:
-    assert unit.instance is not None
-    row = partial(Row, name, version, unit.instance.config.kernels_name(), unit.instance.name, arch)
-    with tempfile.TemporaryDirectory() as folder:
-        for file, text in unit.files.items():
-            (Path(folder) / file).write_text(text)
-        made = compile_one(unit, arch, Path(folder))
+    def row_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> Row:
+        row = partial(Row, name, version, kernel.config.kernels_name(), kernel.name, arch)
+        made = compile_one(unit, arch, folder)
         if made.path is None:
-            return row(failure=_first_error(made.log).replace(folder, "."))
-        lint = ""
-        if may_release(unit.texts):
-            code = lint_machine_code(disassemble(made.path, arch), [arch])
-            lint = "; ".join(map(str, (*code.early_releases, *code.not_linted)[:1]))
-    used = parse_resources(made.log)
-    return row(
-        registers=max(each.registers for each in used),
-        spilled=max(each.spilled for each in used),
-        allowed=allowed_spill_bytes(unit.instance),
-        lint=lint,
-        slow="; ".join(parse_performance_warnings(made.log)),
-    )
+            return row(failure=_first_error(made.log).replace(str(folder), "."))
+        used = parse_resources(made.log)
+        return row(
+            registers=max(each.registers for each in used),
+            spilled=max(each.spilled for each in used),
+            allowed=allowed_spill_bytes(kernel),
+            lint=_first_finding(made.path, arch) if may_release(unit.texts) else "",
+            slow="; ".join(parse_performance_warnings(made.log)),
+        )
+
+    return visit_units(kernels, Target.cuda(arch), jobs, row_of)
+
+
+def _first_finding(made: Path, arch: str) -> str:
+    code = lint_machine_code(disassemble(made, arch), [arch])
+    return "; ".join(map(str, (*code.early_releases, *code.not_linted)[:1]))
 
 
 def _first_error(log: str) -> str:

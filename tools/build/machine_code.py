@@ -28,9 +28,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -38,7 +36,8 @@ import _environment
 
 _environment.enter()
 
-from flashsmith import codegen
+from _units import visit_units
+
 from flashsmith.bench.provenance import MACHINE_CODE_NOW
 from flashsmith.configs import (
     VARIANTS,
@@ -52,13 +51,7 @@ from flashsmith.errors import FlashsmithError
 from flashsmith.jit import Target, find_cuda_toolkit, kernel_source_hash, stamp_field
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Function, parse_machine_code
-from flashsmith.jit.sources import PACKAGE_SOURCES
-from flashsmith.jit.units import (
-    Toolchain,
-    TranslationUnit,
-    find_toolchain,
-    plan_units,
-)
+from flashsmith.jit.units import TranslationUnit
 from flashsmith.lab.build import arch_of
 from flashsmith.selection import served_instances
 from flashsmith.selection.tables import Table, shipped_table_path
@@ -93,29 +86,21 @@ def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> I
         FlashsmithError, OSError, subprocess.CalledProcessError: A tool is missing or fails.
     """
     target = Target.cuda(*archs)
-    toolchain: Toolchain = find_toolchain(target)
-    generated = codegen.generate(instances)
-    units = plan_units(instances, generated, target, toolchain, PACKAGE_SOURCES.csrc)
-    kernels = [unit for unit in units if unit.instance is not None]
-    with ThreadPoolExecutor(jobs) as pool:
-        for done, rows in enumerate(pool.map(lambda unit: _of_unit(unit, target), kernels), 1):
-            print(f"\r{done}/{len(kernels)}", end="", file=sys.stderr, flush=True)
-            yield from rows
-    print(file=sys.stderr)
 
-
-def _of_unit(unit: TranslationUnit, target: Target) -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in unit.files.items():
-            (Path(folder) / name).write_text(text)
-        made = Path(folder) / unit.object_file
-        command = [*unit.command, "-c", str(Path(folder) / unit.source_file), "-o", str(made)]
+    def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[Row]:
+        made = folder / unit.object_file
+        command = [*unit.command, "-c", str(folder / unit.source_file), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return [
-            (unit.label, arch, len(function.instructions), fingerprint(function))
+            (kernel.name, arch, len(function.instructions), fingerprint(function))
             for arch in target.archs
             for function in parse_machine_code(disassemble(made, arch))
         ]
+
+    for done, rows in enumerate(visit_units(instances, target, jobs, rows_of), 1):
+        print(f"\r{done}/{len(instances)}", end="", file=sys.stderr, flush=True)
+        yield from rows
+    print(file=sys.stderr)
 
 
 def differences(before: Iterable[Row], after: Iterable[Row]) -> list[str]:
