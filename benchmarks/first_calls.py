@@ -55,7 +55,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the shapes and of the model."""
+    """The sizes of all shapes that are called, and of the model that generates."""
 
     device: str = "cuda"
     grids: Sequence[Grid] = (Grid(1, 8, 8), Grid(4, 8, 2), Grid(1, 32, 8), Grid(8, 16, 16))
@@ -93,7 +93,7 @@ SMALL = Sizes(
 
 
 class Clock(BaseStreamer):  # type: ignore[misc]
-    """When each token was there."""
+    """Records when each token arrives; the prompt counts as the first."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -106,7 +106,7 @@ class Clock(BaseStreamer):  # type: ignore[misc]
 
 
 def call_each(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """The seconds of the first call of each shape."""
+    """Calls ``attention`` once for each shape, and yields a row with the seconds that it took."""
     for length, grid, d_head, causal in sizes.shapes:
         batch, heads, heads_kv = grid
         q = _randn(sizes.device, batch, length, heads, d_head)
@@ -131,7 +131,7 @@ def call_each(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 
 class Generation:
-    """The same tokens by several attentions."""
+    """Generates the same tokens by several attention implementations."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -156,7 +156,7 @@ class Generation:
 
     @torch.no_grad()
     def seconds_by(self, attention: str, n: int) -> tuple[float, float]:
-        """Of n tokens, and of the slowest."""
+        """Returns the seconds that n tokens took, and those of the slowest."""
         self.model.set_attn_implementation(attention)
         clock = Clock()
         self.model.generate(
@@ -169,7 +169,7 @@ class Generation:
 
     @torch.no_grad()
     def logits_by(self, attention: str) -> torch.Tensor:
-        """Of the prompt's last token, which no sequence pads."""
+        """Returns the logits of the prompt's last token, which no sequence pads."""
         self.model.set_attn_implementation(attention)
         logits: torch.Tensor = self.model(self.prompt, attention_mask=self.mask).logits
         return logits[:, -1]
@@ -193,7 +193,7 @@ class Generation:
 
 
 def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """All rows, each as soon as it is known."""
+    """Yields all rows, each as soon as it is known."""
     generation, name = Generation(sizes), register()
     by_sdpa = {}
     for n in (sizes.first_tokens, sizes.tokens):
@@ -229,7 +229,7 @@ def _synchronize(device: str) -> None:
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of the largest element."""
+    """Returns the largest error, as a share of the largest element."""
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 

@@ -154,7 +154,7 @@ def test_a_header_that_changed_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "a"])
 def test_a_header_that_comes_before_another_is_seen(tmp_path: Path, folder: str) -> None:
-    """Though no header that was read is another now."""
+    """A new header is seen although no header that was read has changed."""
     first, last = tmp_path / "first" / folder, tmp_path / "first/last" / folder
     last.mkdir(parents=True)
     text = f'#include "{folder or "."}/one.cuh"'

@@ -79,7 +79,7 @@ def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
 
 @BY_FAMILY
 def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -> None:
-    """Blocks of rows that no sequence has would start, read the lengths, and end."""
+    """A larger grid would start blocks whose rows no sequence has: they read lengths and end."""
     kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
     lengths = [cfg.B_r] * 6
     q, k, v = tensors_of(cfg, sum(lengths), sum(lengths), batch=1, heads=(2, 1))

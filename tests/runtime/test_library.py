@@ -1,4 +1,4 @@
-"""From a configuration, by the library's look-up, to a kernel that can be called."""
+"""A library's look-up gives a kernel that can be called for a configuration."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_kernels_of_both_families_are_found_by_their_fields(module: Module) -> N
 
 
 def test_what_no_library_has_is_asked_for_again_after_another_is_loaded(module: Module) -> None:
-    """And not before: calls ask for a kernel again and again while it is being built."""
+    """An answer is kept until then, because calls ask again and again during a build."""
     lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
     for _ in range(2):
         load_library(library())

@@ -32,7 +32,7 @@ VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+ragged", "sof
 
 
 def drawn(rng: random.Random) -> list[KernelId]:
-    """Of each class, a kernel of each variant, of configurations that may be alike in much."""
+    """Returns kernels of each class and variant, whose configurations may be alike in much."""
     known = [
         *(get_kernel_configs("all") + get_kernel_configs("sm90")),
         *(get_backward_kernel_configs() + get_decode_kernel_configs()),
@@ -52,7 +52,7 @@ def changed(value: Any) -> Any:
 
 
 def neighbours(instance: KernelId) -> Iterator[tuple[str, KernelId]]:
-    """Those that differ in one field, by its name."""
+    """Returns the configurations that differ in one field, by the field's name."""
     for part in ("config", "variant"):
         whole: KernelConfig | Variant = getattr(instance, part)
         for field in fields(whole):
@@ -61,7 +61,7 @@ def neighbours(instance: KernelId) -> Iterator[tuple[str, KernelId]]:
 
 
 def without_kernels(instances: Sequence[KernelId]) -> dict[str, str]:
-    """As codegen.generate, but the kernels are null: they compile at once, and cannot be called."""
+    """Generates null kernels, which compile at once and cannot be called."""
     texts = codegen.generate(instances)
     for instance in instances:
         config = instance.config
@@ -80,7 +80,7 @@ def without_kernels(instances: Sequence[KernelId]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of this module's own, because libraries of false kernels have the names of true ones."""
+    """Returns a cache of this module's own: null kernels have the names of true ones."""
     root = kernel_free_cache(tmp_path_factory.mktemp("cache")).root
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHSMITH_CACHE_DIR", str(root))
@@ -140,7 +140,7 @@ def test_what_is_no_configuration_is_refused(
 
 
 def without_entry(instances: Sequence[KernelId]) -> dict[str, str]:
-    """As codegen.generate, but ``forward_kernels`` lacks the entry of the first."""
+    """Generates as codegen does, without the first kernel's entry in ``forward_kernels``."""
     texts = codegen.generate(instances)
     line = rf"    \{{[^\n]*\n     kernels::{instances[0].slug}\(\)\}},\n"
     texts[codegen.MAP_HEADER], removed = re.subn(line, "", texts[codegen.MAP_HEADER])

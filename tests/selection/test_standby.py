@@ -88,7 +88,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "loaded_instances": lambda _: set(made.loaded),
         "forget_calls": made.forgotten.set,
         "_forget_calls_later": lambda: None,
-        "_most_builders": lambda: made.builders,
+        "_max_builders": lambda: made.builders,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(standby, name, fake)
@@ -179,14 +179,14 @@ def test_one_core_is_left_to_the_program(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setenv(settings.JOBS.name, str(jobs))
-    assert standby._most_builders() == expected
+    assert standby._max_builders() == expected
 
 
 def test_every_call_names_a_setting_that_is_not_valid(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.built.add(KernelId(OTHER))
-    monkeypatch.setattr(standby, "_most_builders", default_jobs)
+    monkeypatch.setattr(standby, "_max_builders", default_jobs)
     monkeypatch.setenv(settings.JOBS.name, "many")
     for _ in range(2):
         with pytest.raises(ValueError, match=settings.JOBS.name):
@@ -357,7 +357,7 @@ def test_the_settings_say_where_stand_ins_serve(
 def test_attention_switches_to_the_kernel_that_was_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On the emulator, with the real compiler; nothing is said of it."""
+    """A build on the emulator, by the real compiler, prints nothing."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")

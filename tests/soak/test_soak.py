@@ -139,12 +139,12 @@ def test_time_limit_leaves_the_kernels_alike(
     assert min(counts) >= 5
 
 
-def test_each_kernel_has_its_least_cases_after_the_time(
+def test_each_kernel_has_its_min_cases_after_the_time(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And none has more of them than its neighbours had to have."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
-    plan = SoakPlan(random_cases=None, seconds=300, least_cases=6)
+    plan = SoakPlan(random_cases=None, seconds=300, min_cases=6)
     tallies = soak(soaked_kernels(rule_configs()), plan, "cpu")
     assert min(tally.cases for tally in tallies.values()) == 6
     late = Counter(kernel for _, kernel in checked[301:])

@@ -112,7 +112,7 @@ def decode_cost(
     sums of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
     busy = max(tiles * config.B_r / rate, _reading(problem)) / multiprocessors
-    splits = min(max(multiprocessors / tiles, 1.0), config.most_merged_splits)
+    splits = min(max(multiprocessors / tiles, 1.0), config.max_merged_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
 

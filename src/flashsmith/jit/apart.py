@@ -17,7 +17,7 @@ from flashsmith.jit.attached import attached, is_python
 from flashsmith.jit.library import build_library
 from flashsmith.jit.target import Target
 
-# What this process imports from is what the other one does.
+# The other process imports from where this one does.
 _SCRIPT = """\
 import json, sys
 order = json.loads(sys.argv[1])
@@ -54,7 +54,7 @@ def build_apart(instance: KernelId, target: Target) -> None:
 
 
 def build_ordered(name: str, kind: Literal["cuda", "emulator"], archs: list[str]) -> None:
-    """What the other process does. Ends it with why it failed, if it did."""
+    """Runs in the other process, and ends it with the reason if the build failed."""
     try:
         target = Target(kind, tuple(archs))
         build_library([parse_kernel_name_into_instance(name)], target, jobs=1)

@@ -143,7 +143,7 @@ class HeaderTree:
         return path.is_file()
 
     def _has_changed(self) -> bool:
-        # In a list, because other threads may add to it.
+        # The items are copied, because other threads may add some.
         return any(_stamp(path) != stamp for path, stamp in list(self._stamps.items()))
 
 

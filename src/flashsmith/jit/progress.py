@@ -1,4 +1,4 @@
-"""How far a piece of work is, for people on stderr."""
+"""Shows people on stderr how far a build is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show_progress() -> Iterator[Progress]:
 
 
 def _bar(console: Console, stack: ExitStack) -> Progress:
-    """A bar that goes with ``stack``."""
+    """Draws a bar, which ``stack`` removes when it closes."""
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
@@ -45,7 +45,8 @@ def _bar(console: Console, stack: ExitStack) -> Progress:
 
 
 def _lines(console: Console) -> Progress:
-    """Also prints what is said between two units, such as that another process is waited for."""
+    """Prints a line every ten units, and each message between two units, such as that another
+    process is waited for."""
     before = -1
 
     def progress(done: int, total: int, name: str) -> None:

@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
 
     @property
     def dtype_of_o(self) -> torch.dtype:
-        """As ``attention`` has it: v's, or bfloat16 where that has 8 bits."""
+        """The dtype of ``attention``'s result: v's, or bfloat16 where v has 8 bits."""
         return torch.bfloat16 if self.v.dtype == FP8 else self.v.dtype
 
     def to(self, device: str) -> Inputs:

@@ -55,7 +55,7 @@ class Asked:
 
     @property
     def variant(self) -> Variant:
-        """Of rows that are not padded."""
+        """Returns the number of elements of each row without padding."""
         return self.extras.variant
 
     @property
@@ -132,7 +132,7 @@ class CallChecker(Checker):
         return run
 
     def compare(self, o: torch.Tensor) -> Comparison:
-        """That of o, or of the log-sum-exp where that is worse."""
+        """Returns the error of o, or that of the log-sum-exp if it is larger."""
         if not self._is_fp8 and self.lse is None:
             return super().compare(o)
         lse = self._truth.lse.float() if self.lse is None else self.lse
@@ -144,7 +144,7 @@ class CallChecker(Checker):
         return of_o
 
     def not_finite(self) -> dict[str, dict[str, int]]:
-        """Of q, k, v and the result: how many elements are NaN, and how many infinite."""
+        """Counts the NaN and the infinite elements of q, k, v and the result."""
         named = dict(zip(("q", "k", "v", "o"), (*self.qkv, self.o), strict=True))
         counts = {
             name: {"nan": int(t.float().isnan().sum()), "inf": int(t.float().isinf().sum())}

@@ -113,7 +113,7 @@ def load_library(library: Library, target: Target | None = None) -> None:
     loaded = _Loaded.load(library)
     with _lock:
         others = [each for each in _loaded.get(target, []) if each.library.path != library.path]
-        # First, because a child of a fork in between must not remember what was lacking.
+        # This comes first, because a child forked in between must not remember what was lacking.
         _found[target] = {}
         _loaded[target] = [loaded, *others]
 
@@ -250,7 +250,7 @@ def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
 
 
 def _not_in_the_map(instance: KernelId, library: Library) -> KernelNotFoundError:
-    """Its manifest says otherwise."""
+    """Returns the error of a library whose manifest lists a kernel that its map lacks."""
     return KernelNotFoundError(
         f"config {instance.name} is not in the map of {library.path}: {MAP_HEADER}, which "
         "flashsmith.codegen generates (tools/build/generate_kernel_instantiations.py prints and "

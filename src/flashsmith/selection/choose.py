@@ -222,7 +222,7 @@ def _select(
 
 
 def dtype_of(dtype: torch.dtype, device: torch.device) -> DType:
-    """That of a q on a device, as configurations have it. Raises TypeError for others."""
+    """Returns the DType that configurations have for q's. Raises TypeError for one they lack."""
     if dtype not in _DTYPES:
         raise TypeError(
             f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16"
@@ -232,8 +232,8 @@ def dtype_of(dtype: torch.dtype, device: torch.device) -> DType:
 
 
 def advice_under_autocast(dtype: torch.dtype, device: torch.device) -> str:
-    """What to do about a tensor of float32 where autocast is on, to end a message with: autocast
-    leaves the arguments of flashsmith's own functions as they are."""
+    """Returns the end of a message about a float32 tensor that came while autocast is on: autocast
+    does not cast the arguments of flashsmith's own functions."""
     if dtype != torch.float32 or not torch.is_autocast_enabled(device.type):
         return ""
     wanted = torch.get_autocast_dtype(device.type)

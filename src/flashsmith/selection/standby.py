@@ -132,8 +132,8 @@ class _Order:
     """What is known of a kernel that was ordered."""
 
     stand_in: AttentionKernelConfig
-    # From when on the kernel may be found, in seconds of time.monotonic(): never while it waits or
-    # is built, and always after it was built.
+    # The time, in seconds of time.monotonic(), from which on the kernel may be found: infinite
+    # while it waits or is built, and minus infinity once it was built.
     worth_a_look: float = math.inf
 
 
@@ -169,10 +169,10 @@ class _Builds:
         with self._lock:
             order = self._orders.get(wanted)
             if order is None:
-                most = _most_builders()  # raises for a setting that is none, before it is ordered
+                max_builders = _max_builders()  # raises for a bad setting, before the order
                 self._orders[wanted] = _Order(stand_in)
                 self._waiting.append(wanted)
-                if self._builders < most:
+                if self._builders < max_builders:
                     self._start_builder()
             elif wanted in self._waiting:
                 self._waiting.remove(wanted)
@@ -214,8 +214,9 @@ class _Builds:
         _forget_calls_later()
 
 
-def _most_builders() -> int:
-    """One core is left to the program, as far as there are two."""
+def _max_builders() -> int:
+    """Returns how many kernels are built at a time, which leaves a core to the program if there are
+    two."""
     return max(1, min(default_jobs(), len(os.sched_getaffinity(0)) - 1))
 
 

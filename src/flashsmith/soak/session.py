@@ -49,7 +49,7 @@ class SoakPlan:
         random_cases: How many more each group of kernels that can share cases gets; None: as many
             as there is time for.
         seconds: When to stop; None: when all cases are done.
-        least_cases: Of each kernel, which it gets even beyond ``seconds``: a slow or shared GPU
+        min_cases: How many cases each kernel gets even beyond ``seconds``: a slow or shared GPU
             makes a soak longer, not thinner.
         reruns: Of every case; on a GPU so many more beside another stream.
         seed: Of the random cases.
@@ -58,7 +58,7 @@ class SoakPlan:
     seams: bool = True
     random_cases: int | None = 20
     seconds: float | None = None
-    least_cases: int = 0
+    min_cases: int = 0
     reruns: int = RERUNS
     seed: int = 0
 
@@ -98,7 +98,7 @@ def soak(
 
     def is_due(instance: KernelId) -> bool:
         has_time = end is None or time.monotonic() <= end
-        return has_time or tallies[instance].cases < plan.least_cases
+        return has_time or tallies[instance].cases < plan.min_cases
 
     for case, takers in _work(groups_of(kernels), plan, extent_of(device)):
         if not any(map(is_due, takers)):

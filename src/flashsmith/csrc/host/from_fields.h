@@ -1,4 +1,4 @@
-// From the values of a struct's fields, as Python knows them, to the struct.
+// Makes a struct from the values of its fields, which come from Python.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace flashsmith {
 
-// In the order of the fields, which are numbers, bools and enumerations.
+// The values stand in the order of the fields, which are numbers, bools and enumerations.
 using Fields = std::span<const int64_t>;
 
-// Throw ValueError that names the struct. They are no templates, because every library compiles
-// those of this file anew.
+// Both throw ValueError that names the struct. They are no templates, because every library would
+// compile those anew.
 [[noreturn]] void refuse_field(std::string_view type, size_t index, int64_t value);
 [[noreturn]] void refuse_count(std::string_view type, size_t given, size_t expected);
 

@@ -14,7 +14,7 @@ std::unique_ptr<Kernel> find_kernel(const std::string &name, const std::string &
   const auto wanted = from_fields<Variant>("Variant", variant);
   bool is_known = false;
   std::unique_ptr<Kernel> found;
-  // In the map of one family and variant, as `forward_kernels.find(config)`.
+  // Looks into the map of one family and variant, as `forward_kernels.find(config)` does.
   const auto look_up = [&]<typename Config, typename Function>(
                            std::string_view key_type, const FamilyGpus &gpus,
                            const Variant &computed, const std::map<Config, Function> &kernels,

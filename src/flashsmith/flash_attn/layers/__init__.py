@@ -1,1 +1,1 @@
-"""FlashAttention's folder of this name: rotary embeddings alone."""
+"""Mirrors ``flash_attn.layers``, of which flashsmith has the rotary embedding alone."""

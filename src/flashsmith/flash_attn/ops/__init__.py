@@ -1,1 +1,1 @@
-"""FlashAttention's folder of this name: rotary embeddings alone, below ``triton``."""
+"""Mirrors ``flash_attn.ops``, of which flashsmith has ``triton.rotary`` alone."""

@@ -1,1 +1,1 @@
-"""FlashAttention's folder of this name: rotary embeddings alone, in plain torch."""
+"""Mirrors ``flash_attn.ops.triton``: the rotary embedding, which is plain torch here."""

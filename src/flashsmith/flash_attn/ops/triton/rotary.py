@@ -25,7 +25,7 @@ def apply_rotary(
     """``flash_attn.layers.rotary.apply_rotary_emb``, with its arguments in another order.
 
     Args:
-        conjugate: Rows are turned back.
+        conjugate: Rows are rotated by the negative angles, which undoes the rotation.
     """
     check_flags(interleaved=interleaved, inplace=inplace, conjugate=conjugate)
     _check_rows(x, cos, sin, cu_seqlens, max_seqlen)
@@ -54,7 +54,7 @@ def _turned(
 def _positions(
     x: torch.Tensor, seqlen_offsets: int | torch.Tensor, cu_seqlens: torch.Tensor | None
 ) -> torch.Tensor:
-    """Of each row: (batch or 1, seqlen), or (total,) of packed ones; -1 of rows of no sequence."""
+    """Returns each row's position, (batch or 1, seqlen) or packed (total,); -1: of no sequence."""
     batch = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
     offsets = _offsets(seqlen_offsets, batch, x.device)
     if cu_seqlens is None:
