@@ -55,7 +55,7 @@ class Asked:
 
     @property
     def variant(self) -> Variant:
-        """Returns the number of elements of each row without padding."""
+        """The variant of kernels whose d_head the rows fill; ``kernel_of`` adds padding."""
         return self.extras.variant
 
     @property
