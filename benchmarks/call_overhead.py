@@ -22,7 +22,7 @@ import torch
 import flashsmith
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 
 SHAPE = (1, 128, 2, 128)  # batch, seq_len, n_heads, d_head: less work than a launch costs
 CALLS_AT_ONCE = 100

@@ -29,7 +29,7 @@ from rich.console import Console
 from rows_file import write_stamp
 
 import flashsmith
-from flashsmith import bench
+from flashsmith.bench.timer import time_interleaved
 from flashsmith.configs import CAUSAL, FULL, DType, Sm90ForwardKernelConfig, Sm90Tiles, Workload
 from flashsmith.configs.sm90.fp8_space import fp8_rules, make_fp8_config
 from flashsmith.problem import Problem
@@ -166,7 +166,7 @@ def measure(workload: Workload, device: str, repeats: int, errors_up_to: int = 8
 def time_all(runs: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
     """Milliseconds; on the emulator the host's, which say nothing of a GPU."""
     if device == "cuda":
-        timings = bench.time_interleaved(runs, repeats=repeats)
+        timings = time_interleaved(runs, repeats=repeats)
         return {name: timing.ms for name, timing in timings.items()}
     found = {}
     for name, run in runs.items():

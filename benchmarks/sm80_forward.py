@@ -24,7 +24,12 @@ from rich.console import Console
 from rich.progress import track
 
 import flashsmith
-from flashsmith import bench, reference
+from flashsmith import reference
+from flashsmith.bench.grid import make_grid
+from flashsmith.bench.peers import PEERS
+from flashsmith.bench.qkv import make_qkv
+from flashsmith.bench.stamp import environment_stamp
+from flashsmith.bench.timer import time_interleaved
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -83,7 +88,7 @@ def correctness(configs: Sequence[FlashForwardKernelConfig]) -> list[dict[str, o
     for cfg in track(configs, "checking", console=console):
         for causal in (False, True):
             wide = Problem.square(cfg.dtype, 3 * cfg.d_head, batch=2, heads=3, seq_len=1024)
-            q, k, v = bench.make_qkv(wide, "cuda")
+            q, k, v = make_qkv(wide, "cuda")
             q, k, v = q[..., : cfg.d_head], k[..., cfg.d_head : -cfg.d_head], v[..., : cfg.d_head]
             o = torch.full(q.shape, torch.nan, dtype=q.dtype, device="cuda")
             flashsmith.forward(cfg, q, k, v, o, causal=causal)
@@ -108,11 +113,11 @@ def measure(
     configs: Sequence[FlashForwardKernelConfig], workload: Workload, repeats: int
 ) -> list[dict[str, object]]:
     """TFLOP/s of each config and of FA2 at one shape."""
-    qkv = bench.make_qkv(workload.problem, "cuda")
+    qkv = make_qkv(workload.problem, "cuda")
     causal = workload.variant.causal
     runs = {cfg.short_form(): kernel(cfg, qkv, causal) for cfg in configs}
-    runs["FA2"] = bench.PEERS["fa2"].make(*qkv, causal)
-    timings = bench.time_interleaved(runs, repeats=repeats)
+    runs["FA2"] = PEERS["fa2"].make(*qkv, causal)
+    timings = time_interleaved(runs, repeats=repeats)
     return [
         {
             "kernel": name,
@@ -142,9 +147,7 @@ def sweep(repeats: int) -> list[dict[str, object]]:
     for d_head, mask in product((128, 64), ("full", "causal")):
         configs = get_autotuning_kernel_configs([DType.FP16], d_heads=(d_head,))
         best: list[float] = []
-        grid = bench.make_grid(
-            [DType.FP16], [d_head], [mask], SEQ_LENS, tokens=TOKENS, hidden=HIDDEN
-        )
+        grid = make_grid([DType.FP16], [d_head], [mask], SEQ_LENS, tokens=TOKENS, hidden=HIDDEN)
         for workload in grid:
             *measured, fa2_row = measure(configs, workload, repeats)
             rows += [*measured, fa2_row]
@@ -180,7 +183,7 @@ def main() -> int:
         f"progression: seq {SEQ_LEN}, d 128, {HEADS} heads, batch {BATCH}, FP16, full", progression
     )
     write(args.out / "tuning.csv", sweep(args.repeats))
-    stamp = bench.environment_stamp()
+    stamp = environment_stamp()
     (args.out / "environment.json").write_text(json.dumps(stamp, indent=1) + "\n")
     console.print(stamp)
     return 1 if wrong else 0

@@ -21,9 +21,11 @@ import torch
 from rich.console import Console
 from rows_file import write_stamp
 
-from flashsmith import bench
 from flashsmith.bench.candidates import Candidate, Checker, name_of
+from flashsmith.bench.ceilings import measure_ceilings
 from flashsmith.bench.monitor import GpuMonitor
+from flashsmith.bench.peers import find_peers
+from flashsmith.bench.timer import time_interleaved
 from flashsmith.configs import (
     VARIANTS,
     DType,
@@ -95,14 +97,14 @@ def measure(variant: Variant, cublas_tflops: float, repeats: int) -> list[Row]:
     workload = Workload(problem, variant)
     checker = Checker(workload, "cuda")
     progression = get_sm90_kernel_progression_configs()
-    candidates: list[Candidate] = [*bench.find_peers(PEERS), *progression]
+    candidates: list[Candidate] = [*find_peers(PEERS), *progression]
     runs = {}
     for checked in map(checker.check, candidates):
         if checked.run is None:
             console.print(f"left out: {name_of(checked.candidate)}: {checked.reason}")
         else:
             runs[name_of(checked.candidate)] = checked.run
-    timings = bench.time_interleaved(runs, repeats=repeats)
+    timings = time_interleaved(runs, repeats=repeats)
     rows: list[Row] = []
     for name, timing in timings.items():
         tflops = workload.tflops(timing.ms)
@@ -130,7 +132,7 @@ def main() -> int:
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     write(args.out / "sm90_resources.csv", build())
-    cublas = bench.measure_ceilings(DType.BF16).matmul_tflops
+    cublas = measure_ceilings(DType.BF16).matmul_tflops
     console.print(f"cuBLAS 8192^3 BF16: {cublas:.1f} TFLOP/s")
     rows = [row for variant in VARIANTS for row in measure(variant, cublas, args.repeats)]
     write_stamp(args.out / "sm90_progression.csv")

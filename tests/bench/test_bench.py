@@ -16,9 +16,10 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from flashsmith import bench, settings
-from flashsmith.bench import make_grid, summary
+from flashsmith import settings
+from flashsmith.bench import ceilings, summary, timer
 from flashsmith.bench.candidates import Candidate, Checker
+from flashsmith.bench.grid import make_grid
 from flashsmith.bench.monitor import GpuMonitor, Sample
 from flashsmith.bench.results import FAILED, KERNEL, OK, PEER, CountRow, ResultFile, TimeRow
 from flashsmith.cli import app
@@ -66,9 +67,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     times = {"fa2": 2.0, PLAIN: 4.0, FITTING: 1.0}
     steady = {"fa2": 2.0, PLAIN: 4.0, FITTING: 1.6}
     monkeypatch.setattr(lab_bench, "_choose_device", lambda counts: "cpu")
-    monkeypatch.setattr(bench, "time_interleaved", times_of(times))
-    monkeypatch.setattr(bench, "time_back_to_back", times_of(steady))
-    monkeypatch.setattr(bench, "measure_ceilings", lambda dtype: CEILINGS[str(dtype)])
+    monkeypatch.setattr(timer, "time_interleaved", times_of(times))
+    monkeypatch.setattr(timer, "time_back_to_back", times_of(steady))
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda dtype: CEILINGS[str(dtype)])
     monkeypatch.setattr(lab_bench, "GpuMonitor", lambda: GpuMonitor(lambda: Sample(1700.0, 600.0)))
     yield times
 
@@ -164,7 +165,7 @@ def test_another_regime_is_no_continuation(tmp_path: Path, monkeypatch: pytest.M
 def test_options_reach_the_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
     for name in ("time_interleaved", "time_back_to_back"):
-        monkeypatch.setattr(bench, name, lambda runs, n=name, **options: given.update({n: options}))
+        monkeypatch.setattr(timer, name, lambda runs, n=name, **options: given.update({n: options}))
     asked: list[lab_bench.Benchmark] = []
 
     def stop(benchmark: lab_bench.Benchmark, *_: object, **__: object) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith import bench, reference, settings
-from flashsmith.bench import PEERS, fa3, make_qkv
+from flashsmith import reference, settings
+from flashsmith.bench import fa3
+from flashsmith.bench.peers import PEERS, find_peers, first_available
+from flashsmith.bench.qkv import make_qkv
 from flashsmith.errors import DeviceError
 from support.bench import SMALL
 
@@ -44,8 +46,8 @@ def test_missing_peers_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.FA3_LIBRARY.name in reasons["fa3"]
     assert "flash_attn.cute.interface is not installed" in reasons["fa4"]
     with pytest.raises(DeviceError, match=r"no fa3 or fa4 here .fa3: .*; fa4: "):
-        bench.first_available("fa3", "fa4")
-    assert bench.first_available("fa3", "fa2").name == "fa2"
+        first_available("fa3", "fa4")
+    assert first_available("fa3", "fa2").name == "fa2"
 
 
 def test_cudnn_needs_a_gpu_and_a_torch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ def test_a_missing_file_is_named(setting: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_unknown_peer_is_named() -> None:
     with pytest.raises(ValueError, match="peer 'fa5' is not known; supported: fa2, cudnn, fa3"):
-        bench.find_peers(["fa2", "fa5"])
+        find_peers(["fa2", "fa5"])
 
 
 @pytest.mark.parametrize("result", ["(q, None)", "q"])

@@ -18,8 +18,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from flashsmith import bench, settings
-from flashsmith.bench import launch, ncu
+from flashsmith import settings
+from flashsmith.bench import launch, ncu, stamp
 from flashsmith.bench.peers import PEERS, Peer
 from flashsmith.bench.profile import METRICS
 from flashsmith.cli import app
@@ -117,7 +117,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ...]
     monkeypatch.delenv(settings.KERNELS.name, raising=False)
     monkeypatch.setattr(lab_profile, "choose_device", lambda _: ("cuda", "NVIDIA H200"))
     monkeypatch.setattr(lab_profile, "load", lambda plan, *_: built.extend(plan.values()))
-    monkeypatch.setattr(bench, "environment_stamp", lambda: {"gpu": "NVIDIA H200"})
+    monkeypatch.setattr(stamp, "environment_stamp", lambda: {"gpu": "NVIDIA H200"})
     monkeypatch.chdir(tmp_path)
     return built
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.bench import Timing, time_back_to_back, time_interleaved, timer
+from flashsmith.bench import timer
+from flashsmith.bench.timer import Timing, time_back_to_back, time_interleaved
 
 FLUSH_MS = 0.1
 

@@ -37,8 +37,8 @@ from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
 from flashsmith.lab import build as lab_build
 from flashsmith.lab.driver import Gpu
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
-from flashsmith.selection import gpus_with_tables, served_instances
 from flashsmith.selection.choose import choose, forget_tables
+from flashsmith.selection.served import gpus_with_tables, served_instances
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 from support.caches import kernel_free_cache
 

@@ -47,6 +47,7 @@ def test_torch_is_loaded_only_where_it_is_needed() -> None:
         "import sys\n"
         "from flashsmith.cli import app\n"
         "for args in (['--help'], ['configs', 'prog'], ['configs', '--built'],\n"
+        "             ['tune', '--explain', '--gpu', 'NVIDIA H200', '--seq-len', '4096'],\n"
         f"             ['build', '--target', 'emulator', '-k', {PLAIN!r}]):\n"
         "    app(args, standalone_mode=False)\n"
         "print('torch' in sys.modules)\n"
@@ -54,6 +55,31 @@ def test_torch_is_loaded_only_where_it_is_needed() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def without_torch(*args: str) -> str:
+    """What a command prints where torch is not installed."""
+    code = "import sys; sys.modules['torch'] = None\nfrom flashsmith.cli import main; main()"
+    environment = os.environ | {settings.BUILD.name: "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_table_is_explained_without_torch() -> None:
+    every_shape = json.loads(without_torch("tune", "--explain", "--gpu", "NVIDIA H200", "--json"))
+    assert len(every_shape) > 100
+    assert {each["source"] for each in every_shape} >= {"shipped table"}
+
+
+def test_a_report_without_torch_names_what_it_lacks() -> None:
+    document = json.loads(without_torch("report", PLAIN, "--json"))
+    advice = "torch is not installed; `pip install 'flashsmith[torch]'`"
+    assert document["missing"]["emulator counts"] == advice
+    assert document["groups"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import flashsmith
-from flashsmith.bench import Timing
 from flashsmith.bench.candidates import Checker
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import KernelId, Workload, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault
 from flashsmith.lab import run as lab_run
@@ -21,7 +21,7 @@ from flashsmith.lab.inputs import Inputs
 from flashsmith.lab.run_result import Result
 from flashsmith.reference import compare, reference_attention, reference_lse
 from flashsmith.runtime import Kernel
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from support.cli import (
     FITTING,
     PLAIN,

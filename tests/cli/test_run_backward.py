@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flashsmith import settings
-from flashsmith.bench import Timing
 from flashsmith.bench.candidates import Checker
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Workload
 from flashsmith.configs.backward import choose_backward
 from flashsmith.errors import EmulatorFault

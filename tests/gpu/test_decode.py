@@ -11,7 +11,7 @@ import torch
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.reference import reference_varlen
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from flashsmith.soak import CardLoad
 
 pytestmark = pytest.mark.gpu

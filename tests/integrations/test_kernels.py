@@ -17,7 +17,7 @@ from flashsmith.integrations import torch_sdpa
 from flashsmith.jit import Target
 from flashsmith.reference import reference_varlen
 from flashsmith.runtime import load_kernels
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from support.models import IDS, PADDING, assert_as_eager, tiny_model
 
 CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)

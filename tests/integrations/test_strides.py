@@ -16,7 +16,7 @@ from flashsmith.flash_attn import flash_attn_interface
 from flashsmith.integrations import torch_sdpa
 from flashsmith.jit import Target
 from flashsmith.runtime import load_kernels
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from support.decoding import PLAIN, in_pages, requests
 from support.layouts import LAYOUTS, with_gaps
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench import PEERS
+from flashsmith.bench.peers import PEERS
 from flashsmith.cli import app
 from flashsmith.cli.options import make_request, parse_peers
 from flashsmith.configs import CAUSAL, FULL, DType

@@ -17,7 +17,7 @@ from flashsmith.ops.cache import Cache
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode_calls import Asked, Call
 from flashsmith.runtime import DecodeTensors, Extras
-from flashsmith.selection.choose import reads_pages, select_for
+from flashsmith.selection.select import reads_pages, select_for
 
 GPUS = {"NVIDIA H200": (9, 0), "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA L40S": (8, 9)}
 

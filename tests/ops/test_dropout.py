@@ -13,7 +13,7 @@ from flashsmith.configs import KernelId, Sm80SumsBackwardKernelConfig, Variant, 
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
 from flashsmith.problem import Problem
 from flashsmith.reference import dropout_mask, reference_attention, reference_gradients
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from support.dropout import STATE
 
 P = 0.3

@@ -16,7 +16,7 @@ from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.flash_attn import flash_attn_func
 from flashsmith.ops import few_queries
 from flashsmith.reference import Semantics
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from support.decoding import Requests, assert_near_truth, assert_same_bits, requests
 
 KEYS = 520

@@ -16,8 +16,8 @@ from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.flash_attn import flash_attn_func
 from flashsmith.ops import launch
 from flashsmith.runtime import kernels
-from flashsmith.selection import select_config
 from flashsmith.selection.choose import choose, forget_tables
+from flashsmith.selection.select import select_config
 from support.workloads import square
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")

@@ -25,7 +25,7 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import KernelCache, Target, build_library
 from flashsmith.runtime import load_library
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 from support.caches import kernel_free_cache
 from support.problems import TORCH_DTYPES, assert_correct, assert_lse, random_qkv
 from support.sm80_kernels import BASE, DECLARED, RULE

@@ -14,7 +14,7 @@ from flashsmith.configs import FULL
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.errors import DeviceError
 from flashsmith.reference import reference_varlen
-from flashsmith.selection import choose as selection
+from flashsmith.selection import select as selection
 from support.fp8 import SCORES, VALUES, Quantised, assert_right
 from support.problems import FP8
 

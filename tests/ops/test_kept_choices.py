@@ -31,14 +31,14 @@ def test_choices_over_a_cache_are_made_anew_when_tables_are_forgotten(
 
 # All that functions of these packages keep of their results, by what may make it another.
 FORGOTTEN_WITH_TABLES = {
-    "ops.many_queries.chosen_for", "selection.choose._select", "selection.choose.find_tables",
-    "selection.choose.select_for", "selection.decode_tables.find_decode_table",
+    "ops.many_queries.chosen_for", "selection.select._select", "selection.choose.find_tables",
+    "selection.select.select_for", "selection.decode_tables.find_decode_table",
 }  # fmt: skip
 OF_ITS_ARGUMENTS_ALONE = {
     "ops.backward._kernel_for", "ops.decode_calls._kernel_for",
     "ops.few_queries.few_queries_kernel_for", "ops.operators.parsed_config",
     "ops.semantics.asked_to_look", "runtime.device._cuda_target",
-    "selection.choose.reads_pages",
+    "selection.select.reads_pages",
 }  # fmt: skip
 
 

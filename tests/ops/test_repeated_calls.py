@@ -23,7 +23,8 @@ from flashsmith.jit import Target
 from flashsmith.ops import launch
 from flashsmith.runtime import Kernel, find_kernel, load_kernels
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
-from flashsmith.selection import choose, select_config
+from flashsmith.selection import choose
+from flashsmith.selection.select import select_config
 from support.bad_input import misaligned
 from support.problems import Tensors, assert_correct, random_qkv
 from support.sm80_kernels import BASE

@@ -23,8 +23,8 @@ from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.ops.attention import attention
 from flashsmith.problem import LENGTH_BUCKETS, Problem
-from flashsmith.selection import select_config
 from flashsmith.selection.choose import choose, find_tables
+from flashsmith.selection.select import select_config
 from flashsmith.selection.tables import (
     Table,
     gpu_slug,

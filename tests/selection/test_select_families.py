@@ -21,8 +21,8 @@ from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD, SUPPORTED_D_
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.problem import Problem
-from flashsmith.selection import select_config
 from flashsmith.selection.choose import choose, choose_forward
+from flashsmith.selection.select import select_config
 from flashsmith.selection.tables import (
     Table,
 )

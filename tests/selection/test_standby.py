@@ -28,7 +28,8 @@ from flashsmith.errors import BuildError
 from flashsmith.jit import Target, build_library, default_jobs
 from flashsmith.ops.attention import attention
 from flashsmith.selection import standby
-from flashsmith.selection.choose import forget_tables, why_chosen
+from flashsmith.selection.choose import forget_tables
+from flashsmith.selection.select import why_chosen
 from flashsmith.selection.standby import at_hand
 from support.caches import kernel_free_cache
 from support.forking import in_child
@@ -369,7 +370,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     from flashsmith.ops import launch
     from flashsmith.selection import choose
 
-    monkeypatch.setattr(choose, "_dependent", [launch._forget])
+    monkeypatch.setattr(choose, "_of_calls", [launch._forget])
     chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
     assert chosen != other
     build_library([KernelId(other)], EMULATOR)

@@ -9,8 +9,10 @@ from xml.etree import ElementTree
 
 import torch
 
-from flashsmith.bench import PEERS, Ceilings, Peer, Timing
+from flashsmith.bench.ceilings import Ceilings
+from flashsmith.bench.peers import PEERS, Peer
 from flashsmith.bench.results import KERNEL, PEER, TimeRow
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import DType, Workload
 from flashsmith.problem import Problem
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from flashsmith.bench import environment_stamp
+from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import (
     KernelConfig,
     KernelId,

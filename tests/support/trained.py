@@ -9,7 +9,7 @@ from flashsmith.configs.sm80.backward_space import rule
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
 from flashsmith.runtime import load_kernels
-from flashsmith.selection import select_config
+from flashsmith.selection.select import select_config
 
 
 def build_for_training(*variants: str) -> None:

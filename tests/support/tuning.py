@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashsmith.bench import Timing
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -17,7 +17,8 @@ from flashsmith.configs import (
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.selection.tables import Table
-from flashsmith.tuning import make_plan, tuning_session
+from flashsmith.tuning.search import make_plan
+from flashsmith.tuning.session import tuning_session
 from support.workloads import changed, square
 
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flashsmith import settings
-from flashsmith.bench import PEERS
+from flashsmith.bench.peers import PEERS
 from flashsmith.cli import run_kernels
 from flashsmith.configs import get_kernel_configs
 from flashsmith.lab.compare import chosen_kernels

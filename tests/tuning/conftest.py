@@ -9,7 +9,7 @@ import pytest
 
 from flashsmith.runtime import Kernel
 from flashsmith.selection.choose import forget_tables
-from flashsmith.tuning import KernelLab
+from flashsmith.tuning.lab import KernelLab
 from support.tuning import (
     fake_timer,
 )

@@ -16,7 +16,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.lab import tune as lab_tune
 from flashsmith.selection.tables import Table, user_table_path
-from flashsmith.tuning import journal_path
+from flashsmith.tuning.session import journal_path
 from support.tuning import (
     A100,
     BEST,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from flashsmith.bench import Timing
+from flashsmith.bench.timer import Timing
 from flashsmith.cli import app
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.configs.decode import choose_decode, decode_candidates
@@ -23,9 +23,10 @@ from flashsmith.lab import tune as lab_tune
 from flashsmith.lab import tune_decode as lab_tune_decode
 from flashsmith.runtime import DecodeKernel
 from flashsmith.selection.decode_tables import DecodeTable, choose_tuned_decode, decode_table_path
-from flashsmith.tuning import decode_lab, journal_path, lab
+from flashsmith.tuning import decode_lab, lab
 from flashsmith.tuning.decode_lab import DecodeLab, Measurements, Shape, shapes_for
 from flashsmith.tuning.decode_search import Found, tune_decode, words_of, workloads_of
+from flashsmith.tuning.session import journal_path
 from support.tuning import A100, STAMP, fake_timer
 
 FEW = DecodeWorkload(DType.FP16, 64, rows=16)

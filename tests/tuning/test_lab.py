@@ -15,7 +15,9 @@ from flashsmith.configs import (
 from flashsmith.errors import BuildError
 from flashsmith.jit import Target
 from flashsmith.runtime import Kernel
-from flashsmith.tuning import KernelLab, lab, tuning_session
+from flashsmith.tuning import lab
+from flashsmith.tuning.lab import KernelLab
+from flashsmith.tuning.session import tuning_session
 from support.tuning import (
     PROGRESSION,
     SMALL,

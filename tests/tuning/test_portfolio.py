@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flashsmith.bench import Timing
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,

@@ -14,7 +14,7 @@ from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.runtime import Kernel
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import Table
-from flashsmith.tuning import KernelLab
+from flashsmith.tuning.lab import KernelLab
 from support.tuning import (
     BEST,
     RULE,

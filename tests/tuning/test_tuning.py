@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flashsmith.bench import Timing
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -26,8 +26,8 @@ from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.lab import tune as lab_tune
 from flashsmith.selection.choose import choose
 from flashsmith.selection.tables import Table, user_table_path
-from flashsmith.tuning import journal_path, make_plan, tuning_session
-from flashsmith.tuning.search import survivors
+from flashsmith.tuning.search import make_plan, survivors
+from flashsmith.tuning.session import journal_path, tuning_session
 from support.paths import TESTS
 from support.tuning import (
     A100,

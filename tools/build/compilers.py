@@ -39,7 +39,7 @@ from flashsmith.jit.lint import lint_machine_code, may_release
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
 from flashsmith.jit.spills import allowed_spill_bytes
 from flashsmith.jit.units import TranslationUnit
-from flashsmith.selection import gpus_with_tables, served_instances
+from flashsmith.selection.served import gpus_with_tables, served_instances
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")

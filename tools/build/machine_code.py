@@ -53,7 +53,7 @@ from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Function, parse_machine_code
 from flashsmith.jit.units import TranslationUnit
 from flashsmith.lab.build import arch_of
-from flashsmith.selection import served_instances
+from flashsmith.selection.served import served_instances
 from flashsmith.selection.tables import Table, shipped_table_path
 
 Row = tuple[str, str, int, str]  # kernel, architecture, instructions, hash of them

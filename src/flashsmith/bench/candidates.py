@@ -9,8 +9,8 @@ from functools import partial
 
 import torch
 
-from flashsmith.bench.grid import QKV, make_qkv
 from flashsmith.bench.peers import Peer
+from flashsmith.bench.qkv import QKV, make_qkv
 from flashsmith.bench.results import FAILED, MISSING, OK, WRONG
 from flashsmith.configs import ForwardKernelConfig, KernelId, Workload
 from flashsmith.errors import GpuLostError

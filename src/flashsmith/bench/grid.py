@@ -1,27 +1,12 @@
-"""The workloads of a benchmark, and their tensors."""
+"""The workloads of a benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-import torch
-
 from flashsmith.configs import DType, Variant, Workload
 from flashsmith.problem import Problem
-
-QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def make_qkv(problem: Problem, device: str, seed: int = 0) -> QKV:
-    """Normally distributed q, k and v."""
-    generator = torch.Generator(device).manual_seed(seed)
-    dtype = problem.dtype.to_torch_dtype()
-    q, k, v = (
-        torch.randn(shape, generator=generator, device=device, dtype=dtype)
-        for shape in (problem.q_shape, problem.k_shape, problem.k_shape)
-    )
-    return q, k, v
 
 
 def make_grid(

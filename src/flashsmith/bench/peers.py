@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flashsmith.bench import fa3
+from flashsmith.bench.peer_titles import PEER_TITLES as _TITLES
 from flashsmith.errors import DeviceError
 
 Run = Callable[[], torch.Tensor]
@@ -167,11 +168,11 @@ _CUDNN = _sdpa(SDPBackend.CUDNN_ATTENTION)
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("fa2", "FlashAttention-2", "FA2", _SDPA, _FA2, _why_no_fa2, _torch_build),
-        Peer("cudnn", "cuDNN", "cuDNN", _SDPA, _CUDNN, _why_no_cudnn, _cudnn_build),
-        Peer("fa3", "FlashAttention-3", "FA3", "", _make_fa3, _why_no_fa3, fa3.build),
-        Peer("fa4", "FlashAttention-4", "FA4", "", _make_fa4, _why_no_fa4, _fa4_build),
-        Peer("flex", "FlexAttention", "Flex", _COMPILE, _make_flex, _why_no_gpu, _torch_build),
+        Peer("fa2", _TITLES["fa2"], "FA2", _SDPA, _FA2, _why_no_fa2, _torch_build),
+        Peer("cudnn", _TITLES["cudnn"], "cuDNN", _SDPA, _CUDNN, _why_no_cudnn, _cudnn_build),
+        Peer("fa3", _TITLES["fa3"], "FA3", "", _make_fa3, _why_no_fa3, fa3.build),
+        Peer("fa4", _TITLES["fa4"], "FA4", "", _make_fa4, _why_no_fa4, _fa4_build),
+        Peer("flex", _TITLES["flex"], "Flex", _COMPILE, _make_flex, _why_no_gpu, _torch_build),
     )
 }
 

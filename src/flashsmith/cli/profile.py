@@ -91,7 +91,7 @@ def profile(
 
 def _report(profiles: Sequence[KernelProfile], as_csv: bool, as_json: bool) -> None:
     if as_json:
-        from flashsmith.bench import environment_stamp
+        from flashsmith.bench.stamp import environment_stamp
 
         print_json(
             {"environment": environment_stamp(), "kernels": [each.as_row() for each in profiles]}

@@ -143,13 +143,16 @@ def tune(
         _refuse("without --explain this GPU is the one", {"--gpu": gpu})
     if emulator_counts:
         _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
+    if explain:
+        from flashsmith.cli.explanations import print_explained  # slow, though without torch
+        from flashsmith.lab.explanation import explain_all
+
+        print_explained(explain_all(request, gpu), as_json)
+        return
     from flashsmith.cli import tune_table  # they load torch
-    from flashsmith.lab import explanation
     from flashsmith.lab import tune as lab
 
-    if explain:
-        tune_table.print_explained(explanation.explain_all(request, gpu), as_json)
-    elif emulator_counts:
+    if emulator_counts:
         tune_table.print_counts(lab.count(request, ON_STDERR), as_json)
     else:
         tuned = lab.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)

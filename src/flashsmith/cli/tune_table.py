@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-import typer
-
 from flashsmith.bench.results import CountRow
-from flashsmith.cli.tables import note, print_json, print_list, print_table
-from flashsmith.lab.explanation import Explanation
+from flashsmith.cli.tables import note, print_json, print_table
 from flashsmith.lab.tune import Tuned
 from flashsmith.lab.tune_decode import TunedDecode
 from flashsmith.runtime.counters import explain_headings, table_of
@@ -20,12 +16,6 @@ from flashsmith.selection.entries import Entry
 from flashsmith.tuning.decode_search import words_of
 from flashsmith.tuning.portfolio import TOLERANCE, Portfolio
 from flashsmith.tuning.ranking import RANKED_BY
-
-_EXPLAINED_IN_FULL = 4  # shapes, at most; more are a table
-_RATES = (
-    "the tuner's, which pauses before each run so that power limits no candidate: higher than "
-    "under steady load, and than what `flashsmith bench` measures beside peers"
-)
 
 
 def print_tuned(tuned: Tuned, as_json: bool) -> None:
@@ -122,42 +112,3 @@ def print_counts(rows: Sequence[CountRow], as_json: bool) -> None:
         print_table(["kernel", "mask", "seq_len", "", *headings], lines)
         note(f"counted: {explain_headings(headings)}")
     note(RANKED_BY)
-
-
-def print_explained(explained: Sequence[Explanation], as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(item) for item in explained])
-    elif len(explained) <= _EXPLAINED_IN_FULL:
-        for i, item in enumerate(explained):
-            if i > 0:
-                typer.echo()  # a blank line between them
-            _print_one(item)
-    else:
-        _print_many(explained)
-
-
-def _print_one(words: Explanation) -> None:
-    rows = [
-        ("shape", f"{words.shape} (batch x heads x length), on {words.gpu or 'the emulator'}"),
-        ("kernel", words.kernel),
-        ("because", words.reason),
-        ("measured", words.measured),
-        ("these rates", words.measured and _RATES),
-        ("next best", words.next_best),
-        ("the rule", words.rule),
-        ("built", words.portfolio),
-        *(("passed over", text) for text in words.passed_over),
-    ]
-    print_list([row for row in rows if row[1] is not None])
-
-
-def _print_many(all_words: Sequence[Explanation]) -> None:
-    rows = [
-        (words.shape, words.kernel, words.source, words.ms, words.tflops) for words in all_words
-    ]
-    print_table(("shape", "kernel", "from", "ms", "TFLOP/s"), rows)
-    note("one shape at a time (--dtype, --d-head, --mask, --seq-len) is told with reasons")
-    if any(words.measured for words in all_words):
-        note(f"TFLOP/s are {_RATES}")
-    for text in dict.fromkeys(text for words in all_words for text in words.passed_over):
-        note(f"passed over: {text}")

@@ -27,7 +27,7 @@ from flashsmith.ops.semantics import (
     check_longest,
     may_look_at,
 )
-from flashsmith.selection.choose import reads_pages
+from flashsmith.selection.select import reads_pages
 
 # Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
 # every 64 rows more; copied keys pass through memory three times, but the forward computes faster.

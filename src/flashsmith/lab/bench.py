@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flashsmith import bench
+from flashsmith.bench import ceilings, stamp, timer
 from flashsmith.bench.candidates import Candidate
 from flashsmith.bench.monitor import GpuMonitor
 from flashsmith.bench.peers import PEERS, Peer, find_peers
@@ -44,7 +44,8 @@ from flashsmith.lab.reporter import Reporter
 from flashsmith.lab.request import ON_A_GPU, Grid, Request
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.selection.choose import choose_forward, gpu_of
+from flashsmith.selection.choose import choose_forward
+from flashsmith.selection.select import gpu_of
 
 Plan = dict[Workload, list[Candidate]]
 
@@ -77,8 +78,8 @@ class Benchmark:
 
     def timer(self, regime: str) -> Timer:
         if regime == BACK_TO_BACK:
-            return partial(bench.time_back_to_back, milliseconds=self.milliseconds)
-        return partial(bench.time_interleaved, repeats=self.repeats)
+            return partial(timer.time_back_to_back, milliseconds=self.milliseconds)
+        return partial(timer.time_interleaved, repeats=self.repeats)
 
     def chosen_peers(self, note: Callable[[str], None]) -> list[Peer]:
         if self.counts:
@@ -122,7 +123,7 @@ def run(asked: Benchmark, out: Path, reporter: Reporter, *, force: bool) -> Meas
     builds = {peer.name: peer.build() for peer in peers if peer.is_available}
     session = Session.open(
         out,
-        bench.environment_stamp(device) | {"peers": builds},
+        stamp.environment_stamp(device) | {"peers": builds},
         {**asked.arguments, "peers": [peer.name for peer in peers]},
         results=[COUNTS_CSV] if asked.counts else [times_csv(regime) for regime in REGIMES],
         stamp="counts.json" if asked.counts else ENVIRONMENT,
@@ -245,7 +246,7 @@ def _load(plan: Plan, device: str, reporter: Reporter) -> None:
 def _measure_ceilings(session: Session, plan: Plan) -> None:
     for dtype in dict.fromkeys(workload.problem.dtype for workload in plan):
         if str(dtype) not in session.ceilings:
-            session.add_ceilings(bench.measure_ceilings(dtype))
+            session.add_ceilings(ceilings.measure_ceilings(dtype))
 
 
 def _sweep(out: Path, reporter: Reporter, run_sweep: Callable[[Progress], None]) -> None:

@@ -13,6 +13,7 @@ from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import Target, find_cuda_toolkit
 from flashsmith.lab.driver import arch_name, find_gpus
 from flashsmith.lab.request import Request
+from flashsmith.selection.served import gpus_with_tables, served_instances
 
 Note = Callable[[str], None]
 
@@ -31,8 +32,6 @@ def plan_for_attention(
     Raises:
         ValueError: attention() takes no kernel of these kinds somewhere.
     """
-    from flashsmith.selection import served_instances  # it loads torch
-
     plan = {}
     for arch in target.archs or (None,):
         found = set()
@@ -52,8 +51,6 @@ def plan_for_attention(
 
 def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
     """The GPUs of an architecture to look up tables for, and the architecture itself."""
-    from flashsmith.selection import gpus_with_tables
-
     if arch is None:
         return [None]
     here = gpus or [gpu.name for gpu in find_gpus()[0] if gpu.arch == arch]

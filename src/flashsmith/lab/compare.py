@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from flashsmith.bench import PEERS, Peer, first_available
 from flashsmith.bench.candidates import Candidate, Checker
 from flashsmith.bench.launch import watched
+from flashsmith.bench.peers import PEERS, Peer, first_available
 from flashsmith.configs import KernelId, Workload
 from flashsmith.lab.device import choose_device, where_it_is
 from flashsmith.lab.kernel_words import refuse_other_variants

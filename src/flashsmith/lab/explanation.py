@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import torch
+from importlib.util import find_spec
 
 from flashsmith.configs import Workload
 from flashsmith.configs.base import Capability
@@ -50,15 +49,25 @@ def explain_all(request: Request, gpu: str | None) -> list[Explanation]:
     capability = None
     if gpu is not None:
         _check_supported(gpu)
-    elif torch.cuda.is_available():
-        gpu = torch.cuda.get_device_name()
-        capability = torch.cuda.get_device_capability()
+    elif here := _gpu_here():
+        gpu, capability = here
     elif not request.names_sizes and not request.grids:
         raise ValueError(
             "--explain without a shape explains the table of a GPU, and there is no GPU here: name "
             'one, like --gpu "NVIDIA H200", or a shape, like --seq-len 4096'
         )
     return [explain(each, gpu, capability) for each in tuning_workloads(request, gpu)]
+
+
+def _gpu_here() -> tuple[str, Capability] | None:
+    """This machine's GPU, as torch names it; None where there is none, or no torch to ask."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_name(), torch.cuda.get_device_capability()
 
 
 def _check_supported(gpu: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from flashsmith.bench import PEERS, time_interleaved
 from flashsmith.bench.candidates import Checker
-from flashsmith.bench.timer import Run
+from flashsmith.bench.peers import PEERS
+from flashsmith.bench.timer import Run, time_interleaved
 from flashsmith.configs import (
     VARIANTS,
     DType,
@@ -35,7 +35,8 @@ from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.extras import NO_SCALES, Scales
-from flashsmith.selection.choose import choose_forward, gpu_of, select_fp8
+from flashsmith.selection.choose import choose_forward
+from flashsmith.selection.select import gpu_of, select_fp8
 
 _FA2, _FA2_BACKWARD = "fa2", "fa2 backward"
 _FORWARDS = {"forward": 1.0, "backward": 2.5}  # what an operation's products are of the forward's

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from flashsmith.bench import PEERS
 from flashsmith.bench.candidates import Checker
+from flashsmith.bench.peers import PEERS
 from flashsmith.bench.timer import Run
 from flashsmith.configs import KernelId, Workload
 from flashsmith.configs.backward import choose_backward

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from flashsmith.bench import environment_stamp
+from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import KernelConfig, KernelId
 from flashsmith.lab.device import choose_device, where_it_is
 from flashsmith.lab.files import write_whole

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from flashsmith.bench import environment_stamp
 from flashsmith.bench.results import OK, CountRow
+from flashsmith.bench.stamp import environment_stamp
 from flashsmith.bench.sweep import measure_counts
 from flashsmith.configs import (
     ForwardKernelConfig,
@@ -29,10 +29,11 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.selection.table_text import TITLE
 from flashsmith.selection.tables import Table, user_table_path
-from flashsmith.tuning import KernelLab, journal_path, make_plan, tuning_session
+from flashsmith.tuning.lab import KernelLab
 from flashsmith.tuning.portfolio import Portfolio, portfolios_of
 from flashsmith.tuning.ranking import counting_arch, memory_work
-from flashsmith.tuning.search import REPEATS
+from flashsmith.tuning.search import REPEATS, make_plan
+from flashsmith.tuning.session import journal_path, tuning_session
 
 _FOR_COUNTS = Grid((256,), tokens=256, hidden=128)
 

@@ -30,7 +30,7 @@ from flashsmith.ops.layout import laid_out, with_aligned_rows, with_dense_rows
 from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
-from flashsmith.selection.choose import dtype_of, gpu_of
+from flashsmith.selection.select import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
 _SPECS = (FULL_SPEC, CAUSAL_SPEC)

@@ -36,14 +36,9 @@ from flashsmith.ops.semantics import (
 )
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.workspace import Scratch
-from flashsmith.selection.choose import (
-    dtype_of,
-    forget_with_tables,
-    gpu_of,
-    remember_reason,
-    why_chosen,
-)
+from flashsmith.selection.choose import forget_with_calls
 from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
+from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
@@ -186,7 +181,7 @@ def _kind(asked: Asked, call: Call) -> Hashable:
 
 
 _last: dict[Hashable, _Repeatable] = {}
-forget_with_tables(_last.clear)
+forget_with_calls(_last.clear)
 _CALLS_REMEMBERED = 4096
 
 

@@ -16,7 +16,7 @@ from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, f
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for
-from flashsmith.selection.choose import why_chosen
+from flashsmith.selection.select import why_chosen
 
 # What a decode kernel calls its arguments, and what ``attention`` does.
 _NAMES = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k"}

@@ -16,7 +16,7 @@ from flashsmith.ops.gate import refuse_unknown
 from flashsmith.runtime import Extras
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.progress import announce_build
-from flashsmith.selection.choose import advice_under_autocast
+from flashsmith.selection.select import advice_under_autocast
 
 logger = logging.getLogger("flashsmith")
 Found = TypeVar("Found")

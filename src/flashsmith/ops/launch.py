@@ -32,13 +32,8 @@ from flashsmith.problem import Problem
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import is_kept, workspace_for
-from flashsmith.selection.choose import (
-    dtype_of,
-    forget_with_tables,
-    select_for,
-    select_fp8,
-    why_chosen,
-)
+from flashsmith.selection.choose import forget_with_calls
+from flashsmith.selection.select import dtype_of, select_for, select_fp8, why_chosen
 from flashsmith.selection.standby import at_hand
 
 
@@ -79,7 +74,7 @@ def _forget() -> None:
     _last.clear()
 
 
-forget_with_tables(_forget)
+forget_with_calls(_forget)
 
 
 def launch(

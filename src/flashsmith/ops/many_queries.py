@@ -13,7 +13,8 @@ from flashsmith.configs.variant import PAGE_ROWS
 from flashsmith.ops.cache import Cache
 from flashsmith.ops.forward import run_attention
 from flashsmith.problem import Problem
-from flashsmith.selection.choose import dtype_of, forget_with_tables, reads_pages, select_for
+from flashsmith.selection.choose import forget_with_tables
+from flashsmith.selection.select import dtype_of, reads_pages, select_for
 
 # Rows of q to a head of the cache beyond which it is worth while to ask; on the emulator no time
 # counts.

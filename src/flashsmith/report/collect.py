@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from flashsmith import settings
 from flashsmith.bench.provenance import kernels_note
 from flashsmith.configs import KernelId, require_buildable
-from flashsmith.errors import BuildError, FlashsmithError
+from flashsmith.errors import BuildError, FlashsmithError, advice_for_missing
 from flashsmith.jit import (
     Library,
     Progress,
@@ -20,14 +20,12 @@ from flashsmith.jit import (
 )
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
-from flashsmith.report.counts import count
 from flashsmith.report.families import family_of
 from flashsmith.report.family import Counts
 from flashsmith.report.model import Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
 from flashsmith.report.results import Profile, Results, Time
 from flashsmith.report.sass import MachineCode, read_machine_code
-from flashsmith.runtime import find_kernels
 
 T = TypeVar("T")
 
@@ -75,14 +73,7 @@ class _Collector:
         for library in {each.path: each for each in self.libraries.values()}.values():
             code = self._try("machine code", partial(read_machine_code, library, self.arch))
             self.code |= code or {}
-        emulated = self._try(
-            "emulator counts", lambda: find_kernels(instances, Target.emulator(), self.progress)
-        )
-        counts = {
-            each: self._try(f"emulator counts of {each}", lambda each=each: count(each))  # type: ignore[misc]
-            for each in instances
-            if emulated is not None
-        }
+        counts = self._try("emulator counts", lambda: self._counts(instances)) or {}
         groups: dict[Any, list[KernelId]] = {}
         for each in instances:
             kind = (str(each.config.dtype), each.config.d_head, each.variant.name)
@@ -100,9 +91,23 @@ class _Collector:
         """None, and a line in the report, where something that it takes is missing."""
         try:
             return find()
+        except ModuleNotFoundError as error:
+            if (advice := advice_for_missing(error)) is None:
+                raise
+            self.missing[part] = advice
         except (FlashsmithError, OSError) as error:
             self.missing[part] = str(error)
-            return None
+        return None
+
+    def _counts(self, instances: Sequence[KernelId]) -> dict[KernelId, Counts | None]:
+        from flashsmith.report.counts import count  # they load torch
+        from flashsmith.runtime import find_kernels
+
+        find_kernels(instances, Target.emulator(), self.progress)
+        return {
+            each: self._try(f"emulator counts of {each}", partial(count, each))
+            for each in instances
+        }
 
     def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
         """One with all kernels; where the build refuses a kernel, one for each of the others."""

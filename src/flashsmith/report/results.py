@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flashsmith.bench.peers import PEERS
+from flashsmith.bench.peer_titles import PEER_TITLES
 from flashsmith.configs import (
     KernelId,
     Variant,
@@ -36,7 +36,7 @@ _PROFILE_COLUMNS = _SHAPE_COLUMNS | {"duration_us", "cycles"}
 _REGIME, _IN_TURN = "regime", "in-turn"
 _REGISTER_COLUMNS = {"kernel", "arch", "registers", "spill_stores", "spill_loads", "shared"}
 _STALL = "stall_"
-BASELINE = PEERS["fa2"].title
+BASELINE = PEER_TITLES["fa2"]
 
 T = TypeVar("T")
 
@@ -215,8 +215,7 @@ def _profile(row: dict[str, str], run: str) -> Profile:
 
 def _candidate(row: dict[str, str]) -> KernelId | str:
     if ":" not in row["kernel"]:
-        peer = PEERS.get(row["kernel"].lower())
-        return peer.title if peer else row["kernel"]
+        return PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
     config = parse_kernel_name_into_instance(row["kernel"]).config
     return KernelId(config, Variant.from_name(row["mask"]))
 

@@ -13,7 +13,7 @@ from flashsmith.configs import ForwardKernelConfig, Workload
 class Measured:
     """One configuration's time, in milliseconds, and speed.
 
-    ``ms``, its percentiles and ``tflops`` are of runs in turn, as ``bench.time_interleaved`` has
+    ``ms``, its percentiles and ``tflops`` are of runs in turn, as ``time_interleaved`` has
     them; ``ms_back_to_back`` is of runs without a pause.
     """
 

@@ -25,12 +25,8 @@ from flashsmith.runtime.kernels import (
     is_loaded,
     loaded_instances,
 )
-from flashsmith.selection.choose import (
-    find_tables,
-    forget_calls,
-    gpu_of,
-    remember_reason,
-)
+from flashsmith.selection.choose import find_tables, forget_calls
+from flashsmith.selection.select import gpu_of, remember_reason
 
 logger = logging.getLogger("flashsmith")
 

@@ -69,7 +69,7 @@ def tune_decode(
 
     Args:
         plan: Candidates of each workload, the rule's choice last.
-        stamp: Of this machine, by ``bench.environment_stamp``.
+        stamp: Of this machine, by ``environment_stamp``.
         fresh: Discard a table, and a journal, that are there.
 
     Raises:

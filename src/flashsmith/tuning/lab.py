@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from flashsmith.bench import Timing, time_back_to_back, time_interleaved
 from flashsmith.bench.candidates import Checker
+from flashsmith.bench.timer import Timing, time_back_to_back, time_interleaved
 from flashsmith.configs import ForwardKernelConfig, KernelId, Workload
 from flashsmith.errors import BuildError, TuningError
 from flashsmith.jit import Progress, Target

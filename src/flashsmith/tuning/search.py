@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from flashsmith.bench import Timing
+from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     ForwardKernelConfig,

@@ -30,7 +30,7 @@ def tuning_session(
 
     Args:
         out: Where the table is, or will be. Its entries for other shapes stay.
-        stamp: Of this machine, by ``bench.environment_stamp``.
+        stamp: Of this machine, by ``environment_stamp``.
         fresh: Discard a table and a journal that are there.
 
     Raises:
