@@ -100,6 +100,24 @@ def test_run_takes_a_window_a_cap_a_scale_and_rows_of_any_length(tmp_path: Path)
     assert (exact - reference_attention(q, k, v, **other)).abs().max() > 0.1
 
 
+def test_run_drops_the_weights_that_attention_drops_with_the_state_of_the_seed(
+    tmp_path: Path,
+) -> None:
+    tensors = make_inputs()
+    options = ("--dropout", 0.3, "--seed", 7, "--mask", "causal", "--lse")
+    report, written = run_file(tmp_path, tensors, *options)
+    assert report["ok"] and report["kernels"][0]["kernel"].endswith("causal+dropout")
+    assert (report["problem"]["dropout"], report["problem"]["seed"]) == (0.3, 7)
+    state = torch.tensor([7, 0])
+    o = flashsmith.attention(*tensors.values(), causal=True, dropout_p=0.3, rng_state=state)
+    torch.testing.assert_close(written["o"], o, rtol=1e-2, atol=1e-2)
+    q, k, _ = tensors.values()
+    lse = reference_lse(q, k, causal=True)
+    torch.testing.assert_close(written["lse"].double(), lse, rtol=1e-3, atol=1e-3)
+    other = run_file(tmp_path, tensors, *options[:2], "--seed", 8, *options[4:])[1]["o"]
+    assert (other - o).abs().max() > 0.1
+
+
 @pytest.mark.parametrize("of_v", [torch.float8_e4m3fn, torch.float16])
 def test_run_takes_8_bits_with_scales(of_v: torch.dtype, tmp_path: Path) -> None:
     q, k, v = make_inputs(torch.float8_e4m3fn).values()
@@ -114,6 +132,13 @@ def test_run_takes_8_bits_with_scales(of_v: torch.dtype, tmp_path: Path) -> None
     exact = reference_attention(exact_q, k.double() * 1.5, exact_v, causal=True)
     assert written["o"].dtype == (torch.bfloat16 if of_v == q.dtype else of_v)
     torch.testing.assert_close(written["o"].double(), exact, rtol=0.1, atol=0.1)
+
+
+def test_nothing_is_dropped_of_8_bits(tmp_path: Path) -> None:
+    path = tmp_path / "qkv.safetensors"
+    save_file(make_inputs(torch.float8_e4m3fn), path)
+    message = refused("run", "--input", path, "--device", "cpu", "--dropout", "0.2")
+    assert "dropout_p was passed with a q of float8_e4m3fn" in message
 
 
 def test_a_wrong_log_sum_exp_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +322,7 @@ def test_rates_of_other_lengths_count_what_is_seen(
         (("--window", "-2,0"), "window_size is (-2, 0); expected at least 0"),
         (("--softcap", "-1"), "softcap is -1.0; expected 0"),
         (("--scale", "0"), "softmax_scale is 0.0; expected a number"),
+        (("--dropout", "1"), "dropout_p is 1.0; expected a number from 0 to below 1"),
         (("--batch", "0"), "--batch"),
         (("--seed", "1" + 23 * "0"), "--seed"),
         (("--seed", "-1" + 23 * "0"), "--seed"),

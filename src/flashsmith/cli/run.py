@@ -66,9 +66,16 @@ def run(
     lse: Annotated[
         bool, typer.Option("--lse", help="Also compute the log-sum-exp, and write tensor lse.")
     ] = False,
+    dropout: Annotated[
+        float, typer.Option(help="The share of weights that are dropped, by --seed; 0: none.")
+    ] = 0.0,
     seed: Annotated[
         int | None,
-        typer.Option(min=-MOST_SEED, max=MOST_SEED, help="Of the random input; default: 0."),
+        typer.Option(
+            min=-MOST_SEED,
+            max=MOST_SEED,
+            help="Draws the random input, and the weights of --dropout; default: 0.",
+        ),
     ] = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -88,13 +95,13 @@ def run(
     """
     sizes = {"dtype": dtype, "d_head": d_head, "batch": batch, "heads": heads, "seq_len": seq_len}
     if input is not None:
-        _refuse_with_input({**sizes, "seed": seed})
+        _refuse_with_input({**sizes, "seed": None if dropout else seed})
     request = make_request(kernels=kernels, mask=mask, device=device, **sizes)  # type: ignore[arg-type]
     (variant,) = request.variants
     if variant not in VARIANTS:
         raise ValueError(
-            f"--mask is {mask!r}; `run` takes full and causal, and --window LEFT,RIGHT and "
-            "--softcap beside them"
+            f"--mask is {mask!r}; `run` takes full and causal, and --window LEFT,RIGHT, --softcap "
+            "and --dropout beside them"
         )
     if out is not None:
         check_output("--out", out, force=force, input_file=input)
@@ -104,7 +111,7 @@ def run(
     from flashsmith.lab.run_call import Asked
 
     files = lab.Files(input, out, seed or 0)
-    asked = Asked(variant.causal, _parse_window(window), softcap, scale, lse)
+    asked = Asked(variant.causal, _parse_window(window), softcap, scale, lse, dropout, seed or 0)
     report = lab.run(request, files, asked, ON_STDERR)
     _report(report, files, asked, as_json)
     if not report.ok:
@@ -136,13 +143,15 @@ def _report(report: RunReport, files: Files, asked: Asked, as_json: bool) -> Non
     options = {
         "window": None if asked.window_size == (-1, -1) else list(asked.window_size),
         "softcap": asked.softcap or None, "scale": asked.softmax_scale,
+        "dropout": asked.dropout_p or None,
     }  # fmt: skip
     described = {
         "batch": problem.batch, "seq_len": problem.seq_len_q, "n_heads": problem.heads,
         "d_head": problem.d_head, "seq_len_k": of_k[0], "n_heads_kv": of_k[1],
         "dtype": str(problem.dtype), "causal": report.workload.variant.causal,
         "d_v": None if problem.d_v == problem.d_head else problem.d_v, **options,
-        "input": files.input, "seed": None if files.input else files.seed,
+        "input": files.input,
+        "seed": None if files.input and not asked.dropout_p else files.seed,
     }  # fmt: skip
     if as_json:
         print_json(

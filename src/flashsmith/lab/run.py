@@ -31,6 +31,7 @@ from flashsmith.lab.run_backward import check_backward, chosen_backward, fa2_bac
 from flashsmith.lab.run_call import Asked, CallChecker, kernel_of
 from flashsmith.lab.run_result import Result
 from flashsmith.ops.checks import FP8
+from flashsmith.ops.first_use import refuse_of_fp8
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
@@ -108,6 +109,8 @@ def _prepare(
     inputs, scales = None, NO_SCALES
     if files.input is not None:
         inputs, scales = load_inputs(files.input)
+        if inputs.q.dtype == FP8:
+            refuse_of_fp8(asked.variant)
         dtype, d_head = inputs.problem.dtype, padded_d_head(inputs.problem)
     instances = select_instances(words, [asked.variant], dtype, d_head)
     if files.output is not None and len(instances) > 1:

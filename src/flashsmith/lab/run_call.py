@@ -11,7 +11,13 @@ from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.lab.inputs import Inputs
 from flashsmith.ops.checks import FP8, check_scale
 from flashsmith.ops.semantics import check_fp8_scales, checked_cap, checked_window
-from flashsmith.reference import Comparison, Packing, Semantics, reference_by_head
+from flashsmith.reference import (
+    Comparison,
+    Packing,
+    Semantics,
+    check_dropout,
+    reference_by_head,
+)
 from flashsmith.runtime import Extras, Kernel, find_kernel
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.extras import Scales
@@ -35,37 +41,48 @@ class Asked:
     softcap: float = 0.0
     softmax_scale: float | None = None
     lse: bool = False
+    dropout_p: float = 0.0
+    seed: int = 0  # of the weights that are dropped
 
     def __post_init__(self) -> None:
         checked_window(self.window_size)
         checked_cap(self.softcap)
+        check_dropout(self.dropout_p)
         if self.softmax_scale is not None:
             check_scale(self.softmax_scale)
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing beside a causal mask."""
-        return self == Asked(causal=self.causal)
+        return self == Asked(causal=self.causal, seed=self.seed)
 
-    @property
-    def extras(self) -> Extras:
+    def extras(self, device: torch.device) -> Extras:
         left, right = self.window_size
-        right = 0 if self.causal else right
-        return Extras(softcap=float(self.softcap), window_left=left, window_right=right)
+        return Extras(
+            softcap=float(self.softcap),
+            window_left=left,
+            window_right=0 if self.causal else right,
+            rng_state=self._rng_state(device),
+            dropout_p=self.dropout_p,
+        )
 
     @property
     def variant(self) -> Variant:
         """The variant of kernels whose d_head the rows fill; ``kernel_of`` adds padding."""
-        return self.extras.variant
+        return self.extras(torch.device("cpu")).variant
 
-    @property
-    def semantics(self) -> Semantics:
+    def semantics(self, device: torch.device) -> Semantics:
         return Semantics(
             causal=self.causal,
             window_size=self.window_size,
             softcap=self.softcap,
             softmax_scale=self.softmax_scale,
+            dropout_p=self.dropout_p,
+            rng_state=self._rng_state(device),
         )
+
+    def _rng_state(self, device: torch.device) -> torch.Tensor | None:
+        return torch.tensor([self.seed, 0], device=device) if self.dropout_p else None
 
 
 def kernel_of(config: ForwardKernelConfig, variant: Variant, inputs: Inputs) -> KernelId:
@@ -92,7 +109,7 @@ class CallChecker(Checker):
         self.lse = q.new_empty(lse_shape, dtype=torch.float32) if asked.lse else None
         self._is_fp8 = q.dtype == FP8
         exact = _multiplied(inputs, scales)
-        meaning = asked.semantics
+        meaning = asked.semantics(q.device)
         self.exact = reference_by_head(*exact, compute=torch.float64, **meaning.keywords)
         if self._is_fp8 or asked.lse:
             weights_in = FP8 if v.dtype == FP8 else self.o.dtype
@@ -117,7 +134,7 @@ class CallChecker(Checker):
         self.o.fill_(torch.nan)  # what a kernel does not write is not the one before's
         if self.lse is not None:
             self.lse.fill_(torch.nan)
-        kernel, extras = self.kernel(candidate), self.asked.extras
+        kernel, extras = self.kernel(candidate), self.asked.extras(self.o.device)
         plan = kernel.plan(*self.qkv, self.o, lse=self.lse, extras=extras)
         scale = self.asked.softmax_scale or self.workload.problem.d_head**-0.5
         self._config = candidate
