@@ -113,6 +113,22 @@ def test_what_is_built_serves_itself(world: World) -> None:
     assert world.orders == []
 
 
+def test_a_stand_in_serves_where_no_thread_can_be_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    world.built.add(KernelId(OTHER))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert [at_hand(CHOSEN, FULL, CPU) for _ in range(2)] == [OTHER, OTHER]
+    assert world.orders == []
+    world.go_on()
+    at_hand(CHOSEN, FULL, CPU)  # the next call that wants it has it built
+    wait_for(lambda: at_hand(CHOSEN, FULL, CPU) == CHOSEN)
+
+
 def test_without_any_other_kernel_the_call_waits(world: World) -> None:
     assert at_hand(CHOSEN, FULL, CPU) == CHOSEN
     assert world.orders == []

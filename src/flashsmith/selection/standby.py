@@ -173,6 +173,8 @@ class _Builds:
             elif wanted in self._waiting:
                 self._waiting.remove(wanted)
                 self._waiting.append(wanted)
+                if not self._builders:  # no thread could be started before
+                    self._start_builder()
             elif -math.inf < order.worth_a_look <= time.monotonic():
                 # It failed, and the caller has looked in vain.
                 order.stand_in = stand_in
@@ -180,7 +182,11 @@ class _Builds:
 
     def _start_builder(self) -> None:
         thread = threading.Thread(target=self._work, name="flashsmith builds", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the interpreter ends, or the system has no more threads
+            logger.warning("no kernel is built in the background: %s", error)
+            return
         self._builders += 1
 
     def _work(self) -> None:
