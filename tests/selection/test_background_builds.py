@@ -7,8 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
 
 import support.tiny_build as tiny
+from flashsmith import settings
+from flashsmith.configs import DType, KernelId
+from flashsmith.configs.families import SM80_FORWARD
+from flashsmith.jit import Target, build_library
+from flashsmith.ops.attention import attention
+from flashsmith.selection import standby
+from support.caches import kernel_free_cache
+from support.waiting import wait_for
 
 ORDERS_A_BUILD_WITHOUT_END = """
 import threading
@@ -53,3 +65,36 @@ def test_compilers_in_the_background_end_with_the_program(tmp_path: Path) -> Non
     while running := [pid for pid in pids.read_text().split() if tiny.is_running(pid)]:
         assert time.monotonic() < deadline, running
         time.sleep(0.1)
+
+
+def test_attention_switches_to_the_kernel_that_was_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A build on the emulator, by the real compiler, prints nothing."""
+    cache = kernel_free_cache(tmp_path / "cache")
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
+    monkeypatch.setattr(standby, "_builds", standby._Builds())
+    for name in ("_kernels", "_calls", "_last"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
+    for name in ("_loaded", "_found"):
+        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
+    from flashsmith.ops import launch
+    from flashsmith.selection import choose
+
+    monkeypatch.setattr(choose, "_of_calls", [launch._forget])
+    chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
+    assert chosen != other
+    build_library([KernelId(other)], Target.emulator())
+    q = torch.randn(1, 128, 1, 96).half()
+
+    def serving() -> Any:
+        attention(q, q.clone(), q.clone())
+        calls = list(launch._calls.values())
+        return calls[0].config if calls else None  # they are forgotten at any time
+
+    first = attention(q, q.clone(), q.clone())
+    assert serving() == other
+    wait_for(lambda: serving() == chosen)
+    torch.testing.assert_close(attention(q, q.clone(), q.clone()), first, atol=2e-3, rtol=1e-2)
+    assert capfd.readouterr() == ("", "")

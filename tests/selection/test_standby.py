@@ -25,21 +25,19 @@ from flashsmith.configs import (
 from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
 from flashsmith.configs.variant import PAGED, Variant
 from flashsmith.errors import BuildError
-from flashsmith.jit import Target, build_library, default_jobs
-from flashsmith.ops.attention import attention
+from flashsmith.jit import Target, default_jobs
 from flashsmith.selection import standby
 from flashsmith.selection.choose import forget_tables
 from flashsmith.selection.select import why_chosen
 from flashsmith.selection.standby import at_hand
-from support.caches import kernel_free_cache
 from support.forking import in_child
 from support.tables import H200, make_entry, write_user_table
+from support.waiting import PATIENCE, wait_for
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 EMULATOR = Target.emulator()
 CHOSEN, OTHER = (SM80_FORWARD.rule(DType.FP16, 128, length) for length in (4096, 64))
 VARIANTS = FULL, CAUSAL, Variant(softcap=True), Variant(causal=True, softcap=True)
-PATIENCE = 20.0  # seconds
 
 
 @dataclass
@@ -369,45 +367,3 @@ def test_the_settings_say_where_stand_ins_serve(
     world.built.add(KernelId(OTHER))
     found = [at_hand(CHOSEN, FULL, device) == OTHER for device in (CPU, CUDA)]
     assert found == [on_cpu, on_cuda]
-
-
-def test_attention_switches_to_the_kernel_that_was_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A build on the emulator, by the real compiler, prints nothing."""
-    cache = kernel_free_cache(tmp_path / "cache")
-    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
-    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
-    monkeypatch.setattr(standby, "_builds", standby._Builds())
-    for name in ("_kernels", "_calls", "_last"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
-    for name in ("_loaded", "_found"):
-        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
-    from flashsmith.ops import launch
-    from flashsmith.selection import choose
-
-    monkeypatch.setattr(choose, "_of_calls", [launch._forget])
-    chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
-    assert chosen != other
-    build_library([KernelId(other)], EMULATOR)
-    q = torch.randn(1, 128, 1, 96).half()
-
-    def serving() -> Any:
-        attention(q, q.clone(), q.clone())
-        calls = list(launch._calls.values())
-        return calls[0].config if calls else None  # they are forgotten at any time
-
-    first = attention(q, q.clone(), q.clone())
-    assert serving() == other
-    wait_for(lambda: serving() == chosen)
-    torch.testing.assert_close(attention(q, q.clone(), q.clone()), first, atol=2e-3, rtol=1e-2)
-    assert capfd.readouterr() == ("", "")
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(int(PATIENCE * 20)):
-        if condition():
-            return
-        waiting.wait(0.05)
-    pytest.fail("it did not come true")
