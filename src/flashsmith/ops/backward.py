@@ -249,9 +249,10 @@ def _launch(
         workspace = _workspace(last.workspace_bytes, q.device)
         if last.again(*tensors, workspace, scale, *spec.told_again):
             return tensors, 0.0
+    config, variant = _choose(how.config, tensors, spec, deterministic)
     if k.shape[1] == 0:
         return _without_keys(tensors), 0.0
-    kernel = _find(how.config, tensors, spec, deterministic)
+    kernel = _kernel_for(config, variant, q.device)
     if how.config is None:
         read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
         q, k, v, o, do = laid_out(kernel.instance.config, spec.extras.is_ragged, *read)
@@ -273,10 +274,10 @@ def _workspace(n_bytes: int, device: torch.device) -> torch.Tensor | None:
     return torch.empty(n_bytes, dtype=torch.uint8, device=device) if n_bytes else None
 
 
-def _find(
+def _choose(
     config: BackwardKernelConfig | None, tensors: GradientTensors, spec: Spec, deterministic: bool
-) -> BackwardKernel:
-    """The kernels for a call."""
+) -> tuple[BackwardKernelConfig, Variant]:
+    """What the kernels for a call are, which is refused before they are built."""
     q, k, v = tensors.q, tensors.k, tensors.v
     for name in ("q", "k", "v", "o", "do"):
         check_rank(name, getattr(tensors, name), None)
@@ -291,7 +292,7 @@ def _find(
         variant = replace(variant, padded=True)
     check_before_building(config, q=q, k=k, v=v, o=tensors.o, do=tensors.do)
     check_extras_before_building(spec.extras, q, k, tensors.lse)
-    return _kernel_for(config, variant, q.device)
+    return config, variant
 
 
 @functools.lru_cache(_CALLS_REMEMBERED)

@@ -107,13 +107,15 @@ def launch(
             and (o is None or isinstance(o, torch.Tensor))
         ):
             check_tensors(**_named(q, k, v, o))
+        if scale is not None:
+            scale = check_scale(scale)
         if last is not None and not timed:
             again, call, workspace, needs_workspace = last
             result = _empty(call.o_like) if o is None else o
             lse = _empty(call.lse_like) if with_lse else None
             if needs_workspace:
                 workspace = workspace_for(call.plan, q.device)
-            factor = call.scale if scale is None else check_scale(scale)
+            factor = call.scale if scale is None else scale
             own = *spec.scales, spec.block_table
             if again(q, k, v, result, lse, *own, workspace, factor, *spec.told_again):
                 return result, lse, 0.0
@@ -166,7 +168,7 @@ def _launch_anew(
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """As ``launch``, for a call that looks unlike the last of its kind; remembers it."""
     *_, with_lse = kind
-    scale = call.scale if scale is None else check_scale(scale)
+    scale = call.scale if scale is None else scale
     some_unused = spec.extras.seqused_q is not None  # rows of what is made here: zero, and -inf
     if o is None:
         o = _empty(call.o_like).zero_() if some_unused else _empty(call.o_like)
@@ -174,7 +176,7 @@ def _launch_anew(
     if lse is not None and some_unused:
         lse.fill_(-math.inf)
     if call.kernel is None:
-        return _without_keys(k, v, o, lse, spec)
+        return _without_keys(k, v, o, lse, spec, call.o_like)
     workspace = workspace_for(call.plan, q.device)
     if timed:
         milliseconds = call.kernel(
@@ -227,6 +229,8 @@ def _first_call(
         o = tensors.get("o", o_like)
         plan = kernel.plan(q, k, v, o, block_table=spec.block_table, extras=spec.extras)
     call = _Call(config or chosen, kernel, plan, d_head**-0.5, o_like, lse_like)
+    if kernel is None:  # no kernel would check the tensors of a later call
+        return call
     if len(_calls) >= _CALLS_REMEMBERED:
         _calls.clear()
     return _calls.setdefault(key, call)
@@ -277,13 +281,25 @@ def _empty(like: torch.Tensor) -> torch.Tensor:
 
 
 def _without_keys(
-    k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor | None, spec: Spec
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor | None,
+    spec: Spec,
+    like: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """The result where no query sees anything but a sink, which rows of no sequence do not see."""
+    """The result where no query sees anything but a sink, which rows of no sequence do not see.
+
+    like: A new o would have its shape.
+    """
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they need the same batch "
             "size, seq_len_k and n_heads_kv"
+        )
+    if o.shape != like.shape:
+        raise ValueError(
+            f"o has shape {tuple(o.shape)}, but q and v make a result of {tuple(like.shape)}"
         )
     o.zero_()
     if lse is not None:
