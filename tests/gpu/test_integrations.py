@@ -54,9 +54,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Those of flashsmith's attention."""
     found: list[object] = []
 
-    def recorded(*arguments: Any) -> Any:
+    def recorded(*arguments: Any, **keywords: Any) -> Any:
         found.append(arguments)
-        return run_attention(*arguments)
+        return run_attention(*arguments, **keywords)
 
     for module in (attention, operators):
         monkeypatch.setattr(module, "run_attention", recorded)

@@ -11,6 +11,7 @@ import flashsmith.flash_attn as flash
 from flashsmith.flash_attn import calls, flash_attn_interface
 from flashsmith.ops import backward
 from flashsmith.ops.backward import run_backward
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.reference import reference_varlen
 from support.differentiation import assert_gradients, gradients_of
 from support.trained import build_for_training
@@ -210,7 +211,7 @@ def test_all_that_the_functions_below_are_told_is_passed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = []
-    monkeypatch.setattr(calls, "run_backward", lambda *a, **k: told.append((*a[7:], k)))
+    monkeypatch.setattr(calls, "run_backward", lambda *a, **k: told.append((*a, k)))
     q, slopes = random(10, 2, 16), torch.rand(2)
     lse = torch.zeros(1, 10, 2).transpose(1, 2)
     options = (0.0, 0.3, True, 3, 0, 5.0, slopes, True)
@@ -223,12 +224,13 @@ def test_all_that_the_functions_below_are_told_is_passed_on(
     dense, packed = told
     semantics = {"window_size": (3, 0), "softcap": 5.0, "alibi_slopes": slopes}
     lengths = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_Q, "max_seqlen_q": 7, "max_seqlen_k": 8}
-    for (given_lse, causal, scale, given, keywords), expected, absent in (
+    for (tensors, spec, keywords), expected, absent in (
         (dense, semantics, [True, True, False]),
         (packed, semantics | lengths, [False, True, True]),
     ):
-        assert given_lse.is_contiguous() and causal and scale == 0.3 and given == expected
-        assert keywords["deterministic"] and [t is None for t in keywords["into"]] == absent
+        assert tensors.lse.is_contiguous()
+        assert spec == AttentionSpec(causal=True, softmax_scale=0.3, **expected)
+        assert keywords["deterministic"] and [t is None for t in tensors[6:9]] == absent
 
 
 def test_parts_of_the_keys_add_up() -> None:

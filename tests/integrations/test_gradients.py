@@ -14,6 +14,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 import flashsmith
 from flashsmith.integrations import torch_sdpa
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.reference import reference_varlen
 from support.differentiation import assert_gradients, gradients_of
 from support.models import IDS, PADDING, assert_gradients_as_eager, tiny_model
@@ -162,9 +163,9 @@ def test_windows_and_the_scale_reach_the_gradients_of_torch_s_flash_operator(
         *(q,) * 5, lse, None, None, 9, 9, 0.0, True, unused, unused,
         scale=0.3, window_size_left=2, window_size_right=1,
     )  # fmt: skip
-    lse, causal, scale, semantics = told[7:]
-    assert lse.is_contiguous() and causal and scale == 0.3
-    assert semantics["window_size"] == (2, 1) and "top_left" not in semantics
+    tensors, spec = told
+    assert tensors.lse.is_contiguous()
+    assert spec == AttentionSpec(causal=True, softmax_scale=0.3, window_size=(2, 1))
 
 
 def test_writing_into_a_tensor_is_no_obstacle_to_tensors_that_require_a_gradient(

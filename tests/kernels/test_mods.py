@@ -21,7 +21,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.ops.launch import kernel_for
-from flashsmith.ops.semantics import Semantics
+from flashsmith.ops.spec import resolve, spec_of
 from flashsmith.reference import compare
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.emulation import emulation
@@ -70,8 +70,7 @@ def _built() -> None:
     """All at once, with one list of kernels and one link."""
     q, k = torch.zeros(BATCH, N_Q, HEADS, 64).half(), torch.zeros(BATCH, N_K, 1, 64).half()
     functions = [{"score_mod": mod.score, "mask_mod": mod.mask} for mod in MODS.values()]
-    meanings = [Semantics.of(q, k, False, each) for each in functions]
-    variants = [meaning.spec(q, k).extras.variant for meaning in meanings]
+    variants = [resolve(spec_of(q, k, each), q, k).variant for each in functions]
     kernels = [KernelId(config, variant) for config in CONFIGS for variant in variants]
     load_kernels(kernels, Target.emulator())
 
@@ -141,8 +140,8 @@ def masked(
     config: ForwardKernelConfig, qkv: list[torch.Tensor], block_mask: Any
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """o, lse, and how many blocks the kernel's products are for."""
-    semantics = Semantics.of(*qkv[:2], False, {"block_mask": block_mask})
-    variant: Variant = semantics.spec(*qkv[:2]).extras.variant
+    spec = spec_of(*qkv[:2], {"block_mask": block_mask})
+    variant: Variant = resolve(spec, *qkv[:2]).variant
     with emulation(kernel_for(config, variant, qkv[0].device)) as emulator:
         o, lse = flashsmith.attention(*qkv, config=config, block_mask=block_mask, return_lse=True)
         counters = emulator.counters()

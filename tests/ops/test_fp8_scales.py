@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashsmith.ops.semantics import check_fp8_scales
+from flashsmith.ops.lengths import check_fp8_scales
 
 GOOD = {
     "None": None,

@@ -20,7 +20,7 @@ from flashsmith.errors import TracingError
 from flashsmith.mods import registry
 from flashsmith.mods.block_mask import create_block_mask
 from flashsmith.mods.trace import trace
-from flashsmith.ops.semantics import Semantics
+from flashsmith.ops.spec import resolve, spec_of
 
 Q = torch.randn(2, 20, 4, 64).half()
 CAUSAL = create_block_mask(lambda b, h, q, k: q >= k, None, None, 20, 20, device="cpu")
@@ -82,7 +82,7 @@ def test_a_call_passes_on_what_the_functions_read_now() -> None:
             "score_mod": lambda s, b, h, q, k: s + table[q],
             "mask_mod": lambda b, h, q, k: q - k < width,
         }
-        return Semantics.of(Q, Q, False, functions).spec(Q, Q).extras
+        return resolve(spec_of(Q, Q, functions), Q, Q).extras
 
     first = extras()
     assert first.mod_tensors[0] is table
@@ -99,12 +99,12 @@ def test_a_call_passes_on_the_ranges_of_a_block_mask() -> None:
     wide = create_block_mask(
         lambda b, h, q, k: (q >= k) & (q - k < 3) & (q != 8), None, None, 20, 20, "cpu", (4, 8)
     )
-    extras = Semantics.of(Q, Q, False, {"block_mask": wide}).spec(Q, Q).extras
+    extras = resolve(spec_of(Q, Q, {"block_mask": wide}), Q, Q).extras
     assert extras.rows_per_range == 4
     ranges = [[0, 8], [0, 8], [0, 16], [8, 16], [8, 24]]
     assert extras.key_ranges.tolist() == [[ranges]]
     nothing = create_block_mask(lambda b, h, q, k: q < 0, 1, 1, 20, 20, "cpu")
-    extras = Semantics.of(Q, Q, False, {"block_mask": nothing}).spec(Q, Q).extras
+    extras = resolve(spec_of(Q, Q, {"block_mask": nothing}), Q, Q).extras
     ((begin, end),) = extras.key_ranges.view(-1, 2)
     assert begin > end == 0
 

@@ -11,8 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.ops import first_use
-from flashsmith.ops.functions import with_traced_functions
-from flashsmith.ops.semantics import Semantics
+from flashsmith.ops.spec import AttentionSpec, spec_of
 
 Q = torch.randn(1, 20, 2, 64).half()
 INT32 = {"dtype": torch.int32}
@@ -26,10 +25,10 @@ def test_functions_are_traced_once_and_leave_the_record() -> None:
         return score * 2
 
     keywords = {"score_mod": score_mod, "softcap": 3.0}
-    found = with_traced_functions(Q, Q, keywords)
+    found = spec_of(Q, Q, keywords)
     assert len(calls) == 1
-    assert found.keys() == {"softcap", "score", "mod_tensors"}
-    assert Semantics.of(Q, Q, False, found).score == found["score"] > 0
+    assert found.score > 0 and found.softcap == 3.0
+    assert found == AttentionSpec(softcap=3.0, score=found.score)
     assert keywords["score_mod"] is score_mod  # the caller's are as they were
 
 

@@ -324,7 +324,7 @@ DRAWN = {"dropout.py dropout_keywords"}
 
 @pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
 def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
-    python = {"attention.py attention", "semantics.py Semantics", "extras.py Extras"}
+    python = {"attention.py attention", "spec.py AttentionSpec", "extras.py Extras"}
     python |= OF_GRADIENTS if name in DIFFERENTIABLE else set()
     python |= DRAWN if name in OF_DROPOUT else set()
     assert {*python_places(name), *cxx_places(name)} - OF_DECODE == python

@@ -14,6 +14,7 @@ from flashsmith.mods.registry import expression_of
 from flashsmith.mods.trace import Mods
 from flashsmith.ops import attention, operators
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.reference import reference_varlen
 
 
@@ -33,6 +34,16 @@ def attention_by_reference(
     o, lse = reference_varlen(q, k, v, compute=torch.float32, **keywords)
     result = o.to(q.dtype) if out is None else out.copy_(o)
     return (result, lse) if return_lse else result
+
+
+def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
+    """What a call asks for, as it would by keywords: what is not at its default."""
+    defaults = AttentionSpec._field_defaults
+    return {
+        name: each
+        for name, each in spec._asdict().items()
+        if isinstance(each, torch.Tensor) or each != defaults[name]
+    }
 
 
 def _with_functions(semantics: dict[str, Any]) -> dict[str, Any]:
@@ -62,8 +73,8 @@ def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., A
     def run(*arguments: Any) -> Any:
         given = signature.bind(*arguments).arguments
         q, k, v = (given.pop(name) for name in "qkv")
-        semantics = dict(given.pop("semantics") or {})
-        return function(q, k, v, **given, **_with_functions(semantics))
+        keywords = _with_functions(keywords_of(given.pop("spec")))
+        return function(q, k, v, **given, **keywords)
 
     for module in (attention, operators):
         monkeypatch.setattr(module, "run_attention", run)

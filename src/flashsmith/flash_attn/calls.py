@@ -19,7 +19,9 @@ from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.gate import explain
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.reference.dropout import check_dropout
+from flashsmith.runtime import GradientTensors
 
 Window = tuple[int, int]
 Result = torch.Tensor | tuple[torch.Tensor, ...]
@@ -138,10 +140,9 @@ def backward(
     if check_dropout(dropout_p):
         keywords |= {"dropout_p": dropout_p, "rng_state": rng_state}
     q, k, v, dout, out = map(readable, (q, k, v, dout.detach(), out.detach()))
-    run_backward(
-        None, dout, None, q, k, v, out, softmax_lse.contiguous(), causal, softmax_scale,
-        {"softcap": max(softcap, 0.0), **keywords}, deterministic=deterministic, into=into,
-    )  # fmt: skip
+    tensors = GradientTensors(q, k, v, out, softmax_lse.contiguous(), dout, *into)
+    spec = AttentionSpec(causal, softmax_scale, softcap=max(softcap, 0.0), **keywords)
+    run_backward(tensors, spec, deterministic=deterministic)
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
 
 

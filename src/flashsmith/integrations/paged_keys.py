@@ -9,7 +9,7 @@ import torch
 from flashsmith.configs.variant import PAGE_ROWS
 from flashsmith.ops.cache import has_counted_rows
 from flashsmith.ops.checks import FP8
-from flashsmith.ops.semantics import is_of_tokens
+from flashsmith.ops.lengths import is_of_tokens
 
 _CHUNK_BYTES = 16  # that kernels copy at a time
 

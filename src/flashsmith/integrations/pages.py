@@ -20,13 +20,9 @@ from flashsmith.ops.decode import decode
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import are_memory
 from flashsmith.ops.layout import with_dense_rows
+from flashsmith.ops.lengths import check_fp8_scales, check_lengths, check_longest, may_look_at
 from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
-from flashsmith.ops.semantics import (
-    check_fp8_scales,
-    check_lengths,
-    check_longest,
-    may_look_at,
-)
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.selection.select import reads_pages
 
 # Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
@@ -113,13 +109,11 @@ def attend_pages(
         return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
     is_memory = are_memory(q, pages.k, pages.v)
     if is_memory and _are_read_in_place(q, pages, max_seqlen_q, config, semantics):
-        return run_attention(
-            q, pages.k, pages.v, semantics.pop("causal", False),
-            semantics.pop("softmax_scale", None), out, config, return_lse,
-            {**semantics, "block_table": pages.table,
-             "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q,
-             "seqused_k": pages.lengths, "max_seqlen_k": max_seqlen_k},
+        spec = AttentionSpec(
+            **semantics, block_table=pages.table, cu_seqlens_q=cu_seqlens_q,
+            max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths, max_seqlen_k=max_seqlen_k,
         )  # fmt: skip
+        return run_attention(q, pages.k, pages.v, spec, out, config, return_lse)
     k, v = pages.gathered(max_seqlen_k, q.dtype)
     return attend_any_head(
         q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,

@@ -19,7 +19,9 @@ from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import needs_gradient
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.layout import with_dense_rows
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.reference.dropout import check_dropout
+from flashsmith.runtime import GradientTensors
 
 NAME = "flashsmith"
 
@@ -284,10 +286,8 @@ def _differentiate(
         tensors: grad_out, query, key, value and out: (batch, seq_len, heads, d_head) or packed.
     """
     grad_out, query, key, value, out = map(readable, tensors)
-    run_backward(
-        None, grad_out, None, query, key, value, out, lse.contiguous(), causal, softmax_scale,
-        semantics, into=into,
-    )  # fmt: skip
+    found = GradientTensors(query, key, value, out, lse.contiguous(), grad_out, *into)
+    run_backward(found, AttentionSpec(causal, softmax_scale, **semantics))
 
 
 def _of_dropout(

@@ -10,7 +10,8 @@ from flashsmith.bench.candidates import Checker, Run
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.lab.inputs import Inputs
 from flashsmith.ops.checks import FP8, check_scale
-from flashsmith.ops.semantics import check_fp8_scales, checked_cap, checked_window
+from flashsmith.ops.lengths import check_fp8_scales
+from flashsmith.ops.spec import checked_cap, checked_window
 from flashsmith.reference import (
     Comparison,
     Packing,

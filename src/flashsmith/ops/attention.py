@@ -13,14 +13,13 @@ from flashsmith.ops.checks import FP8, check_flags, needs_gradient, refuse_gradi
 from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.functions import with_traced_functions
+from flashsmith.ops.functions import traced_functions
 from flashsmith.ops.gate import are_memory, flat, refuse_unknown
 from flashsmith.ops.operators import call_operator
 from flashsmith.ops.outside_graphs import outside_of_graphs
-from flashsmith.ops.semantics import tensors_in
+from flashsmith.ops.spec import CAUSAL, FULL, NO_WINDOW, AttentionSpec, tensors_of
 from flashsmith.reference.dropout import check_dropout
 
-_NO_WINDOW = (-1, -1)
 _NUMBERS = (float, int)
 _LEARNED = ("sinks", "bias")  # arguments beside q, k and v that have gradients
 
@@ -32,7 +31,7 @@ def attention(
     *,
     causal: bool = False,
     softmax_scale: float | None = None,
-    window_size: tuple[int, int] = _NO_WINDOW,
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
@@ -140,14 +139,13 @@ def attention(
     """
     if not type(causal) is type(return_lse) is type(deterministic) is bool:
         check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
-    semantics: dict[str, Any] | None = None
-    if not (
+    if (
         alibi_slopes is sinks is bias is None
         and cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
         and max_seqlen_q is max_seqlen_k is None
         and rng_state is None
         and type(window_size) is tuple
-        and window_size == _NO_WINDOW
+        and window_size == NO_WINDOW
         and type(softcap) in _NUMBERS
         and softcap == 0
         and top_left is False
@@ -156,30 +154,36 @@ def attention(
         and dropout_p == 0
         and q_scale is k_scale is v_scale is None
     ):
-        semantics = {
-            "window_size": tuple(window_size) if isinstance(window_size, list) else window_size,
-            "softcap": softcap,
-            "alibi_slopes": alibi_slopes,
-            "sinks": sinks,
-            "bias": bias,
-            "top_left": top_left,
-            "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k,
-            "max_seqlen_q": max_seqlen_q,
-            "max_seqlen_k": max_seqlen_k,
-            "seqused_q": seqused_q,
-            "seqused_k": seqused_k,
-        }
-        if check_dropout(dropout_p) != 0 or rng_state is not None:
-            semantics |= dropout_keywords(q, dropout_p, rng_state)
-        if not q_scale is k_scale is v_scale is None:
-            semantics |= {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
-    others = softmax_scale, out, config, return_lse
+        if softmax_scale is None:
+            spec = CAUSAL if causal else FULL
+        else:
+            spec = AttentionSpec(causal, softmax_scale)
+        return _attend(q, k, v, spec, out, config, return_lse, deterministic)
+    spec = AttentionSpec(
+        causal,
+        softmax_scale,
+        tuple(window_size) if isinstance(window_size, list) else window_size,
+        softcap,
+        alibi_slopes,
+        sinks,
+        bias,
+        top_left,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        seqused_q,
+        seqused_k,
+        q_scale=q_scale,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
+    if check_dropout(dropout_p) != 0 or rng_state is not None:
+        spec = spec._replace(**dropout_keywords(q, dropout_p, rng_state))
     if score_mod is mask_mod is block_mask is None:
-        return _attend(q, k, v, causal, *others, semantics, deterministic)
-    functions = {"score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask}
-    semantics = (semantics or {}) | functions
-    return _attend_with_functions(q, k, v, causal, *others, semantics, deterministic)
+        return _attend(q, k, v, spec, out, config, return_lse, deterministic)
+    functions = score_mod, mask_mod, block_mask
+    return _attend_with_functions(q, k, v, spec, functions, out, config, return_lse, deterministic)
 
 
 @outside_of_graphs("flashsmith traces score_mod, mask_mod and block_mask itself, outside of graphs")
@@ -187,36 +191,31 @@ def _attend_with_functions(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    causal: bool,
-    softmax_scale: float | None,
-    out: torch.Tensor | None,
-    config: AttentionKernelConfig | None,
-    return_lse: bool,
-    semantics: dict[str, Any],
-    deterministic: bool,
+    spec: AttentionSpec,
+    functions: tuple[Any, ...],
+    *others: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``_attend``, of functions among the semantics, which are called here once and never again."""
+    """``_attend``, of functions that are called here once and never again.
+
+    functions: score_mod, mask_mod and block_mask.
+    """
     refuse_unknown(q=q, k=k, v=v)
-    semantics = with_traced_functions(q, k, semantics)
-    others = softmax_scale, out, config, return_lse
-    return _attend(q, k, v, causal, *others, semantics, deterministic)
+    traced = traced_functions(q, k, spec.cu_seqlens_q is not None, *functions)
+    return _attend(q, k, v, spec._replace(**traced), *others)
 
 
 def _attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    causal: bool,
-    softmax_scale: float | None,
+    spec: AttentionSpec,
     out: torch.Tensor | None,
     config: AttentionKernelConfig | None,
     return_lse: bool,
-    semantics: dict[str, Any] | None,
     deterministic: bool,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Launches now, or has torch see an operator, as the tensors are."""
-    others = softmax_scale, out, config, return_lse, semantics
-    given = {} if semantics is None else tensors_in(semantics)
+    given = tensors_of(spec)
     if out is not None:
         given["out"] = out
     is_memory = are_memory(q, k, v, *flat(given)) if given else are_memory(q, k, v)
@@ -232,7 +231,7 @@ def _attend(
         if q.dtype == FP8:
             refuse_gradients(q=q, k=k, v=v, **given)
         if is_memory:
-            return call_differentiable(q, k, v, causal, *others, deterministic)
+            return call_differentiable(q, k, v, spec, out, config, return_lse, deterministic)
     if is_memory:
-        return run_attention(q, k, v, causal, *others)
-    return call_operator(q, k, v, causal, *others, deterministic)
+        return run_attention(q, k, v, spec, out, config, return_lse)
+    return call_operator(q, k, v, spec, out, config, return_lse, deterministic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,16 +25,26 @@ from flashsmith.ops.first_use import (
     check_extras_before_building,
     find_first,
 )
-from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
+from flashsmith.ops.gate import CAPTURED, are_memory, flat, refuse_all_but_memory
 from flashsmith.ops.layout import laid_out, with_aligned_rows, with_dense_rows
-from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, Spec, tensors_in
+from flashsmith.ops.spec import (
+    RESOLVED_CAUSAL,
+    RESOLVED_FULL,
+    AttentionSpec,
+    ResolvedSpec,
+    is_plain,
+    resolve,
+    spec_of,
+    tensors_of,
+    with_tensors,
+)
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
 from flashsmith.selection.select import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
-_SPECS = (FULL_SPEC, CAUSAL_SPEC)
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
+_CHECKED = ("do", "q", "k", "v", "o", "lse")
 
 
 class Gradients(NamedTuple):
@@ -56,7 +66,6 @@ class Wanted(NamedTuple):
 
 
 NOTHING_ELSE = Wanted()
-NOWHERE = (None, None, None)  # no tensors to write the gradients of q, k and v into
 
 
 def backward(
@@ -102,87 +111,66 @@ def backward(
     check_flags(causal=causal, deterministic=deterministic, benchmark=benchmark)
     if cfg is not None:
         check_config("cfg", cfg, _CONFIGS)
-    given = tensors_in(semantics) | {"do": do, "q": q, "k": k, "v": v, "o": o, "lse": lse}
+    keywords = {"causal": causal, "softmax_scale": softmax_scale, **semantics}
+    spec = spec_of(q, k, keywords)
+    given = tensors_of(spec) | {"do": do, "q": q, "k": k, "v": v, "o": o, "lse": lse}
     if dlse is not None:
         given["dlse"] = dlse
     if not are_memory(*flat(given)):
         refuse_all_but_memory(**given)
-    wanted = Wanted(semantics.get("sinks") is not None, semantics.get("bias") is not None)
+    wanted = Wanted(spec.sinks is not None, spec.bias is not None)
+    tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     gradients, milliseconds = run_backward(
-        cfg, do, dlse, q, k, v, o, lse, causal, softmax_scale, semantics, wanted,
-        deterministic=deterministic, timed=benchmark,
-    )  # fmt: skip
+        tensors, spec, wanted, config=cfg, deterministic=deterministic, timed=benchmark
+    )
     return (gradients, milliseconds) if benchmark else gradients
 
 
 def run_backward(
-    config: BackwardKernelConfig | None,
-    do: torch.Tensor | None,
-    dlse: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,
-    softmax_scale: float | None,
-    semantics: Mapping[str, Any] | None = None,
+    tensors: GradientTensors,
+    spec: AttentionSpec,
     wanted: Wanted = NOTHING_ELSE,
     *,
+    config: BackwardKernelConfig | None = None,
     deterministic: bool = False,
     timed: bool = False,
-    into: Sequence[torch.Tensor | None] = NOWHERE,
 ) -> tuple[Gradients, float]:
     """As ``backward``; packed rows have three dimensions here.
 
-    Args:
-        do: None: 0.
-        semantics: Those of ``attention``'s keywords that are not at their defaults.
-        into: Where to write the gradients of q, k and v; None: a new tensor.
+    tensors: do None: 0. Where dq, dk or dv is None, a new tensor is made.
     """
     how = _How(config, deterministic, timed)
-    dq, dk, dv = into
-    tensors = GradientTensors(q, k, v, o, lse, do, dq, dk, dv, dlse)
+    q, into = tensors.q, (tensors.dq, tensors.dk, tensors.dv)
     try:
-        scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
-        if semantics:
-            given = Semantics.of(q, k, causal, semantics)
-            gradients, milliseconds = _run_general(tensors, given, scale, wanted, how)
-        else:
-            found, milliseconds = _launch(tensors, _SPECS[causal], scale, wanted, how)
+        scale = spec.softmax_scale
+        scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
+        if is_plain(spec):
+            plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
+            found, milliseconds = _launch(tensors, plain, scale, wanted, how)
             gradients = Gradients(found.dq, found.dk, found.dv)
-        if into is not NOWHERE:
+        else:
+            gradients, milliseconds = _run_general(tensors, spec, scale, wanted, how)
+        if not into[0] is into[1] is into[2] is None:
             mark_written(*into)
         return gradients, milliseconds
     except Exception:
-        check_tensors(**({} if do is None else {"do": do}), q=q, k=k, v=v, o=o, lse=lse)
+        check_tensors(**{n: t for n, t in tensors.given.items() if n in _CHECKED})
         raise
 
 
 def backward_of_saved(
-    do: torch.Tensor | None,
-    dlse: torch.Tensor | None,
-    saved: Sequence[torch.Tensor],
-    causal: bool,
-    softmax_scale: float | None,
-    semantics: Mapping[str, Any],
-    wanted: Wanted,
-    deterministic: bool,
+    tensors: GradientTensors, spec: AttentionSpec, wanted: Wanted, deterministic: bool
 ) -> Gradients:
-    """``run_backward`` of what autograd saved, which its hooks may give back with other strides.
-
-    saved: q, k, v, o and lse.
-    """
-    *rows, lse = saved
-    q, k, v, o = map(with_aligned_rows, rows)
-    others = dict(semantics)
-    for name, t in others.items():
-        if isinstance(t, torch.Tensor):
-            others[name] = with_dense_rows(t) if name == "bias" else t.contiguous()
-    gradients, _ = run_backward(
-        None, do, dlse, q, k, v, o, lse.contiguous(), causal, softmax_scale, others, wanted,
-        deterministic=deterministic,
-    )  # fmt: skip
+    """``run_backward`` of what autograd saved, which its hooks may give back with other strides."""
+    q, k, v, o = map(with_aligned_rows, tensors[:4])
+    tensors = tensors._replace(q=q, k=k, v=v, o=o, lse=tensors.lse.contiguous())
+    dense = {
+        name: with_dense_rows(t) if name == "bias" else t.contiguous()
+        for name, t in tensors_of(spec).items()
+        if name != CAPTURED
+    }
+    spec = with_tensors(spec, dense)
+    gradients, _ = run_backward(tensors, spec, wanted, deterministic=deterministic)
     return gradients
 
 
@@ -195,10 +183,10 @@ class _How(NamedTuple):
 
 
 def _run_general(
-    tensors: GradientTensors, given: Semantics, scale: float, wanted: Wanted, how: _How
+    tensors: GradientTensors, given: AttentionSpec, scale: float, wanted: Wanted, how: _How
 ) -> tuple[Gradients, float]:
     """With all that ``attention`` can compute."""
-    check_tensors(q=tensors.q, k=tensors.k, v=tensors.v, **given.tensors)
+    check_tensors(q=tensors.q, k=tensors.k, v=tensors.v, **tensors_of(given))
     packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
     batched = {
         name: t[None]
@@ -210,7 +198,7 @@ def _run_general(
             places = "cu_seqlens_k" if name in _OF_KEYS else "cu_seqlens_q"
             check_rank(name, t, places if getattr(given, places) is not None else None)
     tensors = tensors._replace(**batched)
-    spec = given.spec(tensors.q, tensors.k)
+    spec = resolve(given, tensors.q, tensors.k)
     found, milliseconds = _launch(tensors, spec, scale, wanted, how)
     dq = found.dq[0] if packed_q else found.dq
     dk, dv = (found.dk[0], found.dv[0]) if packed_k else (found.dk, found.dv)
@@ -235,7 +223,7 @@ _CALLS_REMEMBERED = 4096
 
 
 def _launch(
-    given: GradientTensors, spec: Spec, scale: float, wanted: Wanted, how: _How
+    given: GradientTensors, spec: ResolvedSpec, scale: float, wanted: Wanted, how: _How
 ) -> tuple[GradientTensors, float]:
     """``given`` with the gradients, and milliseconds. Most calls look like one before: the library
     sees whether this one does, and makes it again."""
@@ -275,7 +263,10 @@ def _workspace(n_bytes: int, device: torch.device) -> torch.Tensor | None:
 
 
 def _choose(
-    config: BackwardKernelConfig | None, tensors: GradientTensors, spec: Spec, deterministic: bool
+    config: BackwardKernelConfig | None,
+    tensors: GradientTensors,
+    spec: ResolvedSpec,
+    deterministic: bool,
 ) -> tuple[BackwardKernelConfig, Variant]:
     """What the kernels for a call are, which is refused before they are built."""
     q, k, v = tensors.q, tensors.k, tensors.v

@@ -9,7 +9,7 @@ import torch
 
 from flashsmith.configs.variant import PAGE_ROWS
 from flashsmith.ops.checks import check_rank, check_tensors, mark_written
-from flashsmith.ops.semantics import check_fp8_scales, may_look_at
+from flashsmith.ops.lengths import check_fp8_scales, may_look_at
 from flashsmith.runtime import DecodeKernel
 
 _MOST_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row

@@ -10,7 +10,7 @@ import torch
 
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.mods.block_mask import BlockMask
-from flashsmith.ops.gate import refuse_freed, refuse_unknown
+from flashsmith.ops.gate import named, refuse_freed, refuse_unknown
 
 # Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
 SMALLEST, LARGEST = 1e-37, 1e37
@@ -39,7 +39,7 @@ def check_tensors(**tensors: torch.Tensor) -> None:
         ValueError: A device that has no kernels.
     """
     refuse_unknown(**tensors)
-    for name, tensor in tensors.items():
+    for name, tensor in named(tensors):
         if tensor.device.type not in ("cuda", "cpu"):  # others cannot even be handed over
             raise ValueError(
                 f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "

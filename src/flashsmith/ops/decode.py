@@ -8,13 +8,13 @@ from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import check_flags
-from flashsmith.ops.decode_calls import NO_WINDOW, Asked, Call, run
+from flashsmith.ops.decode_calls import Asked, Call, run
 from flashsmith.ops.decode_checks import check_rows
 from flashsmith.ops.decode_operator import call_decode_operator
 from flashsmith.ops.functions import Functions
 from flashsmith.ops.gate import are_memory, refuse_unknown
 from flashsmith.ops.outside_graphs import outside_of_graphs
-from flashsmith.ops.semantics import in_float32
+from flashsmith.ops.spec import NO_WINDOW, in_float32
 
 
 def decode(

@@ -28,12 +28,9 @@ from flashsmith.ops.decode_checks import check_decode, check_rows, checked_split
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.functions import NO_FUNCTIONS, Functions
 from flashsmith.ops.gate import CAPTURED, explain
+from flashsmith.ops.lengths import is_of_tokens
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
-from flashsmith.ops.semantics import (
-    checked_cap,
-    checked_window,
-    is_of_tokens,
-)
+from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, checked_cap, checked_window
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.workspace import Scratch
 from flashsmith.selection.choose import forget_with_calls
@@ -42,7 +39,6 @@ from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_c
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
-NO_WINDOW = (_ALL, _ALL)
 _ALIGNMENT = 16  # bytes of a tensor's first element, at most
 
 
@@ -238,12 +234,10 @@ def _run_as_forward(
         lengths = call.cache.seqlens + call.n_new
         call = _appended(kernel, call, asked.turns_in_a_row(call.cache.rows))
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
-    semantics = {
-        "window_size": asked.window_size, "softcap": asked.softcap,
-        "alibi_slopes": call.alibi_slopes, "sinks": call.sinks,
-    }  # fmt: skip
-    many = ManyQueries(call.q, call.cache)
-    return *many.run(asked.causal, softmax_scale, call.out, call.with_lse, semantics), 0.0
+    spec = AttentionSpec(
+        asked.causal, softmax_scale, asked.window_size, asked.softcap, call.alibi_slopes, call.sinks
+    )
+    return *ManyQueries(call.q, call.cache).run(spec, call.out, call.with_lse), 0.0
 
 
 def _checked(call: Call, asked: Asked) -> Call:

@@ -10,7 +10,7 @@ import torch
 
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import FP8, check_rank, check_tensors
-from flashsmith.ops.semantics import is_of_tokens
+from flashsmith.ops.lengths import is_of_tokens
 
 _MOST_ROWS = 2**30  # of a request
 _MOST_SPLITS = 1024

@@ -19,8 +19,8 @@ from flashsmith.ops.decode_checks import check_rows, checked_splits
 from flashsmith.ops.flops import decode_flops, register_flops
 from flashsmith.ops.functions import Functions
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
-from flashsmith.ops.semantics import checked_cap, checked_window
 from flashsmith.ops.sharding import let_dtensors_know
+from flashsmith.ops.spec import checked_cap, checked_window
 
 # Where a request's keys are, and what is computed.
 _ARGUMENTS = (

@@ -13,33 +13,28 @@ from flashsmith.ops.backward import Gradients, Wanted, backward_of_saved
 from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import CAPTURED, flat
-from flashsmith.ops.semantics import tensors_in
+from flashsmith.ops.spec import AttentionSpec, tensors_of, with_tensors
+from flashsmith.runtime import GradientTensors
 
 
 def call_differentiable(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    causal: bool,
-    softmax_scale: float | None,
+    spec: AttentionSpec,
     out: torch.Tensor | None,
     config: AttentionKernelConfig | None,
     return_lse: bool,
-    semantics: Mapping[str, Any] | None,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``run_attention``, differentiable by q, k, v, sinks and bias.
-
-    semantics: As there, so functions are traced already.
 
     Raises:
         ValueError: ``out`` was given.
     """
     refuse_out(out)
-    semantics = dict(semantics or {})
-    call = causal, softmax_scale, config, semantics, deterministic
-    sinks, bias = semantics.get("sinks"), semantics.get("bias")
-    o, lse = _Attention.apply(q, k, v, sinks, bias, call)  # type: ignore[no-untyped-call]
+    call = spec, config, deterministic
+    o, lse = _Attention.apply(q, k, v, spec.sinks, spec.bias, call)  # type: ignore[no-untyped-call]
     return (o, lse) if return_lse else o
 
 
@@ -58,36 +53,33 @@ class _Attention(torch.autograd.Function):
         v: torch.Tensor,
         sinks: torch.Tensor | None,
         bias: torch.Tensor | None,
-        call: tuple[Any, ...],
+        call: tuple[AttentionSpec, AttentionKernelConfig | None, bool],
     ) -> Any:
-        causal, scale, config, semantics, deterministic = call
-        o, lse = run_attention(q, k, v, causal, scale, None, config, True, semantics)
+        spec, config, ctx.deterministic = call
+        o, lse = run_attention(q, k, v, spec, None, config, True)
         ctx.set_materialize_grads(False)
-        given = tensors_in(semantics) if semantics else {}
+        given = tensors_of(spec)
         ctx.save_for_backward(q, k, v, o, lse, *flat(given))
         ctx.sizes = {name: len(t) if name == CAPTURED else 1 for name, t in given.items()}
-        numbers = {name: each for name, each in semantics.items() if name not in given}
-        ctx.call = causal, scale, numbers, deterministic
+        ctx.spec = with_tensors(spec, dict.fromkeys(given))
         return o, lse
 
     @staticmethod
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> Any:
         # torch has seen that these are as they were; its hooks may have moved them.
         q, k, v, o, lse, *saved = ctx.saved_tensors
-        causal, scale, numbers, deterministic = ctx.call
-        semantics = numbers | _by_name(ctx.sizes, saved)
+        spec = with_tensors(ctx.spec, _by_name(ctx.sizes, saved))
+        tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
         wanted = Wanted(*ctx.needs_input_grad[3:5])
         with torch.no_grad():
-            gradients = backward_of_saved(
-                do, dlse, (q, k, v, o, lse), causal, scale, semantics, wanted, deterministic
-            )
+            gradients = backward_of_saved(tensors, spec, wanted, ctx.deterministic)
         if torch.is_grad_enabled():  # create_graph
             gradients = _differentiable_once(gradients, [q, k, v, do, dlse, *saved])
         return (*gradients, None)
 
 
 def _by_name(sizes: Mapping[str, int], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Saved tensors by the fields of ``Semantics``."""
+    """Saved tensors by the fields of ``AttentionSpec``."""
     left = iter(saved)
     listed = {name: [next(left) for _ in range(size)] for name, size in sizes.items()}
     return {name: found if name == CAPTURED else found[0] for name, found in listed.items()}

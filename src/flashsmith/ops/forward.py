@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,7 +18,15 @@ from flashsmith.ops.checks import (
 )
 from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
 from flashsmith.ops.launch import launch
-from flashsmith.ops.semantics import CAUSAL_SPEC, FULL_SPEC, Semantics, tensors_in
+from flashsmith.ops.spec import (
+    RESOLVED_CAUSAL,
+    RESOLVED_FULL,
+    AttentionSpec,
+    is_plain,
+    resolve,
+    spec_of,
+    tensors_of,
+)
 
 
 def forward(
@@ -77,23 +84,15 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg, ATTENTION_CONFIGS)
-    tensors = tensors_in(semantics) if semantics else {}
+    spec = spec_of(q, k, {"causal": causal, "softmax_scale": softmax_scale, **semantics})
+    tensors = tensors_of(spec)
     if o is not None:
         tensors["o"] = o
     if not are_memory(q, k, v, *flat(tensors)):
         refuse_all_but_memory(q=q, k=k, v=v, **tensors)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
-    if semantics:
-        given = Semantics.of(q, k, causal, semantics)
-        o, lse, milliseconds = _launch_general(
-            cfg, q, k, v, o, given, scale=softmax_scale, with_lse=return_lse, timed=benchmark
-        )
-    else:
-        spec = CAUSAL_SPEC if causal else FULL_SPEC
-        o, lse, milliseconds = launch(
-            cfg, q, k, v, o, spec, scale=softmax_scale, with_lse=return_lse, timed=benchmark
-        )
+    o, lse, milliseconds = _launch(cfg, q, k, v, o, spec, with_lse=return_lse, timed=benchmark)
     mark_written(o)
     if lse is None and not benchmark:
         return o
@@ -104,64 +103,51 @@ def run_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    causal: bool,
-    softmax_scale: float | None,
-    out: torch.Tensor | None,
-    config: AttentionKernelConfig | None,
-    return_lse: bool,
-    semantics: Mapping[str, Any] | None = None,
+    spec: AttentionSpec,
+    out: torch.Tensor | None = None,
+    config: AttentionKernelConfig | None = None,
+    return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention`` of tensors that are memory: launches now.
-
-    semantics: Fields of ``Semantics`` that are not at their defaults.
-    """
-    if not type(causal) is type(return_lse) is bool:
-        check_flags(causal=causal, return_lse=return_lse)
+    """``attention`` of tensors that are memory: launches now."""
+    if not type(spec.causal) is type(return_lse) is bool:
+        check_flags(causal=spec.causal, return_lse=return_lse)
     if config is not None:
         check_config("config", config, ATTENTION_CONFIGS)
-    if semantics:
-        given = Semantics.of(q, k, causal, semantics)
-        o, lse, _ = _launch_general(
-            config, q, k, v, out, given, scale=softmax_scale, with_lse=return_lse, timed=False
-        )
-    else:
-        spec = CAUSAL_SPEC if causal else FULL_SPEC
-        o, lse, _ = launch(
-            config, q, k, v, out, spec, scale=softmax_scale, with_lse=return_lse, timed=False
-        )
+    o, lse, _ = _launch(config, q, k, v, out, spec, with_lse=return_lse, timed=False)
     if out is not None:
         mark_written(out)
     return o if lse is None else (o, lse)
 
 
-def _launch_general(
+def _launch(
     config: AttentionKernelConfig | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    given: Semantics,
+    spec: AttentionSpec,
     *,
-    scale: float | None,
     with_lse: bool,
     timed: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """As ``launch``; packed rows have three dimensions here."""
+    how: Any = {"scale": spec.softmax_scale, "with_lse": with_lse, "timed": timed}
+    if is_plain(spec):
+        plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
+        return launch(config, q, k, v, o, plain, **how)
     tensors = {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
-    check_tensors(**tensors, **given.tensors)
+    check_tensors(**tensors, **tensors_of(spec))
+    packed_q, packed_k = spec.cu_seqlens_q is not None, spec.cu_seqlens_k is not None
     for name, t in tensors.items():
-        places = "cu_seqlens_q" if name in "qo" else "cu_seqlens_k"
-        check_rank(name, t, places if getattr(given, places) is not None else None)
-    packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
+        is_packed = packed_q if name in "qo" else packed_k
+        offsets = "cu_seqlens_q" if name in "qo" else "cu_seqlens_k"
+        check_rank(name, t, offsets if is_packed else None)
     into = o
     if packed_q:
         q, into = q[None], None if o is None else o[None]
     if packed_k:
         k, v = k[None], v[None]
-    spec = given.spec(q, k)
-    result, lse, milliseconds = launch(
-        config, q, k, v, into, spec, scale=scale, with_lse=with_lse, timed=timed
-    )
+    result, lse, milliseconds = launch(config, q, k, v, into, resolve(spec, q, k), **how)
     if packed_q:  # in place: torch lets nobody change a view that a function returned
         lse = None if lse is None else lse.squeeze_(0)
         if o is None:

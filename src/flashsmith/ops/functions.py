@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -38,27 +37,28 @@ class Functions(NamedTuple):
 NO_FUNCTIONS = Functions()
 
 
-def with_traced_functions(
-    q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]
+def traced_functions(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    is_packed: bool,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+    block_mask: BlockMask | Any | None,
 ) -> dict[str, Any]:
-    """``attention``'s keywords, with what its functions compute in place of these.
+    """Returns the fields of ``AttentionSpec`` that say by value what a call's functions compute:
+    score, mod_tensors, key_ranges and rows_per_range, those of them that are not at their defaults.
 
     The functions are called here, once, and never again: the gradients of a call are those of
     what its forward computed, whatever the functions would do later.
-
-    Returns:
-        keywords without score_mod, mask_mod and block_mask; with the fields of ``Semantics`` that
-        say the same by value: score, mod_tensors, key_ranges and rows_per_range.
 
     Raises:
         TracingError, TypeError: As ``trace``.
         ValueError: block_mask is for other shapes.
     """
-    found = dict(keywords)
-    score_mod, mask_mod, block_mask = (found.pop(name, None) for name in FUNCTIONS)
+    found: dict[str, Any] = {}
     if block_mask is not None:
         block_mask = BlockMask.of(block_mask)
-        check_block_mask(block_mask, q, k, keywords.get("cu_seqlens_q") is not None)
+        check_block_mask(block_mask, q, k, is_packed)
         refuse_unknown(q=q, **{name: getattr(block_mask, name) for name in LISTS})
         try:
             mask_mod, key_ranges = block_mask.read(mask_mod)

@@ -72,19 +72,19 @@ def refuse_unknown(**tensors: Any) -> None:
             transform of torch.func.
         NotImplementedError: A tensor with a tangent: forward-mode derivatives are not computed.
     """
-    named = _named(tensors)
-    for name, t in named:
+    found = named(tensors)
+    for name, t in found:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
     if is_compiling():
         return  # each is a tensor of the graph
-    for name, t in named:
+    for name, t in found:
         _refuse_layout(name, t)
         _refuse_transform(name, t)
         _refuse_tangent(name, t)
-    _refuse_some_fake(named)
+    _refuse_some_fake(found)
     for t in tensors.get(CAPTURED, ()):
-        _refuse_captured(t, named[0][1])
+        _refuse_captured(t, found[0][1])
 
 
 def explaining(function: Function) -> Function:
@@ -117,12 +117,12 @@ def refuse_all_but_memory(**tensors: Any) -> None:
     where a graph is recorded; for functions that are no operators."""
     refuse_unknown(**tensors)
     if _is_recording():
-        name, t = _named(tensors)[0]
+        name, t = named(tensors)[0]
         raise TypeError(
             f"{name} is a {type(t).__name__} while a graph is recorded or fake tensors are in use, "
             "and this function is no operator: call attention"
         )
-    for name, t in _named(tensors):
+    for name, t in named(tensors):
         if t.is_neg():
             raise TypeError(f"{name} is a lazily negated view; pass {name}.resolve_neg()")
         if _has_own_dispatch(t):
@@ -142,10 +142,10 @@ def flat(tensors: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors of arguments, captured ones one by one."""
     if CAPTURED not in tensors:
         return list(tensors.values())
-    return [t for _, t in _named(tensors)]
+    return [t for _, t in named(tensors)]
 
 
-def _named(tensors: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+def named(tensors: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
     """Each tensor with what a message calls it."""
     if CAPTURED not in tensors:
         return list(tensors.items())

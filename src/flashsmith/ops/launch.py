@@ -27,7 +27,7 @@ from flashsmith.ops.first_use import (
     refuse_of_fp8,
 )
 from flashsmith.ops.layout import laid_out, takes
-from flashsmith.ops.semantics import Spec
+from flashsmith.ops.spec import ResolvedSpec
 from flashsmith.problem import Problem
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.plan import Plan
@@ -83,7 +83,7 @@ def launch(
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    spec: Spec,
+    spec: ResolvedSpec,
     *,
     scale: float | None,
     with_lse: bool,
@@ -136,7 +136,7 @@ def _launch_any_layout(
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    spec: Spec,
+    spec: ResolvedSpec,
     *,
     scale: float | None,
     timed: bool,
@@ -161,7 +161,7 @@ def _launch_anew(
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    spec: Spec,
+    spec: ResolvedSpec,
     *,
     scale: float | None,
     timed: bool,
@@ -198,7 +198,7 @@ def _launch_anew(
 
 
 def _first_call(
-    key: _Key, config: AttentionKernelConfig | None, spec: Spec, **tensors: torch.Tensor
+    key: _Key, config: AttentionKernelConfig | None, spec: ResolvedSpec, **tensors: torch.Tensor
 ) -> _Call:
     """What later calls of this key have in common, found out once."""
     check_tensors(**tensors)
@@ -236,7 +236,7 @@ def _first_call(
     return _calls.setdefault(key, call)
 
 
-def _variant(chosen: AttentionKernelConfig, spec: Spec) -> Variant:
+def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
     """Of the kernel for a call. Raises ValueError: decode's do not compute it."""
     variant = spec.variant
     if not isinstance(chosen, DecodeKernelConfig):
@@ -250,7 +250,7 @@ def _variant(chosen: AttentionKernelConfig, spec: Spec) -> Variant:
     )
 
 
-def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: Spec) -> Workload:
+def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) -> Workload:
     """What a configuration is selected for."""
     q_shape, k_shape = q.shape, k.shape
     if spec.batch is not None and spec.max_seqlen_k is not None:
@@ -285,7 +285,7 @@ def _without_keys(
     v: torch.Tensor,
     o: torch.Tensor,
     lse: torch.Tensor | None,
-    spec: Spec,
+    spec: ResolvedSpec,
     like: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """The result where no query sees anything but a sink, which rows of no sequence do not see.
@@ -310,7 +310,7 @@ def _without_keys(
     return o, lse, 0.0
 
 
-def _used_rows(spec: Spec, o: torch.Tensor) -> torch.Tensor:
+def _used_rows(spec: ResolvedSpec, o: torch.Tensor) -> torch.Tensor:
     """Whether each row of o belongs to a sequence: (batch or 1, 1, rows)."""
     offsets, used = spec.extras.cu_seqlens_q, spec.extras.seqused_q
     rows = torch.arange(o.shape[1], dtype=torch.int32, device=o.device)

@@ -12,6 +12,7 @@ from flashsmith.configs import AttentionKernelConfig, DecodeKernelConfig, Varian
 from flashsmith.configs.variant import PAGE_ROWS
 from flashsmith.ops.cache import Cache
 from flashsmith.ops.forward import run_attention
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.problem import Problem
 from flashsmith.selection.choose import forget_with_tables
 from flashsmith.selection.select import dtype_of, reads_pages, select_for
@@ -56,19 +57,17 @@ class ManyQueries(NamedTuple):
 
     def run(
         self,
-        causal: bool,
-        softmax_scale: float | None,
+        spec: AttentionSpec,
         out: torch.Tensor | None,
         with_lse: bool,
-        semantics: dict[str, Any],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """o and lse, of the shapes that ``decode`` gives. semantics: As of ``run_attention``."""
+        """o and lse, of the shapes that ``decode`` gives. spec: Without lengths and pages."""
         q, cache = self.q, self.cache
-        given = semantics | {"seqused_k": cache.seqlens}
+        lengths: dict[str, Any] = {"seqused_k": cache.seqlens}
         n_requests, n_q = q.shape[:2]
         if cache.block_table is not None:
             q, out = q.flatten(0, 1), None if out is None else out.flatten(0, 1)
-            given |= {
+            lengths |= {
                 "block_table": cache.block_table,
                 "cu_seqlens_q": torch.arange(
                     0, n_requests * n_q + 1, n_q, dtype=torch.int32, device=q.device
@@ -77,10 +76,9 @@ class ManyQueries(NamedTuple):
                 "max_seqlen_k": cache.rows,
             }
             if cache.seqlens is None:
-                given["seqused_k"] = q.new_full((n_requests,), cache.rows, dtype=torch.int32)
-        found: Any = run_attention(
-            q, cache.k, cache.v, causal, softmax_scale, out, None, with_lse, given
-        )
+                lengths["seqused_k"] = q.new_full((n_requests,), cache.rows, dtype=torch.int32)
+        spec = spec._replace(**lengths)
+        found: Any = run_attention(q, cache.k, cache.v, spec, out, return_lse=with_lse)
         o, lse = found if with_lse else (found, None)
         if cache.block_table is None:
             return o, lse

@@ -24,8 +24,9 @@ from flashsmith.ops.checks import (
 from flashsmith.ops.flops import backward_flops, forward_flops, register_flops
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import CAPTURED, flat
-from flashsmith.ops.semantics import tensors_in
 from flashsmith.ops.sharding import let_dtensors_know
+from flashsmith.ops.spec import AttentionSpec, tensors_of
+from flashsmith.runtime import GradientTensors
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
 # gradients of no such tensors.
@@ -68,12 +69,10 @@ def call_operator(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    causal: bool,
-    softmax_scale: float | None,
+    spec: AttentionSpec,
     out: torch.Tensor | None,
     config: AttentionKernelConfig | None,
     return_lse: bool,
-    semantics: Mapping[str, Any] | None = None,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``run_attention``, as one operator to whatever traces it, and differentiable.
@@ -82,12 +81,8 @@ def call_operator(
     deterministic: Of gradients.
     """
     let_dtensors_know(*_OPERATORS)
-    keywords = dict(semantics or {})
-    differentiable = needs_gradient(q, k, v, *flat(tensors_in(keywords)))
-    keywords["window_left"], keywords["window_right"] = keywords.pop("window_size", (-1, -1))
-    keywords |= {
-        "causal": causal,
-        "softmax_scale": softmax_scale,
+    differentiable = needs_gradient(q, k, v, *flat(tensors_of(spec)))
+    keywords = _arguments_of(spec) | {
         "config": None if config is None else str(config),
         "return_lse": return_lse or differentiable,
         "deterministic": deterministic,
@@ -99,6 +94,19 @@ def call_operator(
     else:
         o, lse = out, torch.ops.flashsmith.attention_forward_out(q, k, v, out, **keywords)
     return (o, lse) if return_lse else o
+
+
+def _arguments_of(spec: AttentionSpec) -> dict[str, Any]:
+    """The operators' arguments that say what a specification does; those at their defaults are left
+    out, so that a graph shows what its calls compute."""
+    given: dict[str, Any] = dict(zip(AttentionSpec._fields, spec, strict=True))
+    given["window_left"], given["window_right"] = given.pop("window_size")
+    del given["block_table"]  # operators take no pages
+    return {
+        name: each
+        for name, each in given.items()
+        if isinstance(each, torch.Tensor) or each != _DEFAULTS[name]
+    }
 
 
 def _forward(
@@ -130,35 +138,23 @@ def _call(
     """What the operators compute; the arguments in the order of their schemas."""
     given = _given(arguments, keywords)
     config = None if given.config is None else parsed_config(given.config)
-    result = run_attention(
-        q, k, v, given.causal, given.scale, out, config, return_lse, given.semantics
-    )
+    result = run_attention(q, k, v, given.spec, out, config, return_lse)
     return result if isinstance(result, tuple) else (result, no_lse(q))
 
 
 class _Given(NamedTuple):
     """What the operators' arguments say."""
 
-    causal: bool
-    scale: float | None
+    spec: AttentionSpec
     config: str | None
     deterministic: bool
-    semantics: dict[str, Any]  # what is not at its default
 
 
 def _given(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> _Given:
-    given = {**dict(zip(_DEFAULTS, arguments, strict=False)), **keywords}
-    others: dict[str, Any] = {
-        name: each
-        for name, each in given.items()
-        if isinstance(each, torch.Tensor) or each != _DEFAULTS[name]
-    }
-    causal, scale = others.pop("causal", False), others.pop("softmax_scale", None)
-    config, deterministic = others.pop("config", None), others.pop("deterministic", False)
-    window = others.pop("window_left", -1), others.pop("window_right", -1)
-    if window != (-1, -1):
-        others["window_size"] = window
-    return _Given(causal, scale, config, deterministic, others)
+    given = {**_DEFAULTS, **dict(zip(_DEFAULTS, arguments, strict=False)), **keywords}
+    config, deterministic = given.pop("config"), given.pop("deterministic")
+    given["window_size"] = given.pop("window_left"), given.pop("window_right")
+    return _Given(AttentionSpec(**given), config, deterministic)
 
 
 @functools.cache
@@ -249,10 +245,9 @@ def _backward(
     **keywords: Any,
 ) -> tuple[torch.Tensor, ...]:
     given = _given(arguments, keywords)  # whose configuration is the forward's
-    gradients = backward_of_saved(
-        do, dlse, (q, k, v, o, lse), given.causal, given.scale, given.semantics,
-        Wanted(wants_sinks, wants_bias), given.deterministic,
-    )  # fmt: skip
+    tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
+    wanted = Wanted(wants_sinks, wants_bias)
+    gradients = backward_of_saved(tensors, given.spec, wanted, given.deterministic)
     return tuple(q.new_empty(0) if each is None else each for each in gradients)
 
 

@@ -35,12 +35,17 @@ class GradientTensors(NamedTuple):
     o: Any
     lse: Any
     do: Any
-    dq: Any
-    dk: Any
-    dv: Any
+    dq: Any = None
+    dk: Any = None
+    dv: Any = None
     dlse: Any = None
     dsinks: Any = None
     dbias: Any = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that are not None, by name."""
+        return {name: t for name, t in zip(self._fields, self, strict=True) if t is not None}
 
 
 @dataclass(frozen=True, eq=False)

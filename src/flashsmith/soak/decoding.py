@@ -10,7 +10,7 @@ from random import Random
 import torch
 
 from flashsmith.ops.checks import FP8
-from flashsmith.ops.semantics import is_of_tokens
+from flashsmith.ops.lengths import is_of_tokens
 from flashsmith.soak.prepared import PreparedCase
 
 _PAGE_SIZES = (None, None, 1, 7, 16, 64)  # None: entries

@@ -11,8 +11,8 @@ import torch
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import CAUSAL, FULL, Variant, parse_kernel_name_into_config
-from flashsmith.ops import semantics
-from flashsmith.ops.semantics import Semantics, Spec
+from flashsmith.ops import lengths
+from flashsmith.ops.spec import AttentionSpec, ResolvedSpec, resolve
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
 Q, K = torch.empty(2, 40, 4, 64).half(), torch.empty(2, 70, 2, 64).half()
@@ -23,8 +23,8 @@ def ints(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def spec(q: torch.Tensor = Q, k: torch.Tensor = K, **keywords: Any) -> Spec:
-    return Semantics(**keywords).spec(q, k)
+def spec(q: torch.Tensor = Q, k: torch.Tensor = K, **keywords: Any) -> ResolvedSpec:
+    return resolve(AttentionSpec(**keywords), q, k)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_lengths_on_a_gpu_are_looked_at_if_that_is_asked_for(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     spec(seqused_k=used)
     monkeypatch.setenv(settings.CHECK_LENGTHS.name, "on")
-    monkeypatch.setattr(semantics, "asked_to_look", semantics.asked_to_look.__wrapped__)
+    monkeypatch.setattr(lengths, "asked_to_look", lengths.asked_to_look.__wrapped__)
     with pytest.raises(ValueError, match="seqused_k has 71"):
         spec(seqused_k=used)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

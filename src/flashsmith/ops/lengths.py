@@ -1,0 +1,114 @@
+"""Checks of lengths, offsets and scales; the device alone knows what is in them, so they are looked
+at where that costs nothing, or if it is asked for."""
+
+from __future__ import annotations
+
+import functools
+from itertools import pairwise
+
+import torch
+from torch.compiler import is_compiling
+
+from flashsmith import settings
+from flashsmith.ops.checks import check_tensors
+
+
+def check_longest(**lengths: int | None) -> None:
+    for name, value in lengths.items():
+        if value is not None and (type(value) is not int or value < 0):
+            raise ValueError(f"{name} is {value!r}; expected an int from 0 on, or None")
+
+
+def check_lengths(
+    side: str,
+    batch: int,
+    rows: int,
+    places: torch.Tensor | None,
+    used: torch.Tensor | None,
+    most: int | None,
+) -> None:
+    """Raises ValueError for lengths of sequences that kernels cut off.
+
+    Args:
+        side: "q" or "k".
+        batch, rows: Of the side's tensor; of packed ones 1 and the total.
+        places, used, most: cu_seqlens, seqused and max_seqlen of the side.
+    """
+    lengths: list[int] | None = [rows] * batch  # None: they are not to be looked at
+    if places is not None:
+        lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
+    if used is not None:
+        lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
+    _check_none_longer(side, most, lengths)
+
+
+def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -> None:
+    """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
+    if most is None or lengths is None:
+        return
+    if (longest := max(lengths, default=0)) > most:
+        raise ValueError(f"max_seqlen_{side} is {most}, but a sequence has {longest} rows")
+
+
+def may_look_at(t: torch.Tensor) -> bool:
+    """Whether what lengths and places say may be looked at; while a graph is traced nothing is."""
+    if is_compiling():
+        return False
+    if t.is_cpu:
+        return True
+    return asked_to_look() and not torch.cuda.is_current_stream_capturing()
+
+
+@functools.cache
+def asked_to_look() -> bool:
+    """Read once: to look for a variable takes a microsecond, of each call."""
+    return bool(settings.CHECK_LENGTHS.get())
+
+
+def check_fp8_scales(**scales: torch.Tensor | None) -> None:
+    """Raises TypeError, ValueError for what numbers of 8 bits cannot be multiplied with; they are
+    looked at where that costs nothing, or if it is asked for."""
+    for name, t in scales.items():
+        if t is None:
+            continue
+        check_tensors(**{name: t})
+        if t.dtype != torch.float32:
+            raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.float32")
+        if is_of_tokens(t) or not may_look_at(t):
+            continue  # of tokens many belong to no key
+        if not (t.isfinite() & (t > 0)).all():
+            raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
+
+
+def is_of_tokens(scale: torch.Tensor) -> bool:
+    """Whether each row of a cache has one."""
+    return scale.ndim == 3
+
+
+def _is_vector(t: torch.Tensor) -> bool:
+    """If it is none, the library says what is wrong."""
+    return t.dtype == torch.int32 and t.ndim == 1
+
+
+def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> list[int] | None:
+    if not _is_vector(places) or not may_look_at(places):
+        return None
+    values = places.tolist()
+    if not values or values[0] < 0 or values[-1] > rows:
+        raise ValueError(f"{name} is {values}; expected places from 0 to the {rows} rows of {side}")
+    for before, after in pairwise(values):
+        if after < before:
+            raise ValueError(f"{name} falls from {before} to {after}; places must not fall")
+    return [after - before for before, after in pairwise(values)]
+
+
+def _lengths_used(
+    name: str, used: torch.Tensor, side: str, lengths: list[int] | None
+) -> list[int] | None:
+    if lengths is None or not _is_vector(used) or not may_look_at(used):
+        return None
+    values = used.tolist()
+    for value, most in zip(values, lengths, strict=False):
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} has {value}; expected 0 to {most}, the rows of {side} there")
+    return values

@@ -1,0 +1,274 @@
+"""``AttentionSpec``: what one call of attention computes, and what kernels are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from operator import is_
+from typing import Any, NamedTuple
+
+import torch
+
+from flashsmith.configs import Variant
+from flashsmith.ops.checks import (
+    LARGEST,
+    SMALLEST,
+    check_flags,
+)
+from flashsmith.ops.functions import FUNCTIONS, traced_functions
+from flashsmith.ops.gate import CAPTURED, refuse_unknown
+from flashsmith.ops.lengths import check_fp8_scales, check_lengths, check_longest
+from flashsmith.reference.dropout import check_dropout
+from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
+
+_ALL = -1  # of a window's sides: every key
+NO_WINDOW = (_ALL, _ALL)
+
+
+class AttentionSpec(NamedTuple):
+    """What one call computes beside softmax(q k^T) v, by value: its functions are traced already,
+    and nothing in it can be changed by the caller but what tensors hold.
+
+    Fields are keywords of ``attention``, or what ``traced_functions`` gives in place of them.
+    block_table, (sequences, pages), says that k and v are pages of a KV cache.
+    """
+
+    causal: bool = False
+    softmax_scale: float | None = None
+    window_size: tuple[int, int] = NO_WINDOW
+    softcap: float = 0.0
+    alibi_slopes: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    top_left: bool = False
+    cu_seqlens_q: torch.Tensor | None = None
+    cu_seqlens_k: torch.Tensor | None = None
+    max_seqlen_q: int | None = None
+    max_seqlen_k: int | None = None
+    seqused_q: torch.Tensor | None = None
+    seqused_k: torch.Tensor | None = None
+    block_table: torch.Tensor | None = None
+    score: int = 0
+    mod_tensors: Sequence[torch.Tensor] | None = None
+    key_ranges: torch.Tensor | None = None
+    rows_per_range: int = 1
+    dropout_p: float = 0.0
+    rng_state: torch.Tensor | None = None
+    q_scale: torch.Tensor | None = None
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+
+
+FULL, CAUSAL = AttentionSpec(), AttentionSpec(causal=True)
+_PLAIN = FULL[2:]  # of a call that has a causal mask and a scale at most
+_SCALES = ("q_scale", "k_scale", "v_scale")
+_TENSORS = (
+    *("alibi_slopes", "sinks", "bias", "rng_state", "block_table", "key_ranges"),
+    *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
+    *_SCALES,
+)
+# Fields that are no keywords of the caller.
+_OF_THE_LIBRARY = {"block_table", CAPTURED, "score", "key_ranges", "rows_per_range"}
+
+
+def spec_of(q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]) -> AttentionSpec:
+    """Returns the specification of a call on q and k by ``attention``'s keywords.
+
+    Raises:
+        TypeError: ``attention`` has no such keyword; names it.
+        TracingError, TypeError, ValueError: As ``traced_functions``.
+    """
+    given = dict(keywords)
+    if not given.keys().isdisjoint(FUNCTIONS):
+        refuse_unknown(q=q, k=k)
+        functions = {name: given.pop(name, None) for name in FUNCTIONS}
+        given |= traced_functions(q, k, given.get("cu_seqlens_q") is not None, **functions)
+    try:
+        return AttentionSpec(**given)
+    except TypeError:
+        known = set(AttentionSpec._fields)
+        unknown = sorted(given.keys() - known)
+        names = ", ".join(sorted((known - _OF_THE_LIBRARY) | {*FUNCTIONS}))
+        raise TypeError(f"{unknown[0]} is no keyword here; known are {names}") from None
+
+
+def is_plain(spec: AttentionSpec) -> bool:
+    """Whether nothing but a causal mask and a scale are asked for, by default values."""
+    return spec is FULL or spec is CAUSAL or all(map(is_, spec[2:], _PLAIN))
+
+
+def tensors_of(spec: AttentionSpec) -> dict[str, Any]:
+    """Returns the tensors of a call by the names of the fields; captured ones are a list."""
+    if is_plain(spec):
+        return {}
+    fields: dict[str, Any] = dict(zip(AttentionSpec._fields, spec, strict=True))
+    given = {name: fields[name] for name in _TENSORS if fields[name] is not None}
+    if spec.mod_tensors:
+        given[CAPTURED] = list(spec.mod_tensors)
+    return given
+
+
+def with_tensors(spec: AttentionSpec, tensors: Mapping[str, Any]) -> AttentionSpec:
+    """Returns ``spec`` with other tensors, by the names of ``tensors_of``; None takes one away."""
+    return spec._replace(**tensors) if tensors else spec
+
+
+class ResolvedSpec(NamedTuple):
+    """What a call's specification comes to for q and k of some sizes.
+
+    key: Tells calls of other kernels and plans apart.
+    told_again: What a call has to be told that is made again: nothing where the key says it all.
+    is_cache: Whether decode counts keys and diagonals as the call does; these from the ends, and of
+        lengths there are those of keys alone; of 16 bits.
+    """
+
+    key: Hashable
+    extras: Extras
+    told_again: tuple[Any, ...] = ()
+    batch: int | None = None  # sequences, if they have lengths of their own
+    max_seqlen_k: int | None = None
+    is_cache: bool = True
+    scales: Scales = NO_SCALES
+    block_table: torch.Tensor | None = None
+
+    @property
+    def variant(self) -> Variant:
+        """What computes it, for rows that are not padded."""
+        variant = self.extras.variant
+        return variant if self.block_table is None else replace(variant, paged=True)
+
+
+RESOLVED_FULL, RESOLVED_CAUSAL = (
+    ResolvedSpec(False, FULL_EXTRAS),
+    ResolvedSpec(True, CAUSAL_EXTRAS),
+)
+
+
+def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSpec:
+    """Returns what kernels are told of a call on q and k of four dimensions.
+
+    Raises:
+        TypeError, ValueError: An argument that no kernel takes; names it.
+    """
+    check_flags(causal=spec.causal, top_left=spec.top_left)
+    _check_lengths(spec, q, k)
+    rows_k = _rows_of_keys(spec, k)
+    max_q = q.shape[1] if spec.max_seqlen_q is None else min(spec.max_seqlen_q, q.shape[1])
+    max_k = rows_k if spec.max_seqlen_k is None else min(spec.max_seqlen_k, rows_k)
+    left, right = _window(spec, max_q, max_k)
+    extras = Extras(
+        alibi_slopes=spec.alibi_slopes,
+        bias=_repeated_along_keys(spec.bias, k.shape[1]),
+        sinks=in_float32(spec.sinks),
+        cu_seqlens_q=spec.cu_seqlens_q,
+        cu_seqlens_k=spec.cu_seqlens_k,
+        seqused_q=spec.seqused_q,
+        seqused_k=spec.seqused_k,
+        softcap=checked_cap(spec.softcap),
+        window_left=left,
+        window_right=right,
+        top_left=spec.top_left,
+        score=spec.score,
+        mod_tensors=None if spec.mod_tensors is None else list(spec.mod_tensors),
+        key_ranges=spec.key_ranges,
+        rows_per_range=spec.rows_per_range,
+        **_dropout(spec),
+    )
+    scales = Scales(spec.q_scale, spec.k_scale, spec.v_scale)
+    check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
+    offsets_or_rows = spec.cu_seqlens_q, spec.cu_seqlens_k, spec.seqused_q
+    whole = max_q == q.shape[1] and all(each is None for each in offsets_or_rows)
+    whole = whole and spec.block_table is None
+    is_cache = whole and not spec.top_left and all(t is None for t in scales)
+    key: tuple[Hashable, ...] = (extras.variant, is_cache)
+    if not extras.is_ragged:
+        return ResolvedSpec(key, extras, extras, None, None, is_cache, scales, spec.block_table)
+    extras = extras._replace(max_seqlen_q=max_q)
+    batch = _sequences(spec, q)
+    key = (*key, batch, max_q, max_k, spec.block_table is not None)
+    return ResolvedSpec(key, extras, extras, batch, max_k, is_cache, scales, spec.block_table)
+
+
+def _check_lengths(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
+    check_longest(max_seqlen_q=spec.max_seqlen_q, max_seqlen_k=spec.max_seqlen_k)
+    batch_k = k.shape[0] if spec.block_table is None else spec.block_table.shape[0]
+    sizes = q.shape[0], q.shape[1]
+    check_lengths("q", *sizes, spec.cu_seqlens_q, spec.seqused_q, spec.max_seqlen_q)
+    sizes = batch_k, _rows_of_keys(spec, k)
+    check_lengths("k", *sizes, spec.cu_seqlens_k, spec.seqused_k, spec.max_seqlen_k)
+
+
+def _rows_of_keys(spec: AttentionSpec, k: torch.Tensor) -> int:
+    """The most that a sequence may have."""
+    return k.shape[1] * (1 if spec.block_table is None else spec.block_table.shape[-1])
+
+
+def _sequences(spec: AttentionSpec, q: torch.Tensor) -> int:
+    """How many there are."""
+    offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
+    return q.shape[0] if offsets is None else max(offsets.numel() - 1, 0)
+
+
+def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
+    """The sides of the window, without bounds that cut nothing off."""
+    left, right = checked_window(spec.window_size)
+    if spec.causal:
+        right = 0
+    # The last query has the most keys behind its diagonal, the first the most ahead.
+    reach_left, reach_right = (n_q, n_k) if spec.top_left else (n_k, n_q)
+    left = _ALL if left >= reach_left - 1 else left
+    right = _ALL if right >= reach_right - 1 and not spec.causal else right
+    return left, right
+
+
+def _dropout(spec: AttentionSpec) -> dict[str, Any]:
+    dropout_p = check_dropout(spec.dropout_p)
+    if spec.rng_state is not None and spec.rng_state.dtype != torch.int64:
+        found = str(spec.rng_state.dtype).removeprefix("torch.")
+        raise TypeError(f"rng_state has dtype {found}; it must be int64")
+    if dropout_p == 0:
+        return {}
+    if spec.rng_state is None:
+        raise ValueError(
+            f"rng_state is None, but dropout_p is {dropout_p}; expected a tensor of two int64, a "
+            "seed and an offset, on q's device"
+        )
+    return {"dropout_p": dropout_p, "rng_state": spec.rng_state}
+
+
+def in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
+    """Sinks as kernels take them: weights of a model come in its own dtype."""
+    is_short = isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16)
+    return t.float() if t is not None and is_short else t
+
+
+def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
+    """``t`` with a number for each key: kernels read a row's elements one after the other."""
+    if t is None or t.ndim != 4 or t.shape[-1] != 1 or n_keys == 1:
+        return t
+    return t.repeat(1, 1, 1, n_keys)  # of no elements, too, expand(...).contiguous() has stride 0
+
+
+def checked_window(window_size: Any) -> tuple[int, int]:
+    """The sides of a window. Raises TypeError, ValueError: they are none."""
+    sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
+    if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
+        raise TypeError(
+            f"window_size is {window_size!r}; expected two ints, (left, right); -1 is all keys"
+        )
+    if min(sides) < _ALL:
+        raise ValueError(
+            f"window_size is {sides}; expected at least 0 on either side, or -1 for all keys"
+        )
+    return sides[0], sides[1]
+
+
+def checked_cap(softcap: Any) -> float:
+    """A softcap. Raises TypeError, ValueError: it is none."""
+    if isinstance(softcap, bool) or not isinstance(softcap, float | int):
+        raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
+    if softcap != 0 and not SMALLEST <= softcap <= LARGEST:
+        raise ValueError(
+            f"softcap is {softcap}; expected 0 (none), or a number from {SMALLEST} to {LARGEST}"
+        )
+    return float(softcap)
