@@ -58,7 +58,16 @@ def mask_function(draw: random.Random, batch: int, length: int | None) -> Any:
     numbers = starts.cumsum(-1)
     firsts = torch.arange(length).masked_fill(~starts, 0).cummax(-1).values
     positions = torch.arange(length) - firsts
-    return theirs.packed_sequence_compatibility_function(function, positions, numbers)
+    return packed(function, positions, numbers)
+
+
+def packed(function: Any, positions: torch.Tensor, numbers: torch.Tensor) -> Any:
+    """Of packed sequences, as versions of transformers make it from one of a sequence alone."""
+    remapped = getattr(theirs, "remap_positions_for_packed_sequence", None)
+    if remapped is None:
+        return theirs.packed_sequence_compatibility_function(function, positions, numbers)
+    same = theirs.packed_sequence_mask_function(numbers)
+    return theirs.and_masks(remapped(function, positions), same)
 
 
 def drawn(seed: int) -> dict[str, Any]:
@@ -208,16 +217,25 @@ def test_a_model_that_wants_a_mask_has_one() -> None:
 
 
 def test_where_transformers_wants_a_mask_itself_kernels_know_more() -> None:
-    packed = theirs.packed_sequence_compatibility_function(
-        theirs.causal_mask_function, torch.arange(4)[None], torch.zeros(1, 4)
-    )
+    of_one = packed(theirs.causal_mask_function, torch.arange(4).expand(2, -1), torch.zeros(2, 4))
     for keywords in (
-        {"mask_function": packed},
+        {"mask_function": of_one},
         {"q_length": 1, "q_offset": torch.tensor(2)},
         {"mask_function": theirs.sliding_window_bidirectional_mask_function(2)}
         | {"allow_is_bidirectional_skip": True},
     ):
         assert isinstance(given(allow_is_causal_skip=False, **keywords), LazyMask)
+
+
+@pytest.mark.skipif(
+    not hasattr(theirs, "remap_positions_for_packed_sequence"), reason="transformers before 5.24"
+)
+def test_positions_of_sequences_that_nothing_keeps_apart_are_made_whole() -> None:
+    positions = torch.tensor([0, 1, 0, 1]).expand(2, -1)
+    alone = theirs.remap_positions_for_packed_sequence(theirs.causal_mask_function, positions)
+    mask = given(mask_function=alone)
+    assert isinstance(mask, torch.Tensor)
+    assert torch.equal(mask[0, 0] == 0, positions[0] <= positions[0][:, None])
 
 
 def test_where_all_is_seen_there_is_no_mask_as_in_eager_attention() -> None:

@@ -129,6 +129,7 @@ def _is_asked_for(words: dict[str, Any], q_length: int, keywords: dict[str, Any]
 def _words(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, Any] | None:
     """None if a part of it is of another kind, or its window is empty."""
     behind, ahead, sequences = [], [], {}
+    remapped = False  # to positions in each packed sequence, whose distances are those of rows
     for part in _parts(mask_function):
         code = _code(part)
         if code is _CAUSAL:
@@ -140,9 +141,11 @@ def _words(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, A
             ahead.append(behind[-1])
         elif code is _PACKED:
             sequences = {"sequences": _captured(part, "packed_sequence_mask").long()}
+        elif code is _REMAPPED:
+            remapped = True
         elif code is not _BIDIRECTIONAL:
             return None
-    if any(bound < 0 for bound in behind):
+    if any(bound < 0 for bound in behind) or (remapped and not sequences):
         return None
     return {"behind": min(behind, default=None), "ahead": min(ahead, default=None)} | sequences
 
@@ -163,11 +166,12 @@ def _words_in_graph(mask_function: MaskFunction, keywords: dict[str, Any]) -> di
 
 
 def _parts(mask_function: MaskFunction) -> Iterator[MaskFunction]:
-    """The functions all of which must agree."""
+    """The functions all of which must agree, and those around them that change positions."""
     if _code(mask_function) is _AND:
         for each in _captured(mask_function, "mask_functions"):
             yield from _parts(each)
     elif _code(mask_function) is _REMAPPED:
+        yield mask_function
         yield from _parts(_captured(mask_function, "mask_function"))
     else:
         yield mask_function
