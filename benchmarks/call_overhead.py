@@ -11,26 +11,36 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 import flashsmith
+from flashsmith import settings
 from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
+from flashsmith.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from flashsmith.selection.select import select_config
 
 SHAPE = (1, 128, 2, 128)  # batch, seq_len, n_heads, d_head: less work than a launch costs
 CALLS_AT_ONCE = 100
+PACKED_BATCHES = 16  # of sequences with lengths of their own
 WARMUP_TURNS = 3
 SM80 = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+buffer+opt_softmax"
 FILE_NAME = "call_overhead.csv"
 
 Run = Callable[[], object]
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
 
 
 @dataclass(frozen=True)
@@ -43,38 +53,148 @@ class Cost:
 
 def calls(device: torch.device) -> dict[str, Run]:
     """What is measured, torch.add first: the name of each call, and the call."""
+    operand = torch.randn(SHAPE, device=device)
+    add: dict[str, Run] = {"torch.add": lambda: torch.add(operand, operand)}
+    rows = dense_rows(device)
+    compilers = ("inductor",) if device.type == "cuda" else ()  # minutes of a C++ compiler
+    return (
+        add
+        | attentions(rows)
+        | forwards(rows)
+        | packed_calls(device, compilers)
+        | cache_calls(device)
+        | training_steps(rows)
+    )
+
+
+def dense_rows(device: torch.device) -> Rows:
     q, k, v = (torch.randn(SHAPE, device=device).bfloat16() for _ in range(3))
-    o, operand = torch.empty_like(q), torch.randn(SHAPE, device=device)
-    runs: dict[str, Run] = {
-        "torch.add": lambda: torch.add(operand, operand),
-        "attention": lambda: flashsmith.attention(q, k, v),
-        "attention causal": lambda: flashsmith.attention(q, k, v, causal=True),
-        "attention with lse": lambda: flashsmith.attention(q, k, v, return_lse=True),
+    return q, k, v
+
+
+def attentions(rows: Rows) -> dict[str, Run]:
+    """Calls of ``attention``, each with one argument more than the first, and those of peers."""
+    q, k, v = rows
+    batch, seq_len, n_heads, _ = SHAPE
+    of_heads = torch.rand(n_heads, device=q.device)
+    arguments: dict[str, dict[str, Any]] = {
+        "": {},
+        "causal": {"causal": True},
+        "with lse": {"return_lse": True},
+        "window": {"window_size": (32, 32)},
+        "softcap": {"softcap": 20.0},
+        "alibi": {"alibi_slopes": of_heads},
+        "sinks": {"sinks": of_heads},
+        "bias": {"bias": torch.zeros(1, 1, seq_len, seq_len, dtype=q.dtype, device=q.device)},
+        "out": {"out": torch.empty_like(q)},
+        "seqused": {"seqused_k": torch.full((batch,), 100, dtype=torch.int32, device=q.device)},
     }
-    for name, config in configs(q).items():
-        runs |= forwards(name, config, q, k, v, o)
+    runs: dict[str, Run] = {
+        f"attention {name}".rstrip(): partial(flashsmith.attention, q, k, v, **given)
+        for name, given in arguments.items()
+    }
+    runs["flash_attn_func"] = partial(flash_attn_func, q, k, v)
+    runs["sdpa"] = partial(F.scaled_dot_product_attention, *heads_first(rows))
     return runs
 
 
-def configs(q: torch.Tensor) -> dict[str, ForwardKernelConfig]:
-    """One configuration of each family that the device runs."""
+def heads_first(rows: Rows) -> Rows:
+    """As torch's attention takes them."""
+    q, k, v = (t.transpose(1, 2) for t in rows)
+    return q, k, v
+
+
+def forwards(rows: Rows) -> dict[str, Run]:
+    """Calls of ``forward`` with one configuration of each family that the device runs."""
+    q, k, v = rows
+    o = torch.empty_like(q)
+    configs: tuple[ForwardKernelConfig, ...] = (
+        parse_kernel_name_into_config(SM80),
+        select_config(q),
+    )
+    runs: dict[str, Run] = {}
+    for config in configs:
+        runs[f"forward {config.family}"] = partial(flashsmith.forward, config, q, k, v)
+        runs[f"forward {config.family} into o"] = partial(flashsmith.forward, config, q, k, v, o)
+    return runs
+
+
+def packed_calls(device: torch.device, compilers: Sequence[str]) -> dict[str, Run]:
+    """Calls of packed sequences: of the same lengths each time, of others each time, with their
+    gradients, and compiled."""
+    batches = [packed_batch(device, seed) for seed in range(PACKED_BATCHES)]
+
+    def step(q: torch.Tensor, *rest: Any) -> Any:
+        return flash_attn_varlen_func(q, *rest, causal=True)
+
+    def training_step(q: torch.Tensor, *rest: Any) -> Any:
+        o = step(q, *rest)
+        return torch.autograd.grad(o, (q, *rest[:2]), o)
+
+    def in_turn(call: Callable[..., object], batches: Sequence[tuple[Any, ...]]) -> Run:
+        turns = itertools.cycle(batches)
+        return lambda: call(*next(turns))
+
+    trained = [(*(t.detach().requires_grad_() for t in batch[:3]), *batch[3:]) for batch in batches]
+    runs = {
+        "packed": in_turn(step, batches[:1]),
+        "packed, other lengths": in_turn(step, batches),
+        "packed, with gradients": in_turn(training_step, trained[:1]),
+        "packed, other lengths, with gradients": in_turn(training_step, trained),
+    }
+    for name in compilers:
+        compiled = torch.compile(step, backend=name, fullgraph=True)
+        runs["packed, compiled"] = in_turn(compiled, batches[:1])
+    return runs
+
+
+def packed_batch(device: torch.device, seed: int) -> tuple[Any, ...]:
+    """q, k, v, the offsets of q and of k, and the greatest lengths."""
+    lengths = torch.randint(1, SHAPE[1] + 1, (8,), generator=torch.Generator().manual_seed(seed))
+    offsets = F.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32)
+    shape = int(lengths.sum()), *SHAPE[2:]
+    rows = [torch.randn(shape, device=device).bfloat16() for _ in range(3)]
+    greatest = int(lengths.max())
+    return *rows, offsets, offsets, greatest, greatest
+
+
+def cache_calls(device: torch.device) -> dict[str, Run]:
+    """Calls of one query of each of four requests over a cache."""
+    requests, pages, page = 4, 8, 256
+    _, _, n_heads, d_head = SHAPE
+    q = torch.randn(requests, 1, n_heads, d_head, device=device).bfloat16()
+    k, v = (torch.randn(pages, page, n_heads, d_head, device=device).bfloat16() for _ in range(2))
+    lengths = torch.full((requests,), 200, dtype=torch.int32, device=device)
+    table = torch.arange(pages, dtype=torch.int32, device=device).view(requests, -1)
+    entries = (t.view(requests, -1, n_heads, d_head) for t in (k, v))
     return {
-        config.family: config for config in (parse_kernel_name_into_config(SM80), select_config(q))
+        "decode": partial(flashsmith.decode, None, q, *entries, cache_seqlens=lengths),
+        "flash_attn_with_kvcache, paged": partial(
+            flash_attn_with_kvcache, q, k, v, cache_seqlens=lengths, block_table=table
+        ),
     }
 
 
-def forwards(
-    name: str,
-    config: ForwardKernelConfig,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-) -> dict[str, Run]:
+def training_steps(rows: Rows) -> dict[str, Run]:
+    """Calls with their gradients, of ours and of torch's attention."""
+    q, k, v = (t.detach().requires_grad_() for t in rows)
+
+    def step(attend: Callable[..., torch.Tensor], q: Any, k: Any, v: Any) -> Any:
+        o = attend(q, k, v)
+        return torch.autograd.grad(o, (q, k, v), o)
+
     return {
-        f"forward {name}": lambda: flashsmith.forward(config, q, k, v),
-        f"forward {name} into o": lambda: flashsmith.forward(config, q, k, v, o),
+        "attention with gradients": partial(step, flashsmith.attention, q, k, v),
+        "sdpa with gradients": partial(
+            step, F.scaled_dot_product_attention, *heads_first((q, k, v))
+        ),
     }
+
+
+def build(runs: Mapping[str, Run]) -> None:
+    """Makes each call once, side by side: most of a first call is a compiler's time."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda run: run(), runs.values()))
 
 
 def measure(
@@ -130,12 +250,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=200)
     options = parser.parse_args(arguments)
 
-    costs = measure(calls(torch.device("cuda")), options.turns, torch.cuda.synchronize)
+    os.environ[settings.BACKGROUND_BUILD.name] = "off"  # stand-ins are not what is measured
+    runs = calls(torch.device("cuda"))
+    build(runs)
+    costs = measure(runs, options.turns, torch.cuda.synchronize)
     stamp = environment_stamp()
     table = rows(costs, stamp)
     print(", ".join(f"{name} {value}" for name, value in stamp.items()))
     for row in table:
-        print(f"{row['call']:28} {row['us']:>7} us, least {row['least_us']:>7} us")
+        print(f"{row['call']:38} {row['us']:>7} us, least {row['least_us']:>7} us")
     write(options.out / FILE_NAME, table)
 
 

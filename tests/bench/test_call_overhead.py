@@ -71,9 +71,17 @@ def test_the_table_has_the_stamp_and_the_ratio_to_the_first(
 def test_every_call_runs_and_torch_add_comes_first(script: ModuleType) -> None:
     runs = script.calls(torch.device("cpu"))
     assert next(iter(runs)) == "torch.add"
-    assert {"attention", "forward sm80", "forward sm80 into o"} <= set(runs)
+    asked = {"attention", "attention seqused", "forward sm80 into o", "packed, other lengths"}
+    assert asked | {"decode", "sdpa with gradients"} <= set(runs)
     for run in runs.values():
         run()
+
+
+def test_packed_batches_differ_in_lengths_and_totals(script: ModuleType) -> None:
+    batches = [script.packed_batch(torch.device("cpu"), seed) for seed in range(4)]
+    assert len({batch[0].shape for batch in batches}) == 4
+    for q, *_, offsets, _, greatest, _ in batches:
+        assert offsets[-1] == q.shape[0] and offsets.diff().max() == greatest
 
 
 def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,11 +90,12 @@ def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.Monk
     A machine that tests is busy, and a busy core slows torch.add as much as it slows the call: the
     ratio is 3.9 on an idle core and on a core that three processes share.
     """
-    monkeypatch.setattr(api, "_last", {})
+    for name in ("_choices", "_choices_of_sizes"):
+        monkeypatch.setattr(api, name, {})
     q = torch.randn(1, 64, 1, 128).half()
     flashsmith.attention(q, q, q)
-    ((kind, last),) = api._last.items()
-    api._last[kind] = last._replace(again=lambda *_: True)
+    (choice,) = api._choices.values()
+    choice.call = lambda *_: True
 
     def cost(call: Callable[[], object], calls: int = 300) -> float:
         start = time.perf_counter()

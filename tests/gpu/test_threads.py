@@ -87,6 +87,28 @@ def test_the_first_call_of_a_thread_does_not_end_anothers_capture(
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_a_remembered_call_may_be_the_first_that_a_thread_makes(
+    with_gradients: bool, cuda: torch.device
+) -> None:
+    """Nothing has made a context current there, which the driver wants for tensor maps."""
+    make = Maker(cuda)
+    q, k, v = (make.normal(2, 200, 4, 128).requires_grad_(with_gradients) for _ in range(3))
+    out = None if with_gradients else torch.empty_like(q)
+
+    def call() -> tuple[torch.Tensor, ...]:
+        o = flashsmith.attention(q, k, v, causal=True, out=out)
+        if not with_gradients:
+            return (o.clone(),)
+        return torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+
+    expected = call()
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as other:
+            found = other.submit(call).result()
+        assert all(map(torch.equal, found, expected))
+
+
 def pools_of_graphs() -> list[range]:
     return [
         range(segment["address"], segment["address"] + segment["total_size"])

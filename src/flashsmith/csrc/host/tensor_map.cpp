@@ -131,8 +131,20 @@ CUtensorMapSwizzle swizzle_of(const Box &box) {
   }
 }
 
+// The driver takes calls of threads that have a context: the runtime makes one current at a thread's
+// first launch, or here.
+void make_context_current() {
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaSetDevice(device);
+  if (error != cudaSuccess) {
+    TVM_FFI_THROW(DeviceError) << "cudaSetDevice(" << device << "): " << cudaGetErrorString(error);
+  }
+}
+
 ptx::TensorMap encode(const Description &tensor) {
   static const Encode encode_tiled = find_encode();
+  make_context_current();
   const cuuint32_t box[kMostRank] = {static_cast<cuuint32_t>(tensor.box.columns),
                                      static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
   const cuuint32_t element_strides[kMostRank] = {1, 1, 1, 1, 1};
