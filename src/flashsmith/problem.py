@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -15,6 +15,7 @@ LENGTH_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384)
 # one of the smallest tiles for each; from 512 on, what the last wave leaves idle hardly counts.
 FILL_BUCKETS = (64, 128, 256, 512, 1024)
 
+_SIGNIFICANT_BITS = 4  # of the sizes by which a kernel is chosen
 _SIZES = 4  # of a tensor: batch, length, heads, d_head
 
 
@@ -40,6 +41,17 @@ class Bucket(NamedTuple):
         own = FILL_BUCKETS.index(self.fill)
         places = sorted(range(len(FILL_BUCKETS)), key=lambda place: (abs(place - own), -place))
         return [self._replace(fill=FILL_BUCKETS[place]) for place in places]
+
+
+def size_class(n: int) -> int:
+    """The size that stands for all sizes like ``n`` when a kernel is chosen: n, rounded up to four
+    significant bits.
+
+    Sizes up to 16, and powers of two, stand for themselves; there are eight classes from one power
+    of two to the next. So a choice is remembered for lengths that change from call to call.
+    """
+    step = 1 << max(n.bit_length() - _SIGNIFICANT_BITS, 0)
+    return -(-n // step) * step
 
 
 def _range_in_words(last: int, buckets: tuple[int, ...]) -> str:
@@ -130,6 +142,17 @@ class Problem:
                 "those of k"
             )
         return cls(dtype, d_head, batch, heads, heads_kv, seq_len_q, seq_len_k, d_v or d_head)
+
+    @property
+    def representative(self) -> Problem:
+        """The problem that stands for this one when a kernel is chosen: its batch size and lengths
+        are those of their size classes."""
+        return replace(
+            self,
+            batch=size_class(self.batch),
+            seq_len_q=size_class(self.seq_len_q),
+            seq_len_k=size_class(self.seq_len_k),
+        )
 
     @property
     def sizes(self) -> str:

@@ -125,7 +125,6 @@ CASES = [
     case("lse misaligned", lambda a: {"lse": torch.from_numpy(
         np.zeros(4 * math.prod(LSE_SHAPE) + 2, np.uint8)[2:].view(np.float32).reshape(LSE_SHAPE))},
         ValueError, "lse has shape", "4-byte aligned"),
-    case("no workspace", lambda a: {"workspace": None}, ValueError, "workspace is None", "bytes"),
     case("workspace too small", lambda a: {"workspace": torch.zeros(64, dtype=torch.uint8)},
          ValueError, "workspace has 64 bytes", "at least"),
 ]  # fmt: skip
@@ -146,6 +145,18 @@ OF_PLAIN = [
          "dbias was passed", "has no bias"),
 ]  # fmt: skip
 EACH = pytest.mark.parametrize("cfg", [SM80, SM90], ids=["sm80", "sm90"])
+
+
+@EACH
+def test_a_call_without_a_workspace_allocates_it(cfg: Any) -> None:
+    given, allocated = good(cfg), good(cfg)
+    allocated |= {name: t.clone() for name, t in plain(given).items()}
+    launch(**given)
+    launch(**allocated | {"workspace": None})
+    for name in ("dq", "dk", "dv"):
+        assert not (given[name] == MARK).all() and torch.equal(given[name], allocated[name])
+
+
 BY_FAMILY = {"sm80": (SM80, [*CASES, *OF_MIXED]), "sm90": (SM90, [*CASES, *OF_PLAIN])}
 
 

@@ -66,8 +66,8 @@ def test_attention_then_works_with_building_off(
     """On the emulator, for one dtype and d_head, with every kind of shape."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
-    monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
-    monkeypatch.setattr("flashsmith.ops.launch._calls", {})
+    for name in ("_kernels", "_choices", "_choices_of_sizes"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)

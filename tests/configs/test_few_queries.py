@@ -80,7 +80,8 @@ def test_what_decode_lacks_is_not_for_it() -> None:
 def test_on_a_cpu_length_and_rows_decide() -> None:
     assert rows_chosen(problem(1, 16, 512), gpu=None) == 64
     assert rows_chosen(problem(1, 17, 512), gpu=None) == 0
-    assert rows_chosen(problem(1, 16, 511), gpu=None) == 0
+    assert rows_chosen(problem(1, 16, 481), gpu=None) == 64, "whose size class is that of 512"
+    assert rows_chosen(problem(1, 16, 480), gpu=None) == 0
 
 
 def test_the_model_grows_with_what_is_done() -> None:

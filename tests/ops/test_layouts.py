@@ -83,7 +83,7 @@ def test_a_kernel_that_was_named_refuses() -> None:
 def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load_kernels([KernelId(GRADIENTS, RAGGED)], Target.emulator())
     monkeypatch.setattr(backward, "choose_backward", lambda *_, **__: GRADIENTS)
-    backward._last.clear()
+    backward._choices.clear()
     d_head, dtype = GRADIENTS.d_head, GRADIENTS.dtype.to_torch_dtype()
     qkv = [LAYOUTS[layout]()[..., :d_head].to(dtype) for _ in range(3)]
     qkv = [t if 0 in t.stride() else t.transpose(0, 1).contiguous().transpose(0, 1) for t in qkv]
@@ -96,4 +96,4 @@ def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         found = flashsmith.backward(None, do, *qkv, o, lse, causal=True, **lengths)
         assert all(torch.equal(getattr(found, n), getattr(dense, n)) for n in "qkv")
-    backward._last.clear()
+    backward._choices.clear()

@@ -39,6 +39,7 @@ def test_gradients_of_wrong_tensors_are_refused(keys: int) -> None:
         ("lse", arguments["lse"].half(), TypeError, "lse has dtype"),
         ("lse", arguments["lse"][..., :3], ValueError, "lse has shape"),
         ("k", k.repeat(1, 1, 3, 1)[:, :keys], ValueError, "heads of q must be a multiple"),
+        ("k", k[:, :keys, :, :64], ValueError, "batch and d_head must be equal"),
     ):
         with pytest.raises(error, match=words):
             flashsmith.backward(None, **arguments | {name: wrong})

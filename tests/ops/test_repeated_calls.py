@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import nan
 from threading import Barrier
 from typing import Any
 
@@ -21,8 +22,9 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import Target
 from flashsmith.ops import launch
-from flashsmith.runtime import Kernel, find_kernel, load_kernels
+from flashsmith.runtime import find_kernel, load_kernels
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
+from flashsmith.runtime.workspace import FRESH, current_stream
 from flashsmith.selection import choose
 from flashsmith.selection.select import select_config
 from support.bad_input import misaligned
@@ -237,14 +239,19 @@ def test_threads_remember_for_themselves() -> None:
 @pytest.fixture
 def calls() -> dict[Any, Any]:
     launch._forget()
-    return launch._calls
+    return launch._choices
 
 
-def test_a_call_is_planned_once(calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = random_qkv(BASE, LENGTH)
-    flashsmith.forward(BASE, q, k, v)
-    monkeypatch.setattr(Kernel, "plan", lambda *_, **__: pytest.fail("planned again"))
-    flashsmith.forward(BASE, q.clone(), k, v)
+def test_a_kernel_is_chosen_once_for_lengths_that_are_alike(
+    calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each call is planned for its own lengths: all rows are right."""
+    qkv = random_qkv(BASE, 256)
+    flashsmith.forward(BASE, *qkv)
+    monkeypatch.setattr(launch, "_checked_config", lambda *_: pytest.fail("chosen again"))
+    for length in (255, 241, 256, 250):
+        q, k, v = (t[:, :length] for t in qkv)
+        assert_correct(flashsmith.forward(BASE, q, k, v), (q, k, v), KernelId(BASE))
     assert len(calls) == 1
 
 
@@ -254,17 +261,17 @@ def test_configurations_in_keys_live_as_long(calls: dict[Any, Any]) -> None:
     for _ in range(3):
         flashsmith.forward(replace(BASE), *qkv)
     assert len(calls) == 3
-    assert all(kind[0] == id(call.config) for (kind, *_), call in calls.items())
+    assert all(key[0] == id(choice.config) for key, choice in calls.items())
 
 
 def test_calls_are_not_remembered_without_end(
     calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_CALLS_REMEMBERED", 3)
+    monkeypatch.setattr(launch, "_MAX_CHOICES", 3)
     for heads in range(1, 6):
         qkv = random_qkv(BASE, LENGTH, heads=heads)
         assert_correct(flashsmith.forward(BASE, *qkv), qkv, KernelId(BASE))
-        assert len(calls) <= 3
+        assert len(calls) <= 3 and len(launch._choices_of_sizes) <= 3
 
 
 def test_choices_are_made_anew_when_tables_are_forgotten(
@@ -358,22 +365,27 @@ def test_the_emulator_gets_a_new_workspace_each_time(calls: dict[Any, Any]) -> N
     """A fault leaves one as it was then."""
     del calls
     flashsmith.forward(QUEUE, *random_qkv(QUEUE, LENGTH))
-    (last,) = launch._last.values()
-    assert last.needs_workspace and last.workspace is None
+    (choice,) = launch._choices.values()
+    assert choice.plan.zeroed_bytes > 0 and choice.zeros[0] is None
 
 
-def test_a_library_makes_a_call_again_or_does_nothing() -> None:
+def test_a_library_makes_a_call_or_does_nothing() -> None:
+    """It does nothing where the zeros are kept for another stream, or there are none."""
     kernel, arguments = find_kernel(KernelId(QUEUE), Target.emulator()), queue_arguments()
     q, k, v, o, scale, lse, workspace = arguments.values()
-    again = kernel.repeatable(q, k, v, o, lse, workspace, scale, FULL_EXTRAS)
+    kernel(**arguments)
     expected = o.clone()
-    assert again(q, k, v, o.fill_(torch.nan), lse, *NO_SCALES, None, workspace, scale) is True
-    assert torch.equal(o, expected)
-    o.fill_(torch.nan)
-    deep = workspace.view(1, 1, 1, 1, 2)
-    shorter = q[:, :-1], k, v, o[:, :-1], lse[..., :-1].contiguous(), workspace
-    for other in ((q, k, v, o, None, workspace), (q, k, v, o, lse, deep), shorter):
-        assert again(*other[:-1], *NO_SCALES, None, other[-1], scale) is False
+    call = kernel.bind(FULL_EXTRAS)
+    here, elsewhere = current_stream(q.device), 7
+    for stream in (FRESH, here):
+        assert call(stream, q, k, v, o.fill_(nan), lse, *NO_SCALES, None, workspace, scale) is True
+        assert torch.equal(o, expected)
+    o.fill_(nan)
+    for stream, zeros in ((elsewhere, workspace), (here, None)):
+        assert call(stream, q, k, v, o, lse, *NO_SCALES, None, zeros, scale) is False
     assert o.isnan().all()
-    of_deep = kernel.repeatable(q, k, v, o, lse, deep, scale, FULL_EXTRAS)
-    assert of_deep(q, k, v, o, lse, *NO_SCALES, None, deep, scale) is False
+    cut = q[:, :-1], k, v, o[:, :-1], lse[..., :-1].contiguous()
+    assert call(here, *cut, *NO_SCALES, None, workspace, scale) is True
+    assert not o[:, :-1].isnan().any() and o[:, -1:].isnan().all()
+    with pytest.raises(ValueError, match="workspace is None"):
+        call(FRESH, q, k, v, o, lse, *NO_SCALES, None, None, scale)

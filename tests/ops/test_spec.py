@@ -67,7 +67,7 @@ def test_windows_of_sequences_are_those_of_the_longest() -> None:
     most = {"max_seqlen_q": 50, "max_seqlen_k": 60}
     found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **most)
     assert found.extras.variant == Variant(ragged=True)
-    assert (found.batch, found.extras.max_seqlen_q, found.max_seqlen_k) == (2, 50, 60)
+    assert found.lengths == (2, 50, 60) and found.extras.max_seqlen_q == 50
     found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places)
     assert found.extras.variant == Variant(causal=True, window=True, ragged=True)
     assert found.extras.max_seqlen_q == 80
@@ -82,7 +82,8 @@ def test_keys_tell_kernels_and_grids_apart() -> None:
         {"seqused_k": ints(3, 4), "max_seqlen_k": 4},
         {"seqused_q": ints(3, 4), "max_seqlen_q": 4},
     ]
-    assert len({spec(**keywords).key for keywords in given}) == len(given)
+    found = [spec(**keywords) for keywords in given]
+    assert len({(each.key, each.lengths) for each in found}) == len(given)
     assert spec(softcap=1.0).key == spec(softcap=2.0).key
 
 

@@ -156,7 +156,7 @@ def test_a_call_of_what_the_map_lacks_names_the_generator(
         sources = SourceTree(CSRC, without_entry)
         monkeypatch.setattr(kernels, function.__name__, partial(function, sources=sources))
     for name in ("runtime.kernels._loaded", "runtime.kernels._found", "ops.launch._kernels",
-                 "ops.launch._calls"):  # fmt: skip
+                 "ops.launch._choices", "ops.launch._choices_of_sizes"):  # fmt: skip
         monkeypatch.setattr(f"flashsmith.{name}", {})
     q = torch.randn(1, 64, 1, BASE.d_head).to(BASE.dtype.to_torch_dtype())
     with pytest.raises(KernelNotFoundError) as caught:

@@ -75,7 +75,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
     monkeypatch.setattr(standby, "_builds", standby._Builds())
-    for name in ("_kernels", "_calls", "_last"):
+    for name in ("_kernels", "_choices", "_choices_of_sizes"):
         monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
@@ -90,7 +90,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
 
     def serving() -> Any:
         attention(q, q.clone(), q.clone())
-        calls = list(launch._calls.values())
+        calls = list(launch._choices.values())
         return calls[0].config if calls else None  # they are forgotten at any time
 
     first = attention(q, q.clone(), q.clone())

@@ -262,7 +262,8 @@ def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flashsmith.ops.launch.select_for", spy)
-    monkeypatch.setattr("flashsmith.ops.launch._calls", {})
+    for name in ("_choices", "_choices_of_sizes"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
     q = torch.empty(1, 64, 1, 64, dtype=torch.float16)
     for causal in (False, True):
         with pytest.raises(KeyboardInterrupt):

@@ -29,6 +29,9 @@ class _Nothing:
     def plan(self, *_: Any, **__: Any) -> Plan:
         return Plan((), 0, 0)
 
+    def bind(self, *_: Any) -> Callable[..., bool]:
+        return lambda *_: True
+
     def repeatable(self, *_: Any) -> Callable[..., bool]:
         return lambda *_: False
 
@@ -62,8 +65,9 @@ def _recording(kernels: set[KernelId]) -> Iterator[None]:
         return _Nothing(instance)
 
     with (
-        patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find, _calls={}, _last={}),
-        patch.multiple("flashsmith.ops.backward", _kernel_for=find, _last={}),
+        patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find),
+        patch.multiple(launch, _choices={}, _choices_of_sizes={}),
+        patch.multiple("flashsmith.ops.backward", _kernel_for=find, _choices={}),
         patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find, _last={}),
     ):
         yield

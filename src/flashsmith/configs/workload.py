@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from flashsmith.configs.variant import FULL, Variant
@@ -92,6 +92,11 @@ class Workload:
         """`FP16 d 128 causal 4 x 16 x 4096`."""
         problem = self.problem
         return f"{problem.dtype} d {problem.d_head} {self.variant.name} {problem.sizes}"
+
+    @property
+    def representative(self) -> Workload:
+        """The workload for which the kernel of this one is chosen."""
+        return replace(self, problem=self.problem.representative)
 
     @property
     def kind(self) -> tuple[str, int, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -38,8 +39,9 @@ from flashsmith.ops.spec import (
     tensors_of,
     with_tensors,
 )
-from flashsmith.problem import Problem
+from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
+from flashsmith.selection.choose import forget_with_calls
 from flashsmith.selection.select import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
@@ -210,65 +212,96 @@ def _run_general(
     return Gradients(dq, dk, dv, dsinks, dbias), milliseconds
 
 
-class _Repeatable(NamedTuple):
-    """The last call of its kind, and how to make it again."""
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """The kernels of all calls that are alike.
 
-    again: Callable[..., bool]  # the kernel's
-    config: BackwardKernelConfig | None  # the caller's is kept alive: its id is in the key
-    workspace_bytes: int
+    config: The caller's, kept alive because its id is in the key; None: one was chosen.
+    call: What the kernels' ``bind`` gave.
+    lays_out: Whether a call came with tensors that the kernels do not read as they lie.
+    """
+
+    config: BackwardKernelConfig | None
+    kernel: BackwardKernel
+    call: Callable[..., None]
+    lays_out: bool = False
 
 
-_last: dict[Hashable, _Repeatable] = {}
-_CALLS_REMEMBERED = 4096
+_choices: dict[Hashable, _Choice] = {}
+_MAX_CHOICES = 4096
+forget_with_calls(_choices.clear)
 
 
 def _launch(
     given: GradientTensors, spec: ResolvedSpec, scale: float, wanted: Wanted, how: _How
 ) -> tuple[GradientTensors, float]:
-    """``given`` with the gradients, and milliseconds. Most calls look like one before: the library
-    sees whether this one does, and makes it again."""
+    """``given`` with the gradients, and milliseconds. Kernels are chosen once for all calls that
+    are alike; the library checks and plans each call, or sees that it looks like the last one."""
     q, k, v = given.q, given.k, given.v
     deterministic = how.deterministic or torch.are_deterministic_algorithms_enabled()
-    kind = (id(how.config), deterministic, spec.key, wanted, given.dlse is None)
-    key = (kind, q.shape, k.shape, v.shape, q.dtype, q.device)
     tensors = _complete(given, spec.extras, wanted)
-    last = None if how.timed else _last.get(key)
-    if last is not None:
-        workspace = _workspace(last.workspace_bytes, q.device)
-        if last.again(*tensors, workspace, scale, *spec.told_again):
-            return tensors, 0.0
-    config, variant = _choose(how.config, tensors, spec, deterministic)
     if k.shape[1] == 0:
+        _checked_config(how.config, tensors, spec, deterministic)
         return _without_keys(tensors), 0.0
-    kernel = _kernel_for(config, variant, q.device)
-    if how.config is None:
-        read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
-        q, k, v, o, do = laid_out(kernel.instance.config, spec.extras.is_ragged, *read)
-        tensors = tensors._replace(q=q, k=k, v=v, o=o, do=do)
-    plan = kernel.plan(tensors, extras=spec.extras)
-    workspace = _workspace(plan.workspace_bytes, q.device)
-    if how.timed:
-        taken = kernel(tensors, scale, timed=True, workspace=workspace, extras=spec.extras)
-        return tensors, taken
-    again = kernel.repeatable(tensors, scale, workspace, spec.extras)
-    if len(_last) >= _CALLS_REMEMBERED:
-        _last.clear()
-    _last[key] = _Repeatable(again, how.config, plan.workspace_bytes)
+    _, n_q, heads, d_head = q.shape
+    batch, n_k, heads_kv, d_v = v.shape
+    key = (
+        id(how.config), deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head, d_v,
+        size_class(batch), size_class(n_q), size_class(n_k),
+    )  # fmt: skip
+    choice = _choices.get(key) or _choose(key, how.config, tensors, spec, deterministic)
+    try:
+        if how.timed:
+            return tensors, choice.kernel(tensors, scale, timed=True, extras=spec.extras)
+        _call(choice, tensors, spec, scale)
+    except Exception:  # a first call of its kind was refused in these words
+        _checked_config(how.config, tensors, spec, deterministic)
+        raise
     return tensors, 0.0
 
 
-def _workspace(n_bytes: int, device: torch.device) -> torch.Tensor | None:
-    """None for nothing: a call that computes nothing takes none."""
-    return torch.empty(n_bytes, dtype=torch.uint8, device=device) if n_bytes else None
+def _call(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec, scale: float) -> None:
+    read = _laid_out(choice, tensors, spec) if choice.lays_out else tensors
+    try:
+        choice.call(*read, None, scale, *spec.told_again)
+    except ValueError:
+        read = _laid_out(choice, tensors, spec)
+        if choice.lays_out or choice.config is not None or all(map(is_, read, tensors)):
+            raise
+        choice.lays_out = True
+        choice.call(*read, None, scale, *spec.told_again)
+
+
+def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
+    """The tensors, with copies of what the chosen kernels do not read as it lies."""
+    read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
+    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_ragged, *read)
+    return tensors._replace(q=q, k=k, v=v, o=o, do=do)
 
 
 def _choose(
+    key: Hashable,
+    given: BackwardKernelConfig | None,
+    tensors: GradientTensors,
+    spec: ResolvedSpec,
+    deterministic: bool,
+) -> _Choice:
+    """The kernels for all calls of a key, found or built when the first one comes."""
+    config, variant = _checked_config(given, tensors, spec, deterministic)
+    kernel = _kernel_for(config, variant, tensors.q.device)
+    if len(_choices) >= _MAX_CHOICES:
+        _choices.clear()
+    return _choices.setdefault(key, _Choice(given, kernel, kernel.bind(spec.extras)))
+
+
+def _checked_config(
     config: BackwardKernelConfig | None,
     tensors: GradientTensors,
     spec: ResolvedSpec,
     deterministic: bool,
 ) -> tuple[BackwardKernelConfig, Variant]:
-    """What the kernels for a call are, which is refused before they are built."""
+    """The caller's configuration or the chosen one, and what its kernels compute, for a call that
+    is refused before kernels are built for it."""
     q, k, v = tensors.q, tensors.k, tensors.v
     for name in ("q", "k", "v", "o", "do"):
         check_rank(name, getattr(tensors, name), None)
@@ -277,7 +310,7 @@ def _choose(
         q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
         problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k.shape, v.shape[-1])
         _, capability = gpu_of(q.device)
-        workload = Workload(problem, variant)
+        workload = Workload(problem, variant).representative
         config = choose_backward(workload, capability, deterministic=deterministic)
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
@@ -286,7 +319,7 @@ def _choose(
     return config, variant
 
 
-@functools.lru_cache(_CALLS_REMEMBERED)
+@functools.lru_cache(_MAX_CHOICES)
 def _kernel_for(
     config: BackwardKernelConfig, variant: Variant, device: torch.device
 ) -> BackwardKernel:

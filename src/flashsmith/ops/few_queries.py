@@ -15,7 +15,7 @@ from flashsmith.ops.first_use import find_first
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import counters_for
+from flashsmith.runtime.workspace import counters_for, workspace_for
 from flashsmith.selection.select import why_chosen
 
 # What a decode kernel calls its arguments, and what ``attention`` does.
@@ -72,36 +72,28 @@ class FewQueries:
         except (TypeError, ValueError) as error:
             _raise_by_names_of_attention(error)
 
-    def repeatable(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        o: torch.Tensor,
-        lse: torch.Tensor | None,
-        workspace: torch.Tensor | None,
-        softmax_scale: float,
-        extras: Extras,
-        scales: Scales = NO_SCALES,
-        block_table: Any = None,
-    ) -> Callable[..., bool]:
-        plan = self.plan(q, k, v, o, lse=lse, extras=extras)
-        tensors, counters = DecodeTensors(q, k, v, o, lse), counters_for(plan, q.device)
-        try:
-            again = self.kernel.repeatable(
-                tensors, counters, workspace, softmax_scale, _EVENLY, extras
-            )
-        except (TypeError, ValueError) as error:
-            _raise_by_names_of_attention(error)
+    def bind(self, extras: Extras) -> Callable[..., bool]:
+        last: tuple[Plan, Callable[..., bool]] | None = None
 
-        def repeat(q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
-            counters, told = counters_for(plan, q.device), rest[len(_OWN) :]
+        def call(stream: int, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
+            nonlocal last
+            scale, *told = rest[len(_OWN) + 1 :]  # behind the workspace, which is made here
             try:
-                return again(q, k, v, o, lse, *_OF_A_CACHE, counters, *told)
+                if last is not None:
+                    plan, again = last
+                    memory = counters_for(plan, q.device), workspace_for(plan, q.device)
+                    if again(q, k, v, o, lse, *_OF_A_CACHE, *memory, scale, *told):
+                        return True
+                tensors, asked = DecodeTensors(q, k, v, o, lse), Extras(*told) if told else extras
+                plan = self.kernel.plan(tensors, extras=asked)
+                memory = counters_for(plan, q.device), workspace_for(plan, q.device)
+                again = self.kernel.repeatable(tensors, *memory, scale, _EVENLY, asked)
             except (TypeError, ValueError) as error:
                 _raise_by_names_of_attention(error)
+            last = plan, again
+            return True
 
-        return repeat
+        return call
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from flashsmith.ops.checks import (
     refuse_gradients,
 )
 from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
-from flashsmith.ops.launch import launch
+from flashsmith.ops.launch import launch, measure
 from flashsmith.ops.spec import (
     RESOLVED_CAUSAL,
     RESOLVED_FULL,
@@ -92,11 +93,12 @@ def forward(
         refuse_all_but_memory(q=q, k=k, v=v, **tensors)
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
-    o, lse, milliseconds = _launch(cfg, q, k, v, o, spec, with_lse=return_lse, timed=benchmark)
+    run = measure if benchmark else launch
+    o, lse, *milliseconds = _run(run, cfg, q, k, v, o, spec, return_lse)
     mark_written(o)
     if lse is None and not benchmark:
         return o
-    return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
+    return (o, *([] if lse is None else [lse]), *milliseconds)
 
 
 def run_attention(
@@ -113,43 +115,47 @@ def run_attention(
         check_flags(causal=spec.causal, return_lse=return_lse)
     if config is not None:
         check_config("config", config, ATTENTION_CONFIGS)
-    o, lse, _ = _launch(config, q, k, v, out, spec, with_lse=return_lse, timed=False)
+    o, lse = _run(launch, config, q, k, v, out, spec, return_lse)
     if out is not None:
         mark_written(out)
     return o if lse is None else (o, lse)
 
 
-def _launch(
+def _run(
+    run: Callable[..., Any],
     config: AttentionKernelConfig | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
     spec: AttentionSpec,
-    *,
     with_lse: bool,
-    timed: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """As ``launch``; packed rows have three dimensions here."""
-    how: Any = {"scale": spec.softmax_scale, "with_lse": with_lse, "timed": timed}
+) -> Any:
+    """As ``run``, which is ``launch`` or ``measure``; packed rows have three dimensions here."""
     if is_plain(spec):
         plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
-        return launch(config, q, k, v, o, plain, **how)
-    tensors = {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
-    check_tensors(**tensors, **tensors_of(spec))
+        return run(config, q, k, v, o, plain, spec.softmax_scale, with_lse)
     packed_q, packed_k = spec.cu_seqlens_q is not None, spec.cu_seqlens_k is not None
+    try:
+        into = o[None] if packed_q and o is not None else o
+        given_q = q[None] if packed_q else q
+        given_k, given_v = (k[None], v[None]) if packed_k else (k, v)
+        resolved = resolve(spec, given_q, given_k)
+        found = run(config, given_q, given_k, given_v, into, resolved, spec.softmax_scale, with_lse)
+    except Exception:
+        _check(spec, {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o}))
+        raise
+    if not packed_q:
+        return found
+    result, lse, *rest = found
+    if lse is not None:  # in place: torch lets nobody change a view that a function returned
+        lse.squeeze_(0)
+    return o if o is not None else result.squeeze_(0), lse, *rest
+
+
+def _check(spec: AttentionSpec, tensors: dict[str, torch.Tensor]) -> None:
+    """Raises for a tensor of a call that failed, if it is one that no call takes."""
+    check_tensors(**tensors, **tensors_of(spec))
     for name, t in tensors.items():
-        is_packed = packed_q if name in "qo" else packed_k
         offsets = "cu_seqlens_q" if name in "qo" else "cu_seqlens_k"
-        check_rank(name, t, offsets if is_packed else None)
-    into = o
-    if packed_q:
-        q, into = q[None], None if o is None else o[None]
-    if packed_k:
-        k, v = k[None], v[None]
-    result, lse, milliseconds = launch(config, q, k, v, into, resolve(spec, q, k), **how)
-    if packed_q:  # in place: torch lets nobody change a view that a function returned
-        lse = None if lse is None else lse.squeeze_(0)
-        if o is None:
-            result.squeeze_(0)
-    return result if o is None else o, lse, milliseconds
+        check_rank(name, t, offsets if getattr(spec, offsets) is not None else None)

@@ -1,4 +1,4 @@
-"""The way of every call: what it has in common with others is found once, then it is launched."""
+"""The way of every call: its kernel is found once for all calls like it, then it is launched."""
 
 from __future__ import annotations
 
@@ -26,55 +26,94 @@ from flashsmith.ops.first_use import (
     find_first,
     refuse_of_fp8,
 )
-from flashsmith.ops.layout import laid_out, takes
+from flashsmith.ops.layout import takes
 from flashsmith.ops.spec import ResolvedSpec
-from flashsmith.problem import Problem
+from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import is_kept, workspace_for
+from flashsmith.runtime.workspace import FRESH, current_stream, is_kept, workspace_for
 from flashsmith.selection.choose import forget_with_calls
 from flashsmith.selection.select import dtype_of, select_for, select_fp8, why_chosen
 from flashsmith.selection.standby import at_hand
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What all calls on tensors of some shapes have in common."""
+class _Tensors(NamedTuple):
+    """Those of a call, of four dimensions; o None: a new tensor."""
 
-    config: AttentionKernelConfig | None  # the caller's is kept alive: its id is in the key
-    kernel: Kernel | FewQueries | None  # None: there are no keys
-    plan: Plan
-    scale: float  # where the caller names none
-    # What new tensors are made like: of their shapes, of one element in memory.
-    o_like: torch.Tensor
-    lse_like: torch.Tensor
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    o: torch.Tensor | None
 
+    @property
+    def named(self) -> dict[str, torch.Tensor]:
+        return {name: t for name, t in zip("qkvo", self, strict=True) if t is not None}
 
-class _Repeatable(NamedTuple):
-    """The last call of its kind, and how to make it again."""
-
-    again: Callable[..., bool]  # the kernel's
-    call: _Call
-    workspace: torch.Tensor | None
-    needs_workspace: bool  # of its own in every call
+    def check(self) -> None:
+        """Raises TypeError, ValueError: one is none of four dimensions on a device that has
+        kernels."""
+        check_tensors(**self.named)  # torch's error of a tensor without memory says less
+        for name, t in self.named.items():
+            check_rank(name, t, None)
 
 
-# A kind: the configuration (by its id; None's: one is selected), what is computed, and whether the
-# log-sum-exp is wanted. A key: the kind, the shapes of q and v, the dtype and the device.
-_Kind = tuple[int, Hashable, bool]
-_Key = tuple[_Kind, torch.Size, torch.Size, torch.dtype, torch.device]
-_calls: dict[_Key, _Call] = {}
-_last: dict[_Kind, _Repeatable] = {}
-_CALLS_REMEMBERED = 4096
+_Likes = tuple[torch.Size, torch.Tensor, torch.Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """The kernel of all calls that are alike, and what the next call takes from those before.
+
+    config: The caller's, kept alive because its id is in the key; else what was selected.
+    call: What the kernel's ``bind`` gave.
+    scale: Where the caller names none.
+    likes: The shape of the last q, and what o and lse are made like for it: tensors of their
+        shapes, of one element in memory.
+    plan: Of a call that wants zeros; all calls of a kernel want as many.
+    zeros: The workspace that is kept, and the stream that it belongs to.
+    lays_out: Whether a call came with tensors that the kernel does not read as they lie.
+    """
+
+    config: AttentionKernelConfig
+    kernel: Kernel | FewQueries
+    call: Callable[..., bool]
+    scale: float
+    o_dtype: torch.dtype
+    likes: _Likes | None = None
+    plan: Plan | None = None
+    zeros: tuple[torch.Tensor | None, int] = (None, 0)
+    lays_out: bool = False
+
+    def make_likes(
+        self, q: torch.Tensor, d_v: int
+    ) -> tuple[torch.Size, torch.Tensor, torch.Tensor]:
+        """``likes`` for another shape of q: faster than by sizes, which torch would convert."""
+        batch, seq_len, n_heads, _ = q.shape
+        o = q.new_empty(1, dtype=self.o_dtype).expand(batch, seq_len, n_heads, d_v)
+        lse = q.new_empty(1, dtype=torch.float32).expand(batch, n_heads, seq_len)
+        self.likes = likes = q.shape, o, lse
+        return likes
+
+
+_choices: dict[Hashable, _Choice] = {}
+_choices_of_sizes: dict[Hashable, _Choice] = {}
+_MAX_CHOICES = 4096
 _CONTIGUOUS = torch.contiguous_format
 
 
 def _forget() -> None:
-    _calls.clear()
-    _last.clear()
+    _choices.clear()
+    _choices_of_sizes.clear()
 
 
 forget_with_calls(_forget)
+
+
+def _remember(choices: dict[Hashable, _Choice], key: Hashable, choice: _Choice) -> _Choice:
+    """The choice that is kept for the key, which may be another thread's."""
+    if len(choices) >= _MAX_CHOICES:
+        choices.clear()
+    return choices.setdefault(key, choice)
 
 
 def launch(
@@ -84,156 +123,234 @@ def launch(
     v: torch.Tensor,
     o: torch.Tensor | None,
     spec: ResolvedSpec,
-    *,
     scale: float | None,
     with_lse: bool,
-    timed: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """o, lse and milliseconds of one call, whose flags and configuration were checked.
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """o and lse of one call, whose flags and configuration were checked.
 
-    The hot path. Most calls look like the last of their kind: the library sees whether this one
-    does, and makes it again. Others take the way of ``_launch_anew``. Only if something fails,
-    thorough checks say what, in the house's words.
+    The hot path. A kernel is chosen once for all calls that are alike, whatever their exact
+    lengths; the library checks and plans each call, or sees that it looks like the last one.
     """
-    if getattr(q, "dtype", None) == FP8:  # which does not say what the others have
-        spec = spec._replace(key=(spec.key, *(getattr(t, "dtype", None) for t in (v, o))))
-    kind = (id(config), spec.key, with_lse)
-    last = _last.get(kind)
     try:
-        if not (  # whatever speaks DLPack would do for a call that is made again
-            isinstance(q, torch.Tensor)
-            and isinstance(k, torch.Tensor)
-            and isinstance(v, torch.Tensor)
-            and (o is None or isinstance(o, torch.Tensor))
-        ):
-            check_tensors(**_named(q, k, v, o))
         if scale is not None:
             scale = check_scale(scale)
-        if last is not None and not timed:
-            again, call, workspace, needs_workspace = last
-            result = _empty(call.o_like) if o is None else o
-            lse = _empty(call.lse_like) if with_lse else None
-            if needs_workspace:
-                workspace = workspace_for(call.plan, q.device)
-            factor = call.scale if scale is None else scale
-            own = *spec.scales, spec.block_table
-            if again(q, k, v, result, lse, *own, workspace, factor, *spec.told_again):
-                return result, lse, 0.0
-        key = (kind, q.shape, v.shape, q.dtype, q.device)
-        known = _calls.get(key) or _first_call(key, config, spec, **_named(q, k, v, o))
-        if config is None:
-            return _launch_any_layout(kind, known, q, k, v, o, spec, scale=scale, timed=timed)
-        return _launch_anew(kind, known, q, k, v, o, spec, scale=scale, timed=timed)
-    except Exception:
-        check_tensors(**_named(q, k, v, o))  # torch's error of a tensor without memory says less
+        choice = _known_choice(config, q, k, v, o, spec)
+        if choice is None:
+            if v.shape[1] == 0:
+                return _without_keys(config, _Tensors(q, k, v, o), spec, with_lse)
+            choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
+        if scale is None:
+            scale = choice.scale
+        if choice.lays_out:
+            return _launch_laid_out(choice, _Tensors(q, k, v, o), spec, scale, with_lse)
+        try:
+            return _launch(choice, q, k, v, o, spec, scale, with_lse)
+        except ValueError:
+            tensors = _Tensors(q, k, v, o)
+            if config is not None or all(_are_read(choice, tensors, spec)):
+                raise
+            choice.lays_out = True
+            return _launch_laid_out(choice, tensors, spec, scale, with_lse)
+    except Exception:  # a first call of its kind was refused in these words
+        _checked_config(config, _Tensors(q, k, v, o), spec)
         raise
 
 
-def _launch_any_layout(
-    kind: _Kind,
-    call: _Call,
+def measure(
+    config: AttentionKernelConfig,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
     spec: ResolvedSpec,
-    *,
     scale: float | None,
-    timed: bool,
+    with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """Copies what the chosen kernel cannot read, and others can, before ``_launch_anew``."""
-    config = call.config
-    if config is not None and spec.block_table is None:
-        ragged = spec.extras.is_ragged or config.operation == "decode"
-        q, k, v = laid_out(config, ragged, q, k, v)
-        if o is not None and 0 not in o.stride() and not takes(config, o, ragged):
-            into, lse, milliseconds = _launch_anew(
-                kind, call, q, k, v, o.contiguous(), spec, scale=scale, timed=timed
-            )
-            return o.copy_(into), lse, milliseconds
-    return _launch_anew(kind, call, q, k, v, o, spec, scale=scale, timed=timed)
+    """As ``launch``; and the milliseconds between two events around the launches."""
+    o, lse = launch(config, q, k, v, o, spec, scale, with_lse)
+    if v.shape[1] == 0:
+        return o, lse, 0.0
+    choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
+    plan = _plan(choice, _Tensors(q, k, v, o), spec)
+    milliseconds = choice.kernel(
+        q, k, v, o, choice.scale if scale is None else scale, True, lse=lse,
+        workspace=workspace_for(plan, q.device), scales=spec.scales,
+        block_table=spec.block_table, extras=spec.extras,
+    )  # fmt: skip
+    return o, lse, milliseconds
 
 
-def _launch_anew(
-    kind: _Kind,
-    call: _Call,
+def _known_choice(
+    config: AttentionKernelConfig | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
     spec: ResolvedSpec,
-    *,
-    scale: float | None,
-    timed: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """As ``launch``, for a call that looks unlike the last of its kind; remembers it."""
-    *_, with_lse = kind
-    scale = call.scale if scale is None else scale
+) -> _Choice | None:
+    """That of a call of the same sizes, which most calls find, and which costs less to look for."""
+    if not (  # the library would take whatever speaks DLPack
+        isinstance(q, torch.Tensor)
+        and isinstance(k, torch.Tensor)
+        and isinstance(v, torch.Tensor)
+        and (o is None or isinstance(o, torch.Tensor))
+    ):
+        _Tensors(q, k, v, o).check()
+    return _choices_of_sizes.get(_sizes(config, q, v, o, spec))
+
+
+def _sizes(
+    config: AttentionKernelConfig | None,
+    q: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None,
+    spec: ResolvedSpec,
+) -> Hashable:
+    """What calls of the same sizes have in common: the configuration, by its id, among it."""
+    dtype = q.dtype
+    if dtype == FP8:  # which does not say what the others have
+        others = v.dtype, None if o is None else o.dtype
+        return id(config), spec.key, spec.lengths, q.shape, v.shape, dtype, q.device, others
+    return id(config), spec.key, spec.lengths, q.shape, v.shape, dtype, q.device
+
+
+def _remembered_choice(
+    config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec
+) -> _Choice:
+    q, _, v, o = tensors
+    choice = _choice_for(config, tensors, spec)
+    return _remember(_choices_of_sizes, _sizes(config, q, v, o, spec), choice)
+
+
+def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec) -> Hashable:
+    """What calls of one choice have in common: the configuration (by its id), what is computed,
+    dtype and device, sizes of heads and rows, and the size classes of batch and lengths."""
+    q, _, v, o = tensors
+    batch, n_q, heads, d_head = q.shape
+    _, n_k, heads_kv, d_v = v.shape
+    if spec.lengths is not None:
+        batch, n_q, n_k = spec.lengths
+    key = (
+        id(config), spec.key, q.dtype, q.device, heads, heads_kv, d_head, d_v,
+        size_class(batch), size_class(n_q), size_class(n_k),
+    )  # fmt: skip
+    if q.dtype == FP8:  # which does not say what the others have
+        return key, v.dtype, None if o is None else o.dtype
+    return key
+
+
+def _launch(
+    choice: _Choice,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None,
+    spec: ResolvedSpec,
+    scale: float,
+    with_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A call whose tensors the kernel reads as they lie."""
+    likes = choice.likes
+    if likes is None or likes[0] != q.shape:
+        likes = choice.make_likes(q, v.shape[-1])
     some_unused = spec.extras.seqused_q is not None  # rows of what is made here: zero, and -inf
     if o is None:
-        o = _empty(call.o_like).zero_() if some_unused else _empty(call.o_like)
-    lse = _empty(call.lse_like) if with_lse else None
+        o = torch.empty_like(likes[1], memory_format=_CONTIGUOUS)
+        if some_unused:
+            o.zero_()
+    lse = torch.empty_like(likes[2], memory_format=_CONTIGUOUS) if with_lse else None
     if lse is not None and some_unused:
         lse.fill_(-math.inf)
-    if call.kernel is None:
-        return _without_keys(k, v, o, lse, spec, call.o_like)
-    workspace = workspace_for(call.plan, q.device)
-    if timed:
-        milliseconds = call.kernel(
-            q, k, v, o, scale, timed,
-            lse=lse, workspace=workspace, scales=spec.scales, block_table=spec.block_table,
-            extras=spec.extras,
-        )  # fmt: skip
-        return o, lse, milliseconds
-    again = call.kernel.repeatable(
-        q, k, v, o, lse, workspace, scale, spec.extras, spec.scales, spec.block_table
-    )
-    if not some_unused:
-        needs_workspace = workspace is not None and not is_kept(call.plan, q.device)
-        workspace = None if needs_workspace else workspace
-        if len(_last) >= _CALLS_REMEMBERED:
-            _last.clear()
-        _last[kind] = _Repeatable(again, call, workspace, needs_workspace)
-    return o, lse, 0.0
+    zeros, stream = choice.zeros
+    own = *spec.scales, spec.block_table
+    if not choice.call(stream, q, k, v, o, lse, *own, zeros, scale, *spec.told_again):
+        zeros = _zeros_for(choice, _Tensors(q, k, v, o), spec)
+        choice.call(FRESH, q, k, v, o, lse, *own, zeros, scale, *spec.told_again)
+    return o, lse
 
 
-def _first_call(
-    key: _Key, config: AttentionKernelConfig | None, spec: ResolvedSpec, **tensors: torch.Tensor
-) -> _Call:
-    """What later calls of this key have in common, found out once."""
-    check_tensors(**tensors)
-    q, k, v = tensors["q"], tensors["k"], tensors["v"]
-    for name, tensor in tensors.items():
-        check_rank(name, tensor, None)
-    d_head, d_v = q.shape[-1], v.shape[-1]
-    check_row_sizes(d_head, d_v)
+def _zeros_for(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> torch.Tensor | None:
+    """The workspace of a call on the current stream, which it leaves zero; kept where the next call
+    on that stream may have it, too."""
+    device, plan = tensors.q.device, choice.plan
+    if plan is None:
+        plan = choice.plan = _plan(choice, tensors, spec)
+    zeros = workspace_for(plan, device)
+    if is_kept(plan, device):
+        choice.zeros = zeros, current_stream(device)
+    return zeros
+
+
+def _plan(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> Plan:
+    return choice.kernel.plan(*tensors, block_table=spec.block_table, extras=spec.extras)
+
+
+def _launch_laid_out(
+    choice: _Choice, tensors: _Tensors, spec: ResolvedSpec, scale: float, with_lse: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As ``_launch``, with copies of what the chosen kernel does not read as it lies."""
+    are_read = zip(_Tensors._fields, _are_read(choice, tensors, spec), strict=True)
+    copied = {name: tensors.named[name].contiguous() for name, is_read in are_read if not is_read}
+    o, lse = _launch(choice, *tensors._replace(**copied), spec, scale, with_lse)
+    if tensors.o is not None and "o" in copied:
+        o = tensors.o.copy_(o)
+    return o, lse
+
+
+def _are_read(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> list[bool]:
+    """Whether the kernel reads, or writes, each of the tensors as it lies.
+
+    A cache of pages is not copied; an o of which elements share memory is refused by all kernels.
+    """
+    o = tensors.o
+    if spec.block_table is not None:
+        return [True] * len(tensors)
+    ragged = spec.extras.is_ragged or choice.config.operation == "decode"
+    are_read = [t is None or takes(choice.config, t, ragged) for t in tensors]
+    if o is not None and 0 in o.stride():
+        are_read[-1] = True
+    return are_read
+
+
+def _checked_config(
+    config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec
+) -> AttentionKernelConfig:
+    """The caller's configuration or the selected one, for a call that is refused before a kernel is
+    built for it."""
+    tensors.check()
+    q, k, v, o = tensors
+    check_row_sizes(q.shape[-1], v.shape[-1])
     if q.dtype == FP8:
         refuse_of_fp8(spec.variant)
-        config = config or select_fp8(q, v, tensors.get("o"), spec.variant)
-    chosen = config or select_for(_workload(q, k, d_v, spec), q.device, spec.is_cache)
-    check_before_building(chosen, q, k, v, o=tensors.get("o"))
+        config = config or select_fp8(q, v, o, spec.variant)
+    chosen = config or select_for(_workload(q, k, v.shape[-1], spec), q.device, spec.is_cache)
+    check_before_building(chosen, q, k, v, o=o)
     check_extras_before_building(spec.extras, q, k)
-    kernel: Kernel | FewQueries | None = None
-    plan = Plan((), 0, 0)
-    o_like, lse_like = _like(q, d_v, chosen.dtype.to_torch_dtype()), _like_lse(q)
-    if v.shape[1] > 0:
-        variant = _variant(chosen, spec)
-        if {d_head, d_v} != {chosen.d_head}:
-            variant = replace(variant, padded=True)
-        if config is None and variant.ragged == spec.variant.ragged:
-            chosen = at_hand(chosen, variant, q.device)
-        if isinstance(chosen, DecodeKernelConfig):
-            kernel = few_queries_kernel_for(chosen, variant, q.device)
-        else:
-            kernel = kernel_for(chosen, variant, q.device)
-        o = tensors.get("o", o_like)
-        plan = kernel.plan(q, k, v, o, block_table=spec.block_table, extras=spec.extras)
-    call = _Call(config or chosen, kernel, plan, d_head**-0.5, o_like, lse_like)
-    if kernel is None:  # no kernel would check the tensors of a later call
-        return call
-    if len(_calls) >= _CALLS_REMEMBERED:
-        _calls.clear()
-    return _calls.setdefault(key, call)
+    return chosen
+
+
+def _choice_for(
+    config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec
+) -> _Choice:
+    """The kernel for all calls like this one, found or built when the first one comes."""
+    key = _key(config, tensors, spec)
+    if (choice := _choices.get(key)) is not None:
+        return choice
+    chosen = _checked_config(config, tensors, spec)
+    q, d_v = tensors.q, tensors.v.shape[-1]
+    variant = _variant(chosen, spec)
+    if {q.shape[-1], d_v} != {chosen.d_head}:
+        variant = replace(variant, padded=True)
+    if config is None and variant.ragged == spec.variant.ragged:
+        chosen = at_hand(chosen, variant, q.device)
+    kernel: Kernel | FewQueries
+    if isinstance(chosen, DecodeKernelConfig):
+        kernel = few_queries_kernel_for(chosen, variant, q.device)
+    else:
+        kernel = kernel_for(chosen, variant, q.device)
+    scale, o_dtype = q.shape[-1] ** -0.5, chosen.dtype.to_torch_dtype()
+    choice = _Choice(config or chosen, kernel, kernel.bind(spec.extras), scale, o_dtype)
+    return _remember(_choices, key, choice)
 
 
 def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
@@ -253,61 +370,39 @@ def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
 def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) -> Workload:
     """What a configuration is selected for."""
     q_shape, k_shape = q.shape, k.shape
-    if spec.batch is not None and spec.max_seqlen_k is not None:
-        q_shape = torch.Size((spec.batch, spec.extras.max_seqlen_q, *q.shape[2:]))
-        k_shape = torch.Size((spec.batch, spec.max_seqlen_k, *k.shape[2:]))
+    if spec.lengths is not None:
+        batch, n_q, n_k = spec.lengths
+        q_shape = torch.Size((batch, n_q, *q.shape[2:]))
+        k_shape = torch.Size((batch, n_k, *k.shape[2:]))
     problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k_shape, d_v)
     return Workload(problem, spec.variant)
 
 
-def _named(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor | None
-) -> dict[str, torch.Tensor]:
-    return {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o})
-
-
-def _like(q: torch.Tensor, d_v: int, dtype: torch.dtype) -> torch.Tensor:
-    return q.new_empty(1, dtype=dtype).expand(*q.shape[:-1], d_v)
-
-
-def _like_lse(q: torch.Tensor) -> torch.Tensor:
-    batch, seq_len, n_heads, _ = q.shape
-    return q.new_empty(1, dtype=torch.float32).expand(batch, n_heads, seq_len)
-
-
-def _empty(like: torch.Tensor) -> torch.Tensor:
-    """Faster than by the sizes, which torch would convert."""
-    return torch.empty_like(like, memory_format=_CONTIGUOUS)
-
-
 def _without_keys(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor | None,
-    spec: ResolvedSpec,
-    like: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """The result where no query sees anything but a sink, which rows of no sequence do not see.
-
-    like: A new o would have its shape.
-    """
+    config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec, with_lse: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The result where no query sees anything but a sink, which rows of no sequence do not see."""
+    chosen = _checked_config(config, tensors, spec)
+    q, k, v, o = tensors
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they need the same batch "
             "size, seq_len_k and n_heads_kv"
         )
-    if o.shape != like.shape:
-        raise ValueError(
-            f"o has shape {tuple(o.shape)}, but q and v make a result of {tuple(like.shape)}"
-        )
+    batch, seq_len, n_heads, _ = q.shape
+    shape = batch, seq_len, n_heads, v.shape[-1]
+    if o is None:
+        o = q.new_empty(shape, dtype=chosen.dtype.to_torch_dtype())
+    elif o.shape != shape:
+        raise ValueError(f"o has shape {tuple(o.shape)}, but q and v make a result of {shape}")
     o.zero_()
-    if lse is not None:
-        lse.fill_(-math.inf)
-        if spec.extras.sinks is not None:
-            of_sinks = spec.extras.sinks[None, :, None]
-            lse.copy_(of_sinks.where(_used_rows(spec, o), lse))
-    return o, lse, 0.0
+    if not with_lse:
+        return o, None
+    lse = q.new_full((batch, n_heads, seq_len), -math.inf, dtype=torch.float32)
+    if spec.extras.sinks is not None:
+        of_sinks = spec.extras.sinks[None, :, None]
+        lse.copy_(of_sinks.where(_used_rows(spec, o), lse))
+    return o, lse
 
 
 def _used_rows(spec: ResolvedSpec, o: torch.Tensor) -> torch.Tensor:

@@ -116,8 +116,10 @@ def with_tensors(spec: AttentionSpec, tensors: Mapping[str, Any]) -> AttentionSp
 class ResolvedSpec(NamedTuple):
     """What a call's specification comes to for q and k of some sizes.
 
-    key: Tells calls of other kernels and plans apart.
-    told_again: What a call has to be told that is made again: nothing where the key says it all.
+    key: Tells calls of other kernels apart, of sizes that are alike.
+    told_again: What each call has to be told: nothing where the key says it all.
+    lengths: How many sequences there are, and the most queries and keys that one has, if they have
+        lengths of their own.
     is_cache: Whether decode counts keys and diagonals as the call does; these from the ends, and of
         lengths there are those of keys alone; of 16 bits.
     """
@@ -125,8 +127,7 @@ class ResolvedSpec(NamedTuple):
     key: Hashable
     extras: Extras
     told_again: tuple[Any, ...] = ()
-    batch: int | None = None  # sequences, if they have lengths of their own
-    max_seqlen_k: int | None = None
+    lengths: tuple[int, int, int] | None = None
     is_cache: bool = True
     scales: Scales = NO_SCALES
     block_table: torch.Tensor | None = None
@@ -150,43 +151,54 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     Raises:
         TypeError, ValueError: An argument that no kernel takes; names it.
     """
-    check_flags(causal=spec.causal, top_left=spec.top_left)
-    _check_lengths(spec, q, k)
+    if not type(spec.causal) is type(spec.top_left) is bool:
+        check_flags(causal=spec.causal, top_left=spec.top_left)
+    offsets = spec.cu_seqlens_q, spec.cu_seqlens_k
+    is_ragged = not offsets[0] is offsets[1] is spec.seqused_q is spec.seqused_k is None
+    if is_ragged or not spec.max_seqlen_q is spec.max_seqlen_k is None:
+        _check_lengths(spec, q, k)
     rows_k = _rows_of_keys(spec, k)
     max_q = q.shape[1] if spec.max_seqlen_q is None else min(spec.max_seqlen_q, q.shape[1])
     max_k = rows_k if spec.max_seqlen_k is None else min(spec.max_seqlen_k, rows_k)
     left, right = _window(spec, max_q, max_k)
+    dropout_p, rng_state = _dropout(spec)
     extras = Extras(
-        alibi_slopes=spec.alibi_slopes,
-        bias=_repeated_along_keys(spec.bias, k.shape[1]),
-        sinks=in_float32(spec.sinks),
-        cu_seqlens_q=spec.cu_seqlens_q,
-        cu_seqlens_k=spec.cu_seqlens_k,
-        seqused_q=spec.seqused_q,
-        seqused_k=spec.seqused_k,
+        spec.alibi_slopes,
+        _repeated_along_keys(spec.bias, k.shape[1]),
+        in_float32(spec.sinks),
+        spec.cu_seqlens_q,
+        spec.cu_seqlens_k,
+        spec.seqused_q,
+        spec.seqused_k,
+        spec.key_ranges,
+        rng_state,
+        None if spec.mod_tensors is None else list(spec.mod_tensors),
         softcap=checked_cap(spec.softcap),
         window_left=left,
         window_right=right,
         top_left=spec.top_left,
+        max_seqlen_q=max_q if is_ragged else -1,
         score=spec.score,
-        mod_tensors=None if spec.mod_tensors is None else list(spec.mod_tensors),
-        key_ranges=spec.key_ranges,
         rows_per_range=spec.rows_per_range,
-        **_dropout(spec),
+        dropout_p=dropout_p,
     )
-    scales = Scales(spec.q_scale, spec.k_scale, spec.v_scale)
-    check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
-    offsets_or_rows = spec.cu_seqlens_q, spec.cu_seqlens_k, spec.seqused_q
-    whole = max_q == q.shape[1] and all(each is None for each in offsets_or_rows)
-    whole = whole and spec.block_table is None
-    is_cache = whole and not spec.top_left and all(t is None for t in scales)
-    key: tuple[Hashable, ...] = (extras.variant, is_cache)
-    if not extras.is_ragged:
-        return ResolvedSpec(key, extras, extras, None, None, is_cache, scales, spec.block_table)
-    extras = extras._replace(max_seqlen_q=max_q)
-    batch = _sequences(spec, q)
-    key = (*key, batch, max_q, max_k, spec.block_table is not None)
-    return ResolvedSpec(key, extras, extras, batch, max_k, is_cache, scales, spec.block_table)
+    scales = NO_SCALES
+    if not spec.q_scale is spec.k_scale is spec.v_scale is None:
+        scales = Scales(spec.q_scale, spec.k_scale, spec.v_scale)
+        check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
+    is_cache = (
+        max_q == q.shape[1]
+        and offsets[0] is offsets[1] is spec.seqused_q is spec.block_table is None
+        and not spec.top_left
+        and scales is NO_SCALES
+    )
+    key = (
+        left >= 0, right >= 0, spec.softcap > 0, spec.alibi_slopes is None, spec.bias is None,
+        spec.sinks is None, rng_state is None, is_ragged, spec.score, is_cache,
+        spec.block_table is None,
+    )  # fmt: skip
+    lengths = (_sequences(spec, q), max_q, max_k) if is_ragged else None
+    return ResolvedSpec(key, extras, extras, lengths, is_cache, scales, spec.block_table)
 
 
 def _check_lengths(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
@@ -221,19 +233,22 @@ def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
     return left, right
 
 
-def _dropout(spec: AttentionSpec) -> dict[str, Any]:
+def _dropout(spec: AttentionSpec) -> tuple[float, torch.Tensor | None]:
+    """The share of weights that are dropped, and the state that says which."""
+    if spec.rng_state is None and type(spec.dropout_p) is float and spec.dropout_p == 0:
+        return 0.0, None
     dropout_p = check_dropout(spec.dropout_p)
     if spec.rng_state is not None and spec.rng_state.dtype != torch.int64:
         found = str(spec.rng_state.dtype).removeprefix("torch.")
         raise TypeError(f"rng_state has dtype {found}; it must be int64")
     if dropout_p == 0:
-        return {}
+        return 0.0, None
     if spec.rng_state is None:
         raise ValueError(
             f"rng_state is None, but dropout_p is {dropout_p}; expected a tensor of two int64, a "
             "seed and an offset, on q's device"
         )
-    return {"dropout_p": dropout_p, "rng_state": spec.rng_state}
+    return dropout_p, spec.rng_state
 
 
 def in_float32(t: torch.Tensor | None) -> torch.Tensor | None:

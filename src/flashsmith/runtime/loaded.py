@@ -134,28 +134,19 @@ class Kernel(LoadedKernel):
         told = self.extras_or(extras)
         return float(self.operations["forward"](timed, *tensors, softmax_scale, *told))
 
-    def repeatable(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        o: Any,
-        lse: Any,
-        workspace: Any,
-        softmax_scale: float,
-        extras: Extras,
-        scales: Scales = NO_SCALES,
-        block_table: Any = None,
-    ) -> Callable[..., bool]:
-        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+    def bind(self, extras: Extras) -> Callable[..., bool]:
+        """A function that makes calls of this kernel, with as little as that can take.
 
-        It takes q, k, v, o, lse, the scales one by one, block_table, the workspace, the softmax's
-        scale, and the extras one by one, or none if they are numbers that stay. It returns whether
-        it did: it does nothing for tensors that do not look like these, and where other work may
-        have the workspace, on another stream or in a CUDA graph.
+        It takes the stream that the workspace is kept for, by its number, or ``FRESH`` for one that
+        no other call has; q, k, v, o, lse, the scales one by one, block_table, the workspace, the
+        softmax's scale; and a call's extras one by one, or none: then its numbers are those of
+        ``extras``. A workspace that need not be zero may be None: the call allocates it.
+
+        It returns whether it made the call. It does not where the kernel wants zeros, and other
+        work may have those that are kept: on another stream, or in a CUDA graph. What it raises is
+        what ``__call__`` does.
         """
-        tensors = q, k, v, o, lse, *scales, block_table, workspace
-        return self.operations["repeatable"](*tensors, softmax_scale, *extras)  # type: ignore[no-any-return]
+        return self.operations["bind"](*extras.numbers)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,17 +158,14 @@ class BackwardKernel(LoadedKernel):
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
 
-    def repeatable(
-        self, tensors: GradientTensors, softmax_scale: float, workspace: Any, extras: Extras
-    ) -> Callable[..., bool]:
-        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+    def bind(self, extras: Extras) -> Callable[..., None]:
+        """A function that makes calls of these kernels, with as little as that can take.
 
-        It takes the tensors one by one, the workspace, the scale and the extras one by one, or none
-        if they are numbers that stay. It returns whether it did: it does nothing for tensors that
-        do not look like these.
+        It takes the tensors one by one, the workspace, which it allocates for None, the scale, and
+        a call's extras one by one, or none: then its numbers are those of ``extras``. What it
+        raises is what ``__call__`` does.
         """
-        operation = self.operations["repeatable"]
-        return operation(*tensors, workspace, softmax_scale, *extras)  # type: ignore[no-any-return]
+        return self.operations["bind"](*extras.numbers)  # type: ignore[no-any-return]
 
     def __call__(
         self,

@@ -20,6 +20,8 @@ _MOST_KEPT_BYTES = 16 << 20
 # Set aside for what graphs count in, so much at a time, and of each device at most.
 _ASIDE_BYTES, _MOST_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
 
+FRESH = -1  # in place of a stream: a workspace that was made for one call
+
 _Memory = tuple[torch.Tensor | None, torch.Tensor | None]  # a workspace, and counters
 
 
@@ -128,6 +130,11 @@ _aside: dict[torch.device, _Aside] = {}
 def _kept_bytes(n_bytes: int) -> int:
     """So that few sizes are kept."""
     return max(_FEWEST_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
+
+
+def current_stream(device: torch.device) -> int:
+    """The number of the stream to which launches on a device go now; 0 on a CPU."""
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
 def is_kept(plan: Plan, device: torch.device) -> bool:

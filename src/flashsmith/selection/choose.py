@@ -37,7 +37,8 @@ def choose(
     *,
     is_cache: bool | None = None,
 ) -> Choice | FewQueriesChoice:
-    """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why.
+    """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why: the same for
+    all problems that have one representative, so that a choice can be remembered.
 
     capability: The GPU's; None: going by its name.
     is_cache: Whether decode counts keys and diagonals as the call does; None: if no sequences have
@@ -45,6 +46,7 @@ def choose(
 
     Raises: as ``choose_forward``.
     """
+    workload = workload.representative
     forward = choose_forward(workload, gpu, capability)
     if not (not workload.variant.ragged if is_cache is None else is_cache):
         return forward
@@ -70,6 +72,7 @@ def choose_forward(
         ValueError: No family takes the problem there; without ``capability``: no GPU of this name
             is known.
     """
+    workload = workload.representative
     served = serving(workload, gpu, capability)
     if gpu is None:
         why = "no GPU: on a CPU the emulator runs, and there is no table"

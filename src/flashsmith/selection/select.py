@@ -144,7 +144,7 @@ def select_fp8(
         raise TypeError(
             f"{name} has dtype {of}; supported are torch.float16 and torch.bfloat16{beside}"
         )
-    problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1])
+    problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1]).representative
     multiprocessors = None if gpu is None else count_multiprocessors(gpu)
     config = fp8_rule(problem, fp8_values, variant, multiprocessors)
     reason = "the rule: tiles of the sm90 family for each d_head and kind of v"

@@ -1,6 +1,7 @@
 #include "host/accepted_forward.h"
 
 #include "host/check/check.h"
+#include "host/launch.h"
 
 namespace flashsmith {
 
@@ -15,20 +16,18 @@ AcceptedForward::AcceptedForward(const ForwardKernel &kernel, const ForwardTenso
   plan_ = kernel.plan(problem_, multiprocessors_of(device));
   check_memory(tensors.all());
   kernel.check_layout(tensors);
-  check_workspace(tensors.all(), plan_);
   prepare(kernel.gpus, plan_, device);
-  stream_ = current_stream(device);
 }
 
 bool AcceptedForward::fits(const ForwardTensors &tensors, const Numbers &numbers) const {
-  if (numbers.max_seqlen_q != max_seqlen_q_ || !looks_.fit(tensors.all())) return false;
-  return plan_.zeroed_bytes == 0 ||
-         (current_stream(tensors.q().device()) == stream_ && !is_capturing(stream_));
+  return numbers.max_seqlen_q == max_seqlen_q_ && looks_.fit(tensors.all());
 }
 
-double AcceptedForward::run(const ForwardTensors &tensors, const Numbers &numbers,
-                            bool timed) const {
+double AcceptedForward::run(ForwardTensors tensors, const Numbers &numbers, bool timed) const {
   if (problem_.is_empty()) return 0;
+  const OwnWorkspace own(plan_, tensors.workspace(), tensors.q().device());
+  tensors.set_workspace(own.get());
+  check_workspace(tensors.all(), plan_);
   check_apart(tensors.all());
   check_numbers(kernel_, numbers);
   check_key_ranges(tensors, numbers);

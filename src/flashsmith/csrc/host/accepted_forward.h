@@ -4,24 +4,29 @@
 #include <cstdint>
 
 #include "host/forward_kernel.h"
-#include "host/launch.h"
 #include "host/looks.h"
+#include "host/workspace.h"
 
 namespace flashsmith {
 
 class AcceptedForward {
  public:
-  // Checks everything but what changes with the addresses. Throws ValueError or TypeError for
-  // tensors that the kernel does not take, DeviceError for a GPU.
+  // Checks and plans everything but what changes with the addresses. Throws ValueError or TypeError
+  // for tensors that the kernel does not take, DeviceError for a GPU.
   AcceptedForward(const ForwardKernel &kernel, const ForwardTensors &tensors,
                   const Numbers &numbers);
 
-  // Whether `run` may have these: they look like those that were taken, and the workspace of zeros
-  // is at the disposal of the stream that is now the current one.
+  // Whether `run` may have these: they look like those that were taken.
   bool fits(const ForwardTensors &tensors, const Numbers &numbers) const;
 
+  // Whether `run` may have the workspace that the caller keeps for `stream`.
+  bool has_zeros(const ForwardTensors &tensors, int64_t stream) const {
+    return may_have_zeros(plan_, tensors.workspace(), tensors.q().device(), stream);
+  }
+
+  // The workspace is allocated where the plan wants one that holds no zeros, and none was given.
   // Throws ValueError for memory that is written and shared, or for numbers of another variant.
-  double run(const ForwardTensors &tensors, const Numbers &numbers, bool timed) const;
+  double run(ForwardTensors tensors, const Numbers &numbers, bool timed) const;
 
  private:
   const ForwardKernel &kernel_;
@@ -29,7 +34,6 @@ class AcceptedForward {
   int64_t max_seqlen_q_;  // the number on which a plan depends
   ForwardProblem problem_;
   Plan plan_;
-  Stream stream_ = nullptr;
 };
 
 }  // namespace flashsmith

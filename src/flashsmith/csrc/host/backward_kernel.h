@@ -21,7 +21,7 @@ class BackwardKernel : public Kernel {
   virtual KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers) const = 0;
 
-  // plan, backward, which takes another argument before them: whether to measure; repeatable.
+  // plan, backward, which takes another argument before them: whether to measure; bind.
   Operations operations() const override;
 };
 

@@ -20,7 +20,7 @@ class ForwardKernel : public Kernel {
   virtual KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers) const = 0;
 
-  // plan, forward, which takes another argument before them: whether to measure; repeatable.
+  // plan, forward, which takes another argument before them: whether to measure; bind.
   Operations operations() const override;
 };
 

@@ -131,8 +131,8 @@ CUtensorMapSwizzle swizzle_of(const Box &box) {
   }
 }
 
-// The driver takes calls of threads that have a context: the runtime makes one current at a thread's
-// first launch, or here.
+// The driver takes calls of threads that have a context: the runtime makes one current at a
+// thread's first launch, or here.
 void make_context_current() {
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);

@@ -62,6 +62,8 @@ class BackwardTensors {
     return ForwardTensors(forward);
   }
 
+  void set_workspace(const View *workspace) { given_.back() = workspace; }
+
   Tensors all() const { return {kBackwardArguments, given_}; }
 
  private:

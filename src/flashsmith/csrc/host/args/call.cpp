@@ -23,18 +23,18 @@ T number(const char *name, AnyView given) {
   __builtin_unreachable();
 }
 
-Numbers numbers_of(PackedArgs arguments, int first) {
-  return {.softcap = number<double>("softcap", arguments[first]),
-          .window_left = number<int64_t>("window_left", arguments[first + 1]),
-          .window_right = number<int64_t>("window_right", arguments[first + 2]),
-          .top_left = number<bool>("top_left", arguments[first + 3]),
-          .max_seqlen_q = number<int64_t>("max_seqlen_q", arguments[first + 4]),
-          .score = number<int64_t>("score", arguments[first + 5]),
-          .rows_per_range = number<int64_t>("rows_per_range", arguments[first + 6]),
-          .dropout_p = number<double>("dropout_p", arguments[first + 7])};
-}
-
 }  // namespace
+
+Numbers numbers_of(PackedArgs arguments) {
+  return {.softcap = number<double>("softcap", arguments[0]),
+          .window_left = number<int64_t>("window_left", arguments[1]),
+          .window_right = number<int64_t>("window_right", arguments[2]),
+          .top_left = number<bool>("top_left", arguments[3]),
+          .max_seqlen_q = number<int64_t>("max_seqlen_q", arguments[4]),
+          .score = number<int64_t>("score", arguments[5]),
+          .rows_per_range = number<int64_t>("rows_per_range", arguments[6]),
+          .dropout_p = number<double>("dropout_p", arguments[7])};
+}
 
 Call::Call(const char *operation, std::span<const Argument> table, PackedArgs arguments,
            const Numbers &otherwise)
@@ -51,7 +51,7 @@ Call::Call(const char *operation, std::span<const Argument> table, PackedArgs ar
   if (n_given > n_few) {
     for (size_t i = 0; i < kModTensors; i++) take_tensor(n_own + i, at(n_few + i));
     take_mod_tensors(n_own + kModTensors, at(n_few + kModTensors));
-    numbers_ = numbers_of(arguments, static_cast<int>(n_few + kModTensors + 1));
+    numbers_ = numbers_of(arguments.Slice(static_cast<int>(n_few + kModTensors + 1)));
   }
   numbers_.softmax_scale = number<double>("softmax_scale", at(n_own + 1));
 }

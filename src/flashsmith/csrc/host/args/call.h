@@ -12,6 +12,10 @@
 
 namespace flashsmith {
 
+// The numbers that end flashsmith.runtime.extras, in that order.
+// Throws TypeError for an argument that is none; names it.
+Numbers numbers_of(tvm::ffi::PackedArgs arguments);
+
 // The tensors that are the operation's own, in the order of its table, workspace and softmax_scale;
 // behind them nothing, or all that flashsmith.runtime.extras lists, in that order.
 class Call {

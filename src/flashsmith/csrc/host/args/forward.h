@@ -68,6 +68,8 @@ class ForwardTensors {
   // Whether sequences have lengths of their own.
   bool is_ragged() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
 
+  void set_workspace(const View *workspace) { given_[kWorkspace] = workspace; }
+
   Tensors all() const { return {kForwardArguments, given_}; }
 
  private:

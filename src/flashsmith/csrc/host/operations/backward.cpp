@@ -2,12 +2,16 @@
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/error.h>
 
+#include <memory>
+
 #include "host/args/call.h"
 #include "host/backward_kernel.h"
 #include "host/check/check.h"
+#include "host/last_accepted.h"
 #include "host/launch.h"
 #include "host/looks.h"
 #include "host/operations/facts.h"
+#include "host/workspace.h"
 
 namespace flashsmith {
 namespace {
@@ -66,7 +70,6 @@ class AcceptedBackward {
     check_memory(tensors.all());
     kernel.check_layout(tensors);
     plan_ = kernel.plan(tensors, problem_, multiprocessors_of(tensors.forward().q().device()));
-    check_workspace(tensors.all(), plan_);
     if (!plan_.launches.empty()) prepare(kernel.gpus, plan_, tensors.forward().q().device());
   }
 
@@ -75,9 +78,13 @@ class AcceptedBackward {
   }
 
   // dq, dk and dv of a loss whose gradient by o is do, and by lse dlse; and dsinks and dbias, if
-  // they are not None. Returns milliseconds if `timed`.
-  double run(const BackwardTensors &tensors, const Numbers &numbers, bool timed) const {
+  // they are not None. The workspace is allocated if none was given. Returns milliseconds if
+  // `timed`.
+  double run(BackwardTensors tensors, const Numbers &numbers, bool timed) const {
     if (plan_.launches.empty()) return 0;
+    const OwnWorkspace own(plan_, tensors.workspace(), tensors.forward().q().device());
+    tensors.set_workspace(own.get());
+    check_workspace(tensors.all(), plan_);
     check_apart(tensors.all());
     check_numbers(kernel_, numbers);
     check_key_ranges(tensors.forward(), numbers);
@@ -90,19 +97,15 @@ double backward(const BackwardKernel &kernel, bool timed, const Call &call) {
   return AcceptedBackward(kernel, tensors, call.numbers()).run(tensors, call.numbers(), timed);
 }
 
-// As `backward`. Returns a function that does it again, for tensors that look the same; for others
-// it does nothing and returns false.
-Function repeatable(const BackwardKernel &kernel, const Call &call) {
-  const BackwardTensors tensors = tensors_of(call);
-  const AcceptedBackward accepted(kernel, tensors, call.numbers());
-  accepted.run(tensors, call.numbers(), false);
-  return Function::FromPacked(
-      [accepted, numbers = call.numbers()](PackedArgs arguments, Any *done) {
-        const Call again = call_of(arguments, numbers);
-        const BackwardTensors tensors = tensors_of(again);
-        *done = accepted.fits(tensors, again.numbers());
-        if (done->cast<bool>()) accepted.run(tensors, again.numbers(), false);
-      });
+// Returns a function that makes calls: it takes what `backward` takes; calls of softmax_scale alone
+// have `otherwise` as their numbers.
+Function bind(const BackwardKernel &kernel, const Numbers &otherwise) {
+  const auto last = std::make_shared<LastAccepted<AcceptedBackward>>();
+  return Function::FromPacked([&kernel, otherwise, last](PackedArgs arguments, Any *) {
+    const Call call = call_of(arguments, otherwise);
+    const BackwardTensors tensors = tensors_of(call);
+    last->like(kernel, tensors, call.numbers())->run(tensors, call.numbers(), false);
+  });
 }
 
 }  // namespace
@@ -114,8 +117,8 @@ Operations BackwardKernel::operations() const {
           {"backward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
              *result = backward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
            })},
-          {"repeatable", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = repeatable(*this, call_of(arguments));
+          {"bind", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+             *result = bind(*this, numbers_of(arguments));
            })}};
 }
 

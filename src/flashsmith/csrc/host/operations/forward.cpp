@@ -1,9 +1,13 @@
 // What can be done with a forward kernel.
 #include <tvm/ffi/any.h>
 
+#include <memory>
+
 #include "host/accepted_forward.h"
 #include "host/args/call.h"
 #include "host/check/check.h"
+#include "host/last_accepted.h"
+#include "host/launch.h"
 #include "host/operations/facts.h"
 
 namespace flashsmith {
@@ -35,19 +39,18 @@ double forward(const ForwardKernel &kernel, bool timed, const Call &call) {
   return accepted.run(tensors, call.numbers(), timed);
 }
 
-// As `forward`. Returns a function that does it again, for tensors that look the same; for others,
-// or where the workspace is not to be had, it does nothing and returns false.
-Function repeatable(const ForwardKernel &kernel, const Call &call) {
-  const ForwardTensors tensors = tensors_of(call);
-  const AcceptedForward accepted(kernel, tensors, call.numbers());
-  accepted.run(tensors, call.numbers(), false);
-  return Function::FromPacked(
-      [accepted, numbers = call.numbers()](PackedArgs arguments, Any *done) {
-        const Call again = call_of(arguments, numbers);
-        const ForwardTensors tensors = tensors_of(again);
-        *done = accepted.fits(tensors, again.numbers());
-        if (done->cast<bool>()) accepted.run(tensors, again.numbers(), false);
-      });
+// Returns a function that makes calls, and whether it did: only for want of zeros it does not. It
+// takes the stream that the workspace is kept for (host/workspace.h), then what `forward` takes;
+// calls of softmax_scale alone have `otherwise` as their numbers.
+Function bind(const ForwardKernel &kernel, const Numbers &otherwise) {
+  const auto last = std::make_shared<LastAccepted<AcceptedForward>>();
+  return Function::FromPacked([&kernel, otherwise, last](PackedArgs arguments, Any *done) {
+    const Call call = call_of(arguments.Slice(1), otherwise);
+    const ForwardTensors tensors = tensors_of(call);
+    const auto accepted = last->like(kernel, tensors, call.numbers());
+    *done = accepted->has_zeros(tensors, arguments[0].cast<int64_t>());
+    if (done->cast<bool>()) accepted->run(tensors, call.numbers(), false);
+  });
 }
 
 }  // namespace
@@ -59,8 +62,8 @@ Operations ForwardKernel::operations() const {
           {"forward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
              *result = forward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
            })},
-          {"repeatable", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = repeatable(*this, call_of(arguments));
+          {"bind", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+             *result = bind(*this, numbers_of(arguments));
            })}};
 }
 

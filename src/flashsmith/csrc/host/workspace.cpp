@@ -1,0 +1,30 @@
+#include "host/workspace.h"
+
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include "host/launch.h"
+
+namespace flashsmith {
+
+using tvm::ffi::Tensor;
+using tvm::ffi::TensorView;
+
+bool may_have_zeros(const Plan &plan, const TensorView *workspace, DLDevice device,
+                    int64_t stream) {
+  if (plan.zeroed_bytes == 0 || stream == kFresh) return true;
+  const Stream current = current_stream(device);
+  return workspace && reinterpret_cast<int64_t>(current) == stream && !is_capturing(current);
+}
+
+OwnWorkspace::OwnWorkspace(const Plan &plan, const TensorView *given, DLDevice device) {
+  if (given) {
+    view_ = *given;
+    return;
+  }
+  if (plan.workspace_bytes == 0 || plan.zeroed_bytes > 0) return;
+  constexpr DLDataType kByte{.code = kDLUInt, .bits = 8, .lanes = 1};
+  memory_ = Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {plan.workspace_bytes}, kByte, device);
+  view_ = TensorView(*memory_);
+}
+
+}  // namespace flashsmith
