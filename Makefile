@@ -21,7 +21,7 @@ test: $(WEIGHTS)
 	$(BIN)/python -m pytest -n auto -m "not gpu"
 
 gpu: $(WEIGHTS)
-	$(BIN)/python -m pytest -m gpu -n auto --dist worksteal $(if $(SHARD),--shard $(SHARD))
+	$(BIN)/python -m pytest -m gpu -n auto --maxschedchunk 1 $(if $(SHARD),--shard $(SHARD)) tests/gpu/test_soak.py tests
 
 gpu-bench: $(READY)
 	$(BIN)/python benchmarks/sm80_forward.py --out build/gpu

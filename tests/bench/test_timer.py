@@ -14,6 +14,7 @@ import torch
 
 from flashsmith.bench import timer
 from flashsmith.bench.timer import Timing, time_back_to_back, time_interleaved
+from support.undisturbed import once_undisturbed
 
 FLUSH_MS = 0.1
 
@@ -248,10 +249,14 @@ TIMERS = [time_interleaved, time_back_to_back]
 def test_a_known_wait_is_measured(measure: Callable[..., dict[str, Timing]]) -> None:
     cycles = int(SLEEP_MS * timer._CYCLES_PER_MS)
     runs = {f"{n}": partial(torch.cuda._sleep, n * cycles) for n in (1, 3)}
-    times = measure(runs)
-    # At 2 GHz a wait has its length; at half the clock it takes twice as long.
-    assert 0.9 * SLEEP_MS < times["1"].ms < 2.2 * SLEEP_MS
-    assert times["3"].ms / times["1"].ms == pytest.approx(3, rel=0.1)
+
+    def check() -> None:
+        times = measure(runs)
+        # At 2 GHz a wait has its length; at half the clock it takes twice as long.
+        assert 0.9 * SLEEP_MS < times["1"].ms < 2.2 * SLEEP_MS
+        assert times["3"].ms / times["1"].ms == pytest.approx(3, rel=0.1)
+
+    once_undisturbed(check)
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ from flashsmith.reference import reference_attention
 from support import sm90_kernels
 from support.gpu_tensors import assert_correct, random_qkv
 from support.sm80_kernels import BASE, PROGRESSION
+from support.undisturbed import once_undisturbed
 
 pytestmark = pytest.mark.gpu
 
@@ -204,11 +205,14 @@ def test_benchmark_agrees_with_events_around_the_call(cfg: ForwardKernelConfig) 
         stop.synchronize()
         return start.elapsed_time(stop)
 
-    pairs = [(ours(), by_torch()) for _ in range(20)]
-    measured, expected = (statistics.median(times) for times in zip(*pairs, strict=True))
-    assert measured == pytest.approx(expected, rel=0.1)
-    # No GPU does a thousand TFLOP/s with mma.sync; one below 1 would not be a GPU.
-    assert 1 < cfg.attn_flop(4, 16, 4096) / measured / 1e9 < 1000
+    def check() -> None:
+        pairs = [(ours(), by_torch()) for _ in range(20)]
+        measured, expected = (statistics.median(times) for times in zip(*pairs, strict=True))
+        assert measured == pytest.approx(expected, rel=0.1)
+        # No GPU does a thousand TFLOP/s with mma.sync; one below 1 would not be a GPU.
+        assert 1 < cfg.attn_flop(4, 16, 4096) / measured / 1e9 < 1000
+
+    once_undisturbed(check)
 
 
 def test_benchmark_waits_for_the_result() -> None:
