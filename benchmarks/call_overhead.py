@@ -73,7 +73,7 @@ def dense_rows(device: torch.device) -> Rows:
 
 
 def attentions(rows: Rows) -> dict[str, Run]:
-    """Calls of ``attention``, each with one argument more than the first, and those of peers."""
+    """Returns calls of ``attention``, each with one argument more than the first, and of peers."""
     q, k, v = rows
     batch, seq_len, n_heads, _ = SHAPE
     of_heads = torch.rand(n_heads, device=q.device)
@@ -99,13 +99,13 @@ def attentions(rows: Rows) -> dict[str, Run]:
 
 
 def heads_first(rows: Rows) -> Rows:
-    """As torch's attention takes them."""
+    """Returns q, k and v with their heads before their rows, as torch's attention takes them."""
     q, k, v = (t.transpose(1, 2) for t in rows)
     return q, k, v
 
 
 def forwards(rows: Rows) -> dict[str, Run]:
-    """Calls of ``forward`` with one configuration of each family that the device runs."""
+    """Returns calls of ``forward``, with one configuration of each family that the device runs."""
     q, k, v = rows
     o = torch.empty_like(q)
     configs: tuple[ForwardKernelConfig, ...] = (
@@ -120,8 +120,8 @@ def forwards(rows: Rows) -> dict[str, Run]:
 
 
 def packed_calls(device: torch.device, compilers: Sequence[str]) -> dict[str, Run]:
-    """Calls of packed sequences: of the same lengths each time, of others each time, with their
-    gradients, and compiled."""
+    """Returns calls over packed sequences: the same lengths each time, other lengths each time,
+    with gradients, and compiled."""
     batches = [packed_batch(device, seed) for seed in range(PACKED_BATCHES)]
 
     def step(q: torch.Tensor, *rest: Any) -> Any:
@@ -149,7 +149,7 @@ def packed_calls(device: torch.device, compilers: Sequence[str]) -> dict[str, Ru
 
 
 def packed_batch(device: torch.device, seed: int) -> tuple[Any, ...]:
-    """q, k, v, the offsets of q and of k, and the greatest lengths."""
+    """Returns q, k, v, the offsets of q and of k, and their maximum lengths."""
     lengths = torch.randint(1, SHAPE[1] + 1, (8,), generator=torch.Generator().manual_seed(seed))
     offsets = F.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32)
     shape = int(lengths.sum()), *SHAPE[2:]
@@ -159,7 +159,7 @@ def packed_batch(device: torch.device, seed: int) -> tuple[Any, ...]:
 
 
 def cache_calls(device: torch.device) -> dict[str, Run]:
-    """Calls of one query of each of four requests over a cache."""
+    """Returns calls with one query for each of four requests over a KV cache."""
     requests, pages, page = 4, 8, 256
     _, _, n_heads, d_head = SHAPE
     q = torch.randn(requests, 1, n_heads, d_head, device=device).bfloat16()
@@ -176,7 +176,7 @@ def cache_calls(device: torch.device) -> dict[str, Run]:
 
 
 def training_steps(rows: Rows) -> dict[str, Run]:
-    """Calls with their gradients, of ours and of torch's attention."""
+    """Returns calls with their gradients, by ``attention`` and by torch's attention."""
     q, k, v = (t.detach().requires_grad_() for t in rows)
 
     def step(attend: Callable[..., torch.Tensor], q: Any, k: Any, v: Any) -> Any:

@@ -62,7 +62,8 @@ def mask_function(draw: random.Random, batch: int, length: int | None) -> Any:
 
 
 def packed(function: Any, positions: torch.Tensor, numbers: torch.Tensor) -> Any:
-    """Of packed sequences, as versions of transformers make it from one of a sequence alone."""
+    """Returns the mask function of packed sequences that the installed transformers makes from
+    the one of a single sequence."""
     remapped = getattr(theirs, "remap_positions_for_packed_sequence", None)
     if remapped is None:
         return theirs.packed_sequence_compatibility_function(function, positions, numbers)

@@ -166,7 +166,7 @@ def _words_in_graph(mask_function: MaskFunction, keywords: dict[str, Any]) -> di
 
 
 def _parts(mask_function: MaskFunction) -> Iterator[MaskFunction]:
-    """The functions all of which must agree, and those around them that change positions."""
+    """Yields the functions all of which must agree, and those around them that change positions."""
     if _code(mask_function) is _AND:
         for each in _captured(mask_function, "mask_functions"):
             yield from _parts(each)

@@ -131,7 +131,8 @@ def _run(
     spec: AttentionSpec,
     with_lse: bool,
 ) -> Any:
-    """As ``run``, which is ``launch`` or ``measure``; packed rows have three dimensions here."""
+    """Makes the call by ``run``, which is ``launch`` or ``measure``, and gives packed rows, which
+    have three dimensions here, the four that it takes."""
     if is_plain(spec):
         plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
         return run(config, q, k, v, o, plain, spec.softmax_scale, with_lse)

@@ -1,4 +1,4 @@
-"""The way of every call: its kernel is found once for all calls like it, then it is launched."""
+"""Every call goes this way: its kernel is found once for all calls like it, then launched."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from flashsmith.selection.standby import at_hand
 
 
 class _Tensors(NamedTuple):
-    """Those of a call, of four dimensions; o None: a new tensor."""
+    """The four tensors hold the rows of a call, in four dimensions each; o None: a new tensor."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -84,10 +84,9 @@ class _Choice:
     zeros: tuple[torch.Tensor | None, int] = (None, 0)
     lays_out: bool = False
 
-    def make_likes(
-        self, q: torch.Tensor, d_v: int
-    ) -> tuple[torch.Size, torch.Tensor, torch.Tensor]:
-        """``likes`` for another shape of q: faster than by sizes, which torch would convert."""
+    def make_likes(self, q: torch.Tensor, d_v: int) -> _Likes:
+        """Sets ``likes`` for another shape of q: torch makes a tensor like another faster than one
+        of given sizes, which it would convert."""
         batch, seq_len, n_heads, _ = q.shape
         o = q.new_empty(1, dtype=self.o_dtype).expand(batch, seq_len, n_heads, d_v)
         lse = q.new_empty(1, dtype=torch.float32).expand(batch, n_heads, seq_len)
@@ -166,7 +165,7 @@ def measure(
     scale: float | None,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """As ``launch``; and the milliseconds between two events around the launches."""
+    """Does as ``launch``, and returns the milliseconds between two events around the launches."""
     o, lse = launch(config, q, k, v, o, spec, scale, with_lse)
     if v.shape[1] == 0:
         return o, lse, 0.0
@@ -188,7 +187,8 @@ def _known_choice(
     o: torch.Tensor | None,
     spec: ResolvedSpec,
 ) -> _Choice | None:
-    """That of a call of the same sizes, which most calls find, and which costs less to look for."""
+    """Looks for the choice of a call of the same sizes, which most calls find, and which costs less
+    to look for."""
     if not (  # the library would take whatever speaks DLPack
         isinstance(q, torch.Tensor)
         and isinstance(k, torch.Tensor)
@@ -249,7 +249,7 @@ def _launch(
     scale: float,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A call whose tensors the kernel reads as they lie."""
+    """Launches a call whose tensors the kernel reads as they lie."""
     likes = choice.likes
     if likes is None or likes[0] != q.shape:
         likes = choice.make_likes(q, v.shape[-1])
@@ -288,7 +288,7 @@ def _plan(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> Plan:
 def _launch_laid_out(
     choice: _Choice, tensors: _Tensors, spec: ResolvedSpec, scale: float, with_lse: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """As ``_launch``, with copies of what the chosen kernel does not read as it lies."""
+    """Launches a call with copies of what the chosen kernel does not read as it lies."""
     are_read = zip(_Tensors._fields, _are_read(choice, tensors, spec), strict=True)
     copied = {name: tensors.named[name].contiguous() for name, is_read in are_read if not is_read}
     o, lse = _launch(choice, *tensors._replace(**copied), spec, scale, with_lse)

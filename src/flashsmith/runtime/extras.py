@@ -52,7 +52,7 @@ class Extras(NamedTuple):
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """What is no tensor."""
+        """Its fields that are numbers, in order: those behind the tensors."""
         return self[_FIRST_NUMBER:]
 
     @property
