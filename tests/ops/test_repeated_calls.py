@@ -415,3 +415,19 @@ def test_another_dtype_of_the_same_sizes_is_another_call(first: torch.dtype) -> 
         q = torch.randn(1, 64, 1, 64).to(dtype)
         found = flashsmith.attention(q, q, q)
         assert isinstance(found, torch.Tensor) and found.dtype == dtype
+
+
+def test_gradients_of_a_longer_sequence_of_the_same_size_class_have_all_of_its_tiles() -> None:
+    q, k = torch.randn(1152, 1, 64).half(), torch.randn(16, 1, 64).half()
+    ends = torch.tensor([0, 16], dtype=torch.int32)
+    for rows in (1025, 1152):
+        offsets = torch.tensor([0, rows], dtype=torch.int32)
+        lengths = {"cu_seqlens_q": offsets, "cu_seqlens_k": ends}
+        ours, theirs = (q.clone().requires_grad_() for _ in range(2))
+        o = flashsmith.attention(ours, k, k, max_seqlen_q=rows, max_seqlen_k=16, **lengths)
+        assert isinstance(o, torch.Tensor)
+        o[:rows].sum().backward()
+        exact = theirs[:rows, 0].double(), k[:, 0].double()
+        (torch.softmax(exact[0] @ exact[1].T / 8, -1) @ exact[1]).sum().backward()
+        assert ours.grad is not None and theirs.grad is not None
+        torch.testing.assert_close(ours.grad[:rows], theirs.grad[:rows], atol=2e-2, rtol=2e-2)
