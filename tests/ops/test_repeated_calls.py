@@ -22,7 +22,6 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import Target
 from flashsmith.ops import launch
-from flashsmith.problem import size_class
 from flashsmith.runtime import find_kernel, load_kernels
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
 from flashsmith.runtime.workspace import FRESH, current_stream
@@ -243,19 +242,6 @@ def calls() -> dict[Any, Any]:
     return launch._choices
 
 
-def test_a_kernel_is_chosen_once_for_lengths_that_are_alike(
-    calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And each call is planned for its own lengths: all rows are right."""
-    qkv = random_qkv(BASE, 256)
-    flashsmith.forward(BASE, *qkv)
-    monkeypatch.setattr(launch, "_checked_config", lambda *_: pytest.fail("chosen again"))
-    for length in (255, 241, 256, 250):
-        q, k, v = (t[:, :length] for t in qkv)
-        assert_correct(flashsmith.forward(BASE, q, k, v), (q, k, v), KernelId(BASE))
-    assert len(calls) == 1
-
-
 def test_configurations_in_keys_live_as_long(calls: dict[Any, Any]) -> None:
     """Their ids are in the keys: another object must not get one."""
     qkv = random_qkv(BASE, LENGTH)
@@ -390,44 +376,3 @@ def test_a_library_makes_a_call_or_does_nothing() -> None:
     assert not o[:, :-1].isnan().any() and o[:, -1:].isnan().all()
     with pytest.raises(ValueError, match="workspace is None"):
         call(FRESH, q, k, v, o, lse, *NO_SCALES, None, None, scale)
-
-
-def test_a_longer_sequence_of_the_same_size_class_has_all_of_its_tiles() -> None:
-    """Nothing but ``max_seqlen_q`` and offsets tells the second call from the first, whose grid has
-    one tile of 64 rows less."""
-    assert size_class(1025) == size_class(1152) == 1152
-    q, k = torch.randn(1152, 1, 64).half(), torch.randn(16, 1, 64).half()
-    ends = torch.tensor([0, 16], dtype=torch.int32)
-    for rows in (1025, 1152):
-        out = torch.full_like(q, nan)
-        offsets = torch.tensor([0, rows], dtype=torch.int32)
-        lengths = {"cu_seqlens_q": offsets, "cu_seqlens_k": ends}
-        flashsmith.attention(q, k, k, out=out, max_seqlen_q=rows, max_seqlen_k=16, **lengths)
-        expected = (
-            torch.softmax(q[:rows, 0].double() @ k[:, 0].double().T / 8, -1) @ k[:, 0].double()
-        )
-        torch.testing.assert_close(out[:rows, 0].double(), expected, atol=2e-3, rtol=2e-3)
-
-
-@pytest.mark.parametrize("first", [torch.float16, torch.bfloat16])
-def test_another_dtype_of_the_same_sizes_is_another_call(first: torch.dtype) -> None:
-    for dtype in (first, torch.float16, torch.bfloat16):
-        q = torch.randn(1, 64, 1, 64).to(dtype)
-        found = flashsmith.attention(q, q, q)
-        assert isinstance(found, torch.Tensor) and found.dtype == dtype
-
-
-def test_gradients_of_a_longer_sequence_of_the_same_size_class_have_all_of_its_tiles() -> None:
-    q, k = torch.randn(1152, 1, 64).half(), torch.randn(16, 1, 64).half()
-    ends = torch.tensor([0, 16], dtype=torch.int32)
-    for rows in (1025, 1152):
-        offsets = torch.tensor([0, rows], dtype=torch.int32)
-        lengths = {"cu_seqlens_q": offsets, "cu_seqlens_k": ends}
-        ours, theirs = (q.clone().requires_grad_() for _ in range(2))
-        o = flashsmith.attention(ours, k, k, max_seqlen_q=rows, max_seqlen_k=16, **lengths)
-        assert isinstance(o, torch.Tensor)
-        o[:rows].sum().backward()
-        exact = theirs[:rows, 0].double(), k[:, 0].double()
-        (torch.softmax(exact[0] @ exact[1].T / 8, -1) @ exact[1]).sum().backward()
-        assert ours.grad is not None and theirs.grad is not None
-        torch.testing.assert_close(ours.grad[:rows], theirs.grad[:rows], atol=2e-2, rtol=2e-2)
