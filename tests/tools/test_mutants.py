@@ -139,6 +139,15 @@ def _result(name: str, status: str) -> Result:
     return Result(name, "toy", "a/b.py", 1, "number", "1", "2", status, 0.5, "test_x")
 
 
+def test_where_pytest_does_not_start_nothing_is_killed(toy: Workshop, tmp_path: Path) -> None:
+    """As where it is not installed: each mutant would seem to be noticed."""
+    (toy.root / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such'\n")
+    table = Table(tmp_path / "results.csv")
+    with pytest.raises(RuntimeError, match="pytest fails without a mutant"):
+        Schedule(toy, table).run([[KILLED]], jobs=1, minutes=None)
+    assert not table.results
+
+
 def test_summary_keeps_equivalent_mutants_apart() -> None:
     results = [_result("a", "killed"), _result("b", "survived"), _result("c", "survived"),
                _result("d", "timeout"), _result("e", "not-compiled")]  # fmt: skip

@@ -26,6 +26,7 @@ _PASSED, _FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit statuses
 _FILE_BYTES = 4 << 30
 _POLL_SECONDS = 0.2
 _RECORDING_JOBS = 4  # compilers of a run without a mutant, which has most to compile
+NO_TEST = "collection"  # in the place of a test, where pytest failed and named none
 _COMPILER_FAILED = re.compile(r"BuildError|CalledProcessError: Command .* '-c'")
 
 
@@ -95,7 +96,7 @@ class Sandbox:
         if status == _FAILED and _COMPILER_FAILED.search(output):
             return Run("not-compiled", seconds, failed, output)
         word = {_PASSED: "passed", _NO_TESTS: "no-tests"}.get(status, "failed")
-        return Run(word, seconds, failed or (("collection",) if word == "failed" else ()), output)
+        return Run(word, seconds, failed or ((NO_TEST,) if word == "failed" else ()), output)
 
     def _environment(self, record: bool) -> dict[str, str]:
         scratch = self.copy.parent

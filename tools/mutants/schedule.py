@@ -18,7 +18,7 @@ from tools.mutants.areas import BY_NAME, Stage
 from tools.mutants.mutant import Mutant, change_between
 from tools.mutants.results import Result, Table
 from tools.mutants.sample import Queue
-from tools.mutants.sandbox import Sandbox, Workshop
+from tools.mutants.sandbox import NO_TEST, Sandbox, Workshop
 
 _MOST_SUBSTITUTES = 8
 _BASELINE_SECONDS = 3600.0
@@ -66,6 +66,9 @@ class Baselines:
             run = sandbox.run(stage, _BASELINE_SECONDS, record=True)
         if run.status == "stopped":
             return None
+        if run.failed == (NO_TEST,):
+            # It would seem to kill every mutant.
+            raise RuntimeError(f"pytest fails without a mutant at {stage}:\n{run.output[-3000:]}")
         # Tests whose sources do not compile here are among the failed; the others are used.
         unusable = run.status not in ("passed", "failed", "not-compiled", "no-tests")
         if run.failed or unusable:
