@@ -50,7 +50,9 @@ def size_class(n: int) -> int:
     Sizes up to 16, and powers of two, stand for themselves; there are eight classes from one power
     of two to the next. So a choice is remembered for lengths that change from call to call.
     """
-    step = 1 << max(n.bit_length() - _SIGNIFICANT_BITS, 0)
+    if n <= 1 << _SIGNIFICANT_BITS:
+        return n
+    step = 1 << (n.bit_length() - _SIGNIFICANT_BITS)
     return -(-n // step) * step
 
 

@@ -13,6 +13,7 @@ import torch
 
 import flashsmith
 from flashsmith.ops import launch as api
+from flashsmith.ops.choices import Choices
 from support.scripts import load_script
 
 
@@ -91,7 +92,7 @@ def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.Monk
     ratio is 3.9 on an idle core and on a core that three processes share.
     """
     for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(api, name, {})
+        monkeypatch.setattr(api, name, Choices())
     q = torch.randn(1, 64, 1, 128).half()
     flashsmith.attention(q, q, q)
     (choice,) = api._choices.values()

@@ -36,6 +36,7 @@ from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
 from flashsmith.lab import build as lab_build
 from flashsmith.lab.driver import Gpu
+from flashsmith.ops.choices import Choices
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
 from flashsmith.selection.choose import choose, forget_tables
 from flashsmith.selection.served import gpus_with_tables, served_instances
@@ -66,8 +67,9 @@ def test_attention_then_works_with_building_off(
     """On the emulator, for one dtype and d_head, with every kind of shape."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
-    for name in ("_kernels", "_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
+    monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
+    for name in ("_choices", "_choices_of_sizes"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import flashsmith
+from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
-from flashsmith.runtime import DecodeKernel
 from support.bad_input import MARK
 from support.decoding import (
     PLAIN,
@@ -53,14 +53,17 @@ def test_a_call_made_again_reads_lengths_and_pages_anew() -> None:
         assert torch.equal(found[0], again)
 
 
-def test_a_call_made_again_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = requests(PLAIN, (20, 20))
-    found = call(asked)
-    monkeypatch.setattr(DecodeKernel, "plan", None)
-    again = call(asked)
-    assert torch.equal(found[0], again[0])
-    with pytest.raises(TypeError, match="not callable"):  # of other strides: everything anew
-        call(Requests(asked.q, asked.k, torch.cat([asked.v] * 2, -1)[..., :64], asked.lengths))
+def test_a_kernel_is_chosen_once_for_calls_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of other lengths, strides, and batch sizes of one class, too."""
+    asked = requests(PLAIN, (20,) * 17)
+    call(asked)
+    monkeypatch.setattr(decode_calls, "_checked_config", lambda *_: pytest.fail("chosen again"))
+    for lengths in ((20,) * 17, (9, 30) * 9):
+        asked = requests(PLAIN, lengths)
+        assert_near_truth(call(asked), asked)
+        wide = torch.cat([asked.v] * 2, -1)[..., :64]
+        asked = Requests(asked.q, asked.k, wide, asked.lengths)
+        assert_near_truth(call(asked), asked)
 
 
 def test_numbers_that_are_not_looked_at_are_taken_as_they_are(

@@ -13,7 +13,8 @@ import flashsmith
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
-from flashsmith.runtime import Extras, find_decode
+from flashsmith.runtime import AppendArguments, Extras, find_decode
+from flashsmith.selection.choose import forget_calls
 from support.decoding import (
     PLAIN,
     WILD,
@@ -106,10 +107,8 @@ def append(
     turning: q, where it goes when it is turned, cosines and sines.
     """
     kernel = find_decode(kernel_of(PLAIN, k_new, v_new, Extras()), Target.emulator())
-    kernel.append(
-        k_new, v_new, placed.k, placed.v, *(turning or (None,) * 4), placed.seqlens,
-        placed.block_table, placed.batch_idx,
-    )  # fmt: skip
+    tensors = k_new, v_new, placed.k, placed.v, *(turning or (None,) * 4), placed.seqlens
+    kernel.append(AppendArguments(True, False, *tensors, placed.block_table, placed.batch_idx))
 
 
 def test_what_has_no_room_is_left_out() -> None:
@@ -293,3 +292,20 @@ def test_two_requests_that_write_one_row_are_refused(
     assert not k.any()
     del given["k_new"], given["v_new"]
     flashsmith.decode(None, q, k, v, **given)
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_nothing_is_written_of_a_call_that_the_library_alone_refuses(calls_before: int) -> None:
+    """It alone sees that ``out`` is where q is; a call like it was made before, or none."""
+    asked = requests(PLAIN, (40, 3), behind=NEW)
+    k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
+    given = {"cache_seqlens": asked.seqlens, "k_new": k_new, "v_new": v_new}
+    forget_calls()
+    for _ in range(calls_before):
+        k, v = asked.k.clone(), asked.v.clone()
+        flashsmith.decode(None, asked.q, k, v, out=torch.empty_like(asked.q), **given)
+    before = asked.k.clone(), asked.v.clone()
+    with pytest.raises(ValueError, match="o shares memory with q"):
+        flashsmith.decode(None, asked.q, asked.k, asked.v, out=asked.q, **given)
+    for cache, same in zip((asked.k, asked.v), before, strict=True):
+        assert torch.equal(cache.nan_to_num(), same.nan_to_num())

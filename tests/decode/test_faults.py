@@ -15,6 +15,7 @@ from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
 from flashsmith.runtime import Extras, emulation, find_decode
+from flashsmith.selection.choose import forget_calls
 from support.decoding import (
     PLAIN,
     WILD,
@@ -145,13 +146,13 @@ def test_a_call_that_failed_after_its_new_keys_may_be_made_again(
     twin = replace(placed, k=placed.k.clone(), v=placed.v.clone())
     good = decode(asked.q, twin, **new, **keywords)
     if calls_before == 0:
-        flashsmith.ops.decode_calls._last.clear()
+        forget_calls()
 
     def fails(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr("flashsmith.ops.decode_calls.Scratch.__call__", fails)
+        patched.setattr("flashsmith.ops.bound_decode.Scratch.__call__", fails)
         with pytest.raises(torch.OutOfMemoryError):
             decode(asked.q, placed, **new, **keywords)
     assert_same_bits(decode(asked.q, placed, **new, **keywords), good)

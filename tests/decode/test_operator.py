@@ -15,7 +15,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import flashsmith
 from flashsmith.flash_attn import flash_attn_with_kvcache
 from flashsmith.ops import decode_operator
-from flashsmith.runtime import DecodeKernel
+from flashsmith.ops.cache import New
+from flashsmith.runtime import AppendArguments
 from support.decoding import PLAIN, VARIED, Requests, in_pages, requests
 from support.fp8_caches import FP8
 
@@ -169,14 +170,15 @@ def test_what_appends_nothing_writes_to_no_cache() -> None:
 def counted_appends() -> Iterator[list[int]]:
     """Where new keys are written to, by the kernel."""
     places: list[int] = []
-    append = DecodeKernel.append
+    arguments = New.arguments
 
-    def counted(self: DecodeKernel, k: Any, v: Any, k_cache: Any, *others: Any, **how: Any) -> None:
-        places.append(k_cache.data_ptr())
-        append(self, k, v, k_cache, *others, **how)
+    def counted(*given: Any) -> AppendArguments:
+        found = arguments(*given)
+        places.append(found.k_cache.data_ptr())
+        return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(DecodeKernel, "append", counted)
+        patched.setattr(New, "arguments", counted)
         yield places
 
 

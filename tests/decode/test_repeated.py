@@ -12,7 +12,7 @@ import torch
 
 import flashsmith
 from flashsmith.ops import cache as caches
-from flashsmith.ops import decode_calls
+from flashsmith.selection.choose import forget_calls
 from support.decoding import PLAIN, requests
 from support.new_keys import angles
 
@@ -83,6 +83,10 @@ def new_keys(_: Given) -> Given:
     return {"k_new": normal(BATCH, 3, 2, 64), "v_new": normal(BATCH, 3, 2, 64)}
 
 
+def no_new_keys(given: Given) -> Given:
+    return {name: t[:, :0] for name, t in new_keys(given).items()}
+
+
 def turned_keys(given: Given) -> Given:
     cos, sin = angles(ROWS, 8)
     return new_keys(given) | {"rotary_cos": cos, "rotary_sin": sin}
@@ -107,6 +111,7 @@ CHANGES: dict[str, Callable[[Given], Given]] = {
     "entries": lambda _: {"cache_batch_idx": ints(2, 0, 1)},
     "padding": lambda _: {"cache_leftpad": ints(1, 0, 2)},
     "new keys": new_keys,
+    "no new keys": no_new_keys,
     "turned keys": turned_keys,
     "turned halves": lambda given: turned_keys(given) | {"rotary_interleaved": False},
     "causal": lambda _: {"causal": True},
@@ -165,18 +170,18 @@ def test_calls_that_differ_in_anything_have_each_their_own_result(start: int) ->
     """Of each two changes: a call with the first, then with both, then with the second."""
     for first, second in _PAIRS[start : start + 20]:
         turns = [(), (first,), (first, second), (second,), ()]
-        decode_calls._last.clear()
+        forget_calls()
         found = [outcome(names) for names in turns + turns]
         for names, each in zip(turns + turns, found, strict=True):
-            decode_calls._last.clear()
+            forget_calls()
             assert are_same(each, outcome(names)), names
 
 
 @pytest.mark.usefixtures("_looks")
 def test_every_change_alone_is_noticed_or_makes_no_difference() -> None:
-    decode_calls._last.clear()
+    forget_calls()
     outcome(())
     found = {name: outcome((name,)) for name in CHANGES}
     for name, each in found.items():
-        decode_calls._last.clear()
+        forget_calls()
         assert are_same(each, outcome((name,))), name

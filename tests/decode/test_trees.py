@@ -166,12 +166,12 @@ def test_other_trees_and_lengths_in_the_same_tensors_are_the_same_call() -> None
         lengths.copy_(torch.tensor(now))
         sizes.copy_(trees.sizes)
         paths.copy_(trees.paths(N_Q))
-        remembered = len(decode_calls._last)
+        remembered = len(decode_calls._choices)
         placed = Placed(rows.k, rows.v, lengths)
         found = call(rows.q, placed, mask)
         asked = Requests(rows.q, rows.k, rows.v, now)
         assert_near_truth(found, asked, trees.semantics(now, N_Q))
-        assert seed == 0 or len(decode_calls._last) == remembered
+        assert seed == 0 or len(decode_calls._choices) == remembered
 
 
 def test_drafts_may_be_appended_by_the_call_that_verifies_them() -> None:

@@ -16,7 +16,7 @@ from flashsmith.ops import decode_calls
 from flashsmith.ops.cache import Cache
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode_calls import Asked, Call
-from flashsmith.runtime import DecodeTensors, Extras
+from flashsmith.runtime import Extras
 from flashsmith.selection.select import reads_pages, select_for
 
 GPUS = {"NVIDIA H200": (9, 0), "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA L40S": (8, 9)}
@@ -64,8 +64,7 @@ def test_any_sizes_have_a_configuration() -> None:
             asked = Asked(None, random.random() < 0.5, window, 0.0, splits)
             extras = Extras(*call.extras(decode_calls._numbers(asked, call)))
             decode_calls.ManyQueries(call.q, call.cache).are_for_forward(extras.variant, None)
-            tensors = DecodeTensors(*call.tensors(*decode_calls._results(call)))
-            config = decode_calls._choose(asked, tensors, extras, call.q.shape[-1]).config
+            config = decode_calls._choose(asked, call, extras, call.q.shape[-1]).config
             assert config.fp8_cache == (call.cache.k.dtype == FP8), call.q.shape
 
 

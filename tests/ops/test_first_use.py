@@ -15,6 +15,7 @@ from flashsmith import settings
 from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.flash_attn import flash_attn_func
 from flashsmith.ops import launch
+from flashsmith.ops.choices import Choices
 from flashsmith.runtime import kernels
 from flashsmith.selection.choose import choose, forget_tables
 from flashsmith.selection.select import select_config
@@ -27,7 +28,7 @@ CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_
 def _nothing_used_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "_kernels", {})
     for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(launch, name, {})
+        monkeypatch.setattr(launch, name, Choices())
     monkeypatch.delenv(settings.LOG.name, raising=False)
     forget_tables()
     logger = logging.getLogger("flashsmith")

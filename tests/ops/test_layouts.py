@@ -13,6 +13,7 @@ from flashsmith.configs import CAUSAL, FULL, KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.ops import backward, launch
 from flashsmith.runtime import load_kernels
+from flashsmith.selection.choose import forget_calls
 from support.backward_kernels import PLAIN
 from support.semantics import FAMILIES
 
@@ -29,9 +30,9 @@ def _sm90_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a GPU of compute capability 9.0."""
     load_kernels([KernelId(SM90, v) for v in (FULL, CAUSAL, RAGGED)], Target.emulator())
     monkeypatch.setattr(launch, "select_for", lambda *_: SM90)
-    launch._forget()
+    forget_calls()
     yield
-    launch._forget()
+    forget_calls()
 
 
 def normal(*shape: int) -> torch.Tensor:

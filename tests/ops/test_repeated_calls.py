@@ -21,11 +21,12 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.jit import Target
-from flashsmith.ops import launch
+from flashsmith.ops import choices, launch
 from flashsmith.runtime import find_kernel, load_kernels
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
 from flashsmith.runtime.workspace import FRESH, current_stream
 from flashsmith.selection import choose
+from flashsmith.selection.choose import forget_calls
 from flashsmith.selection.select import select_config
 from support.bad_input import misaligned
 from support.problems import Tensors, assert_correct, random_qkv
@@ -238,7 +239,7 @@ def test_threads_remember_for_themselves() -> None:
 
 @pytest.fixture
 def calls() -> dict[Any, Any]:
-    launch._forget()
+    forget_calls()
     return launch._choices
 
 
@@ -254,7 +255,7 @@ def test_configurations_in_keys_live_as_long(calls: dict[Any, Any]) -> None:
 def test_calls_are_not_remembered_without_end(
     calls: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_MAX_CHOICES", 3)
+    monkeypatch.setattr(choices, "MAX_CHOICES", 3)
     for heads in range(1, 6):
         qkv = random_qkv(BASE, LENGTH, heads=heads)
         assert_correct(flashsmith.forward(BASE, *qkv), qkv, KernelId(BASE))

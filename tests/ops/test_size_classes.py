@@ -11,6 +11,7 @@ import flashsmith
 from flashsmith.configs import KernelId
 from flashsmith.ops import launch
 from flashsmith.problem import size_class
+from flashsmith.selection.choose import forget_calls
 from support.problems import assert_correct, random_qkv
 from support.sm80_kernels import BASE
 
@@ -19,7 +20,7 @@ def test_a_kernel_is_chosen_once_for_lengths_that_are_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And each call is planned for its own lengths: all rows are right."""
-    launch._forget()
+    forget_calls()
     qkv = random_qkv(BASE, 256)
     flashsmith.forward(BASE, *qkv)
     monkeypatch.setattr(launch, "_checked_config", lambda *_: pytest.fail("chosen again"))

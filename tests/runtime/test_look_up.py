@@ -21,6 +21,7 @@ from flashsmith.configs.decode import get_decode_kernel_configs
 from flashsmith.configs.sets import get_kernel_configs
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import SourceTree, Target, build_library, find_library
+from flashsmith.ops.choices import Choices
 from flashsmith.runtime import kernels
 from flashsmith.runtime.loaded import LoadedKernel
 from support.caches import kernel_free_cache
@@ -155,9 +156,10 @@ def test_a_call_of_what_the_map_lacks_names_the_generator(
     for function in (build_library, find_library):
         sources = SourceTree(CSRC, without_entry)
         monkeypatch.setattr(kernels, function.__name__, partial(function, sources=sources))
-    for name in ("runtime.kernels._loaded", "runtime.kernels._found", "ops.launch._kernels",
-                 "ops.launch._choices", "ops.launch._choices_of_sizes"):  # fmt: skip
+    for name in ("runtime.kernels._loaded", "runtime.kernels._found", "ops.launch._kernels"):
         monkeypatch.setattr(f"flashsmith.{name}", {})
+    for name in ("_choices", "_choices_of_sizes"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
     q = torch.randn(1, 64, 1, BASE.d_head).to(BASE.dtype.to_torch_dtype())
     with pytest.raises(KernelNotFoundError) as caught:
         flashsmith.forward(BASE, q, q, q)

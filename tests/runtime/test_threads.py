@@ -8,10 +8,11 @@ import torch
 from flashsmith.configs import KernelId
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
-from flashsmith.ops import decode_calls
+from flashsmith.ops import bound_decode
 from flashsmith.runtime import find_kernels
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import Scratch
+from flashsmith.selection.choose import forget_calls
 from support.sm90_kernels import SOME
 from support.stress import MODES, stress
 from support.stress_works import Maker
@@ -60,12 +61,12 @@ def test_sums_that_threads_share_would_be_noticed(monkeypatch: pytest.MonkeyPatc
     works = [make.decode("", 1, 66, (4, 1), 128, splits=64, queries=4) for _ in range(2)]
     monkeypatch.setattr("support.stress.works_on", lambda _: works)
     assert sum(row.wrong for row in stress(CPU, 32, 4, MODES[:1])) == 0
-    monkeypatch.setattr(decode_calls, "Scratch", SharedScratch)
-    decode_calls._last.clear()
+    monkeypatch.setattr(bound_decode, "Scratch", SharedScratch)
+    forget_calls()
     try:
         wrong = sum(row.wrong for row in stress(CPU, 96, 4, MODES[:1]))
     except EmulatorFault:
         return
     finally:
-        decode_calls._last.clear()
+        forget_calls()
     assert wrong > 0

@@ -342,3 +342,16 @@ def _seconds(device: torch.device, calls: int = 200) -> float:
     for _ in range(calls):
         workspace_for(QUEUE, device)
     return (time.perf_counter() - start) / calls
+
+
+def test_memory_for_other_calls_is_enough_for_those_before(cuda: FakeCuda) -> None:
+    gpu = torch.device("cuda", 0)
+    few = Plan((), workspace_bytes=1 << 16, zeroed_bytes=0, counter_bytes=64)
+    many = Plan((), workspace_bytes=64, zeroed_bytes=0, counter_bytes=1 << 16)
+    for scratch in (
+        Scratch(few, gpu).that_also_serves(many),
+        Scratch(many, gpu).that_also_serves(few),
+    ):
+        workspace, zeros = scratch()
+        assert workspace is not None and workspace.nbytes >= 1 << 16
+        assert zeros is not None and zeros.nbytes >= 1 << 16

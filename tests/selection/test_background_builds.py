@@ -18,6 +18,7 @@ from flashsmith.configs import DType, KernelId
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.jit import Target, build_library
 from flashsmith.ops.attention import attention
+from flashsmith.ops.choices import Choices
 from flashsmith.selection import standby
 from support.caches import kernel_free_cache
 from support.waiting import wait_for
@@ -75,14 +76,16 @@ def test_attention_switches_to_the_kernel_that_was_built(
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
     monkeypatch.setattr(standby, "_builds", standby._Builds())
-    for name in ("_kernels", "_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
+    monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
+    for name in ("_choices", "_choices_of_sizes"):
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     from flashsmith.ops import launch
     from flashsmith.selection import choose
 
-    monkeypatch.setattr(choose, "_of_calls", [launch._forget])
+    of_calls = [launch._choices.clear, launch._choices_of_sizes.clear]
+    monkeypatch.setattr(choose, "_of_calls", of_calls)
     chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
     assert chosen != other
     build_library([KernelId(other)], Target.emulator())

@@ -140,6 +140,6 @@ def test_no_table_at_all_is_refused(tuned: Path) -> None:
 def test_calls_are_thought_over_when_tables_are_forgotten() -> None:
     q, k = torch.randn(1, 1, 2, 64).half(), torch.randn(1, 20, 1, 64).half()
     flashsmith.decode(None, q, k, k, cache_seqlens=20)
-    assert decode_calls._last
+    assert decode_calls._choices
     forget_tables()
-    assert not decode_calls._last
+    assert not decode_calls._choices

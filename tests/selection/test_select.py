@@ -22,6 +22,7 @@ from flashsmith.configs import (
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.ops.attention import attention
+from flashsmith.ops.choices import Choices
 from flashsmith.problem import LENGTH_BUCKETS, Problem
 from flashsmith.selection.choose import choose, find_tables
 from flashsmith.selection.select import select_config
@@ -263,7 +264,7 @@ def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("flashsmith.ops.launch.select_for", spy)
     for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", {})
+        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
     q = torch.empty(1, 64, 1, 64, dtype=torch.float16)
     for causal in (False, True):
         with pytest.raises(KeyboardInterrupt):

@@ -13,6 +13,7 @@ from flashsmith.configs import ForwardKernelConfig
 from flashsmith.configs.families import SM90_FORWARD
 from flashsmith.dtype import DType
 from flashsmith.ops import decode_calls
+from flashsmith.selection.choose import forget_calls
 
 Call = Callable[[], tuple[torch.Tensor, ...]]
 _BF16 = torch.bfloat16
@@ -29,9 +30,9 @@ class Work:
 
     def counted(self, call: Call) -> tuple[tuple[torch.Tensor, ...], int]:
         """What a call gives, and how many launches decode's plan of it has; 1 where it has none."""
-        decode_calls._last.clear()
+        forget_calls()
         found = call()
-        plans = [each.scratch._plan for each in decode_calls._last.values()]
+        plans = [each.call._scratch._plan for each in decode_calls._choices.values()]
         return found, sum(len(plan.launches) for plan in plans) or 1
 
 

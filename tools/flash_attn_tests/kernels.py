@@ -13,6 +13,7 @@ import torch
 from flashsmith.configs import KernelConfig, KernelId, Variant
 from flashsmith.configs.families import SUPPORTED_D_HEADS
 from flashsmith.ops import launch
+from flashsmith.ops.choices import Choices
 from flashsmith.runtime.plan import Plan
 from tools.flash_attn_tests.cases import Case
 
@@ -66,8 +67,9 @@ def _recording(kernels: set[KernelId]) -> Iterator[None]:
 
     with (
         patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find),
-        patch.multiple(launch, _choices={}, _choices_of_sizes={}),
-        patch.multiple("flashsmith.ops.backward", _kernel_for=find, _choices={}),
-        patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find, _last={}),
+        patch.multiple(launch, _choices=Choices(), _choices_of_sizes=Choices()),
+        patch.multiple("flashsmith.ops.backward", _kernel_for=find, _choices=Choices()),
+        patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find),
+        patch.multiple("flashsmith.ops.decode_calls", _known=Choices(), _choices=Choices()),
     ):
         yield

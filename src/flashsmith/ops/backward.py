@@ -21,6 +21,7 @@ from flashsmith.ops.checks import (
     check_tensors,
     mark_written,
 )
+from flashsmith.ops.choices import MAX_CHOICES, Choices
 from flashsmith.ops.first_use import (
     check_before_building,
     check_extras_before_building,
@@ -41,7 +42,6 @@ from flashsmith.ops.spec import (
 )
 from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
-from flashsmith.selection.choose import forget_with_calls
 from flashsmith.selection.select import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
@@ -227,9 +227,7 @@ class _Choice:
     lays_out: bool = False
 
 
-_choices: dict[Hashable, _Choice] = {}
-_MAX_CHOICES = 4096
-forget_with_calls(_choices.clear)
+_choices: Choices[_Choice] = Choices()
 
 
 def _launch(
@@ -289,9 +287,7 @@ def _choose(
     """The kernels for all calls of a key, found or built when the first one comes."""
     config, variant = _checked_config(given, tensors, spec, deterministic)
     kernel = _kernel_for(config, variant, tensors.q.device)
-    if len(_choices) >= _MAX_CHOICES:
-        _choices.clear()
-    return _choices.setdefault(key, _Choice(given, kernel, kernel.bind(spec.extras)))
+    return _choices.keep(key, _Choice(given, kernel, kernel.bind(spec.extras)))
 
 
 def _checked_config(
@@ -319,7 +315,7 @@ def _checked_config(
     return config, variant
 
 
-@functools.lru_cache(_MAX_CHOICES)
+@functools.lru_cache(MAX_CHOICES)
 def _kernel_for(
     config: BackwardKernelConfig, variant: Variant, device: torch.device
 ) -> BackwardKernel:

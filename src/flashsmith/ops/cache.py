@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs.variant import PAGE_ROWS
-from flashsmith.ops.checks import check_rank, check_tensors, mark_written
+from flashsmith.ops.checks import check_rank, check_tensors
 from flashsmith.ops.lengths import check_fp8_scales, may_look_at
-from flashsmith.runtime import DecodeKernel
+from flashsmith.runtime import AppendArguments
 
 _MOST_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
 
@@ -40,11 +40,11 @@ class Cache(NamedTuple):
     @property
     def is_in_boxes(self) -> bool:
         """Whether bulk copies bring its keys and values: see ``DecodeWorkload``."""
-        if self.block_table is not None:
-            whole = self.k.shape[1] % PAGE_ROWS == 0 and self.leftpad is None
-            if not whole:
-                return False
-        return all(map(has_counted_rows, (self.k, self.v)))
+        if self.block_table is not None and (
+            self.k.shape[1] % PAGE_ROWS or self.leftpad is not None
+        ):
+            return False
+        return has_counted_rows(self.k) and has_counted_rows(self.v)
 
     @property
     def is_ready(self) -> bool:
@@ -171,31 +171,28 @@ class New(NamedTuple):
                 "same"
             )
 
-    def append(
-        self, kernel: DecodeKernel, q: torch.Tensor, cache: Cache, in_a_row: bool
-    ) -> torch.Tensor:
-        """Writes into the cache.
+    def turned(self, q: torch.Tensor) -> torch.Tensor | None:
+        """Where q goes, turned as new keys are; None: nothing is turned."""
+        if self.rotary_cos is None:
+            return None
+        return torch.empty_like(q, memory_format=torch.contiguous_format)
 
-        in_a_row: Query i is at the place of new key i; else all are at that of the first.
-
-        Returns:
-            q, turned as new keys are.
-        """
-        turned = None
-        if self.rotary_cos is not None:
-            turned = torch.empty_like(q, memory_format=torch.contiguous_format)
-        kernel.append(
-            self.k, self.v, cache.k, cache.v, None if turned is None else q, turned,
-            self.rotary_cos, self.rotary_sin, cache.seqlens, cache.block_table, cache.batch_idx,
-            cache.k_scale, cache.v_scale, interleaved=self.interleaved, queries_in_a_row=in_a_row,
+    def arguments(
+        self, q: torch.Tensor, turned: torch.Tensor | None, cache: Cache, in_a_row: bool
+    ) -> AppendArguments:
+        """in_a_row: Query i is at the place of new key i; else all are at that of the first."""
+        return AppendArguments(
+            self.interleaved, in_a_row, self.k, self.v, cache.k, cache.v,
+            None if turned is None else q, turned, self.rotary_cos, self.rotary_sin,
+            cache.seqlens, cache.block_table, cache.batch_idx, cache.k_scale, cache.v_scale,
         )  # fmt: skip
-        mark_written(cache.k, cache.v)
-        return q if turned is None else turned
 
 
 def has_counted_rows(t: torch.Tensor) -> bool:
     """Whether an entry, or a page, begins a whole number of rows behind the one before, so that
     bulk copies reach all rows by their number."""
+    if t.is_contiguous() and t.numel() <= _MOST_ROWS:  # as most are, which is faster to ask
+        return True
     entries, n_rows, n_heads, d_head = t.shape
     of_entry, of_row, of_head, _ = t.stride()
     of_row = of_row if n_rows > 1 else of_entry if entries > 1 else d_head

@@ -7,7 +7,7 @@ import torch
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
 from flashsmith.ops.cache import Cache, New
-from flashsmith.ops.checks import check_flags
+from flashsmith.ops.checks import check_flags, needs_gradient
 from flashsmith.ops.decode_calls import Asked, Call, run
 from flashsmith.ops.decode_checks import check_rows
 from flashsmith.ops.decode_operator import call_decode_operator
@@ -154,7 +154,10 @@ def _run(
     asked: Asked, call: Call, softmax_scale: float | None, benchmark: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """Launches now, or has torch see an operator, as the tensors are."""
-    if are_memory(*call.given):
+    given = call.given
+    if are_memory(*given):
+        if needs_gradient(*given):
+            call.refuse_gradients()
         return run(asked, call, softmax_scale, benchmark)
     refuse_unknown(**call.named)
     return call_decode_operator(asked, call, softmax_scale, benchmark)

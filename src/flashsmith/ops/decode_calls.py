@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import DECODE_FAMILIES, has_many_tiles
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_multiprocessors
+from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import (
     FP8,
@@ -21,9 +22,9 @@ from flashsmith.ops.checks import (
     check_scale,
     check_tensors,
     mark_written,
-    needs_gradient,
     refuse_gradients,
 )
+from flashsmith.ops.choices import MAX_CHOICES, Choices
 from flashsmith.ops.decode_checks import check_decode, check_rows, checked_splits
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.functions import NO_FUNCTIONS, Functions
@@ -31,15 +32,15 @@ from flashsmith.ops.gate import CAPTURED, explain
 from flashsmith.ops.lengths import is_of_tokens
 from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, checked_cap, checked_window
+from flashsmith.problem import size_class
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime.decoding import NO_SOFTMAX
 from flashsmith.runtime.workspace import Scratch
-from flashsmith.selection.choose import forget_with_calls
 from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
 
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
-_ALIGNMENT = 16  # bytes of a tensor's first element, at most
 
 
 class Asked(NamedTuple):
@@ -77,12 +78,14 @@ class Call(NamedTuple):
     def given(self) -> list[Any]:
         """Its tensors, and what was passed in the place of some."""
         q, cache, new, out, _, alibi_slopes, sinks, functions = self
-        k, v, lengths, *where_and_scales = cache
-        optional = (
-            *where_and_scales, *(() if new is None else new[:4]), alibi_slopes, sinks, out,
-            None if type(lengths) is int else lengths, *(functions.mod_tensors or ()),
-        )  # fmt: skip
-        return [q, k, v, *[t for t in optional if t is not None]]
+        optional = [*cache, out, alibi_slopes, sinks]
+        if type(cache.seqlens) is int:
+            optional[2] = None
+        if new is not None:
+            optional += new[:4]
+        if functions.mod_tensors:
+            optional += functions.mod_tensors
+        return [q, *[t for t in optional if t is not None]]
 
     @property
     def named(self) -> dict[str, Any]:
@@ -102,32 +105,21 @@ class Call(NamedTuple):
         return {"q": q, "k_cache": k, "v_cache": v, **given}
 
     def refuse_gradients(self) -> None:
-        """Raises NotImplementedError for a tensor that requires a gradient, by any name."""
-        if needs_gradient(*self.given):
-            refuse_gradients(**self.named)
+        """Raises NotImplementedError for a tensor that requires a gradient."""
+        refuse_gradients(**self.named)
 
     def check(self) -> None:
         """Raises TypeError, ValueError: no kernel takes the tensors."""
         check_decode(self.q, self.cache, self.new, self.out, self.alibi_slopes, self.sinks)
 
     @property
-    def n_new(self) -> int:
-        return 0 if self.new is None else self.new.k.shape[1]
+    def is_ready(self) -> bool:
+        """Whether nothing has to be checked that the library does not see at every call."""
+        return self.cache.is_ready and (self.new is None or self.cache.seqlens is not None)
 
     @property
-    def of_append(self) -> Hashable:
-        """What its kernel depends on, which runs before the library sees all of the call; and how
-        what it does not read lies, so that nothing is written of a call that is then refused."""
-        if self.new is None:
-            return None
-        cache = self.cache
-        scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
-        unread = self.q, self.out, self.alibi_slopes, self.sinks, cache.leftpad
-        looks = (
-            None if t is None else (t.dtype, t.shape, t.stride(), t.data_ptr() % _ALIGNMENT)
-            for t in unread
-        )
-        return self.n_new, cache.v.shape, *scales, *looks
+    def n_new(self) -> int:
+        return 0 if self.new is None else self.new.k.shape[1]
 
     def extras(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
         """``Extras``, whose numbers come last."""
@@ -149,42 +141,35 @@ _NONE_BETWEEN = (None,) * (_FIRST_NUMBER - Extras._fields.index("seqused_k") - 2
 _Result = tuple[torch.Tensor, torch.Tensor | None, float]
 
 
-class _Repeatable(NamedTuple):
-    """The last call of its kind, and how to make it again."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choice:
+    """The kernel of all calls that are alike. config: The caller's is kept alive: its id is in the
+    key."""
 
+    config: DecodeKernelConfig | None
     kernel: DecodeKernel
-    again: Callable[..., bool]  # the kernel's
-    config: DecodeKernelConfig | None  # the caller's is kept alive: its id is in the kind
-    scratch: Scratch
+    how: Splitting
+    call: BoundDecode
+
+
+class _Known(NamedTuple):
+    """What is known of calls of the same sizes.
+
+    numbers: The last of ``Extras``.
+    in_a_row: As of ``New.arguments``.
+    """
+
+    choice: _Choice
     numbers: tuple[Any, ...]
-    in_a_row: bool  # as of ``New.append``
+    in_a_row: bool
 
 
-def _kind(asked: Asked, call: Call) -> Hashable:
-    """What calls have in common that make one again: all that the library does not see of them,
-    and of what it sees enough that calls which take turns are remembered side by side."""
-    config, causal, sides, softcap, splits = asked
-    q, cache, _, _, with_lse, _, sinks, functions = call
-    k, table = cache.k, cache.block_table
-    # True, 1 and 1.0 are equal, but not all of them are taken.
-    numbers = softcap, type(softcap), splits, type(splits)
-    window = sides if sides is NO_WINDOW else checked_window(sides)
-    return (
-        id(config), causal, window, *numbers, with_lse, functions.score,
-        call.of_append, q.shape, k.shape, k.dtype, table is not None and table.shape,
-        sinks is None, q.device,
-    )  # fmt: skip
-
-
-_last: dict[Hashable, _Repeatable] = {}
-forget_with_calls(_last.clear)
-_CALLS_REMEMBERED = 4096
+_choices: Choices[_Choice] = Choices()
+_known: Choices[_Known] = Choices()
 
 
 def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
-    """o, lse and milliseconds, if they are asked for."""
-    if torch.is_grad_enabled():
-        call.refuse_gradients()
+    """o, lse and milliseconds, if they are asked for; no tensor requires a gradient."""
     found = _run(asked, call, softmax_scale, timed)
     if call.out is not None:
         mark_written(call.out)
@@ -192,47 +177,41 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
 
 
 def _run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
-    """Most calls look like one before: the library sees whether this one does, and makes it
-    again."""
+    """The hot path. A kernel is chosen once for all calls that are alike, whatever their batch size
+    and lengths; the library checks and plans each call, or sees that it looks like the last one."""
     q, cache = call.q, call.cache
     try:
-        is_ready = cache.is_ready
-        if not is_ready:
+        if not call.is_ready:
             call = _checked(call, asked)
         if q.shape[1] * q.shape[2] > FEWEST_ROWS * cache.k.shape[2] and not timed:
-            found = _run_as_forward(asked, call, softmax_scale, is_checked=not is_ready)
+            found = _run_as_forward(asked, call, softmax_scale)
             if found is not None:
                 return found
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
-        last = None if timed else _last.get(_kind(asked, call))
-        found = None if last is None else _repeat(last, call, scale)
-        return found or _run_anew(asked, _checked(call, asked) if is_ready else call, scale, timed)
-    except Exception:
+        known = _known.get(_sizes(asked, call)) or _look_up(asked, call)
+        return (_measure if timed else _launch)(known, call, scale)
+    except Exception as error:
         check_rows(q, cache)
         explain(**call.named)
         if call.new is not None:
             call.new.check(q)
+        if isinstance(error, TypeError | ValueError):  # in the words of a first call
+            _checked_config(asked, _checked(call, asked))
         raise
 
 
-def _run_as_forward(
-    asked: Asked, call: Call, softmax_scale: Any, *, is_checked: bool
-) -> _Result | None:
+def _run_as_forward(asked: Asked, call: Call, softmax_scale: Any) -> _Result | None:
     """By kernels of the forward; None: those of decode are for it. With splits given, the caller
     wants bits that the forward does not promise."""
     if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
         return None
-    numbers = _numbers(asked, call)
-    extras = Extras(*call.extras(numbers))
-    variant = replace(extras.variant, ragged=True)
+    variant = replace(Extras(*call.extras(_numbers(asked, call))).variant, ragged=True)
     if not ManyQueries(call.q, call.cache).are_for_forward(variant, call.out):
         return None
-    if not is_checked:
-        call = _checked(call, asked)
+    call = _checked(call, asked)
     if call.new is not None:
-        kernel = _find(asked, call, DecodeTensors(*call.tensors(*_results(call))), extras)
         lengths = call.cache.seqlens + call.n_new
-        call = _appended(kernel, call, asked.turns_in_a_row(call.cache.rows))
+        call = _appended(_look_up(asked, call), call)
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
     spec = AttentionSpec(
         asked.causal, softmax_scale, asked.window_size, asked.softcap, call.alibi_slopes, call.sinks
@@ -244,62 +223,102 @@ def _checked(call: Call, asked: Asked) -> Call:
     return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
-def _repeat(last: _Repeatable, call: Call, scale: float) -> _Result | None:
-    """None: the call looks unlike the last; or it is refused, in the words of a first call."""
-    o, lse = _results(call)
-    try:
-        if call.new is not None:
-            call = _appended(last.kernel, call, last.in_a_row)
-        workspace, counters = last.scratch()
-        tensors, extras = call.tensors(o, lse), call.extras(last.numbers)
-        done = last.again(*tensors, counters, workspace, scale, *extras)
-    except (TypeError, ValueError):
-        return None
-    return (o, lse, 0.0) if done else None
+def _sizes(asked: Asked, call: Call) -> Hashable:
+    """What calls of the same sizes have in common, which most calls find, and which costs less to
+    look for than ``_key``: all that this and ``_numbers`` depend on."""
+    config, causal, sides, softcap, splits = asked
+    q, cache, new, _, _, alibi_slopes, sinks, functions = call
+    k, v, _, table, _, leftpad, k_scale, v_scale = cache
+    window = sides if sides is NO_WINDOW else checked_window(sides)
+    is_dense = k.is_contiguous() and v.is_contiguous()
+    of_scales = None if k_scale is None else k_scale.ndim, None if v_scale is None else v_scale.ndim
+    return (
+        id(config), causal, window,
+        # True, 1 and 1.0 are equal, but not all of them are taken.
+        softcap, type(softcap), splits, type(splits),
+        functions.score, q.shape, k.shape, v.shape, q.dtype, k.dtype, q.device,
+        None if table is None else table.shape, leftpad is None,
+        None if new is None else new.k.shape[1], alibi_slopes is None, sinks is None, of_scales,
+        is_dense, is_dense or cache.is_in_boxes,
+    )  # fmt: skip
 
 
-def _run_anew(asked: Asked, call: Call, scale: float, timed: bool) -> _Result:
-    """Of a call whose cache has been checked; remembers how to do it again."""
-    if asked.config is not None:
-        check_config("cfg", asked.config, _CONFIGS)
-    splits = checked_splits(asked.splits)
-    q, numbers = call.q, _numbers(asked, call)
-    extras = Extras(*call.extras(numbers))
-    tensors = DecodeTensors(*call.tensors(*_results(call)))
-    kernel = _find(asked, call, tensors, extras)
-    how = Splitting(splits, call.n_new)
-    plan = kernel.plan(tensors, how=how, extras=extras)
+def _key(asked: Asked, call: Call, numbers: tuple[Any, ...]) -> Hashable:
+    """What calls of one choice have in common: the configuration (by its id), what is computed,
+    dtypes and device, sizes of heads and rows, the size class of the batch, and whether bulk copies
+    bring what the cache holds."""
+    q, cache, new = call.q, call.cache, call.new
+    batch, *of_q = q.shape
+    scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
+    return (
+        id(asked.config), asked.splits, numbers, q.dtype, q.device, size_class(batch), *of_q,
+        cache.k.dtype, cache.k.shape[2], cache.v.shape[-1], *scales, cache.is_in_boxes,
+        None if new is None else call.n_new, call.alibi_slopes is None, call.sinks is None,
+    )  # fmt: skip
+
+
+def _look_up(asked: Asked, call: Call) -> _Known:
+    """The kernel for all calls like this one, found or built when the first one comes."""
+    call, sizes = _checked(call, asked), _sizes(asked, call)
+    checked_splits(asked.splits)
+    numbers = _numbers(asked, call)
+    key = _key(asked, call, numbers)
+    choice = _choices.get(key)
+    if choice is None:
+        config, variant = _checked_config(asked, call)
+        kernel = _kernel_for(config, variant, call.q.device)
+        how = Splitting(asked.splits, call.n_new)
+        bound = BoundDecode(kernel, call.q.device, how, appends=call.new is not None)
+        choice = _choices.keep(key, _Choice(asked.config, kernel, how, bound))
     in_a_row = asked.turns_in_a_row(call.cache.rows)
+    return _known.keep(sizes, _Known(choice, numbers, in_a_row))
+
+
+def _launch(known: _Known, call: Call, scale: float) -> _Result:
+    """Appends what is new, and launches the kernel."""
+    o, lse = _results(call)
+    new, cache, bound, extras = call.new, call.cache, known.choice.call, call.extras(known.numbers)
+    if new is None:
+        bound(call.tensors(o, lse), scale, extras)
+        return o, lse, 0.0
+    turned = new.turned(call.q)
+    append = new.arguments(call.q, turned, cache, known.in_a_row)
+    if turned is not None:
+        call = call._replace(q=turned)
+    bound(call.tensors(o, lse), scale, extras, (*append, *NO_SOFTMAX))
+    mark_written(cache.k, cache.v)
+    return o, lse, 0.0
+
+
+def _measure(known: _Known, call: Call, scale: float) -> _Result:
+    """Does as ``_launch``, and measures the kernel."""
+    kernel, how, extras = known.choice.kernel, known.choice.how, Extras(*call.extras(known.numbers))
+    tensors = DecodeTensors(*call.tensors(*_results(call)))
+    plan = kernel.plan(tensors, how=how, extras=extras)
     if call.new is not None:
-        tensors = tensors._replace(q=_appended(kernel, call, in_a_row).q)
-    scratch = Scratch(plan, q.device)
-    workspace, counters = scratch()
-    if timed:
-        milliseconds = kernel(
-            tensors, scale, timed=True, how=how, counters=counters, workspace=workspace,
-            extras=extras,
-        )  # fmt: skip
-        return tensors.o, tensors.lse, milliseconds
-    again = kernel.repeatable(tensors, counters, workspace, scale, how, extras)
-    if len(_last) >= _CALLS_REMEMBERED:
-        _last.clear()
-    _last[_kind(asked, call)] = _Repeatable(kernel, again, asked.config, scratch, numbers, in_a_row)
-    return tensors.o, tensors.lse, 0.0
+        tensors = tensors._replace(q=_appended(known, call).q)
+    workspace, counters = Scratch(plan, call.q.device)()
+    milliseconds = kernel(
+        tensors, scale, timed=True, how=how, counters=counters, workspace=workspace, extras=extras
+    )
+    return tensors.o, tensors.lse, milliseconds
 
 
 def _numbers(asked: Asked, call: Call) -> tuple[Any, ...]:
     """The last of ``Extras``."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     softcap, score = checked_cap(asked.softcap), call.functions.score
-    return Extras(softcap=softcap, window_left=left, window_right=right, score=score)[
-        _FIRST_NUMBER:
-    ]
+    return Extras(softcap=softcap, window_left=left, window_right=right, score=score).numbers
 
 
-def _appended(kernel: DecodeKernel, call: Call, in_a_row: bool) -> Call:
+def _appended(known: _Known, call: Call) -> Call:
     """With new keys in the cache, and queries that are turned as these are."""
-    assert call.new is not None
-    return call._replace(q=call.new.append(kernel, call.q, call.cache, in_a_row))
+    q, cache, new = call.q, call.cache, call.new
+    assert new is not None
+    turned = new.turned(q)
+    known.choice.kernel.append(new.arguments(q, turned, cache, known.in_a_row))
+    mark_written(cache.k, cache.v)
+    return call if turned is None else call._replace(q=turned)
 
 
 def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -321,18 +340,25 @@ def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     return o, lse
 
 
-def _find(asked: Asked, call: Call, tensors: DecodeTensors, extras: Extras) -> DecodeKernel:
-    """The kernel for a call, which is refused before one is built for it."""
+def _checked_config(asked: Asked, call: Call) -> tuple[DecodeKernelConfig, Variant]:
+    """The caller's configuration or the chosen one, and the kernel's variant, for a call that is
+    refused before one is built for it. Its cache has been checked."""
     config, reason = asked.config, None
-    q, k, v = tensors.q, tensors.k_cache, tensors.v_cache
-    check_tensors(q=q, k_cache=k, v_cache=v, o=tensors.o)
-    for name, t in {"q": q, "k_cache": k, "v_cache": v, "out": tensors.o}.items():
-        check_rank(name, t, None)
+    if config is not None:
+        check_config("cfg", config, _CONFIGS)
+    q, (k, v, *_) = call.q, call.cache
+    given = {"q": q, "k_cache": k, "v_cache": v, "out": call.out}
+    for name, t in given.items():
+        if t is not None:
+            check_tensors(**{name: t})
+            check_rank(name, t, None)
+    checked_splits(asked.splits)
+    extras = Extras(*call.extras(_numbers(asked, call)))
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        config, reason = _choose(asked, tensors, extras, of_rows)
-    check_before_building(config, q, k, v, suffix="_cache", o=tensors.o)
+        config, reason = _choose(asked, call, extras, of_rows)
+    check_before_building(config, q, k, v, suffix="_cache", o=call.out)
     call.check()
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
@@ -344,31 +370,29 @@ def _find(asked: Asked, call: Call, tensors: DecodeTensors, extras: Extras) -> D
         )
     if reason is not None:
         remember_reason(config, variant, q.device, reason)
-    return _kernel_for(config, variant, q.device)
+    return config, variant
 
 
-def _choose(asked: Asked, tensors: DecodeTensors, extras: Extras, d_head: int) -> DecodeChoice:
+def _choose(asked: Asked, call: Call, extras: Extras, d_head: int) -> DecodeChoice:
     """With ``splits`` it must not depend on the other requests, so not on how many."""
-    q, k = tensors.q, tensors.k_cache
+    q, cache = call.q, call.cache
     gpu, capability = gpu_of(q.device)
-    heads_kv = max(k.shape[2], 1)
+    heads_kv = max(cache.k.shape[2], 1)
     multiprocessors = None if gpu is None else count_multiprocessors(gpu)
-    cache = Cache(k, tensors.v_cache, None, tensors.block_table, None, tensors.cache_leftpad)
+    batch = size_class(q.shape[0])
     workload = DecodeWorkload(
         dtype_of(q.dtype, q.device),
         d_head,
         rows=q.shape[1] * (q.shape[2] // heads_kv),
-        fp8_cache=k.dtype == FP8,
-        token_scales=any(
-            t is not None and is_of_tokens(t) for t in (tensors.k_scale, tensors.v_scale)
-        ),
-        many_tiles=asked.splits == 0 and has_many_tiles(q.shape[0], heads_kv, multiprocessors),
+        fp8_cache=cache.k.dtype == FP8,
+        token_scales=any(t is not None and is_of_tokens(t) for t in (cache.k_scale, cache.v_scale)),
+        many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, multiprocessors),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
     return choose_tuned_decode(workload, gpu, capability)
 
 
-@functools.lru_cache(_CALLS_REMEMBERED)
+@functools.lru_cache(MAX_CHOICES)
 def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.device) -> DecodeKernel:
     reason = why_chosen(config, variant, device) or "named by the caller"
     return find_first(find_decode, KernelId(config, variant), device, reason)

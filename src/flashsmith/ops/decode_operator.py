@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
-from flashsmith.ops.checks import check_scale
+from flashsmith.ops.checks import check_scale, needs_gradient
 from flashsmith.ops.decode_calls import Asked, Call, run
 from flashsmith.ops.decode_checks import check_rows, checked_splits
 from flashsmith.ops.flops import decode_flops, register_flops
@@ -51,7 +51,8 @@ def call_decode_operator(
     let_dtensors_know(*_ARGUMENTS_OF)
     if timed:
         raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
-    call.refuse_gradients()
+    if needs_gradient(*call.given):
+        call.refuse_gradients()
     q, cache, new, out = call.q, call.cache, call.new, call.out
     check_rows(q, cache)
     cache.check_length(call.n_new)
@@ -117,6 +118,8 @@ def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, 
     weights = given["alibi_slopes"], given["sinks"]
     functions = Functions(given["mod_tensors"], given["score"])
     call = Call(q, cache, new, out, given["return_lse"], *weights, functions)
+    if needs_gradient(*call.given):  # of whoever calls the operator itself
+        call.refuse_gradients()
     o, lse, _ = run(asked, call, given["softmax_scale"], False)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse
 

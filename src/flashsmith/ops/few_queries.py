@@ -11,16 +11,16 @@ from typing import Any, NoReturn
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
+from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.ops.first_use import find_first
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, find_decode
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import counters_for, workspace_for
+from flashsmith.runtime.workspace import counters_for
 from flashsmith.selection.select import why_chosen
 
 # What a decode kernel calls its arguments, and what ``attention`` does.
 _NAMES = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k"}
-_EVENLY = Splitting()
 _OWN = (*NO_SCALES, None)  # what a forward kernel takes of its own, and these do not
 _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
 
@@ -31,6 +31,7 @@ class FewQueries:
     pages."""
 
     kernel: DecodeKernel
+    device: torch.device
 
     def plan(
         self,
@@ -73,24 +74,15 @@ class FewQueries:
             _raise_by_names_of_attention(error)
 
     def bind(self, extras: Extras) -> Callable[..., bool]:
-        last: tuple[Plan, Callable[..., bool]] | None = None
+        bound = BoundDecode(self.kernel, self.device)
 
         def call(stream: int, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
-            nonlocal last
-            scale, *told = rest[len(_OWN) + 1 :]  # behind the workspace, which is made here
+            # Whatever the stream is: the workspace is found here.
+            scale, *told = rest[len(_OWN) + 1 :]
             try:
-                if last is not None:
-                    plan, again = last
-                    memory = counters_for(plan, q.device), workspace_for(plan, q.device)
-                    if again(q, k, v, o, lse, *_OF_A_CACHE, *memory, scale, *told):
-                        return True
-                tensors, asked = DecodeTensors(q, k, v, o, lse), Extras(*told) if told else extras
-                plan = self.kernel.plan(tensors, extras=asked)
-                memory = counters_for(plan, q.device), workspace_for(plan, q.device)
-                again = self.kernel.repeatable(tensors, *memory, scale, _EVENLY, asked)
+                bound((q, k, v, o, lse, *_OF_A_CACHE), scale, tuple(told or extras))
             except (TypeError, ValueError) as error:
                 _raise_by_names_of_attention(error)
-            last = plan, again
             return True
 
         return call
@@ -102,7 +94,7 @@ def few_queries_kernel_for(
 ) -> FewQueries:
     """As ``launch.kernel_for``."""
     reason = why_chosen(cfg, variant, device) or "named by the caller"
-    return FewQueries(find_first(find_decode, KernelId(cfg, variant), device, reason))
+    return FewQueries(find_first(find_decode, KernelId(cfg, variant), device, reason), device)
 
 
 def _raise_by_names_of_attention(error: TypeError | ValueError) -> NoReturn:

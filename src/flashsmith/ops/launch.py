@@ -19,6 +19,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.workload import check_row_sizes
 from flashsmith.ops.checks import FP8, check_rank, check_scale, check_tensors
+from flashsmith.ops.choices import Choices
 from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
 from flashsmith.ops.first_use import (
     check_before_building,
@@ -32,7 +33,6 @@ from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import FRESH, current_stream, is_kept, workspace_for
-from flashsmith.selection.choose import forget_with_calls
 from flashsmith.selection.select import dtype_of, select_for, select_fp8, why_chosen
 from flashsmith.selection.standby import at_hand
 
@@ -94,25 +94,9 @@ class _Choice:
         return likes
 
 
-_choices: dict[Hashable, _Choice] = {}
-_choices_of_sizes: dict[Hashable, _Choice] = {}
-_MAX_CHOICES = 4096
+_choices: Choices[_Choice] = Choices()
+_choices_of_sizes: Choices[_Choice] = Choices()
 _CONTIGUOUS = torch.contiguous_format
-
-
-def _forget() -> None:
-    _choices.clear()
-    _choices_of_sizes.clear()
-
-
-forget_with_calls(_forget)
-
-
-def _remember(choices: dict[Hashable, _Choice], key: Hashable, choice: _Choice) -> _Choice:
-    """The choice that is kept for the key, which may be another thread's."""
-    if len(choices) >= _MAX_CHOICES:
-        choices.clear()
-    return choices.setdefault(key, choice)
 
 
 def launch(
@@ -219,7 +203,7 @@ def _remembered_choice(
 ) -> _Choice:
     q, _, v, o = tensors
     choice = _choice_for(config, tensors, spec)
-    return _remember(_choices_of_sizes, _sizes(config, q, v, o, spec), choice)
+    return _choices_of_sizes.keep(_sizes(config, q, v, o, spec), choice)
 
 
 def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec) -> Hashable:
@@ -350,7 +334,7 @@ def _choice_for(
         kernel = kernel_for(chosen, variant, q.device)
     scale, o_dtype = q.shape[-1] ** -0.5, chosen.dtype.to_torch_dtype()
     choice = _Choice(config or chosen, kernel, kernel.bind(spec.extras), scale, o_dtype)
-    return _remember(_choices, key, choice)
+    return _choices.keep(key, choice)
 
 
 def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:

@@ -1,6 +1,6 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
-from flashsmith.runtime.decoding import DecodeKernel, DecodeTensors, Splitting
+from flashsmith.runtime.decoding import AppendArguments, DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.emulation import Emulation, Site, emulation
 from flashsmith.runtime.extras import Extras
 from flashsmith.runtime.kernels import (
@@ -15,6 +15,7 @@ from flashsmith.runtime.kernels import (
 from flashsmith.runtime.loaded import BackwardKernel, GradientTensors, Kernel
 
 __all__ = [
+    "AppendArguments",
     "BackwardKernel",
     "DecodeKernel",
     "DecodeTensors",

@@ -39,6 +39,39 @@ class DecodeTensors(NamedTuple):
     v_scale: Any = None
 
 
+class AppendArguments(NamedTuple):
+    """What an append reads and writes.
+
+    interleaved: Elements 2 i and 2 i + 1 of a row are turned together; else i and
+        i + rotary_dim / 2.
+    queries_in_a_row: Query i is turned as new key i; else all as the first.
+    k, v: (batch, n_new, n_heads_kv, d_head) and (..., d_v).
+    k_cache, v_cache: As of ``DecodeTensors``: written.
+    q, q_turned: (batch, seq_len_q, n_heads, d_head): read, and overwritten; None where there is no
+        rotary_cos.
+    rotary_cos, rotary_sin: (rows, rotary_dim / 2), contiguous; None: nothing is turned.
+    cache_seqlens: (batch,), int32: how many rows are in use.
+    block_table, cache_batch_idx, k_scale, v_scale: As of ``DecodeTensors``. What goes into a cache
+        of float8_e4m3fn is divided by its scale, rounded to nearest even, and cut to 448.
+    """
+
+    interleaved: bool
+    queries_in_a_row: bool
+    k: Any
+    v: Any
+    k_cache: Any
+    v_cache: Any
+    q: Any
+    q_turned: Any
+    rotary_cos: Any
+    rotary_sin: Any
+    cache_seqlens: Any
+    block_table: Any = None
+    cache_batch_idx: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+
+
 class Splitting(NamedTuple):
     """What a plan goes by beside shapes.
 
@@ -51,7 +84,8 @@ class Splitting(NamedTuple):
     n_new: int = 0
 
 
-_AS_EVEN_AS_CAN_BE = Splitting()
+AS_EVEN_AS_CAN_BE = Splitting()
+NO_SOFTMAX = (None, 1.0)  # workspace and scale, which an append takes as every operation does
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,29 +96,24 @@ class DecodeKernel(LoadedKernel):
         self,
         tensors: DecodeTensors,
         *,
-        how: Splitting = _AS_EVEN_AS_CAN_BE,
+        how: Splitting = AS_EVEN_AS_CAN_BE,
         extras: Extras = FULL_EXTRAS,
     ) -> Plan:
         """What a call on such tensors does; their memory is not looked at. Raises as
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*how, *tensors, None, None, 1.0, *extras))
 
-    def repeatable(
-        self,
-        tensors: DecodeTensors,
-        counters: Any,
-        workspace: Any,
-        softmax_scale: float,
-        how: Splitting,
-        extras: Extras,
-    ) -> Callable[..., bool]:
-        """Makes a call, as ``__call__`` does, and returns a function that makes it again.
+    def bind(self, how: Splitting, *, appends: bool = False) -> Callable[..., bool]:
+        """A function that makes calls of this kernel, with as little as that can take.
 
-        It takes the tensors one by one, counters, workspace, the scale and the extras one by one.
-        It returns whether it did: it does nothing for tensors that do not look like these.
+        It takes the tensors one by one, counters, workspace, the softmax's scale, and a call's
+        extras one by one. With ``appends`` it takes ``AppendArguments`` and ``NO_SOFTMAX`` before
+        that, one by one, and appends first; the cache stays as it was where the call is refused.
+
+        It returns whether it made the call: it does nothing where counters or workspace are too
+        small. What it raises is what ``__call__`` and ``append`` do.
         """
-        operation = self.operations["repeatable"]
-        return operation(*how, *tensors, counters, workspace, softmax_scale, *extras)  # type: ignore[no-any-return]
+        return self.operations["bind"](appends, *how)  # type: ignore[no-any-return]
 
     def __call__(
         self,
@@ -92,7 +121,7 @@ class DecodeKernel(LoadedKernel):
         softmax_scale: float,
         timed: bool = False,
         *,
-        how: Splitting = _AS_EVEN_AS_CAN_BE,
+        how: Splitting = AS_EVEN_AS_CAN_BE,
         counters: Any = None,
         workspace: Any = None,
         extras: Extras | None = None,
@@ -114,46 +143,11 @@ class DecodeKernel(LoadedKernel):
         operation = self.operations["decode"]
         return float(operation(timed, *how, *tensors, counters, workspace, softmax_scale, *told))
 
-    def append(
-        self,
-        k: Any,
-        v: Any,
-        k_cache: Any,
-        v_cache: Any,
-        q: Any,
-        q_turned: Any,
-        rotary_cos: Any,
-        rotary_sin: Any,
-        cache_seqlens: Any,
-        block_table: Any,
-        cache_batch_idx: Any,
-        k_scale: Any = None,
-        v_scale: Any = None,
-        *,
-        interleaved: bool = True,
-        queries_in_a_row: bool = False,
-    ) -> None:
+    def append(self, arguments: AppendArguments) -> None:
         """Writes new keys and values into a cache, behind the rows in use of each request; those
         for which there is no room are left out.
-
-        Args:
-            k, v: (batch, n_new, n_heads_kv, d_head) and (..., d_v).
-            k_cache, v_cache: As of ``DecodeTensors``: written.
-            q, q_turned: (batch, seq_len_q, n_heads, d_head): read, and overwritten; None where
-                there is no rotary_cos.
-            rotary_cos, rotary_sin: (rows, rotary_dim / 2), contiguous; None: nothing is turned.
-            cache_seqlens: (batch,), int32: how many rows are in use.
-            block_table, cache_batch_idx, k_scale, v_scale: As of ``DecodeTensors``. What goes into
-                a cache of float8_e4m3fn is divided by its scale, rounded to nearest even, and
-                cut to 448.
-            interleaved: Elements 2 i and 2 i + 1 of a row are turned together; else i and
-                i + rotary_dim / 2.
-            queries_in_a_row: Query i is turned as new key i; else all as the first.
 
         Raises:
             ValueError, TypeError, DeviceError, EmulatorFault: As ``Kernel.__call__``.
         """
-        tensors = k, v, k_cache, v_cache, q, q_turned, rotary_cos, rotary_sin
-        where = cache_seqlens, block_table, cache_batch_idx, k_scale, v_scale
-        operation = self.operations["append"]
-        operation(interleaved, queries_in_a_row, *tensors, *where, None, 1.0)
+        self.operations["append"](*arguments, *NO_SOFTMAX)

@@ -39,6 +39,9 @@ class Plan:
         return cls(launches, *(int(told[name]) for name in sizes))
 
 
+NOTHING = Plan((), workspace_bytes=0, zeroed_bytes=0)
+
+
 def _launch(told: Mapping[str, int]) -> Launch:
     x, y, z = (int(told[f"grid_{axis}"]) for axis in "xyz")
     sizes = (int(told[name]) for name in ("cluster", "threads", "shared_memory_bytes"))

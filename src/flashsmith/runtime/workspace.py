@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 
@@ -65,7 +66,8 @@ def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
 
 
 class Scratch:
-    """What ``workspace_for`` and ``counters_for`` give to the calls of one plan on a device.
+    """What ``workspace_for`` and ``counters_for`` give to the calls of plans on a device that need
+    no more than one does.
 
     A workspace of no more than ``_MOST_KEPT_BYTES`` is kept as its counters are, for torch's
     allocator takes as long as a third of the call: nobody else reads what a launch leaves there.
@@ -76,6 +78,13 @@ class Scratch:
         self._is_kept = 0 < plan.workspace_bytes <= _MOST_KEPT_BYTES and device.type == "cuda"
         n_counters = plan.counter_bytes and _kept_bytes(plan.counter_bytes)
         self._sizes = _kept_bytes(plan.workspace_bytes), n_counters, device.index
+
+    def that_also_serves(self, plan: Plan) -> Scratch:
+        """For calls of another plan, too."""
+        workspace = max(plan.workspace_bytes, self._plan.workspace_bytes)
+        counters = max(plan.counter_bytes, self._plan.counter_bytes)
+        served = replace(plan, workspace_bytes=workspace, counter_bytes=counters)
+        return type(self)(served, self._device)
 
     def __call__(self) -> _Memory:
         """The memory for this thread's next call on the current stream."""

@@ -86,8 +86,8 @@ class DecodeKernel : public Kernel {
   // Of new keys and values.
   Plan append_plan(const AppendTensors &tensors) const;
 
-  // plan, decode, which takes another argument before them: whether to measure; repeatable. All
-  // take DecodeNumbers before the tensors. And append, which takes AppendNumbers.
+  // plan and decode, which take DecodeNumbers before the tensors, decode also whether to measure;
+  // append, which takes AppendNumbers; and bind.
   Operations operations() const override;
 };
 

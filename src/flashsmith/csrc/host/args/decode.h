@@ -55,6 +55,8 @@ class DecodeTensors {
   const View *counters() const { return given_[10]; }
   const View *workspace() const { return given_.back(); }
 
+  void set_workspace(const View *workspace) { given_.back() = workspace; }
+
   // As those of a forward, whose keys and values are the whole cache.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};

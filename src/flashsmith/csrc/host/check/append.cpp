@@ -30,14 +30,6 @@ void check_rotary(const char *name, const TensorView &t, const AppendTensors &te
                             << most << ", like rotary_cos";
 }
 
-// Pages of K and V may be those of one tensor, overlapping views of it, too: which of them are
-// written and read is said by the table, which lists none for both.
-void check_append_apart(const AppendTensors &tensors) {
-  if (!tensors.block_table()) return check_apart(tensors.all());
-  check_apart(tensors.without_k_cache().all());
-  check_apart(tensors.without_v_cache().all());
-}
-
 }  // namespace
 
 void check_append(const DecodeKernel &kernel, const AppendTensors &tensors) {
@@ -67,7 +59,12 @@ void check_append(const DecodeKernel &kernel, const AppendTensors &tensors) {
   check_scale(kernel, "k_scale", tensors.k_scale(), batch, tensors.k_cache());
   check_scale(kernel, "v_scale", tensors.v_scale(), batch, tensors.v_cache());
   check_memory(all);
-  check_append_apart(tensors);
+}
+
+void check_append_apart(const AppendTensors &tensors) {
+  if (!tensors.block_table()) return check_apart(tensors.all());
+  check_apart(tensors.without_k_cache().all());
+  check_apart(tensors.without_v_cache().all());
 }
 
 }  // namespace flashsmith

@@ -19,8 +19,13 @@ void check_scale(const DecodeKernel &kernel, const char *name, const tvm::ffi::T
 void check_entries(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                    const tvm::ffi::TensorView *batch_idx, int64_t batch);
 
-// All that is asked of an append.
+// All that is asked of an append but what changes with the addresses.
 void check_append(const DecodeKernel &kernel, const AppendTensors &tensors);
+
+// What an append writes shares no memory with what it reads. Pages of K and V may be those of one
+// tensor, overlapping views of it, too: the table says which of them are written and read, and
+// lists none for both.
+void check_append_apart(const AppendTensors &tensors);
 
 // Counters are there if the plan needs them.
 void check_counters(const DecodeTensors &tensors, const Plan &plan);

@@ -1,0 +1,53 @@
+"""Calls of one decode kernel, with the memory that they need beside their tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting
+from flashsmith.runtime.decoding import AS_EVEN_AS_CAN_BE
+from flashsmith.runtime.plan import NOTHING
+from flashsmith.runtime.workspace import Scratch
+
+
+class BoundDecode:
+    """Makes calls of a decode kernel, with memory that is kept for those of a thread."""
+
+    __slots__ = ("_call", "_device", "_how", "_kernel", "_scratch")
+
+    def __init__(
+        self,
+        kernel: DecodeKernel,
+        device: torch.device,
+        how: Splitting = AS_EVEN_AS_CAN_BE,
+        *,
+        appends: bool = False,
+    ) -> None:
+        self._kernel, self._device, self._how = kernel, device, how
+        self._call = kernel.bind(how, appends=appends)
+        self._scratch = Scratch(NOTHING, device)
+
+    def __call__(
+        self,
+        tensors: tuple[Any, ...],
+        softmax_scale: float,
+        extras: tuple[Any, ...],
+        append: tuple[Any, ...] = (),
+    ) -> None:
+        """One call.
+
+        Args:
+            tensors: ``DecodeTensors``.
+            extras: ``Extras``.
+            append: ``AppendArguments`` and ``NO_SOFTMAX``, where calls append.
+        """
+        workspace, counters = self._scratch()
+        if self._call(*append, *tensors, counters, workspace, softmax_scale, *extras):
+            return
+        plan = self._kernel.plan(DecodeTensors(*tensors), how=self._how, extras=Extras(*extras))
+        self._scratch = scratch = self._scratch.that_also_serves(plan)
+        workspace, counters = scratch()
+        made = self._call(*append, *tensors, counters, workspace, softmax_scale, *extras)
+        assert made, "a plan has the memory that it asks for"
