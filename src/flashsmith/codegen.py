@@ -30,7 +30,6 @@ _MAP_HEADER = """\
 {head}#pragma once
 
 #include <map>
-#include <memory>
 
 {includes}
 #include "host/named_kernel.h"
@@ -56,9 +55,7 @@ void for_each_map(const Visit &visit) {{
 """
 
 _FAMILY = """\
-// In host/families/{name}.cpp.
-std::unique_ptr<Kernel> make_kernel(const NamedKernel<{struct}, {function}> &kernel,
-                                    const FamilyGpus &gpus);
+// Its host code is host/families/{name}.cpp.
 inline constexpr FamilyGpus {name}_gpus{{
     .family = "{family}", .major = {major}, .minor = {minor}, .exact = {exact}}};
 {maps}"""

@@ -17,7 +17,7 @@
 #include "host/args/append.h"
 #include "host/args/backward.h"
 #include "host/args/forward.h"
-#include "host/registry.h"
+#include "host/look_up.h"
 
 namespace flashsmith {
 namespace {

@@ -1,20 +1,39 @@
-// The kernels compiled into this library. registry.cpp sees the generated maps; nothing else does.
+// The kernels compiled into this library: the generated maps, as the rest of the host sees them.
+// registry.cpp alone reads these, and is compiled anew for every set of kernels, so that neither it
+// nor this header includes more of the host than they need.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "host/from_fields.h"
-#include "host/kernel.h"
+#include "host/named_kernel.h"
 
 namespace flashsmith {
 
-// The kernel that the generated maps have for a configuration, the struct called `type`, and a
-// variant, or null where they have none. `name` is for what the kernel says of calls: the fields
-// alone decide which one it is.
-//
-// Throws ValueError for a struct of no family, and for fields that are none of the struct.
-std::unique_ptr<Kernel> find_kernel(const std::string &name, const std::string &type, Fields config,
-                                    Fields variant);
+struct KernelMap;
+
+// The kernel that a map has for a configuration, if it is one of `wanted`; else null. `Named` is
+// the NamedKernel of a family, which instantiates this (host/look_up.h). `name` is for what the
+// kernel says of calls. Throws ValueError for fields that are none of the map's struct.
+template <typename Named>
+std::unique_ptr<Kernel> find_in(const KernelMap &map, const std::string &name, Fields config,
+                                const Variant &wanted);
+
+// The map of one family and variant: std::map<Config, Function>.
+struct KernelMap {
+  std::string_view type;  // of the keys
+  FamilyGpus gpus;
+  Variant variant;
+  const void *kernels;
+  const void *schedules;  // the map of those that list their tiles; null: there is none
+  decltype(find_in<void>) *find;
+  // Whether one of the two maps has a Config; copies its Function.
+  bool (*look_up)(const void *map, const void *config, void *function);
+};
+
+std::span<const KernelMap> kernel_maps();
 
 }  // namespace flashsmith

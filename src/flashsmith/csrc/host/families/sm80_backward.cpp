@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "host/families/sm80_gradients.h"
+#include "host/look_up.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -58,5 +59,8 @@ class Sm80Backward final : public BackwardKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm80Backward>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

@@ -3,6 +3,7 @@
 
 #include "flashsmith/sm80/decode_arguments.cuh"
 #include "host/decode_kernel.h"
+#include "host/look_up.h"
 
 namespace flashsmith {
 namespace {
@@ -56,5 +57,8 @@ class Sm80Decode final : public DecodeKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm80Decode>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

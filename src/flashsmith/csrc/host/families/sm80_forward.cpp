@@ -5,6 +5,7 @@
 
 #include "flashsmith/flash_attention.cuh"
 #include "host/forward_kernel.h"
+#include "host/look_up.h"
 #include "host/schedule.h"
 
 namespace flashsmith {
@@ -82,5 +83,8 @@ class Sm80Forward final : public ForwardKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm80Forward>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

@@ -5,6 +5,7 @@
 
 #include "flashsmith/sm80/sums_backward_arguments.cuh"
 #include "host/families/sm80_gradients.h"
+#include "host/look_up.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -53,5 +54,8 @@ class Sm80SumsBackward final : public BackwardKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm80SumsBackward>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

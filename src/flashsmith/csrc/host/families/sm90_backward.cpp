@@ -7,6 +7,7 @@
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
 #include "host/launch.h"
+#include "host/look_up.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -109,5 +110,8 @@ class Sm90Backward final : public BackwardKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm90Backward>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

@@ -6,6 +6,7 @@
 
 #include "flashsmith/sm90/decode_arguments.cuh"
 #include "host/decode_kernel.h"
+#include "host/look_up.h"
 #include "host/tensor_map.h"
 
 namespace flashsmith {
@@ -82,5 +83,8 @@ class Sm90Decode final : public DecodeKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm90Decode>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

@@ -6,6 +6,7 @@
 
 #include "flashsmith/sm90/arguments.cuh"
 #include "host/forward_kernel.h"
+#include "host/look_up.h"
 #include "host/schedule.h"
 #include "host/tensor_map.h"
 
@@ -127,5 +128,8 @@ class Sm90Forward final : public ForwardKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm90Forward>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith

@@ -6,6 +6,7 @@
 #include "flashsmith/sm90/split_backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
 #include "host/launch.h"
+#include "host/look_up.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
@@ -84,5 +85,8 @@ class Sm90SplitBackward final : public BackwardKernel {
 std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
   return std::make_unique<Sm90SplitBackward>(kernel, gpus);
 }
+
+template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
+                                                const Variant &);
 
 }  // namespace flashsmith
