@@ -162,7 +162,7 @@ def attention(
     spec = AttentionSpec(
         causal,
         softmax_scale,
-        tuple(window_size) if isinstance(window_size, list) else window_size,
+        _window(window_size),
         softcap,
         alibi_slopes,
         sinks,
@@ -184,6 +184,13 @@ def attention(
         return _attend(q, k, v, spec, out, config, return_lse, deterministic)
     functions = score_mod, mask_mod, block_mask
     return _attend_with_functions(q, k, v, spec, functions, out, config, return_lse, deterministic)
+
+
+def _window(sides: Any) -> Any:
+    """In a tuple, which is always the same one if it is no window."""
+    if type(sides) is list:
+        sides = tuple(sides)
+    return NO_WINDOW if type(sides) is tuple and sides == NO_WINDOW else sides
 
 
 @outside_of_graphs("flashsmith traces score_mod, mask_mod and block_mask itself, outside of graphs")

@@ -57,9 +57,6 @@ class _Tensors(NamedTuple):
             check_rank(name, t, None)
 
 
-_Likes = tuple[torch.Size, torch.Tensor, torch.Tensor]
-
-
 @dataclass(slots=True, eq=False)
 class _Choice:
     """The kernel of all calls that are alike, and what the next call takes from those before.
@@ -67,8 +64,9 @@ class _Choice:
     config: The caller's, kept alive because its id is in the key; else what was selected.
     call: What the kernel's ``bind`` gave.
     scale: Where the caller names none.
-    likes: The shape of the last q, and what o and lse are made like for it: tensors of their
-        shapes, of one element in memory.
+    o_is_like_q: Whether it has q's sizes and dtype.
+    lse_like: What lse is made like where q has the shape that it had before: a tensor of one
+        element in memory.
     plan: Of a call that wants zeros; all calls of a kernel want as many.
     zeros: The workspace that is kept, and the stream that it belongs to.
     lays_out: Whether a call came with tensors that the kernel does not read as they lie.
@@ -79,19 +77,28 @@ class _Choice:
     call: Callable[..., bool]
     scale: float
     o_dtype: torch.dtype
-    likes: _Likes | None = None
+    o_is_like_q: bool
+    lse_like: tuple[torch.Size, torch.Tensor] | None = None
     plan: Plan | None = None
     zeros: tuple[torch.Tensor | None, int] = (None, 0)
     lays_out: bool = False
 
-    def make_likes(self, q: torch.Tensor, d_v: int) -> _Likes:
-        """Sets ``likes`` for another shape of q: torch makes a tensor like another faster than one
-        of given sizes, which it would convert."""
-        batch, seq_len, n_heads, _ = q.shape
-        o = q.new_empty(1, dtype=self.o_dtype).expand(batch, seq_len, n_heads, d_v)
-        lse = q.new_empty(1, dtype=torch.float32).expand(batch, n_heads, seq_len)
-        self.likes = likes = q.shape, o, lse
-        return likes
+    # Torch makes a tensor like another faster than one of given sizes, which it would convert.
+
+    def new_o(self, q: torch.Tensor, d_v: int) -> torch.Tensor:
+        if self.o_is_like_q:
+            return torch.empty_like(q, memory_format=_CONTIGUOUS)
+        return q.new_empty((*q.shape[:3], d_v), dtype=self.o_dtype)
+
+    def new_lse(self, q: torch.Tensor) -> torch.Tensor:
+        shape = q.shape
+        if self.lse_like is None or self.lse_like[0] != shape:
+            batch, seq_len, n_heads, _ = shape
+            like = q.new_empty(1, dtype=torch.float32).expand(batch, n_heads, seq_len)
+            self.lse_like = shape, like
+        else:
+            like = self.lse_like[1]
+        return torch.empty_like(like, memory_format=_CONTIGUOUS)
 
 
 _choices: Choices[_Choice] = Choices()
@@ -234,15 +241,12 @@ def _launch(
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Launches a call whose tensors the kernel reads as they lie."""
-    likes = choice.likes
-    if likes is None or likes[0] != q.shape:
-        likes = choice.make_likes(q, v.shape[-1])
     some_unused = spec.extras.seqused_q is not None  # rows of what is made here: zero, and -inf
     if o is None:
-        o = torch.empty_like(likes[1], memory_format=_CONTIGUOUS)
+        o = choice.new_o(q, v.shape[-1])
         if some_unused:
             o.zero_()
-    lse = torch.empty_like(likes[2], memory_format=_CONTIGUOUS) if with_lse else None
+    lse = choice.new_lse(q) if with_lse else None
     if lse is not None and some_unused:
         lse.fill_(-math.inf)
     zeros, stream = choice.zeros
@@ -333,7 +337,9 @@ def _choice_for(
     else:
         kernel = kernel_for(chosen, variant, q.device)
     scale, o_dtype = q.shape[-1] ** -0.5, chosen.dtype.to_torch_dtype()
-    choice = _Choice(config or chosen, kernel, kernel.bind(spec.extras), scale, o_dtype)
+    is_like_q = q.shape[-1] == d_v and q.dtype == o_dtype
+    call = kernel.bind(spec.extras)
+    choice = _Choice(config or chosen, kernel, call, scale, o_dtype, is_like_q)
     return _choices.keep(key, choice)
 
 

@@ -42,6 +42,13 @@ def check_lengths(
     _check_none_longer(side, most, lengths)
 
 
+def are_for_the_device_alone(places: torch.Tensor | None, used: torch.Tensor | None) -> bool:
+    """Whether lengths of a side were given, and may not be looked at, so that nothing is known of
+    its sequences."""
+    given = used if places is None else places
+    return given is not None and not may_look_at(given)
+
+
 def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -> None:
     """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
     if most is None or lengths is None:

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import Variant
-from flashsmith.ops.checks import (
-    LARGEST,
-    SMALLEST,
-    check_flags,
-)
+from flashsmith.ops.checks import LARGEST, SMALLEST, check_flags
 from flashsmith.ops.functions import FUNCTIONS, traced_functions
 from flashsmith.ops.gate import CAPTURED, refuse_unknown
-from flashsmith.ops.lengths import check_fp8_scales, check_lengths, check_longest
+from flashsmith.ops.lengths import (
+    are_for_the_device_alone,
+    check_fp8_scales,
+    check_lengths,
+    check_longest,
+)
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
 
@@ -67,6 +68,7 @@ _TENSORS = (
     *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
     *_SCALES,
 )
+_FIELDS_OF_TENSORS = tuple((name, AttentionSpec._fields.index(name)) for name in _TENSORS)
 # Fields that are no keywords of the caller.
 _OF_THE_LIBRARY = {"block_table", CAPTURED, "score", "key_ranges", "rows_per_range"}
 
@@ -99,10 +101,9 @@ def is_plain(spec: AttentionSpec) -> bool:
 
 def tensors_of(spec: AttentionSpec) -> dict[str, Any]:
     """Returns the tensors of a call by the names of the fields; captured ones are a list."""
-    if is_plain(spec):
+    if spec is FULL or spec is CAUSAL:
         return {}
-    fields: dict[str, Any] = dict(zip(AttentionSpec._fields, spec, strict=True))
-    given = {name: fields[name] for name in _TENSORS if fields[name] is not None}
+    given: dict[str, Any] = {name: spec[i] for name, i in _FIELDS_OF_TENSORS if spec[i] is not None}
     if spec.mod_tensors:
         given[CAPTURED] = list(spec.mod_tensors)
     return given
@@ -151,63 +152,62 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     Raises:
         TypeError, ValueError: An argument that no kernel takes; names it.
     """
-    if not type(spec.causal) is type(spec.top_left) is bool:
-        check_flags(causal=spec.causal, top_left=spec.top_left)
-    offsets = spec.cu_seqlens_q, spec.cu_seqlens_k
-    is_ragged = not offsets[0] is offsets[1] is spec.seqused_q is spec.seqused_k is None
-    if is_ragged or not spec.max_seqlen_q is spec.max_seqlen_k is None:
+    # By local names: every call comes here, and a field of a tuple costs four times as much.
+    (
+        causal, _, window_size, softcap, alibi_slopes, sinks, bias, top_left,
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k,
+        block_table, score, mod_tensors, key_ranges, rows_per_range, dropout_p, rng_state,
+        q_scale, k_scale, v_scale,
+    ) = spec  # fmt: skip
+    if not type(causal) is type(top_left) is bool:
+        check_flags(causal=causal, top_left=top_left)
+    is_ragged = not cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
+    if is_ragged or not max_seqlen_q is max_seqlen_k is None:
         _check_lengths(spec, q, k)
-    rows_k = _rows_of_keys(spec, k)
-    max_q = q.shape[1] if spec.max_seqlen_q is None else min(spec.max_seqlen_q, q.shape[1])
-    max_k = rows_k if spec.max_seqlen_k is None else min(spec.max_seqlen_k, rows_k)
-    left, right = _window(spec, max_q, max_k)
-    dropout_p, rng_state = _dropout(spec)
+    rows_q, rows_k = q.shape[1], k.shape[1] if block_table is None else _rows_of_keys(spec, k)
+    max_q = rows_q if max_seqlen_q is None or max_seqlen_q > rows_q else max_seqlen_q
+    max_k = rows_k if max_seqlen_k is None or max_seqlen_k > rows_k else max_seqlen_k
+    if window_size is NO_WINDOW:
+        left, right = _ALL, 0 if causal else _ALL
+    else:
+        left, right = _window(spec, max_q, max_k)
+    if rng_state is not None or type(dropout_p) is not float or dropout_p != 0:
+        dropout_p, rng_state = _dropout(spec)
+    softcap = checked_cap(softcap)
     extras = Extras(
-        spec.alibi_slopes,
-        _repeated_along_keys(spec.bias, k.shape[1]),
-        in_float32(spec.sinks),
-        spec.cu_seqlens_q,
-        spec.cu_seqlens_k,
-        spec.seqused_q,
-        spec.seqused_k,
-        spec.key_ranges,
-        rng_state,
-        None if spec.mod_tensors is None else list(spec.mod_tensors),
-        softcap=checked_cap(spec.softcap),
-        window_left=left,
-        window_right=right,
-        top_left=spec.top_left,
-        max_seqlen_q=max_q if is_ragged else -1,
-        score=spec.score,
-        rows_per_range=spec.rows_per_range,
-        dropout_p=dropout_p,
-    )
+        alibi_slopes, None if bias is None else _repeated_along_keys(bias, k.shape[1]),
+        None if sinks is None else in_float32(sinks),
+        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, key_ranges, rng_state,
+        None if mod_tensors is None else list(mod_tensors),
+        softcap, left, right, top_left, max_q if is_ragged else -1, score, rows_per_range,
+        dropout_p,
+    )  # fmt: skip
     scales = NO_SCALES
-    if not spec.q_scale is spec.k_scale is spec.v_scale is None:
-        scales = Scales(spec.q_scale, spec.k_scale, spec.v_scale)
+    if not q_scale is k_scale is v_scale is None:
+        scales = Scales(q_scale, k_scale, v_scale)
         check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
     is_cache = (
-        max_q == q.shape[1]
-        and offsets[0] is offsets[1] is spec.seqused_q is spec.block_table is None
-        and not spec.top_left
+        max_q == rows_q
+        and cu_seqlens_q is cu_seqlens_k is seqused_q is block_table is None
+        and not top_left
         and scales is NO_SCALES
     )
     key = (
-        left >= 0, right >= 0, spec.softcap > 0, spec.alibi_slopes is None, spec.bias is None,
-        spec.sinks is None, rng_state is None, is_ragged, spec.score, is_cache,
-        spec.block_table is None,
+        left >= 0, right >= 0, softcap > 0, alibi_slopes is None, bias is None, sinks is None,
+        rng_state is None, is_ragged, score, is_cache, block_table is None,
     )  # fmt: skip
     lengths = (_sequences(spec, q), max_q, max_k) if is_ragged else None
-    return ResolvedSpec(key, extras, extras, lengths, is_cache, scales, spec.block_table)
+    return ResolvedSpec(key, extras, extras, lengths, is_cache, scales, block_table)
 
 
 def _check_lengths(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
     check_longest(max_seqlen_q=spec.max_seqlen_q, max_seqlen_k=spec.max_seqlen_k)
-    batch_k = k.shape[0] if spec.block_table is None else spec.block_table.shape[0]
-    sizes = q.shape[0], q.shape[1]
-    check_lengths("q", *sizes, spec.cu_seqlens_q, spec.seqused_q, spec.max_seqlen_q)
-    sizes = batch_k, _rows_of_keys(spec, k)
-    check_lengths("k", *sizes, spec.cu_seqlens_k, spec.seqused_k, spec.max_seqlen_k)
+    of_q, of_k = (spec.cu_seqlens_q, spec.seqused_q), (spec.cu_seqlens_k, spec.seqused_k)
+    if not are_for_the_device_alone(*of_q):
+        check_lengths("q", q.shape[0], q.shape[1], *of_q, spec.max_seqlen_q)
+    if not are_for_the_device_alone(*of_k):
+        batch = k.shape[0] if spec.block_table is None else spec.block_table.shape[0]
+        check_lengths("k", batch, _rows_of_keys(spec, k), *of_k, spec.max_seqlen_k)
 
 
 def _rows_of_keys(spec: AttentionSpec, k: torch.Tensor) -> int:
@@ -235,8 +235,6 @@ def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
 
 def _dropout(spec: AttentionSpec) -> tuple[float, torch.Tensor | None]:
     """The share of weights that are dropped, and the state that says which."""
-    if spec.rng_state is None and type(spec.dropout_p) is float and spec.dropout_p == 0:
-        return 0.0, None
     dropout_p = check_dropout(spec.dropout_p)
     if spec.rng_state is not None and spec.rng_state.dtype != torch.int64:
         found = str(spec.rng_state.dtype).removeprefix("torch.")
