@@ -122,7 +122,7 @@ def test_what_changes_scores_has_its_shape(
         launch(CHANGED, EXTRAS[CHANGED]._replace(**{name: value}))
 
 
-PACKED = torch.randn(1, 90, 2, 64).half()
+PACKED = torch.randn(90, 2, 64).half()
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,16 @@ PACKED = torch.randn(1, 90, 2, 64).half()
         ({}, {"seqused_k": ints(1, 2).long()}, TypeError, "has dtype int64; it must be int32"),
         ({}, {"seqused_k": ints(1, 2, 3)}, ValueError, r"shape \(3\); .* \(batch\) = \(2\)"),
         ({}, {"seqused_q": ints(1, 9, 2, 9)[::2]}, ValueError, "seqused_q .* must be contiguous"),
-        ({"q": PACKED}, {"cu_seqlens_q": ints(0, 9, 90), "cu_seqlens_k": ints(0, 9)}, ValueError,
+        ({"q": PACKED, "k": PACKED},
+         {"cu_seqlens_q": ints(0, 9, 90), "cu_seqlens_k": ints(0, 9)}, ValueError,
          r"cu_seqlens_k has shape \(2\); .* \(batch \+ 1\) = \(3\)"),
         ({}, {"cu_seqlens_q": ints(0, 9, 40)}, ValueError,
-         "q has batch size 2, but with cu_seqlens_q all of its rows are in one entry"),
+         r"q has 4 dimensions, .*; expected 3 with cu_seqlens_q: \(total, n_heads, d_head\)"),
+        ({"k": PACKED}, {"cu_seqlens_q": ints(0, 9, 40), "cu_seqlens_k": ints(0, 9)}, ValueError,
+         "q has 4 dimensions"),
+        ({"q": PACKED}, {"cu_seqlens_k": ints(0, 9)}, ValueError,
+         "k has 4 dimensions, .*; expected 3 with cu_seqlens_k"),
+        ({"q": PACKED}, {"seqused_q": ints(9)}, ValueError, "q has 3 dimensions, .*; expected 4"),
         ({"q": PACKED}, {"cu_seqlens_q": ints(0, 9, 40, 90)}, ValueError,
          "k has batch size 2, but there are 3 sequences"),
         ({}, {"seqused_k": ints(1, 2), "bias": torch.zeros(1, 1, 40, 50).half()}, ValueError,

@@ -187,12 +187,12 @@ def launch(kernel: Kernel, given: Paged, lengths: list[int] | None = None) -> to
     extras = Extras(
         cu_seqlens_q=given.cu_seqlens_q, seqused_k=used, window_right=0, max_seqlen_q=max(given.n_q)
     )
-    o = torch.full_like(given.q[None], math.nan)
-    tensors = given.q[None], given.k, given.v, o
+    o = torch.full_like(given.q, math.nan)
+    tensors = given.q, given.k, given.v, o
     plan = kernel.plan(*tensors, block_table=given.table, extras=extras)
     workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
     kernel(*tensors, 0.1, workspace=workspace, block_table=given.table, extras=extras)
-    return o[0]
+    return o
 
 
 @pytest.mark.parametrize("page", [-1, WILD, (1 << 31) - 1, -(1 << 31)])

@@ -35,10 +35,10 @@ def _built() -> None:
 def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """o and lse, with guards around them and around the workspace, which stay as they were."""
     kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
-    q, k, v = tensors_of(cfg, ROWS, ROWS, batch=1, heads=(2, 1))
-    whole_o = torch.full((1, ROWS + 2, 2, cfg.d_head), GUARD, dtype=q.dtype)
+    q, k, v = (t[0] for t in tensors_of(cfg, ROWS, ROWS, batch=1, heads=(2, 1)))
+    whole_o = torch.full((ROWS + 2, 2, cfg.d_head), GUARD, dtype=q.dtype)
     whole_lse = torch.full((2 * ROWS + 8,), GUARD)
-    o, lse = whole_o[:, 1:-1], whole_lse[4:-4].view(1, 2, ROWS)
+    o, lse = whole_o[1:-1], whole_lse[4:-4].view(2, ROWS)
     o.fill_(math.nan)
     lse.fill_(math.nan)
     given = Extras(**extras, window_right=0)
@@ -47,7 +47,7 @@ def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
     memory[n_bytes:] = 77
     kernel(q, k, v, o, 0.1, lse=lse, workspace=memory[:n_bytes], extras=given)
     assert (memory[n_bytes:] == 77).all(), "behind the workspace"
-    assert (whole_o[:, [0, -1]] == GUARD).all() and (
+    assert (whole_o[[0, -1]] == GUARD).all() and (
         whole_lse[[*range(4), *range(-4, 0)]] == GUARD
     ).all()
     return o, lse
@@ -82,7 +82,8 @@ def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -
     """A larger grid would start blocks whose rows no sequence has: they read lengths and end."""
     kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
     lengths = [cfg.B_r] * 6
-    q, k, v = tensors_of(cfg, sum(lengths), sum(lengths), batch=1, heads=(2, 1))
+    rows = sum(lengths)
+    q, k, v = (t[0] for t in tensors_of(cfg, rows, rows, batch=1, heads=(2, 1)))
     cu = places(lengths)
 
     def blocks(longest: int) -> int:
@@ -91,7 +92,7 @@ def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -
         return x * y * z
 
     all_rows = blocks(-1)
-    assert blocks(sum(lengths)) == blocks(100 * sum(lengths)) == all_rows
+    assert blocks(rows) == blocks(100 * rows) == all_rows
     if getattr(cfg, "persistent", False):  # as many blocks as the GPU holds
         assert blocks(cfg.B_r) <= all_rows
     else:

@@ -144,11 +144,6 @@ def tensors_of(
     dq, dk, dv = results or (torch.full_like(t, math.nan) for t in (call.q, call.k, call.v))
     q, k, v, o, do = (_laid_out(t, gaps) for t in (call.q, call.k, call.v, call.o, call.do))
     lse, dlse = call.lse, call.dlse
-    if call.packing.cu_seqlens_q is not None:
-        q, o, do, dq, lse = (t[None] for t in (q, o, do, dq, lse))
-        dlse = None if dlse is None else dlse[None]
-    if call.packing.cu_seqlens_k is not None:
-        k, v, dk, dv = (t[None] for t in (k, v, dk, dv))
     meaning = call.semantics
     dsinks = None if meaning.sinks is None else torch.full_like(meaning.sinks, math.nan)
     dbias = None

@@ -45,6 +45,7 @@ from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_bac
 from flashsmith.selection.select import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
+_DENSE = 4  # dimensions of rows that are not packed
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
 _CHECKED = ("do", "q", "k", "v", "o", "lse")
 
@@ -189,27 +190,18 @@ def _run_general(
 ) -> tuple[Gradients, float]:
     """With all that ``attention`` can compute."""
     check_tensors(q=tensors.q, k=tensors.k, v=tensors.v, **tensors_of(given))
-    packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
-    batched = {
-        name: t[None]
-        for name, t in tensors._asdict().items()
-        if t is not None and (packed_k if name in _OF_KEYS else packed_q)
-    }
     for name, t in tensors._asdict().items():
         if t is not None and name not in ("lse", "dlse"):
             places = "cu_seqlens_k" if name in _OF_KEYS else "cu_seqlens_q"
             check_rank(name, t, places if getattr(given, places) is not None else None)
-    tensors = tensors._replace(**batched)
     spec = resolve(given, tensors.q, tensors.k)
     found, milliseconds = _launch(tensors, spec, scale, wanted, how)
-    dq = found.dq[0] if packed_q else found.dq
-    dk, dv = (found.dk[0], found.dv[0]) if packed_k else (found.dk, found.dv)
     dsinks, dbias = found.dsinks, found.dbias
     if dsinks is not None and given.sinks is not None:
         dsinks = dsinks.to(given.sinks.dtype)
     if dbias is not None and given.bias is not None:
         dbias = dbias.sum_to_size(given.bias.shape).to(given.bias.dtype)
-    return Gradients(dq, dk, dv, dsinks, dbias), milliseconds
+    return Gradients(found.dq, found.dk, found.dv, dsinks, dbias), milliseconds
 
 
 @dataclass(slots=True, eq=False)
@@ -238,11 +230,12 @@ def _launch(
     q, k, v = given.q, given.k, given.v
     deterministic = how.deterministic or torch.are_deterministic_algorithms_enabled()
     tensors = _complete(given, spec.extras, wanted)
-    if k.shape[1] == 0:
+    if k.shape[-3] == 0:
         _checked_config(how.config, tensors, spec, deterministic)
         return _without_keys(tensors), 0.0
-    _, n_q, heads, d_head = q.shape
-    batch, n_k, heads_kv, d_v = v.shape
+    n_q, heads, d_head = q.shape[-3:]
+    n_k, heads_kv, d_v = v.shape[-3:]
+    batch = v.shape[0] if v.ndim == _DENSE else 1
     key = (
         id(how.config), deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head, d_v,
         size_class(batch), size_class(n_q), size_class(n_k),
@@ -298,9 +291,14 @@ def _checked_config(
 ) -> tuple[BackwardKernelConfig, Variant]:
     """The caller's configuration or the chosen one, and what its kernels compute, for a call that
     is refused before kernels are built for it."""
-    q, k, v = tensors.q, tensors.k, tensors.v
+    rows = {}  # packed ones as one entry of a batch
     for name in ("q", "k", "v", "o", "do"):
-        check_rank(name, getattr(tensors, name), None)
+        t = getattr(tensors, name)
+        offsets = spec.extras.cu_seqlens_k if name in _OF_KEYS else spec.extras.cu_seqlens_q
+        rows[name] = t if offsets is None else t[None]
+        check_rank(name, rows[name], None)
+    q, k, v = rows["q"], rows["k"], rows["v"]
+    lse = tensors.lse if spec.extras.cu_seqlens_q is None else tensors.lse[None]
     variant = spec.extras.variant
     if config is None:
         q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
@@ -310,8 +308,8 @@ def _checked_config(
         config = choose_backward(workload, capability, deterministic=deterministic)
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
-    check_before_building(config, q=q, k=k, v=v, o=tensors.o, do=tensors.do)
-    check_extras_before_building(spec.extras, q, k, tensors.lse)
+    check_before_building(config, **rows)
+    check_extras_before_building(spec.extras, q, k, lse)
     return config, variant
 
 
@@ -329,7 +327,7 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
     make = torch.zeros_like if extras.is_ragged else torch.empty_like
     dsinks = dbias = None
     if wanted.sinks:
-        dsinks = q.new_zeros(q.shape[2], dtype=torch.float32)
+        dsinks = q.new_zeros(q.shape[-2], dtype=torch.float32)
     if wanted.bias:
         shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
         dbias = q.new_zeros(shape, dtype=torch.float32)
@@ -351,5 +349,6 @@ def _without_keys(tensors: GradientTensors) -> GradientTensors:
     tensors.dq.zero_()
     if tensors.dsinks is not None and tensors.dlse is not None:
         has_weight = tensors.lse > -math.inf
-        tensors.dsinks.copy_(tensors.dlse.where(has_weight, 0).sum((0, 2)))
+        of_heads = tensors.dlse.where(has_weight, 0).sum(-1)
+        tensors.dsinks.copy_(of_heads.sum(0) if of_heads.ndim > 1 else of_heads)
     return tensors

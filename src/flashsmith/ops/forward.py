@@ -131,27 +131,15 @@ def _run(
     spec: AttentionSpec,
     with_lse: bool,
 ) -> Any:
-    """Makes the call by ``run``, which is ``launch`` or ``measure``, and gives packed rows, which
-    have three dimensions here, the four that it takes."""
+    """Makes the call by ``run``, which is ``launch`` or ``measure``."""
     if is_plain(spec):
         plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
         return run(config, q, k, v, o, plain, spec.softmax_scale, with_lse)
-    packed_q, packed_k = spec.cu_seqlens_q is not None, spec.cu_seqlens_k is not None
     try:
-        into = o[None] if packed_q and o is not None else o
-        given_q = q[None] if packed_q else q
-        given_k, given_v = (k[None], v[None]) if packed_k else (k, v)
-        resolved = resolve(spec, given_q, given_k)
-        found = run(config, given_q, given_k, given_v, into, resolved, spec.softmax_scale, with_lse)
+        return run(config, q, k, v, o, resolve(spec, q, k), spec.softmax_scale, with_lse)
     except Exception:
         _check(spec, {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o}))
         raise
-    if not packed_q:
-        return found
-    result, lse, *rest = found
-    if lse is not None:  # in place: torch lets nobody change a view that a function returned
-        lse.squeeze_(0)
-    return o if o is not None else result.squeeze_(0), lse, *rest
 
 
 def _check(spec: AttentionSpec, tensors: dict[str, torch.Tensor]) -> None:

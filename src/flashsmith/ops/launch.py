@@ -38,12 +38,21 @@ from flashsmith.selection.standby import at_hand
 
 
 class _Tensors(NamedTuple):
-    """The four tensors hold the rows of a call, in four dimensions each; o None: a new tensor."""
+    """The four tensors hold the rows of a call; o None: a new tensor."""
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     o: torch.Tensor | None
+
+    def batched(self, spec: ResolvedSpec) -> _Tensors:
+        """In four dimensions each: packed rows are one entry of a batch."""
+        q, k, v, o = self
+        if spec.extras.cu_seqlens_q is not None:
+            q, o = q[None], None if o is None else o[None]
+        if spec.extras.cu_seqlens_k is not None:
+            k, v = k[None], v[None]
+        return _Tensors(q, k, v, o)
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
@@ -88,13 +97,13 @@ class _Choice:
     def new_o(self, q: torch.Tensor, d_v: int) -> torch.Tensor:
         if self.o_is_like_q:
             return torch.empty_like(q, memory_format=_CONTIGUOUS)
-        return q.new_empty((*q.shape[:3], d_v), dtype=self.o_dtype)
+        return q.new_empty((*q.shape[:-1], d_v), dtype=self.o_dtype)
 
     def new_lse(self, q: torch.Tensor) -> torch.Tensor:
         shape = q.shape
         if self.lse_like is None or self.lse_like[0] != shape:
-            batch, seq_len, n_heads, _ = shape
-            like = q.new_empty(1, dtype=torch.float32).expand(batch, n_heads, seq_len)
+            *batch, seq_len, n_heads, _ = shape
+            like = q.new_empty(1, dtype=torch.float32).expand(*batch, n_heads, seq_len)
             self.lse_like = shape, like
         else:
             like = self.lse_like[1]
@@ -126,7 +135,7 @@ def launch(
             scale = check_scale(scale)
         choice = _known_choice(config, q, k, v, o, spec)
         if choice is None:
-            if v.shape[1] == 0:
+            if v.shape[-3] == 0:
                 return _without_keys(config, _Tensors(q, k, v, o), spec, with_lse)
             choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
         if scale is None:
@@ -158,7 +167,7 @@ def measure(
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """Does as ``launch``, and returns the milliseconds between two events around the launches."""
     o, lse = launch(config, q, k, v, o, spec, scale, with_lse)
-    if v.shape[1] == 0:
+    if v.shape[-3] == 0:
         return o, lse, 0.0
     choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
     plan = _plan(choice, _Tensors(q, k, v, o), spec)
@@ -216,7 +225,7 @@ def _remembered_choice(
 def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec) -> Hashable:
     """What calls of one choice have in common: the configuration (by its id), what is computed,
     dtype and device, sizes of heads and rows, and the size classes of batch and lengths."""
-    q, _, v, o = tensors
+    q, _, v, o = tensors.batched(spec)
     batch, n_q, heads, d_head = q.shape
     _, n_k, heads_kv, d_v = v.shape
     if spec.lengths is not None:
@@ -305,6 +314,7 @@ def _checked_config(
 ) -> AttentionKernelConfig:
     """The caller's configuration or the selected one, for a call that is refused before a kernel is
     built for it."""
+    tensors = tensors.batched(spec)
     tensors.check()
     q, k, v, o = tensors
     check_row_sizes(q.shape[-1], v.shape[-1])
@@ -379,8 +389,8 @@ def _without_keys(
             f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they need the same batch "
             "size, seq_len_k and n_heads_kv"
         )
-    batch, seq_len, n_heads, _ = q.shape
-    shape = batch, seq_len, n_heads, v.shape[-1]
+    *batch, seq_len, n_heads, _ = q.shape
+    shape = *batch, seq_len, n_heads, v.shape[-1]
     if o is None:
         o = q.new_empty(shape, dtype=chosen.dtype.to_torch_dtype())
     elif o.shape != shape:
@@ -388,26 +398,27 @@ def _without_keys(
     o.zero_()
     if not with_lse:
         return o, None
-    lse = q.new_full((batch, n_heads, seq_len), -math.inf, dtype=torch.float32)
+    lse = q.new_full((*batch, n_heads, seq_len), -math.inf, dtype=torch.float32)
     if spec.extras.sinks is not None:
-        of_sinks = spec.extras.sinks[None, :, None]
-        lse.copy_(of_sinks.where(_used_rows(spec, o), lse))
+        of_sinks = spec.extras.sinks[:, None]
+        lse.copy_(of_sinks.where(_used_rows(spec, q), lse))
     return o, lse
 
 
-def _used_rows(spec: ResolvedSpec, o: torch.Tensor) -> torch.Tensor:
-    """Whether each row of o belongs to a sequence: (batch or 1, 1, rows)."""
+def _used_rows(spec: ResolvedSpec, q: torch.Tensor) -> torch.Tensor:
+    """Whether each row of q belongs to a sequence: (batch or 1, 1, rows), or (1, total)."""
     offsets, used = spec.extras.cu_seqlens_q, spec.extras.seqused_q
-    rows = torch.arange(o.shape[1], dtype=torch.int32, device=o.device)
+    n_rows = q.shape[-3]
+    rows = torch.arange(n_rows, dtype=torch.int32, device=q.device)
     if offsets is None:
-        ends = rows.new_full((1,), o.shape[1]) if used is None else used
+        ends = rows.new_full((1,), n_rows) if used is None else used
         return (rows < ends[:, None])[:, None]
     if len(offsets) < 2:  # there are no sequences
-        return (rows < 0)[None, None]
+        return (rows < 0)[None]
     sequence = torch.searchsorted(offsets[1:], rows, right=True).clamp_(max=len(offsets) - 2)
     ends = offsets[1:] if used is None else offsets[:-1] + used
     is_used: torch.Tensor = (rows >= offsets[sequence]) & (rows < ends[sequence])
-    return is_used[None, None]
+    return is_used[None]
 
 
 # A call costs microseconds; finding a kernel again would cost tens.

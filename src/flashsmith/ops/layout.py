@@ -6,23 +6,27 @@ import torch
 
 from flashsmith.configs import KernelConfig
 
+_DENSE = 4  # dimensions of rows that are not packed
 _ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
 
 
 def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
-    """Whether kernels of ``config`` take the strides of (batch, seq_len, heads, d) for granted.
+    """Whether kernels of ``config`` take the strides of (batch, seq_len, heads, d), or of packed
+    rows without a batch, for granted.
 
     ragged: Sequences have lengths of their own.
     """
     if not config.reads_by_maps:
         return True
-    batch, n_rows, *_ = t.shape
-    of_batch, of_row, *_ = t.stride()
     if 0 in t.stride() and any(
         n > 1 and by == 0 for n, by in zip(t.shape, t.stride(), strict=True)
     ):
         return False
-    return not (ragged and batch > 1 and n_rows > 1 and of_batch % of_row)
+    if not ragged or t.ndim < _DENSE:
+        return True
+    batch, n_rows, *_ = t.shape
+    of_batch, of_row, *_ = t.stride()
+    return not (batch > 1 and n_rows > 1 and of_batch % of_row)
 
 
 def laid_out(

@@ -31,11 +31,13 @@ def check_lengths(
 
     Args:
         side: "q" or "k".
-        batch, rows: Of the side's tensor; of packed ones 1 and the total.
+        batch, rows: Of the side's tensor; packed rows have no batch.
         places, used, most: cu_seqlens, seqused and max_seqlen of the side.
     """
-    lengths: list[int] | None = [rows] * batch  # None: they are not to be looked at
-    if places is not None:
+    lengths: list[int] | None  # None: they are not to be looked at
+    if places is None:
+        lengths = [rows] * batch
+    else:
         lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
     if used is not None:
         lengths = _lengths_used(f"seqused_{side}", used, side, lengths)

@@ -147,7 +147,7 @@ RESOLVED_FULL, RESOLVED_CAUSAL = (
 
 
 def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSpec:
-    """Returns what kernels are told of a call on q and k of four dimensions.
+    """Returns what kernels are told of a call on q and k.
 
     Raises:
         TypeError, ValueError: An argument that no kernel takes; names it.
@@ -164,7 +164,7 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     is_ragged = not cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
     if is_ragged or not max_seqlen_q is max_seqlen_k is None:
         _check_lengths(spec, q, k)
-    rows_q, rows_k = q.shape[1], k.shape[1] if block_table is None else _rows_of_keys(spec, k)
+    rows_q, rows_k = q.shape[-3], _rows_of_keys(block_table, k)
     max_q = rows_q if max_seqlen_q is None or max_seqlen_q > rows_q else max_seqlen_q
     max_k = rows_k if max_seqlen_k is None or max_seqlen_k > rows_k else max_seqlen_k
     if window_size is NO_WINDOW:
@@ -175,7 +175,7 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
         dropout_p, rng_state = _dropout(spec)
     softcap = checked_cap(softcap)
     extras = Extras(
-        alibi_slopes, None if bias is None else _repeated_along_keys(bias, k.shape[1]),
+        alibi_slopes, None if bias is None else _repeated_along_keys(bias, rows_k),
         None if sinks is None else in_float32(sinks),
         cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, key_ranges, rng_state,
         None if mod_tensors is None else list(mod_tensors),
@@ -204,15 +204,16 @@ def _check_lengths(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> Non
     check_longest(max_seqlen_q=spec.max_seqlen_q, max_seqlen_k=spec.max_seqlen_k)
     of_q, of_k = (spec.cu_seqlens_q, spec.seqused_q), (spec.cu_seqlens_k, spec.seqused_k)
     if not are_for_the_device_alone(*of_q):
-        check_lengths("q", q.shape[0], q.shape[1], *of_q, spec.max_seqlen_q)
+        check_lengths("q", q.shape[0], q.shape[-3], *of_q, spec.max_seqlen_q)
     if not are_for_the_device_alone(*of_k):
         batch = k.shape[0] if spec.block_table is None else spec.block_table.shape[0]
-        check_lengths("k", batch, _rows_of_keys(spec, k), *of_k, spec.max_seqlen_k)
+        rows = _rows_of_keys(spec.block_table, k)
+        check_lengths("k", batch, rows, *of_k, spec.max_seqlen_k)
 
 
-def _rows_of_keys(spec: AttentionSpec, k: torch.Tensor) -> int:
+def _rows_of_keys(block_table: torch.Tensor | None, k: torch.Tensor) -> int:
     """The most that a sequence may have."""
-    return k.shape[1] * (1 if spec.block_table is None else spec.block_table.shape[-1])
+    return k.shape[-3] if block_table is None else k.shape[-3] * block_table.shape[-1]
 
 
 def _sequences(spec: AttentionSpec, q: torch.Tensor) -> int:

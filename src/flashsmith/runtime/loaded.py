@@ -106,7 +106,8 @@ class Kernel(LoadedKernel):
 
         Args:
             q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the dtype that
-                the configuration says and on the device of all others.
+                the configuration says and on the device of all others. With cu_seqlens_q it, o and
+                lse have no batch, with cu_seqlens_k neither have k and v.
             k: (batch, seq_len_k, n_heads_kv, d_head); with block_table the first two are n_pages
                 and page_size.
             v: (batch, seq_len_k, n_heads_kv, d_v); likewise.

@@ -142,22 +142,16 @@ class _Forward(Launch):
         return dict(zip(("o", "lse"), found, strict=True))
 
     def plan(self) -> Plan:
-        q, k, v, o, lse = self._tensors
-        return self.kernel.plan(q, k, v, o, lse=lse, extras=self._prepared.extras)
+        placed = self._prepared.placed
+        tensors = placed.q, placed.k, placed.v, placed.o
+        return self.kernel.plan(*tensors, lse=placed.lse, extras=self._prepared.extras)
 
     def call(self, workspace: torch.Tensor | None) -> None:
-        q, k, v, o, lse = self._tensors
-        extras, scale = self._prepared.extras, self.case.scale
+        placed, extras, scale = self._prepared.placed, self._prepared.extras, self.case.scale
         self.kernel(
-            q, k, v, o, scale,
-            lse=lse, workspace=workspace, scales=self._scales, extras=extras,
+            placed.q, placed.k, placed.v, placed.o, scale,
+            lse=placed.lse, workspace=workspace, scales=self._scales, extras=extras,
         )  # fmt: skip
-
-    @property
-    def _tensors(self) -> tuple[torch.Tensor, ...]:
-        placed = self._prepared.placed
-        lse = placed.lse if placed.q.ndim == _DENSE else placed.lse.unsqueeze(0)
-        return (*map(_batched, (placed.q, placed.k, placed.v, placed.o)), lse)
 
 
 class _Fp8Forward(_Forward):
@@ -277,22 +271,13 @@ class _Backward(Launch):
     @property
     def _tensors(self) -> GradientTensors:
         placed, results = self._prepared.forward.placed, self.results.tensors
-        lse, dlse = placed.lse, self._prepared.dlse
-        if placed.q.ndim < _DENSE:
-            lse, dlse = lse.unsqueeze(0), None if dlse is None else dlse.unsqueeze(0)
-        read = (placed.q, placed.k, placed.v, placed.o, self._prepared.do)
-        q, k, v, o, do = map(_batched, read)
-        dq, dk, dv = (_batched(results[name]) for name in ("dq", "dk", "dv"))
         return GradientTensors(
-            q, k, v, o, lse, do, dq, dk, dv, dlse, results.get("dsinks"), results.get("dbias")
-        )
+            placed.q, placed.k, placed.v, placed.o, placed.lse, self._prepared.do,
+            results["dq"], results["dk"], results["dv"], self._prepared.dlse,
+            results.get("dsinks"), results.get("dbias"),
+        )  # fmt: skip
 
 
 def _inputs(prepared: PreparedCase) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     placed = (prepared.placed.q, prepared.placed.k, prepared.placed.v)
     return dict(zip("qkv", zip(placed, prepared.inputs, strict=True), strict=True))
-
-
-def _batched(t: torch.Tensor) -> torch.Tensor:
-    """Packed tensors are those of a batch of 1 to a kernel."""
-    return t if t.ndim == _DENSE else t.unsqueeze(0)

@@ -3,6 +3,11 @@
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
+#include <string>
+
+#include "host/check/check.h"
+
 namespace flashsmith {
 namespace {
 
@@ -21,6 +26,22 @@ T number(const char *name, AnyView given) {
   if (auto value = given.try_cast<T>()) return *value;
   TVM_FFI_THROW(TypeError) << name << " is a " << given.GetTypeKey() << "; expected a number";
   __builtin_unreachable();
+}
+
+// Whether the rows of one side, of queries or of keys, are those of a tensor.
+bool has_rows_of(const Argument &argument, Dim side) {
+  const Dim other = side == Dim::seq_len_q ? Dim::seq_len_k : Dim::seq_len_q;
+  return argument.has(Dim::batch) && argument.has(side) && !argument.has(other);
+}
+
+// "(total, n_heads, d_head)"
+std::string packed_names(const Argument &argument) {
+  std::string names;
+  for (int d = 1; d < argument.rank(); d++) {
+    const bool is_rows = argument.dims[d] == Dim::seq_len_q || argument.dims[d] == Dim::seq_len_k;
+    names += std::string(d > 1 ? ", " : "(") + (is_rows ? "total" : name_of(argument.dims[d]));
+  }
+  return names + ")";
 }
 
 }  // namespace
@@ -54,6 +75,8 @@ Call::Call(const char *operation, std::span<const Argument> table, PackedArgs ar
     numbers_ = numbers_of(arguments.Slice(static_cast<int>(n_few + kModTensors + 1)));
   }
   numbers_.softmax_scale = number<double>("softmax_scale", at(n_own + 1));
+  take_packed(n_own, "cu_seqlens_q", kCuSeqlensQ, Dim::seq_len_q);
+  take_packed(n_own, "cu_seqlens_k", kCuSeqlensK, Dim::seq_len_k);
 }
 
 void Call::take_tensor(size_t index, AnyView given) {
@@ -65,6 +88,37 @@ void Call::take_tensor(size_t index, AnyView given) {
   }
   TVM_FFI_THROW(TypeError) << argument.name << " is a " << given.GetTypeKey()
                            << "; expected a tensor";
+}
+
+void Call::take_packed(size_t n_own, const char *offsets, size_t place, Dim side) {
+  if (!views_[n_own + place]) return;
+  for (size_t i = 0; i < n_own; i++) {
+    if (views_[i] && has_rows_of(table_[i], side)) add_batch(i, offsets);
+  }
+}
+
+void Call::add_batch(size_t index, const char *offsets) {
+  const Argument &argument = table_[index];
+  const TensorView &given = *views_[index];
+  const int rank = argument.rank() - 1;
+  if (given.ndim() != rank) {
+    TVM_FFI_THROW(ValueError) << argument.name << " has " << given.ndim() << " dimensions, shape "
+                              << shape_of(given) << "; expected " << rank << " with " << offsets
+                              << ": " << packed_names(argument);
+  }
+  auto &[sizes, strides] = batched_[index];
+  std::ranges::copy_n(given.shape().data(), rank, sizes.begin() + 1);
+  std::ranges::copy_n(given.strides().data(), rank, strides.begin() + 1);
+  sizes[0] = 1;
+  strides[0] = sizes[1] * strides[1];
+  const DLTensor batched = {.data = given.data_ptr(),
+                            .device = given.device(),
+                            .ndim = argument.rank(),
+                            .dtype = given.dtype(),
+                            .shape = sizes.data(),
+                            .strides = strides.data(),
+                            .byte_offset = given.byte_offset()};
+  views_[index] = TensorView(&batched);
 }
 
 void Call::take_mod_tensors(size_t first, AnyView given) {

@@ -18,12 +18,16 @@ Numbers numbers_of(tvm::ffi::PackedArgs arguments);
 
 // The tensors that are the operation's own, in the order of its table, workspace and softmax_scale;
 // behind them nothing, or all that flashsmith.runtime.extras lists, in that order.
+// Rows of packed sequences come without a batch, and are one entry of a batch behind this.
 class Call {
  public:
   // `otherwise`: the numbers of a call that passes no more than softmax_scale.
-  // Throws TypeError for an argument of another type; names it.
+  // Throws TypeError for an argument of another type, ValueError for packed rows of another rank;
+  // names it.
   Call(const char *operation, std::span<const Argument> table, tvm::ffi::PackedArgs arguments,
        const Numbers &otherwise = {});
+  Call(const Call &) = delete;
+  Call &operator=(const Call &) = delete;
 
   // By the table's order; null: not given.
   const tvm::ffi::TensorView *tensor(size_t index) const {
@@ -34,10 +38,16 @@ class Call {
  private:
   void take_tensor(size_t index, tvm::ffi::AnyView given);
   void take_mod_tensors(size_t first, tvm::ffi::AnyView given);
+  void take_packed(size_t n_own, const char *offsets, size_t place, Dim side);
+  void add_batch(size_t index, const char *offsets);
 
   std::span<const Argument> table_;
   std::array<std::optional<tvm::ffi::TensorView>, kMostTensors> views_;
-  tvm::ffi::Array<tvm::ffi::Tensor> mods_;  // the views of them are of what it holds
+  struct Sizes {
+    std::array<int64_t, kMaxRank> sizes, strides;
+  };
+  std::array<Sizes, kMostTensors> batched_;  // what views of packed rows point to
+  tvm::ffi::Array<tvm::ffi::Tensor> mods_;   // the views of them are of what it holds
   Numbers numbers_;
 };
 

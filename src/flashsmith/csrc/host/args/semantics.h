@@ -52,7 +52,8 @@ inline constexpr std::array kSemanticsArguments = {
 };
 // clang-format on
 
-constexpr size_t kModTensors = 9;  // where they are in this table
+// Where they are in this table.
+constexpr size_t kCuSeqlensQ = 3, kCuSeqlensK = 4, kModTensors = 9;
 static_assert(kSemanticsArguments.size() == kModTensors + kMostModBuffers + 1,
               "the workspace is the last");
 

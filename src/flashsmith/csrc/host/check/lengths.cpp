@@ -20,15 +20,10 @@ void check_vector(const char *name, const TensorView &t, int64_t size, const cha
                             << size << ")";
 }
 
-// With places all rows are one after the other; else each sequence has an entry of the batch.
-void check_batch(const char *name, const TensorView &t, const char *places_name,
-                 const TensorView *places, int64_t n_sequences) {
-  if (t.size(kBatch) == (places ? 1 : n_sequences)) return;
-  if (places) {
-    TVM_FFI_THROW(ValueError) << name << " has batch size " << t.size(kBatch) << ", but with "
-                              << places_name << " all of its rows are in one entry, of shape "
-                              << "(1, total, n_heads, d_head)";
-  }
+// Sequences that are not packed have an entry of the batch each.
+void check_batch(const char *name, const TensorView &t, const TensorView *places,
+                 int64_t n_sequences) {
+  if (places || t.size(kBatch) == n_sequences) return;
   TVM_FFI_THROW(ValueError) << name << " has batch size " << t.size(kBatch) << ", but there are "
                             << n_sequences << " sequences";
 }
@@ -87,9 +82,9 @@ void check_lengths(const ForwardTensors &tensors) {
   check("cu_seqlens_k", tensors.cu_seqlens_k(), n + 1, "batch + 1");
   check("seqused_q", tensors.seqused_q(), n, "batch");
   check("seqused_k", tensors.seqused_k(), n, "batch");
-  check_batch("q", tensors.q(), "cu_seqlens_q", tensors.cu_seqlens_q(), n);
+  check_batch("q", tensors.q(), tensors.cu_seqlens_q(), n);
   if (tensors.block_table()) return;  // the batch of k is of pages
-  check_batch("k", tensors.k(), "cu_seqlens_k", tensors.cu_seqlens_k(), n);
+  check_batch("k", tensors.k(), tensors.cu_seqlens_k(), n);
 }
 
 void check_table(const ForwardTensors &tensors) {
