@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashsmith.flash_attn import calls, flash_attn_interface
-from support.attention import attention_by_reference, replace_attention
+from support.attention import attention_by_reference, keywords_of, replace_attention
 
 CU = torch.tensor([2, 5, 5, 9], dtype=torch.int32)  # of 12 rows
 OF_NONE = torch.tensor([True] * 2 + [False] * 7 + [True] * 3)
@@ -33,7 +33,13 @@ def test_zero_tensors_has_the_forward_fill_them(
     monkeypatch: pytest.MonkeyPatch, requires_grad: bool, dropout_p: float
 ) -> None:
     replace_attention(monkeypatch, poisoned)
-    monkeypatch.setattr(calls, "attend_any_head", poisoned)
+
+    def attend(
+        q: Any, k: Any, v: Any, spec: Any, _out: Any, _config: Any, lse: bool, _: Any
+    ) -> Any:
+        return poisoned(q, k, v, return_lse=lse, **keywords_of(spec))
+
+    monkeypatch.setattr(calls, "attend_spec_of_any_head", attend)
     q, k, v = (random(12, 2, 16).requires_grad_(requires_grad) for _ in range(3))
     arguments = (q, k, v, CU, CU, 4, 4, dropout_p, None, False)
     torch.manual_seed(3)

@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 
+from flashsmith.configs import ForwardKernelConfig
 from flashsmith.flash_attn.probabilities import no_weights, signed_weights
 from flashsmith.integrations.arguments import (
     check_dimensions,
     check_types,
     float32,
 )
-from flashsmith.integrations.heads import attend_any_head, readable
+from flashsmith.integrations.heads import attend_spec_of_any_head, readable
 from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.gate import explain
-from flashsmith.ops.spec import AttentionSpec
+from flashsmith.ops.spec import FULL, AttentionSpec, keywords_of, normal_window, tensors_of
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime import GradientTensors
 
@@ -27,90 +28,107 @@ Window = tuple[int, int]
 Result = torch.Tensor | tuple[torch.Tensor, ...]
 
 
+def specification(
+    *,
+    causal: bool,
+    softmax_scale: float | None,
+    window_size: Window | torch.Tensor,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    max_seqlen_q: int | torch.Tensor | None = None,
+    max_seqlen_k: int | torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+) -> AttentionSpec:
+    """What a call computes, but for dropout.
+
+    As FlashAttention does: a softcap below 0 is none, and a window's sides and the longest lengths
+    may still be in tensors.
+    """
+    if type(causal) is not bool:
+        check_flags(causal=causal)
+    if type(softcap) in (int, float) and softcap <= 0:
+        softcap = FULL.softcap
+    if sinks is not None:
+        sinks = float32("sinks", sinks)
+    return AttentionSpec(
+        causal, softmax_scale, normal_window(sides(window_size)), softcap, alibi_slopes, sinks,
+        None, False, cu_seqlens_q, cu_seqlens_k, _number(max_seqlen_q), _number(max_seqlen_k),
+        seqused_q, seqused_k, block_table,
+    )  # fmt: skip
+
+
 def call(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    spec: AttentionSpec,
     dropout_p: float,
     deterministic: bool,
     return_attn_probs: bool,
     *,
     return_lse: bool,
-    **keywords: Any,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """What a public function returns.
-
-    Args:
-        keywords: Those of ``forward``.
-    """
+    """What a public function returns."""
     if not type(deterministic) is type(return_attn_probs) is type(return_lse) is bool:
         check_flags(
             deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse
         )
-    keywords |= dropout(q, dropout_p)
-    out, lse = forward(
-        q, k, v, with_lse=return_lse or return_attn_probs, deterministic=deterministic, **keywords
-    )
+    if type(dropout_p) is not float or dropout_p != 0.0:
+        spec = with_dropout(spec, q, dropout_p)
+    with_lse = return_lse or return_attn_probs
+    result = forward(q, k, v, spec, out, config, with_lse, deterministic)
     if return_attn_probs:
-        return out, lse, probabilities(q, k, **keywords)
-    return (out, lse) if return_lse else out
+        return *result, probabilities(q, k, spec)
+    return result
 
 
-def dropout(
-    q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
-) -> dict[str, Any]:
-    """The keywords of dropout, with a new state where none is given; none where nothing drops."""
-    if type(dropout_p) is float and dropout_p == 0.0:
-        return {}
-    return dropout_keywords(q, dropout_p, rng_state) if check_dropout(dropout_p) else {}
+def with_dropout(
+    spec: AttentionSpec, q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
+) -> AttentionSpec:
+    """With a new state where none is given; as it is where nothing drops."""
+    if not check_dropout(dropout_p):
+        return spec
+    return spec._replace(**dropout_keywords(q, dropout_p, rng_state))
 
 
-def probabilities(
-    q: torch.Tensor, k: torch.Tensor, *, window_size: Window | torch.Tensor, **keywords: Any
-) -> torch.Tensor:
-    """S_dmask, which FlashAttention fills under dropout alone.
-
-    Args:
-        keywords: Others of ``forward``.
-    """
-    if "rng_state" not in keywords:
-        return no_weights(q)
-    softcap = max(keywords.pop("softcap"), 0.0)
-    return signed_weights(q, k, window_size=sides(window_size), softcap=softcap, **keywords)
+def probabilities(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
+    """S_dmask, which FlashAttention fills under dropout alone."""
+    return no_weights(q) if spec.rng_state is None else signed_weights(q, k, spec)
 
 
 def forward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *,
-    window_size: Window | torch.Tensor,
-    softcap: float,
-    with_lse: bool,
-    sinks: torch.Tensor | None = None,
-    **keywords: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and the log-sum-exp; of the latter anything where it is not asked for.
+    spec: AttentionSpec,
+    out: torch.Tensor | None = None,
+    config: ForwardKernelConfig | None = None,
+    with_lse: bool = False,
+    deterministic: bool = False,
+    splits: int = 0,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """out; or, ``with_lse``, out and the log-sum-exp.
 
-    As FlashAttention does: a softcap below 0 is none, and a window's sides may still be in a
-    tensor.
+    splits: Of ``decode``, where keys lie in pages.
     """
-    is_paged = "block_table" in keywords
-    attend: Any = attend_pages_of_a_model if is_paged else attend_any_head
     try:
-        if type(softcap) in (int, float) and softcap < 0:
-            softcap = 0.0
-        window_size = sides(window_size)
-        sinks = float32("sinks", sinks)
-        result = attend(
-            q, k, v, window_size=window_size, softcap=softcap, sinks=sinks, return_lse=with_lse,
-            **keywords,
+        if spec.block_table is None:
+            return attend_spec_of_any_head(q, k, v, spec, out, config, with_lse, deterministic)
+        return attend_pages_of_a_model(
+            q, k, v, splits=splits, out=out, config=config, return_lse=with_lse,
+            deterministic=deterministic, **keywords_of(spec),
         )  # fmt: skip
     except Exception:
         check_types(q=q, k=k, v=v)
-        explain(q=q, k=k, v=v, sinks=sinks, **keywords)
+        explain(q=q, k=k, v=v, out=out, **tensors_of(spec))
         raise
-    return result if isinstance(result, tuple) else (result, result)
 
 
 def backward(
@@ -121,52 +139,24 @@ def backward(
     out: torch.Tensor,
     softmax_lse: torch.Tensor,
     into: Sequence[torch.Tensor | None],
+    spec: AttentionSpec,
+    *,
     dropout_p: float,
     rng_state: torch.Tensor | None,
     deterministic: bool,
-    *,
-    causal: bool,
-    softmax_scale: float | None,
-    softcap: float,
-    **keywords: Any,
 ) -> torch.Tensor:
     """Writes the gradients of ``forward`` into dq, dk and dv; returns the row sums of dout * out.
 
-    Args:
-        keywords: Others of ``forward``.
+    rng_state: The forward's; read where weights were dropped.
     """
     check_flags(deterministic=deterministic)
     check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
     if check_dropout(dropout_p):
-        keywords |= {"dropout_p": dropout_p, "rng_state": rng_state}
+        spec = spec._replace(dropout_p=dropout_p, rng_state=rng_state)
     q, k, v, dout, out = map(readable, (q, k, v, dout.detach(), out.detach()))
     tensors = GradientTensors(q, k, v, out, softmax_lse.contiguous(), dout, *into)
-    spec = AttentionSpec(causal, softmax_scale, softcap=max(softcap, 0.0), **keywords)
     run_backward(tensors, spec, deterministic=deterministic)
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
-
-
-def packing(
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int | torch.Tensor,
-    max_seqlen_k: int | torch.Tensor,
-) -> dict[str, Any]:
-    """The keywords of packed sequences.
-
-    As FlashAttention's operator, it takes a length that is still in a tensor.
-    """
-    return {
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "max_seqlen_q": _number(max_seqlen_q),
-        "max_seqlen_k": _number(max_seqlen_k),
-    }
-
-
-def paging(block_table: torch.Tensor | None, splits: int = 0) -> dict[str, Any]:
-    """The keywords of keys in pages; none where they are not."""
-    return {} if block_table is None else {"block_table": block_table, "splits": splits}
 
 
 def unpacked(
@@ -187,5 +177,5 @@ def sides(window_size: Window | torch.Tensor) -> Any:
     return tuple(window_size.tolist()) if isinstance(window_size, torch.Tensor) else window_size
 
 
-def _number(length: int | torch.Tensor) -> Any:
+def _number(length: int | torch.Tensor | None) -> Any:
     return length.item() if isinstance(length, torch.Tensor) else length

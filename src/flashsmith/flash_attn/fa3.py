@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from flashsmith.flash_attn.calls import Result, Window, call, packing
+from flashsmith.flash_attn.calls import Result, Window, call, specification
 from flashsmith.flash_attn.kvcache import attend_cache
 from flashsmith.ops.gate import explaining
+from flashsmith.ops.spec import AttentionSpec
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -48,11 +49,11 @@ def flash_attn_func(
         out; with ``return_attn_probs`` (out, softmax_lse).
     """
     _refuse(qv=qv, attention_chunk=attention_chunk)
-    return call(
-        q, k, v, 0.0, deterministic, False,
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        return_lse=return_attn_probs, **_scales(q=q_descale, k=k_descale, v=v_descale),
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
     )  # fmt: skip
+    spec = _with_scales(spec, q_descale, k_descale, v_descale)
+    return call(q, k, v, spec, 0.0, deterministic, False, return_lse=return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -90,13 +91,13 @@ def flash_attn_varlen_func(
         seqused_q, seqused_k: int32 (batch,): so many rows of each are used; None: all.
     """
     _refuse(qv=qv, attention_chunk=attention_chunk)
-    used = {"seqused_q": seqused_q, "seqused_k": seqused_k}
-    return call(
-        q, k, v, 0.0, deterministic, False,
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        return_lse=return_attn_probs, **_scales(q=q_descale, k=k_descale, v=v_descale),
-        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k), **_given(used),
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k, seqused_q=seqused_q, seqused_k=seqused_k,
     )  # fmt: skip
+    spec = _with_scales(spec, q_descale, k_descale, v_descale)
+    return call(q, k, v, spec, 0.0, deterministic, False, return_lse=return_attn_probs)
 
 
 @explaining
@@ -149,7 +150,7 @@ def flash_attn_with_kvcache(
         k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved, causal=causal, window_size=window_size,
         softcap=softcap, softmax_scale=softmax_scale, splits=num_splits,
-        return_lse=return_softmax_lse, **_scales(k=k_descale, v=v_descale),
+        return_lse=return_softmax_lse, k_scale=_dense(k_descale), v_scale=_dense(v_descale),
     )  # fmt: skip
 
 
@@ -162,11 +163,14 @@ def _refuse(**arguments: Any) -> None:
             raise NotImplementedError(f"{name} is {came}; flashsmith supports {only} alone")
 
 
-def _scales(**descales: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """What ``attention`` calls q_scale, k_scale and v_scale; FlashAttention-3 lets them have any
-    strides, and kernels do not."""
-    return {f"{name}_scale": t.contiguous() for name, t in _given(descales).items()}
+def _with_scales(spec: AttentionSpec, *descales: torch.Tensor | None) -> AttentionSpec:
+    """With those of q, k and v."""
+    if all(t is None for t in descales):
+        return spec
+    q_scale, k_scale, v_scale = map(_dense, descales)
+    return spec._replace(q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
 
 
-def _given(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if value is not None}
+def _dense(descale: torch.Tensor | None) -> torch.Tensor | None:
+    """FlashAttention-3 lets them have any strides, and kernels do not."""
+    return None if descale is None else descale.contiguous()

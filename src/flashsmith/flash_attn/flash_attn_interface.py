@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.flash_attn.calls import Result, Window, call, packing, paging, unpacked
+from flashsmith.flash_attn.calls import Result, Window, call, specification, unpacked
 from flashsmith.flash_attn.kvcache import flash_attn_with_kvcache
 from flashsmith.flash_attn.low_level import (
     _flash_attn_backward,
@@ -77,10 +77,13 @@ def flash_attn_func(
         S_dmask): float32 (batch, nheads, seqlen_q), and the weights, (batch, nheads, seqlen_q,
         seqlen_k), negative where they are dropped; without dropout an empty tensor.
     """
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks,
+    )  # fmt: skip
     return call(
-        q, k, v, dropout_p, deterministic, return_attn_probs,
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        q, k, v, spec, dropout_p, deterministic, return_attn_probs,
+        return_lse=return_lse, out=out, config=config,
     )  # fmt: skip
 
 
@@ -102,10 +105,13 @@ def flash_attn_qkvpacked_func(
 ) -> Result:
     """``flash_attn_func`` of q, k, v in one tensor, (batch, seqlen, 3, nheads, headdim)."""
     q, k, v = unpacked("qkv", qkv, ("batch", "seqlen"), 3)
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks,
+    )  # fmt: skip
     return call(
-        q, k, v, dropout_p, deterministic, return_attn_probs,
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        q, k, v, spec, dropout_p, deterministic, return_attn_probs,
+        return_lse=return_lse, out=out, config=config,
     )  # fmt: skip
 
 
@@ -128,10 +134,13 @@ def flash_attn_kvpacked_func(
 ) -> Result:
     """``flash_attn_func`` of k and v in one tensor, (batch, seqlen_k, 2, nheads_k, headdim)."""
     k, v = unpacked("kv", kv, ("batch", "seqlen"), 2)
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks,
+    )  # fmt: skip
     return call(
-        q, k, v, dropout_p, deterministic, return_attn_probs,
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        q, k, v, spec, dropout_p, deterministic, return_attn_probs,
+        return_lse=return_lse, out=out, config=config,
     )  # fmt: skip
 
 
@@ -175,12 +184,15 @@ def flash_attn_varlen_func(
         out, (total_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse, S_dmask):
         float32 (nheads, total_q), and an empty tensor.
     """
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+        block_table=block_table,
+    )  # fmt: skip
     return call(
-        q, k, v, dropout_p, deterministic, return_attn_probs,
-        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
-        **paging(block_table),
+        q, k, v, spec, dropout_p, deterministic, return_attn_probs,
+        return_lse=return_lse, out=out, config=config,
     )  # fmt: skip
 
 
@@ -204,11 +216,14 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Result:
     """``flash_attn_varlen_func`` of q, k, v in one tensor, (total, 3, nheads, headdim)."""
     q, k, v = unpacked("qkv", qkv, ("total",), 3)
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens,
+        max_seqlen_q=max_seqlen, max_seqlen_k=max_seqlen,
+    )  # fmt: skip
     return call(
-        q, k, v, dropout_p, deterministic, return_attn_probs,
-        **packing(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen),
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        q, k, v, spec, dropout_p, deterministic, return_attn_probs,
+        return_lse=return_lse, out=out, config=config,
     )  # fmt: skip
 
 
@@ -235,9 +250,12 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Result:
     """``flash_attn_varlen_func`` of k and v in one tensor, (total_k, 2, nheads_k, headdim)."""
     k, v = unpacked("kv", kv, ("total",), 2)
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+    )  # fmt: skip
     return call(
-        q, k, v, dropout_p, deterministic, return_attn_probs,
-        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
-        softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, out=out, config=config,
+        q, k, v, spec, dropout_p, deterministic, return_attn_probs,
+        return_lse=return_lse, out=out, config=config,
     )  # fmt: skip

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
-from flashsmith.flash_attn.calls import backward, dropout, forward, packing, paging, probabilities
+from flashsmith.flash_attn.calls import (
+    backward,
+    forward,
+    probabilities,
+    specification,
+    with_dropout,
+)
 from flashsmith.flash_attn.probabilities import no_weights
 from flashsmith.ops.checks import check_flags
+from flashsmith.ops.spec import AttentionSpec
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -31,25 +37,26 @@ def _flash_attn_forward(
 
     Without dropout the last two hold nothing, and S_dmask does where ``return_softmax`` is off.
     """
-    return _forward(
-        q, k, v, dropout_p, return_softmax, softmax_scale=softmax_scale, causal=causal,
-        window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes,
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, softcap=softcap,
+        window_size=(window_size_left, window_size_right), alibi_slopes=alibi_slopes,
     )  # fmt: skip
+    return _forward(q, k, v, spec, dropout_p, return_softmax)
 
 
 def _forward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    spec: AttentionSpec,
     dropout_p: float,
     return_softmax: bool,
-    **keywords: Any,
+    splits: int = 0,
 ) -> _Forward:
-    keywords |= dropout(q, dropout_p)
-    out, lse = forward(q, k, v, with_lse=True, **keywords)
-    S_dmask = probabilities(q, k, **keywords) if return_softmax else no_weights(q)
-    state = keywords.get("rng_state")
+    spec = with_dropout(spec, q, dropout_p)
+    out, lse = forward(q, k, v, spec, with_lse=True, splits=splits)
+    S_dmask = probabilities(q, k, spec) if return_softmax else no_weights(q)
+    state = spec.rng_state
     return out, lse, S_dmask, q.new_empty(2, dtype=torch.int64) if state is None else state
 
 
@@ -89,13 +96,13 @@ def _flash_attn_varlen_forward(
     if num_splits not in (0, 1):
         raise NotImplementedError(f"num_splits is {num_splits}; only 0 and 1 are supported yet")
     check_flags(zero_tensors=zero_tensors)
-    out, lse, S_dmask, rng_state = _forward(
-        q, k, v, dropout_p, return_softmax,
-        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
-        softmax_scale=softmax_scale, causal=causal,
-        window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes, seqused_k=seqused_k, **paging(block_table, num_splits),
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, softcap=softcap,
+        window_size=(window_size_left, window_size_right), alibi_slopes=alibi_slopes,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k, seqused_k=seqused_k, block_table=block_table,
     )  # fmt: skip
+    out, lse, S_dmask, rng_state = _forward(q, k, v, spec, dropout_p, return_softmax, num_splits)
     if zero_tensors:
         row = torch.arange(q.shape[0], device=q.device)
         of_none = (row < cu_seqlens_q[0]) | (row >= cu_seqlens_q[-1])
@@ -131,11 +138,13 @@ def _flash_attn_backward(
     Returns:
         softmax_d, the row sums of dout * out: float32 (batch, nheads, seqlen_q), not rounded up.
     """
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, softcap=softcap,
+        window_size=(window_size_left, window_size_right), alibi_slopes=alibi_slopes,
+    )  # fmt: skip
     return backward(
-        dout, q, k, v, out, softmax_lse, (dq, dk, dv), dropout_p, rng_state, deterministic,
-        softmax_scale=softmax_scale, causal=causal,
-        window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes,
+        dout, q, k, v, out, softmax_lse, (dq, dk, dv), spec,
+        dropout_p=dropout_p, rng_state=rng_state, deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -178,10 +187,13 @@ def _flash_attn_varlen_backward(
         for t in given:
             if t is not None:
                 t.zero_()
+    spec = specification(
+        causal=causal, softmax_scale=softmax_scale, softcap=softcap,
+        window_size=(window_size_left, window_size_right), alibi_slopes=alibi_slopes,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+    )  # fmt: skip
     return backward(
-        dout, q, k, v, out, softmax_lse, given, dropout_p, rng_state, deterministic,
-        **packing(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
-        softmax_scale=softmax_scale, causal=causal,
-        window_size=(window_size_left, window_size_right), softcap=softcap,
-        alibi_slopes=alibi_slopes,
+        dout, q, k, v, out, softmax_lse, given, spec,
+        dropout_p=dropout_p, rng_state=rng_state, deterministic=deterministic,
     )  # fmt: skip

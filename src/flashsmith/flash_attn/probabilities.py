@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.reference import Packing, Semantics, dropout_mask
 from flashsmith.reference.scores import scores, weights
 
-_PACKING = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
-_KERNELS_OWN = ("max_seqlen_q", "max_seqlen_k", "out", "config")
 
-
-def signed_weights(q: torch.Tensor, k: torch.Tensor, **keywords: Any) -> torch.Tensor:
+def signed_weights(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
     """What softmax gives, with a minus sign where dropout drops it, in plain torch.
 
     It takes memory for all scores, several times, and is for looking at. FlashAttention's is not
@@ -21,17 +17,20 @@ def signed_weights(q: torch.Tensor, k: torch.Tensor, **keywords: Any) -> torch.T
 
     Args:
         q, k: As ``flashsmith.attention`` takes them.
-        keywords: Its keywords, dropout_p above 0 and rng_state among them.
+        spec: With dropout_p above 0 and rng_state.
 
     Returns:
         (batch, nheads, seqlen_q, seqlen_k), of q's dtype; of packed sequences the longest's, with
         zeros beyond the others.
     """
     q, k = q.detach(), k.detach()
-    packing = Packing(**{name: keywords.pop(name, None) for name in _PACKING})
-    meaning = Semantics(**{n: each for n, each in keywords.items() if n not in _KERNELS_OWN})
-    longest_q = q.shape[1] if packing.cu_seqlens_q is None else keywords["max_seqlen_q"]
-    longest_k = k.shape[1] if packing.cu_seqlens_k is None else keywords["max_seqlen_k"]
+    packing = Packing(spec.cu_seqlens_q, spec.cu_seqlens_k, seqused_k=spec.seqused_k)
+    meaning = Semantics(
+        spec.causal, spec.softmax_scale, spec.window_size, spec.softcap, spec.alibi_slopes,
+        spec.sinks, dropout_p=spec.dropout_p, rng_state=spec.rng_state,
+    )  # fmt: skip
+    longest_q = q.shape[1] if spec.max_seqlen_q is None else spec.max_seqlen_q
+    longest_k = k.shape[1] if spec.max_seqlen_k is None else spec.max_seqlen_k
     found = []
     for sequence in packing.sequences(q, k, meaning):
         of_q, of_k, own = sequence.of_q(q), sequence.of_k(k), sequence.semantics

@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch.compiler import is_compiling
 
-from flashsmith.ops.attention import attention
+from flashsmith.configs import AttentionKernelConfig
+from flashsmith.ops.attention import attend, attention
 from flashsmith.ops.decode import decode
+from flashsmith.ops.spec import AttentionSpec
 
 _STEP = 8
 
@@ -29,14 +31,32 @@ def attend_any_head(
     if not d_head % _STEP and not d_v % _STEP:
         q, k, v = readable(q), readable(k), readable(v)
         return attention(q, k, v, softmax_scale=softmax_scale, out=out, **keywords)
-    if out is not None:
-        raise ValueError(
-            f"out is given, and the heads have {d_head} and {d_v} elements; writing into a tensor "
-            f"needs multiples of {_STEP}"
-        )
+    _refuse_out(out, d_head, d_v)
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
     result = attention(_padded(q), _padded(k), _padded(v), softmax_scale=scale, **keywords)
     return _cut(result, d_v)
+
+
+def attend_spec_of_any_head(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    spec: AttentionSpec,
+    out: torch.Tensor | None,
+    config: AttentionKernelConfig | None,
+    return_lse: bool,
+    deterministic: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """``attend_any_head`` of a specification, which costs less on the host."""
+    d_head, d_v = q.shape[-1], v.shape[-1]
+    if not d_head % _STEP and not d_v % _STEP:
+        q, k, v = readable(q), readable(k), readable(v)
+        return attend(q, k, v, spec, out, config, return_lse, deterministic)
+    _refuse_out(out, d_head, d_v)
+    if spec.softmax_scale is None:
+        spec = spec._replace(softmax_scale=d_head**-0.5)
+    q, k, v = map(_padded, (q, k, v))
+    return _cut(attend(q, k, v, spec, None, config, return_lse, deterministic), d_v)
 
 
 def decode_any_head(
@@ -64,6 +84,14 @@ def decode_any_head(
         k_cache.copy_(k[..., :d_head])
         v_cache.copy_(v[..., :d_v])
     return _cut(result, d_v)
+
+
+def _refuse_out(out: torch.Tensor | None, d_head: int, d_v: int) -> None:
+    if out is not None:
+        raise ValueError(
+            f"out is given, and the heads have {d_head} and {d_v} elements; writing into a tensor "
+            f"needs multiples of {_STEP}"
+        )
 
 
 def _cut(result: Any, d_v: int) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:

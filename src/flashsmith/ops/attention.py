@@ -17,7 +17,7 @@ from flashsmith.ops.functions import traced_functions
 from flashsmith.ops.gate import are_memory, flat, refuse_unknown
 from flashsmith.ops.operators import call_operator
 from flashsmith.ops.outside_graphs import outside_of_graphs
-from flashsmith.ops.spec import CAUSAL, FULL, NO_WINDOW, AttentionSpec, tensors_of
+from flashsmith.ops.spec import CAUSAL, FULL, NO_WINDOW, AttentionSpec, normal_window, tensors_of
 from flashsmith.reference.dropout import check_dropout
 
 _NUMBERS = (float, int)
@@ -158,11 +158,11 @@ def attention(
             spec = CAUSAL if causal else FULL
         else:
             spec = AttentionSpec(causal, softmax_scale)
-        return _attend(q, k, v, spec, out, config, return_lse, deterministic)
+        return attend(q, k, v, spec, out, config, return_lse, deterministic)
     spec = AttentionSpec(
         causal,
         softmax_scale,
-        _window(window_size),
+        normal_window(window_size),
         softcap,
         alibi_slopes,
         sinks,
@@ -181,16 +181,9 @@ def attention(
     if check_dropout(dropout_p) != 0 or rng_state is not None:
         spec = spec._replace(**dropout_keywords(q, dropout_p, rng_state))
     if score_mod is mask_mod is block_mask is None:
-        return _attend(q, k, v, spec, out, config, return_lse, deterministic)
+        return attend(q, k, v, spec, out, config, return_lse, deterministic)
     functions = score_mod, mask_mod, block_mask
     return _attend_with_functions(q, k, v, spec, functions, out, config, return_lse, deterministic)
-
-
-def _window(sides: Any) -> Any:
-    """In a tuple, which is always the same one if it is no window."""
-    if type(sides) is list:
-        sides = tuple(sides)
-    return NO_WINDOW if type(sides) is tuple and sides == NO_WINDOW else sides
 
 
 @outside_of_graphs("flashsmith traces score_mod, mask_mod and block_mask itself, outside of graphs")
@@ -202,26 +195,27 @@ def _attend_with_functions(
     functions: tuple[Any, ...],
     *others: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``_attend``, of functions that are called here once and never again.
+    """``attend``, of functions that are called here once and never again.
 
     functions: score_mod, mask_mod and block_mask.
     """
     refuse_unknown(q=q, k=k, v=v)
     traced = traced_functions(q, k, spec.cu_seqlens_q is not None, *functions)
-    return _attend(q, k, v, spec._replace(**traced), *others)
+    return attend(q, k, v, spec._replace(**traced), *others)
 
 
-def _attend(
+def attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     spec: AttentionSpec,
-    out: torch.Tensor | None,
-    config: AttentionKernelConfig | None,
-    return_lse: bool,
-    deterministic: bool,
+    out: torch.Tensor | None = None,
+    config: AttentionKernelConfig | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Launches now, or has torch see an operator, as the tensors are."""
+    """``attention`` of a specification: launches now, or has torch see an operator, as the tensors
+    are."""
     given = tensors_of(spec)
     if out is not None:
         given["out"] = out

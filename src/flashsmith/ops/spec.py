@@ -109,6 +109,12 @@ def tensors_of(spec: AttentionSpec) -> dict[str, Any]:
     return given
 
 
+def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
+    """Returns the fields that do not have their default value, by name."""
+    given = zip(AttentionSpec._fields, spec, FULL, strict=True)
+    return {name: value for name, value, default in given if value is not default}
+
+
 def with_tensors(spec: AttentionSpec, tensors: Mapping[str, Any]) -> AttentionSpec:
     """Returns ``spec`` with other tensors, by the names of ``tensors_of``; None takes one away."""
     return spec._replace(**tensors) if tensors else spec
@@ -261,6 +267,13 @@ def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | 
     if t is None or t.ndim != 4 or t.shape[-1] != 1 or n_keys == 1:
         return t
     return t.repeat(1, 1, 1, n_keys)  # of no elements, too, expand(...).contiguous() has stride 0
+
+
+def normal_window(sides: Any) -> Any:
+    """In a tuple, which is always the same one if it is no window."""
+    if type(sides) is list:
+        sides = tuple(sides)
+    return NO_WINDOW if type(sides) is tuple and sides == NO_WINDOW else sides
 
 
 def checked_window(window_size: Any) -> tuple[int, int]:
