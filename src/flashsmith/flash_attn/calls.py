@@ -17,7 +17,7 @@ from flashsmith.integrations.arguments import (
 from flashsmith.integrations.heads import attend_spec_of_any_head, readable
 from flashsmith.integrations.pages import attend_pages_of_a_model
 from flashsmith.ops.backward import run_backward
-from flashsmith.ops.checks import check_flags
+from flashsmith.ops.checks import check_flags, check_tensors
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.gate import explain
 from flashsmith.ops.spec import FULL, AttentionSpec, keywords_of, normal_window, tensors_of
@@ -153,6 +153,7 @@ def backward(
     check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
     if check_dropout(dropout_p):
         spec = spec._replace(dropout_p=dropout_p, rng_state=rng_state)
+    check_tensors(**tensors_of(spec))
     q, k, v, dout, out = map(readable, (q, k, v, dout.detach(), out.detach()))
     tensors = GradientTensors(q, k, v, out, softmax_lse.contiguous(), dout, *into)
     run_backward(tensors, spec, deterministic=deterministic)

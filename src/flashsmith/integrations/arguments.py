@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from flashsmith.ops.checks import LARGEST, SMALLEST
+from flashsmith.ops.gate import explain
 
 
 def check_types(**tensors: torch.Tensor) -> None:
@@ -80,4 +81,8 @@ def float32(name: str, t: torch.Tensor | None) -> torch.Tensor | None:
         return None
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor, or None")
-    return t.float()
+    try:
+        return t.float()
+    except Exception:
+        explain(**{name: t})
+        raise

@@ -157,24 +157,37 @@ def run_backward(
             mark_written(*into)
         return gradients, milliseconds
     except Exception:
-        check_tensors(**{n: t for n, t in tensors.given.items() if n in _CHECKED})
+        _check(tensors, spec)
         raise
+
+
+def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
+    """Raises for a tensor of a call that failed, if it is one that no call takes."""
+    check_tensors(**{n: t for n, t in tensors.given.items() if n in _CHECKED}, **tensors_of(spec))
+    for name, t in tensors.given.items():
+        if name not in ("lse", "dlse"):
+            offsets = "cu_seqlens_k" if name in _OF_KEYS else "cu_seqlens_q"
+            check_rank(name, t, offsets if getattr(spec, offsets) is not None else None)
 
 
 def backward_of_saved(
     tensors: GradientTensors, spec: AttentionSpec, wanted: Wanted, deterministic: bool
 ) -> Gradients:
     """``run_backward`` of what autograd saved, which its hooks may give back with other strides."""
-    q, k, v, o = map(with_aligned_rows, tensors[:4])
-    tensors = tensors._replace(q=q, k=k, v=v, o=o, lse=tensors.lse.contiguous())
-    dense = {
-        name: with_dense_rows(t) if name == "bias" else t.contiguous()
-        for name, t in tensors_of(spec).items()
-        if name != CAPTURED
-    }
-    spec = with_tensors(spec, dense)
-    gradients, _ = run_backward(tensors, spec, wanted, deterministic=deterministic)
-    return gradients
+    try:
+        return run_backward(tensors, spec, wanted, deterministic=deterministic)[0]
+    except ValueError:
+        q, k, v, o = map(with_aligned_rows, tensors[:4])
+        dense = {
+            name: with_dense_rows(t) if name == "bias" else t.contiguous()
+            for name, t in tensors_of(spec).items()
+            if name != CAPTURED
+        }
+        copied = tensors._replace(q=q, k=k, v=v, o=o, lse=tensors.lse.contiguous())
+        copied_spec = with_tensors(spec, dense)
+        if all(map(is_, (*copied, *copied_spec), (*tensors, *spec))):
+            raise
+        return run_backward(copied, copied_spec, wanted, deterministic=deterministic)[0]
 
 
 class _How(NamedTuple):
@@ -189,11 +202,6 @@ def _run_general(
     tensors: GradientTensors, given: AttentionSpec, scale: float, wanted: Wanted, how: _How
 ) -> tuple[Gradients, float]:
     """With all that ``attention`` can compute."""
-    check_tensors(q=tensors.q, k=tensors.k, v=tensors.v, **tensors_of(given))
-    for name, t in tensors._asdict().items():
-        if t is not None and name not in ("lse", "dlse"):
-            places = "cu_seqlens_k" if name in _OF_KEYS else "cu_seqlens_q"
-            check_rank(name, t, places if getattr(given, places) is not None else None)
     spec = resolve(given, tensors.q, tensors.k)
     found, milliseconds = _launch(tensors, spec, scale, wanted, how)
     dsinks, dbias = found.dsinks, found.dbias

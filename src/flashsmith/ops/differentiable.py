@@ -71,11 +71,11 @@ class _Attention(torch.autograd.Function):
         spec = with_tensors(ctx.spec, _by_name(ctx.sizes, saved))
         tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
         wanted = Wanted(*ctx.needs_input_grad[3:5])
-        with torch.no_grad():
+        if not torch.is_grad_enabled():
+            return (*backward_of_saved(tensors, spec, wanted, ctx.deterministic), None)
+        with torch.no_grad():  # create_graph
             gradients = backward_of_saved(tensors, spec, wanted, ctx.deterministic)
-        if torch.is_grad_enabled():  # create_graph
-            gradients = _differentiable_once(gradients, [q, k, v, do, dlse, *saved])
-        return (*gradients, None)
+        return (*_differentiable_once(gradients, [q, k, v, do, dlse, *saved]), None)
 
 
 def _by_name(sizes: Mapping[str, int], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
