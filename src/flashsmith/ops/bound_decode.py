@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class BoundDecode:
         self,
         tensors: tuple[Any, ...],
         softmax_scale: float,
-        extras: tuple[Any, ...],
+        extras: Sequence[Any],
         append: tuple[Any, ...] = (),
     ) -> None:
         """One call.

@@ -121,22 +121,23 @@ class Call(NamedTuple):
     def n_new(self) -> int:
         return 0 if self.new is None else self.new.k.shape[1]
 
-    def extras(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``Extras``, whose numbers come last."""
-        lengths, read = self.cache.seqlens, self.functions.mod_tensors
-        optional = self.alibi_slopes, None, self.sinks
-        return (*optional, *_NO_LENGTHS, lengths, *_NONE_BETWEEN, read, *numbers)
+    def extras(self, numbers: Extras) -> list[Any]:
+        """``Extras``, with this call's tensors beside its numbers; to make a list of a tuple and
+        change it costs a third of a tuple by names."""
+        told: list[Any] = list(numbers)
+        told[_SLOPES], told[_SINKS] = self.alibi_slopes, self.sinks
+        told[_LENGTHS], told[_READ] = self.cache.seqlens, self.functions.mod_tensors
+        return told
 
-    def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> tuple[Any, ...]:
-        """``DecodeTensors``."""
-        k, v, _, *where_and_scales = self.cache
-        return self.q, k, v, o, lse, *where_and_scales
+    def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
+        k, v, _, table, batch_idx, leftpad, k_scale, v_scale = self.cache
+        return DecodeTensors(self.q, k, v, o, lse, table, batch_idx, leftpad, k_scale, v_scale)
 
 
-_NO_LENGTHS = (None, None, None)  # of Extras: places of queries and keys, lengths of queries
-_FIRST_NUMBER = Extras._fields.index("softcap")
-# From the lengths of keys to what functions read, the last before the numbers.
-_NONE_BETWEEN = (None,) * (_FIRST_NUMBER - Extras._fields.index("seqused_k") - 2)
+# Places in Extras.
+_SLOPES, _SINKS, _LENGTHS, _READ = map(
+    Extras._fields.index, ("alibi_slopes", "sinks", "seqused_k", "mod_tensors")
+)
 
 _Result = tuple[torch.Tensor, torch.Tensor | None, float]
 
@@ -155,12 +156,12 @@ class _Choice:
 class _Known(NamedTuple):
     """What is known of calls of the same sizes.
 
-    numbers: The last of ``Extras``.
+    numbers: ``Extras`` without tensors.
     in_a_row: As of ``New.arguments``.
     """
 
     choice: _Choice
-    numbers: tuple[Any, ...]
+    numbers: Extras
     in_a_row: bool
 
 
@@ -243,7 +244,7 @@ def _sizes(asked: Asked, call: Call) -> Hashable:
     )  # fmt: skip
 
 
-def _key(asked: Asked, call: Call, numbers: tuple[Any, ...]) -> Hashable:
+def _key(asked: Asked, call: Call, numbers: Extras) -> Hashable:
     """What calls of one choice have in common: the configuration (by its id), what is computed,
     dtypes and device, sizes of heads and rows, the size class of the batch, and whether bulk copies
     bring what the cache holds."""
@@ -251,8 +252,8 @@ def _key(asked: Asked, call: Call, numbers: tuple[Any, ...]) -> Hashable:
     batch, *of_q = q.shape
     scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
     return (
-        id(asked.config), asked.splits, numbers, q.dtype, q.device, size_class(batch), *of_q,
-        cache.k.dtype, cache.k.shape[2], cache.v.shape[-1], *scales, cache.is_in_boxes,
+        id(asked.config), asked.splits, *numbers.numbers, q.dtype, q.device, size_class(batch),
+        *of_q, cache.k.dtype, cache.k.shape[2], cache.v.shape[-1], *scales, cache.is_in_boxes,
         None if new is None else call.n_new, call.alibi_slopes is None, call.sinks is None,
     )  # fmt: skip
 
@@ -293,7 +294,7 @@ def _launch(known: _Known, call: Call, scale: float) -> _Result:
 def _measure(known: _Known, call: Call, scale: float) -> _Result:
     """Does as ``_launch``, and measures the kernel."""
     kernel, how, extras = known.choice.kernel, known.choice.how, Extras(*call.extras(known.numbers))
-    tensors = DecodeTensors(*call.tensors(*_results(call)))
+    tensors = call.tensors(*_results(call))
     plan = kernel.plan(tensors, how=how, extras=extras)
     if call.new is not None:
         tensors = tensors._replace(q=_appended(known, call).q)
@@ -304,11 +305,11 @@ def _measure(known: _Known, call: Call, scale: float) -> _Result:
     return tensors.o, tensors.lse, milliseconds
 
 
-def _numbers(asked: Asked, call: Call) -> tuple[Any, ...]:
-    """The last of ``Extras``."""
+def _numbers(asked: Asked, call: Call) -> Extras:
+    """``Extras`` without tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     softcap, score = checked_cap(asked.softcap), call.functions.score
-    return Extras(softcap=softcap, window_left=left, window_right=right, score=score).numbers
+    return Extras(softcap=softcap, window_left=left, window_right=right, score=score)
 
 
 def _appended(known: _Known, call: Call) -> Call:

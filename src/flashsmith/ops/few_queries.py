@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.ops.first_use import find_first
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, find_decode
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for
 from flashsmith.selection.select import why_chosen
 
-# What a decode kernel calls its arguments, and what ``attention`` does.
-_NAMES = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k"}
+_HOW = Splitting(of_attention=True)
 _OWN = (*NO_SCALES, None)  # what a forward kernel takes of its own, and these do not
 _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
 
@@ -44,10 +42,7 @@ class FewQueries:
         block_table: Any = None,
         extras: Extras = FULL_EXTRAS,
     ) -> Plan:
-        try:
-            return self.kernel.plan(DecodeTensors(q, k, v, o, lse), extras=extras)
-        except (TypeError, ValueError) as error:
-            _raise_by_names_of_attention(error)
+        return self.kernel.plan(DecodeTensors(q, k, v, o, lse), how=_HOW, extras=extras)
 
     def __call__(
         self,
@@ -66,23 +61,18 @@ class FewQueries:
     ) -> float:
         tensors, told = DecodeTensors(q, k, v, o, lse), self.kernel.extras_or(extras)
         counters = counters_for(self.plan(q, k, v, o, lse=lse, extras=told), q.device)
-        try:
-            return self.kernel(
-                tensors, softmax_scale, timed, counters=counters, workspace=workspace, extras=told
-            )
-        except (TypeError, ValueError) as error:
-            _raise_by_names_of_attention(error)
+        return self.kernel(
+            tensors, softmax_scale, timed,
+            how=_HOW, counters=counters, workspace=workspace, extras=told,
+        )  # fmt: skip
 
     def bind(self, extras: Extras) -> Callable[..., bool]:
-        bound = BoundDecode(self.kernel, self.device)
+        bound = BoundDecode(self.kernel, self.device, _HOW)
 
         def call(stream: int, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
             # Whatever the stream is: the workspace is found here.
             scale, *told = rest[len(_OWN) + 1 :]
-            try:
-                bound((q, k, v, o, lse, *_OF_A_CACHE), scale, tuple(told or extras))
-            except (TypeError, ValueError) as error:
-                _raise_by_names_of_attention(error)
+            bound((q, k, v, o, lse, *_OF_A_CACHE), scale, tuple(told or extras))
             return True
 
         return call
@@ -95,8 +85,3 @@ def few_queries_kernel_for(
     """As ``launch.kernel_for``."""
     reason = why_chosen(cfg, variant, device) or "named by the caller"
     return FewQueries(find_first(find_decode, KernelId(cfg, variant), device, reason), device)
-
-
-def _raise_by_names_of_attention(error: TypeError | ValueError) -> NoReturn:
-    text = re.sub("|".join(_NAMES), lambda found: _NAMES[found[0]], str(error))
-    raise type(error)(text) from error

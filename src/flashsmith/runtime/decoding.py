@@ -73,15 +73,17 @@ class AppendArguments(NamedTuple):
 
 
 class Splitting(NamedTuple):
-    """What a plan goes by beside shapes.
+    """What a plan and its errors go by beside shapes.
 
     splits: In how many parts the keys of each request are visited, whatever the others are; 0: all
         thread blocks have as much to do.
     n_new: Keys of each request behind those that lengths tell of.
+    of_attention: Errors name arguments as ``attention`` does: k, v and seqused_k.
     """
 
     splits: int = 0
     n_new: int = 0
+    of_attention: bool = False
 
 
 AS_EVEN_AS_CAN_BE = Splitting()

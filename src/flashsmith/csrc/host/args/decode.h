@@ -36,13 +36,22 @@ inline constexpr std::array kDecodeOwn = {
 // clang-format on
 inline constexpr std::array kDecodeArguments = with_semantics(kDecodeOwn);
 
+// With the names that `attention` has for them, of which decode's kernels serve calls, too.
+inline constexpr std::array kDecodeArgumentsOfAttention = [] {
+  std::array arguments = kDecodeArguments;
+  arguments[1].name = "k";
+  arguments[2].name = "v";
+  return arguments;
+}();
+
 // The tensors of one call, in the order of the table; null: not given.
 class DecodeTensors {
  public:
   using View = tvm::ffi::TensorView;
   using Given = std::array<const View *, kDecodeArguments.size()>;
 
-  explicit DecodeTensors(const Given &given) : given_(given) {}
+  DecodeTensors(const Given &given, std::span<const Argument> table)
+      : given_(given), table_(table) {}
 
   const View &q() const { return *given_[0]; }
   const View &k_cache() const { return *given_[1]; }
@@ -57,6 +66,13 @@ class DecodeTensors {
 
   void set_workspace(const View *workspace) { given_.back() = workspace; }
 
+  // What the caller calls the cache, and the lengths in it.
+  const char *k_name() const { return table_[1].name; }
+  const char *v_name() const { return table_[2].name; }
+  const char *lengths_name() const {
+    return table_.data() == kDecodeArguments.data() ? "cache_seqlens" : "seqused_k";
+  }
+
   // As those of a forward, whose keys and values are the whole cache.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};
@@ -66,16 +82,19 @@ class DecodeTensors {
     return ForwardTensors(forward);
   }
 
-  Tensors all() const { return {kDecodeArguments, given_}; }
+  Tensors all() const { return {table_, given_}; }
 
  private:
   Given given_;
+  std::span<const Argument> table_;
 };
 
 // Numbers of a call beside those that every operation has. splits: of each work tile; 0: all blocks
-// have as much to do. n_new: keys of each request behind those that lengths tell of.
+// have as much to do. n_new: keys of each request behind those that lengths tell of. of_attention:
+// messages name arguments as `attention` does.
 struct DecodeNumbers {
   int64_t splits = 0, n_new = 0;
+  bool of_attention = false;
 };
 
 inline int64_t quotient_up(int64_t value, int64_t divisor) {

@@ -53,7 +53,7 @@ void check_append(const DecodeKernel &kernel, const AppendTensors &tensors) {
     check_rotary("rotary_cos", *cos, tensors);
     check_rotary("rotary_sin", *tensors.rotary_sin(), tensors);
   }
-  check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
+  check_entries("k_cache", tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
                 tensors.k().size(kBatch));
   const int64_t batch = tensors.k().size(kBatch);
   check_scale(kernel, "k_scale", tensors.k_scale(), batch, tensors.k_cache());

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
+#include <tuple>
 
 namespace flashsmith {
 namespace {
@@ -24,20 +24,22 @@ void check_lengths_of(const DecodeTensors &tensors) {
   const TensorView *used = forward.seqused_k();
   const int64_t batch = tensors.q().size(kBatch);
   if (used && !(used->ndim() == 1 && used->size(0) == batch && is_contiguous(*used))) {
-    TVM_FFI_THROW(ValueError) << "cache_seqlens has shape " << shape_of(*used)
+    TVM_FFI_THROW(ValueError) << tensors.lengths_name() << " has shape " << shape_of(*used)
                               << "; it must be contiguous and of shape (batch) = (" << batch << ")";
   }
 }
 
 // Whole chunks of 16 bytes of the cache.
-void check_row_chunks(const DecodeKernel &kernel, const TensorView &q, const TensorView &v) {
+void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) {
   constexpr int kChunkBytes = 16;
   if (kernel.cache != ScalarType::Float8_e4m3fn) return;
-  for (const auto &[name, size] :
-       {std::pair{"q has d_head ", q.size(kDim)}, {"v_cache has d_v ", v.size(kDim)}}) {
+  const int64_t d_head = tensors.q().size(kDim), d_v = tensors.v_cache().size(kDim);
+  for (const auto &[name, dim, size] :
+       {std::tuple{"q", " has d_head ", d_head}, {tensors.v_name(), " has d_v ", d_v}}) {
     if (size % kChunkBytes == 0) continue;
-    TVM_FFI_THROW(ValueError) << name << size << "; supported with a cache of float8_e4m3fn are "
-                              << "multiples of " << kChunkBytes << " up to 256";
+    TVM_FFI_THROW(ValueError) << name << dim << size
+                              << "; supported with a cache of float8_e4m3fn are multiples of "
+                              << kChunkBytes << " up to 256";
   }
 }
 
@@ -47,7 +49,7 @@ void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
   const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
   const int64_t pages = table ? table->size(1) : 1, rows = k.size(kSequence);
   if (k.size(kBatch) > kMaxInt || rows > kMaxInt / 2 / std::max<int64_t>(pages, 1)) {
-    TVM_FFI_THROW(ValueError) << "k_cache has shape " << shape_of(k)
+    TVM_FFI_THROW(ValueError) << tensors.k_name() << " has shape " << shape_of(k)
                               << "; a request may have at most 2^30 rows";
   }
   if (own.splits < 0 || own.splits > kMostSplits) {
@@ -91,8 +93,8 @@ void check_scale(const DecodeKernel &kernel, const char *name, const TensorView 
   }
 }
 
-void check_entries(const TensorView &k_cache, const TensorView *table, const TensorView *idx,
-                   int64_t batch) {
+void check_entries(const char *name, const TensorView &k_cache, const TensorView *table,
+                   const TensorView *idx, int64_t batch) {
   const int64_t entries = k_cache.size(kBatch);
   if (table && idx) {
     TVM_FFI_THROW(ValueError) << "cache_batch_idx was passed with block_table, which says where a "
@@ -105,7 +107,7 @@ void check_entries(const TensorView &k_cache, const TensorView *table, const Ten
                               << batch << ", any)";
   }
   if (!table && !idx && entries != batch) {
-    TVM_FFI_THROW(ValueError) << "k_cache has " << entries << " entries, but q has batch size "
+    TVM_FFI_THROW(ValueError) << name << " has " << entries << " entries, but q has batch size "
                               << batch << "; they need the same, or block_table or "
                               << "cache_batch_idx";
   }
@@ -129,7 +131,7 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
     if (has_rows(all.table[i])) check_shape(all, i, false);
   }
   check_d_head(kernel, tensors.q(), tensors.v_cache());
-  check_row_chunks(kernel, tensors.q(), tensors.v_cache());
+  check_row_chunks(kernel, tensors);
   check_heads(tensors.q(), tensors.k_cache());
   all.for_each([&](const Argument &argument, const TensorView &t) {
     if (has_rows(argument) || argument.use == Use::scratch) return;
@@ -139,8 +141,8 @@ ForwardProblem check_decode(const DecodeKernel &kernel, const DecodeTensors &ten
   });
   check_slopes(forward);
   check_lengths_of(tensors);
-  check_entries(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx(),
-                tensors.q().size(kBatch));
+  check_entries(tensors.k_name(), tensors.k_cache(), tensors.block_table(),
+                tensors.cache_batch_idx(), tensors.q().size(kBatch));
   check_counts(kernel, tensors, own);
   const ForwardProblem problem = problem_of(tensors);
   check_scale(kernel, "k_scale", tensors.k_scale(), problem.batch, tensors.k_cache());

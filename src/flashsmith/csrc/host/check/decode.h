@@ -16,8 +16,9 @@ void check_scale(const DecodeKernel &kernel, const char *name, const tvm::ffi::T
                  int64_t batch, const tvm::ffi::TensorView &cache);
 
 // Which entries of the cache requests have: pages, or one each.
-void check_entries(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
-                   const tvm::ffi::TensorView *batch_idx, int64_t batch);
+void check_entries(const char *name, const tvm::ffi::TensorView &k_cache,
+                   const tvm::ffi::TensorView *block_table, const tvm::ffi::TensorView *batch_idx,
+                   int64_t batch);
 
 // All that is asked of an append but what changes with the addresses.
 void check_append(const DecodeKernel &kernel, const AppendTensors &tensors);

@@ -21,16 +21,24 @@ using tvm::ffi::PackedArgs;
 
 // Of DecodeNumbers, and of AppendNumbers; arguments of `append`, of which the last two are those of
 // every operation.
-constexpr int kOwnNumbers = 2, kAppendTensors = kAppendOwn.size() + 2;
+constexpr int kOwnNumbers = 3, kAppendNumbers = 2, kAppendTensors = kAppendOwn.size() + 2;
 
 DecodeNumbers own_of(PackedArgs arguments) {
-  return {.splits = arguments[0].cast<int64_t>(), .n_new = arguments[1].cast<int64_t>()};
+  return {.splits = arguments[0].cast<int64_t>(),
+          .n_new = arguments[1].cast<int64_t>(),
+          .of_attention = arguments[2].cast<bool>()};
 }
 
-Call call_of(PackedArgs arguments) { return Call("decode", kDecodeArguments, arguments); }
+std::span<const Argument> table_of(const DecodeNumbers &own) {
+  return own.of_attention ? kDecodeArgumentsOfAttention : kDecodeArguments;
+}
 
-DecodeTensors tensors_of(const Call &call) {
-  return DecodeTensors(tensors_of<kDecodeArguments.size()>(call));
+Call call_of(const DecodeNumbers &own, PackedArgs arguments) {
+  return Call("decode", table_of(own), arguments);
+}
+
+DecodeTensors tensors_of(const DecodeNumbers &own, const Call &call) {
+  return {tensors_of<kDecodeArguments.size()>(call), table_of(own)};
 }
 
 // New keys and values of a call, which go into the cache.
@@ -42,20 +50,20 @@ struct AppendCall {
       : numbers{.interleaved = arguments[0].cast<bool>(),
                 .queries_in_a_row = arguments[1].cast<bool>()},
         call("append", kAppendArguments,
-             arguments.Slice(kOwnNumbers, kOwnNumbers + kAppendTensors)) {}
+             arguments.Slice(kAppendNumbers, kAppendNumbers + kAppendTensors)) {}
 
   AppendTensors tensors() const { return AppendTensors(tensors_of<kAppendArguments.size()>(call)); }
 };
 
 Facts facts_of_call(const DecodeKernel &kernel, const DecodeNumbers &own, const Call &call) {
-  const DecodeTensors tensors = tensors_of(call);
+  const DecodeTensors tensors = tensors_of(own, call);
   const ForwardProblem problem = check_decode(kernel, tensors, call.numbers(), own);
   return facts_of(kernel.plan(problem, own, multiprocessors_of(tensors.q().device())));
 }
 
 // Returns milliseconds if `timed`.
 double decode(const DecodeKernel &kernel, bool timed, const DecodeNumbers &own, const Call &call) {
-  const DecodeTensors tensors = tensors_of(call);
+  const DecodeTensors tensors = tensors_of(own, call);
   const AcceptedDecode accepted(kernel, tensors, call.numbers(), own);
   accepted.check(tensors, call.numbers());
   return accepted.run(tensors, call.numbers(), timed);
@@ -84,8 +92,9 @@ Function bind(const DecodeKernel &kernel, bool appends, const DecodeNumbers &own
       accepted_append = last_append->like(kernel, append->tensors());
       accepted_append->check(append->tensors());
     }
-    const Call call = call_of(arguments.Slice(appends ? kOwnNumbers + kAppendTensors : 0));
-    DecodeTensors tensors = tensors_of(call);
+    const int n_before = appends ? kAppendNumbers + kAppendTensors : 0;
+    const Call call = call_of(own, arguments.Slice(n_before));
+    DecodeTensors tensors = tensors_of(own, call);
     const auto accepted = last->like(kernel, tensors, call.numbers(), own);
     *done = accepted->has_memory(tensors);
     if (!done->cast<bool>()) return;
@@ -100,13 +109,13 @@ Function bind(const DecodeKernel &kernel, bool appends, const DecodeNumbers &own
 
 Operations DecodeKernel::operations() const {
   return {{"plan", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result =
-                 facts_of_call(*this, own_of(arguments), call_of(arguments.Slice(kOwnNumbers)));
+             const DecodeNumbers own = own_of(arguments);
+             *result = facts_of_call(*this, own, call_of(own, arguments.Slice(kOwnNumbers)));
            })},
           {"decode", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             const PackedArgs rest = arguments.Slice(1);
-             *result = decode(*this, arguments[0].cast<bool>(), own_of(rest),
-                              call_of(rest.Slice(kOwnNumbers)));
+             const DecodeNumbers own = own_of(arguments.Slice(1));
+             *result = decode(*this, arguments[0].cast<bool>(), own,
+                              call_of(own, arguments.Slice(1 + kOwnNumbers)));
            })},
           {"append", Function::FromPacked([this](PackedArgs arguments, Any *) {
              append(*this, AppendCall(arguments));
