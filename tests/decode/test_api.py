@@ -70,7 +70,7 @@ def test_numbers_that_are_not_looked_at_are_taken_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a GPU: of lengths for all a tensor is made, and wild ones are cut."""
-    monkeypatch.setattr("flashsmith.ops.cache.may_look_at", lambda _: False)
+    monkeypatch.setattr("flashsmith.ops.kv_cache.may_look_at", lambda _: False)
     asked = requests(PLAIN, (20, 20), behind=0)
     for _ in range(3):
         assert_near_truth(call(asked, cache_seqlens=20), asked)

@@ -249,7 +249,7 @@ def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
 
 def test_one_length_for_all_is_looked_at_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host knows it without asking the device."""
-    monkeypatch.setattr("flashsmith.ops.cache.may_look_at", lambda _: False)
+    monkeypatch.setattr("flashsmith.ops.kv_cache.may_look_at", lambda _: False)
     a = arguments()
     for length in (-1, 21, 2**31, 2**40):
         with pytest.raises(ValueError, match=f"cache_seqlens is {length}; expected 0 to 20"):

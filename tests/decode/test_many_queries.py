@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.ops.many_queries import ManyQueries
+from flashsmith.ops import decode_calls
+from flashsmith.ops.kv_cache import KVCache
 from support.decoding import PLAIN, Placed, in_entries, in_pages, requests
 from support.fp8_caches import FP8
 
@@ -24,16 +25,16 @@ Given = dict[str, Any]
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[ManyQueries]:
-    """The calls that the forward served."""
-    found: list[ManyQueries] = []
-    run = ManyQueries.run
+def served(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
+    """The caches of calls that the forward served."""
+    found: list[KVCache] = []
+    run = decode_calls.run_over_cache
 
-    def noted(self: ManyQueries, *arguments: Any) -> Any:
-        found.append(self)
-        return run(self, *arguments)
+    def noted(q: torch.Tensor, cache: KVCache, *arguments: Any) -> Any:
+        found.append(cache)
+        return run(q, cache, *arguments)
 
-    monkeypatch.setattr(ManyQueries, "run", noted)
+    monkeypatch.setattr(decode_calls, "run_over_cache", noted)
     return found
 
 
@@ -67,13 +68,13 @@ def assert_alike(call: Given, **others: Any) -> Any:
      (pages, "window, alibi")],
 )  # fmt: skip
 def test_the_forward_serves_them(
-    place: Callable[..., Placed], what: str, served: list[ManyQueries]
+    place: Callable[..., Placed], what: str, served: list[KVCache]
 ) -> None:
     assert_alike(given(place, **WITH[what]))
     assert len(served) == 1
 
 
-def test_lengths_may_be_left_out(served: list[ManyQueries]) -> None:
+def test_lengths_may_be_left_out(served: list[KVCache]) -> None:
     for place in (in_entries, pages):
         call = given(place, causal=True)
         for name in ("k_cache", "v_cache"):
@@ -84,7 +85,7 @@ def test_lengths_may_be_left_out(served: list[ManyQueries]) -> None:
     assert len(served) == 2
 
 
-def test_results_are_written_where_they_are_wanted(served: list[ManyQueries]) -> None:
+def test_results_are_written_where_they_are_wanted(served: list[KVCache]) -> None:
     for place in (in_entries, pages):
         call = given(place, causal=True)
         out = torch.empty_like(call["q"])
@@ -97,7 +98,7 @@ def test_results_are_written_where_they_are_wanted(served: list[ManyQueries]) ->
 
 
 @pytest.mark.parametrize("rotary", [False, True])
-def test_new_keys_are_seen(rotary: bool, served: list[ManyQueries]) -> None:
+def test_new_keys_are_seen(rotary: bool, served: list[KVCache]) -> None:
     call = given(causal=True)
     new = {f"{name}_new": torch.randn(4, 2, 1, 64).bfloat16() for name in "kv"}
     if rotary:
@@ -109,7 +110,7 @@ def test_new_keys_are_seen(rotary: bool, served: list[ManyQueries]) -> None:
     assert len(served) == 1
 
 
-def test_decode_serves_the_others(served: list[ManyQueries]) -> None:
+def test_decode_serves_the_others(served: list[KVCache]) -> None:
     call = given(causal=True)
     few = given(n_q=32)
     several = torch.arange(4, dtype=torch.int32)

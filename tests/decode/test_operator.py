@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import flashsmith
 from flashsmith.flash_attn import flash_attn_with_kvcache
 from flashsmith.ops import decode_operator
-from flashsmith.ops.cache import New
+from flashsmith.ops.kv_cache import KVAppend
 from flashsmith.runtime import AppendArguments
 from support.decoding import PLAIN, VARIED, Requests, in_pages, requests
 from support.fp8_caches import FP8
@@ -170,7 +170,7 @@ def test_what_appends_nothing_writes_to_no_cache() -> None:
 def counted_appends() -> Iterator[list[int]]:
     """Where new keys are written to, by the kernel."""
     places: list[int] = []
-    arguments = New.arguments
+    arguments = KVAppend.arguments
 
     def counted(*given: Any) -> AppendArguments:
         found = arguments(*given)
@@ -178,7 +178,7 @@ def counted_appends() -> Iterator[list[int]]:
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(New, "arguments", counted)
+        patched.setattr(KVAppend, "arguments", counted)
         yield places
 
 

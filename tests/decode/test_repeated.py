@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.ops import cache as caches
+from flashsmith.ops import kv_cache as caches
 from flashsmith.selection.choose import forget_calls
 from support.decoding import PLAIN, requests
 from support.new_keys import angles

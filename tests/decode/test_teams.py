@@ -17,7 +17,8 @@ from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.errors import DeviceError
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
-from flashsmith.ops.cache import Cache
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.kv_cache import KVCache
 from flashsmith.reference import Semantics
 from flashsmith.runtime import DecodeTensors, Extras, Splitting, find_decode
 from support.decoding import (
@@ -131,8 +132,8 @@ def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
 
     def chosen(batch: int, splits: int) -> DecodeKernelConfig:
         q = torch.zeros(batch, 1, 8, 64).half()
-        asked = decode_calls.Asked(None, False, (-1, -1), 0.0, splits)
-        call = decode_calls.Call(q, Cache(q, q), None, None, False, None, None)
+        asked = DecodeOptions(None, False, (-1, -1), 0.0, splits)
+        call = DecodeCall(q, KVCache(q, q), None, None, False, None, None)
         return decode_calls._choose(asked, call, Extras(), 64).config
 
     assert chosen(128, 0) == chosen(1, 0) != chosen(132, 0)

@@ -18,6 +18,7 @@ from flashsmith.configs.family import Family
 from flashsmith.flash_attn import flash_attn_varlen_func
 from flashsmith.flash_attn.flash_attn_interface import _flash_attn_varlen_forward
 from flashsmith.integrations import pages, torch_sdpa
+from flashsmith.ops.kv_cache import KVCache
 from support.decoding import WILD
 from support.paged import D_HEAD, FEW, LENGTHS_K, MANY, paged
 
@@ -91,7 +92,7 @@ def test_pages_are_read_in_place_where_their_layout_allows(
     given = paged(n_q)
     expected = given.attend(causal=True)
     copies = []
-    monkeypatch.setattr(pages.Pages, "gathered", recording(pages.Pages.gathered, copies))
+    monkeypatch.setattr(KVCache, "gathered", recording(KVCache.gathered, copies))
     laid = replace(given, k=lay(given.k), v=lay(given.v), q=given.q[..., ::1])
     laid.assert_right(*(found := laid.attend(causal=True)), causal=True)
     assert not copies if in_place else copies
@@ -113,7 +114,7 @@ def test_pages_are_copied_for_configurations_that_do_not_read_them(
     family: Family, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(pages.Pages, "gathered", recording(pages.Pages.gathered, made))
+    monkeypatch.setattr(KVCache, "gathered", recording(KVCache.gathered, made))
     given = paged(MANY)
     config = family.rule(DType.BF16, D_HEAD, 128)
     given.assert_right(*given.attend(causal=True, config=config), causal=True)
@@ -124,13 +125,13 @@ def test_what_is_copied_is_what_the_longest_request_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given, found = paged(MANY, page_size=5), []
-    gathered = pages.Pages.gathered
+    gathered = KVCache.gathered
 
     def recorded(*arguments: Any) -> Any:
         found.append(gathered(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(pages.Pages, "gathered", recorded)
+    monkeypatch.setattr(KVCache, "gathered", recorded)
     given.attend()
     ((k, v),) = found
     assert k.shape == v.shape == (len(MANY), 70, 2, D_HEAD)  # 14 pages

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.integrations.paged_keys import Pages
 from flashsmith.integrations.pages import attend_pages
+from flashsmith.ops.kv_cache import KVCache
 from support.decoding import in_pages
 from support.fp8_caches import FP8, quantised, spread
 from support.paged import FEW, LENGTHS_K, MANY, Paged, paged
@@ -87,7 +87,9 @@ def test_copies_are_rounded_once() -> None:
     asked = InFP8()
     k_scale, v_scale = torch.tensor([0.0137, 3.3]), torch.tensor([[0.7, 1.1]] * 5)
     given = asked.given
-    pages = Pages(given.k, given.v, given.table, given.in_a_row.seqlens, k_scale, v_scale)
+    pages = KVCache(
+        given.k, given.v, given.in_a_row.seqlens, given.table, k_scale=k_scale, v_scale=v_scale
+    )
     k, v = pages.gathered(max(LENGTHS_K), torch.bfloat16)
     places = given.table[:, :5].clamp(0, len(given.k) - 1).long()
     for copy, pages_of, scale in ((k, given.k, k_scale), (v, given.v, v_scale[0])):
@@ -99,7 +101,7 @@ def test_copies_of_fp16_are_finite() -> None:
     asked = InFP8()
     given, large = asked.given, torch.tensor([150.0])
     k, v = (torch.full_like(t.float(), 448.0).to(FP8) for t in (given.k, given.v))
-    pages = Pages(k, v, given.table, given.in_a_row.seqlens, large, large)
+    pages = KVCache(k, v, given.in_a_row.seqlens, given.table, k_scale=large, v_scale=large)
     assert all((t == 65504).all() for t in pages.gathered(None, torch.float16))
 
 

@@ -10,12 +10,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flashsmith.configs.workload import D_HEADS
-from flashsmith.integrations import pages
-from flashsmith.integrations.paged_keys import Pages
-from flashsmith.ops import decode_calls
-from flashsmith.ops.cache import Cache
+from flashsmith.ops import decode_calls, dispatch
 from flashsmith.ops.checks import FP8
-from flashsmith.ops.decode_calls import Asked, Call
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.dispatch import PagedWay
+from flashsmith.ops.kv_cache import KVCache
 from flashsmith.runtime import Extras
 from flashsmith.selection.select import reads_pages, select_for
 
@@ -34,11 +33,11 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def forget_choices() -> None:
-    for remembers in (reads_pages, select_for, pages.chosen_for):
+    for remembers in (reads_pages, select_for, dispatch.chosen_over_cache):
         remembers.cache_clear()
 
 
-def drawn(random: Random) -> Call:
+def drawn(random: Random) -> DecodeCall:
     """A call of any sizes, also of none, over entries or pages, of 16 or of 8 bits."""
     heads_kv, d_head = random.choice([1, 2, 8]), random.choice(D_HEADS)
     batch, n_queries = random.choice([0, 1, 3, 300]), random.choice([0, 1, 4, 16, 64, 300, 3000])
@@ -51,7 +50,7 @@ def drawn(random: Random) -> Call:
         table = torch.empty(batch, random.choice([0, 1, 8]), dtype=torch.int32, device="cuda")
     k = torch.empty(entries, rows, heads_kv, d_head, dtype=dtype, device="cuda")
     lengths = torch.empty(batch, dtype=torch.int32, device="cuda")
-    return Call(q, Cache(k, k, lengths, table), None, None, False, None, None)
+    return DecodeCall(q, KVCache(k, k, lengths, table), None, None, False, None, None)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -61,26 +60,30 @@ def test_any_sizes_have_a_configuration() -> None:
         for _ in range(200):
             call = drawn(random)
             splits, window = random.choice([0, 4]), random.choice([(-1, -1), (10, 0)])
-            asked = Asked(None, random.random() < 0.5, window, 0.0, splits)
+            asked = DecodeOptions(None, random.random() < 0.5, window, 0.0, splits)
             extras = Extras(*call.extras(decode_calls._numbers(asked, call)))
-            decode_calls.ManyQueries(call.q, call.cache).are_for_forward(extras.variant, None)
+            dispatch.is_for_forward(call.q, call.cache, extras.variant, None)
             config = decode_calls._choose(asked, call, extras, call.q.shape[-1]).config
             assert config.fp8_cache == (call.cache.k.dtype == FP8), call.q.shape
 
 
-@pytest.mark.usefixtures("gpu")
-def test_any_packed_queries_over_pages_have_a_way() -> None:
-    random = Random(1)
+def test_any_packed_queries_over_pages_have_a_way(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, ways = Random(1), set()
     with FakeTensorMode():
         for _ in range(200):
             call = drawn(random)
             if call.cache.block_table is None:
                 continue
-            k, lengths = call.cache.k, call.cache.seqlens
-            given = Pages(k, k, call.cache.block_table, lengths)
             longest = random.choice([None, 0, 1, 8, 70, 600])
-            q = call.q.flatten(0, 1)
-            few = pages._are_few(q, given, longest, causal=True)
-            in_place = pages._are_read_in_place(q, given, longest, None, {"causal": True})
-            assert not (in_place and k.dtype == FP8)
-            assert not (few and not (longest and given.table.numel()))
+            q, cache = call.q.flatten(0, 1), call.cache
+            with monkeypatch.context() as patch:  # fake tensors are no memory
+                patch.setattr(dispatch, "are_memory", lambda *_: True)
+                way = dispatch.paged_way(q, cache, longest, None, causal=True)
+            ways.add(way)
+            assert not (way is PagedWay.IN_PLACE and cache.is_fp8)
+            if way is PagedWay.SPLIT_KV:
+                assert longest and cache.block_table is not None and cache.block_table.numel()
+    assert PagedWay.SPLIT_KV in ways and PagedWay.GATHERED in ways
+    assert (PagedWay.IN_PLACE in ways) == (gpu == "NVIDIA H200")

@@ -10,7 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import Variant, parse_kernel_name_into_config
-from flashsmith.ops import many_queries
+from flashsmith.ops import dispatch
 from flashsmith.selection import choose
 
 
@@ -19,19 +19,19 @@ def test_choices_over_a_cache_are_made_anew_when_tables_are_forgotten(
 ) -> None:
     """Of ``decode`` for many queries, and of pages."""
     sizes = torch.float16, (1, 300, 2, 64), (1, 300, 2, 64), 64, Variant(), torch.device("cpu")
-    assert many_queries.is_forward_faster(*sizes)
+    assert dispatch._is_forward_faster(*sizes)
     decode_config = parse_kernel_name_into_config("(FP16, 64, 16, 32, 2): decode+stages_3+blocks_4")
-    monkeypatch.setattr(many_queries, "select_for", lambda *_, **__: decode_config)
+    monkeypatch.setattr(dispatch, "select_for", lambda *_, **__: decode_config)
     choose.forget_tables()
-    assert not many_queries.is_forward_faster(*sizes)
+    assert not dispatch._is_forward_faster(*sizes)
     monkeypatch.undo()
     choose.forget_tables()
-    assert many_queries.is_forward_faster(*sizes)
+    assert dispatch._is_forward_faster(*sizes)
 
 
 # All that functions of these packages keep of their results, by what may make it another.
 FORGOTTEN_WITH_TABLES = {
-    "ops.many_queries.chosen_for", "selection.select._select", "selection.choose.find_tables",
+    "ops.dispatch.chosen_over_cache", "selection.select._select", "selection.choose.find_tables",
     "selection.select.select_for", "selection.decode_tables.find_decode_table",
 }  # fmt: skip
 OF_ITS_ARGUMENTS_ALONE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashsmith.ops.cache import check_pages
+from flashsmith.ops.kv_cache import check_pages
 
 PAGES = torch.zeros(2, 16, 1, 8)
 

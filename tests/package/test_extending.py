@@ -314,7 +314,7 @@ KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 # Whose gradients a backward tells, beside those that every argument has.
 DIFFERENTIABLE = {"sinks", "bias"}
 # What decode takes as well passes through its own modules alone.
-OF_DECODE = {"decode.py decode", "decode_calls.py Asked", "decode_calls.py Call"}
+OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py DecodeCall"}
 OF_GRADIENTS = {"backward.py Gradients", "backward.py Wanted", "differentiable.py forward"}
 
 # What is drawn for a call before it is anything's argument.

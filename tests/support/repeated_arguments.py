@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 
 from flashsmith.configs import parse_kernel_name_into_config
-from flashsmith.ops import cache, lengths
+from flashsmith.ops import kv_cache, lengths
 from support.repeated_calls import World
 
 GOOD_LAYOUTS = ("contiguous", "heads first", "long rows", "16 bytes on")
@@ -32,7 +32,7 @@ def in_mode(name: str | None) -> Iterator[None]:
 @contextmanager
 def _unread() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (cache, lengths):
+        for module in (kv_cache, lengths):
             stack.enter_context(mock.patch.object(module, "may_look_at", lambda t: False))
         yield
 

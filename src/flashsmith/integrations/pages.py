@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import gcd
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
-from flashsmith.configs import ForwardKernelConfig, Variant
-from flashsmith.configs.variant import PAGED
+from flashsmith.configs import ForwardKernelConfig
 from flashsmith.integrations.arguments import check_dimensions
 from flashsmith.integrations.heads import attend_any_head
-from flashsmith.integrations.paged_keys import Pages
-from flashsmith.ops.cache import check_pages
 from flashsmith.ops.checks import FP8, check_tensors, needs_gradient, refuse_gradients
 from flashsmith.ops.decode import decode
+from flashsmith.ops.dispatch import PagedWay, paged_way
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.gate import are_memory
+from flashsmith.ops.kv_cache import KVCache, check_pages
 from flashsmith.ops.layout import with_dense_rows
 from flashsmith.ops.lengths import check_fp8_scales, check_lengths, check_longest, may_look_at
-from flashsmith.ops.many_queries import FEWEST_ROWS, chosen_for, is_forward_faster
 from flashsmith.ops.spec import AttentionSpec
-from flashsmith.selection.select import reads_pages
-
-# Of queries and the heads that share keys. ``decode`` reads keys from memory once, and from L2 for
-# every 64 rows more; copied keys pass through memory three times, but the forward computes faster.
-# Where nothing is copied its model decides from 65 rows on.
-_MOST_ROWS_TO_DECODE = 256
-# Of rows that a copy brings, which a page and a tile share: queries and the heads that share keys,
-# up to which pages are read where they lie. More copies of fewer rows keep the multiprocessors
-# waiting; for more queries it is worth while to copy the pages first. Measured on an H200.
-_MOST_ROWS_IN_PLACE = {16: 512, 32: 768, 64: 1024, 128: 4096}
 
 _Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -96,27 +81,27 @@ def attend_pages(
     if torch.is_grad_enabled():
         refuse_gradients(q=q, k=k, v=v, sinks=semantics.get("sinks"))
     check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
-    pages = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
-    pages = _with_scales(q, pages, k_scale, v_scale)
+    cache = _checked(q, k, v, block_table, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    cache = _with_scales(q, cache, k_scale, v_scale)
     assert cu_seqlens_q is not None
     if may_look_at(q):
         check_lengths("q", 1, q.shape[0], cu_seqlens_q, None, max_seqlen_q)
         name = "cu_seqlens_k" if seqused_k is None else "seqused_k"
-        _look(name, pages, max_seqlen_k)
+        _look(name, cache, max_seqlen_k)
     q = with_dense_rows(q)
-    if config is None and _are_few(q, pages, max_seqlen_q, semantics.get("causal", False)):
+    way = paged_way(q, cache, max_seqlen_q, config, semantics.get("causal", False))
+    if way is PagedWay.SPLIT_KV:
         assert max_seqlen_q is not None
-        return _decoded(q, pages, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
-    is_memory = are_memory(q, pages.k, pages.v)
-    if is_memory and _are_read_in_place(q, pages, max_seqlen_q, config, semantics):
+        return _decoded(q, cache, cu_seqlens_q, max_seqlen_q, splits, out, return_lse, semantics)
+    if way is PagedWay.IN_PLACE:
         spec = AttentionSpec(
-            **semantics, block_table=pages.table, cu_seqlens_q=cu_seqlens_q,
-            max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths, max_seqlen_k=max_seqlen_k,
+            **semantics, block_table=cache.block_table, cu_seqlens_q=cu_seqlens_q,
+            max_seqlen_q=max_seqlen_q, seqused_k=cache.seqlens, max_seqlen_k=max_seqlen_k,
         )  # fmt: skip
-        return run_attention(q, pages.k, pages.v, spec, out, config, return_lse)
-    k, v = pages.gathered(max_seqlen_k, q.dtype)
+        return run_attention(q, cache.k, cache.v, spec, out, config, return_lse)
+    k, v = cache.gathered(max_seqlen_k, q.dtype)
     return attend_any_head(
-        q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=pages.lengths,
+        q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, seqused_k=cache.seqlens,
         out=out, config=config, return_lse=return_lse, **semantics,
     )  # fmt: skip
 
@@ -158,7 +143,7 @@ def _checked(
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     seqused_k: torch.Tensor | None,
-) -> Pages:
+) -> KVCache:
     check_dimensions(("total_q", "n_heads", "d_head"), q=q)
     check_dimensions(("n_pages", "page_size", "n_heads_kv", "d_head"), k=k, v=v)
     check_dimensions(("batch", "pages"), block_table=block_table)
@@ -176,32 +161,33 @@ def _checked(
         _check_numbers(q, cu_seqlens_k=cu_seqlens_k)
         assert cu_seqlens_k is not None
         _check_size("cu_seqlens_k", cu_seqlens_k, batch + 1)
-        return Pages(k, v, block_table, cu_seqlens_k.diff())
+        return KVCache(k, v, cu_seqlens_k.diff(), block_table)
     _check_numbers(q, seqused_k=seqused_k)
     _check_size("seqused_k", seqused_k, batch)
-    return Pages(k, v, block_table, seqused_k)
+    return KVCache(k, v, seqused_k, block_table)
 
 
 def _with_scales(
-    q: torch.Tensor, pages: Pages, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None
-) -> Pages:
-    k, v = pages.k, pages.v
+    q: torch.Tensor, cache: KVCache, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None
+) -> KVCache:
+    k, v = cache.k, cache.v
     if k.dtype != v.dtype and FP8 in (k.dtype, v.dtype):
         raise TypeError(f"k has dtype {k.dtype} and v {v.dtype}; they need the same")
-    heads_kv = k.shape[2]
-    shapes = [(1,), (heads_kv,), (len(pages.table), heads_kv), tuple(k.shape[:3])]
+    assert cache.block_table is not None
+    batch, heads_kv = cache.block_table.shape[0], k.shape[2]
+    shapes = [(1,), (heads_kv,), (batch, heads_kv), tuple(k.shape[:3])]
     check_fp8_scales(k_scale=k_scale, v_scale=v_scale)
     for name, t in (("k_scale", k_scale), ("v_scale", v_scale)):
         if t is None:
             continue
-        if not pages.are_fp8:
+        if not cache.is_fp8:
             raise ValueError(f"{name} was passed, but k has dtype {k.dtype}; pass None")
         if tuple(t.shape) not in shapes or t.device != q.device:
             raise ValueError(
                 f"{name} has shape {tuple(t.shape)} on {t.device}; expected one of {shapes} on "
                 f"{q.device}: for all, by head of k, by request and head, or by row and head"
             )
-    return pages._replace(k_scale=k_scale, v_scale=v_scale)
+    return cache._replace(k_scale=k_scale, v_scale=v_scale)
 
 
 def _check_numbers(q: torch.Tensor, **tensors: torch.Tensor | None) -> None:
@@ -218,80 +204,23 @@ def _check_size(name: str, t: torch.Tensor, size: int) -> None:
         )
 
 
-def _look(name: str, pages: Pages, max_seqlen_k: int | None) -> None:
+def _look(name: str, cache: KVCache, max_seqlen_k: int | None) -> None:
     """Raises ValueError for lengths and pages that would be cut off."""
-    rows = pages.table.shape[1] * pages.k.shape[1]
-    lengths = pages.lengths.tolist()
+    assert cache.block_table is not None
+    rows, lengths = cache.rows, cache.seqlens.tolist()
     for request, length in enumerate(lengths):
         if not 0 <= length <= rows:
             raise ValueError(
                 f"{name} has {length} keys for request {request}; expected 0 to {rows}, the rows "
                 "of its pages in block_table"
             )
-    check_lengths("k", len(lengths), rows, None, pages.lengths, max_seqlen_k)
-    check_pages("k", pages.k, pages.table, [(0, length) for length in lengths])
-
-
-def _are_few(q: torch.Tensor, pages: Pages, max_seqlen_q: int | None, causal: bool) -> bool:
-    """Whether ``decode`` is for them; all that decides is known on the host, but to what is traced,
-    which cannot ask where in its memory a tensor begins."""
-    if is_compiling() or not max_seqlen_q or not q.numel() or not pages.table.numel():
-        return False
-    d_head = q.shape[-1]
-    rows = _rows_of_head(q, pages, max_seqlen_q)
-    if rows > _MOST_ROWS_TO_DECODE or not pages.are_dense(d_head):
-        return False
-    in_place = pages.are_in_order(d_head) and reads_pages(q.device)
-    if rows <= FEWEST_ROWS or q.is_cpu or not in_place:
-        return True
-    return not is_forward_faster(
-        *_sizes(q, pages, max_seqlen_q), Variant(causal=causal, ragged=True), q.device
-    )
-
-
-def are_read_in_place(device: torch.device, page_size: int) -> bool:
-    """Whether kernels of the forward read pages of a usual layout where they lie, however many
-    queries there are."""
-    return page_size % max(_MOST_ROWS_IN_PLACE) == 0 and reads_pages(device)
-
-
-def _are_read_in_place(
-    q: torch.Tensor,
-    pages: Pages,
-    max_seqlen_q: int | None,
-    config: ForwardKernelConfig | None,
-    semantics: dict[str, Any],
-) -> bool:
-    """Whether kernels of the forward read these, and lose no more by it than a copy takes."""
-    if not pages.are_in_order(q.shape[-1]):
-        return False
-    if config is not None:  # the caller's wish
-        return isinstance(config, ForwardKernelConfig) and config.serves_variant(PAGED)
-    if q.is_cpu or not reads_pages(q.device):  # on the emulator no time counts
-        return reads_pages(q.device)
-    most = q.shape[0] if max_seqlen_q is None else max_seqlen_q
-    variant = replace(PAGED, causal=semantics.get("causal", False))
-    chosen = chosen_for(*_sizes(q, pages, most), variant, q.device)
-    together = gcd(pages.k.shape[1], chosen.B_c)
-    limit = max(rows for fewest, rows in _MOST_ROWS_IN_PLACE.items() if fewest <= together)
-    return _rows_of_head(q, pages, most) <= limit
-
-
-def _rows_of_head(q: torch.Tensor, pages: Pages, max_seqlen_q: int) -> int:
-    """Queries of a request times the heads that share one of its keys."""
-    return max_seqlen_q * (q.shape[1] // max(pages.k.shape[2], 1))
-
-
-def _sizes(q: torch.Tensor, pages: Pages, max_seqlen_q: int) -> tuple[Any, ...]:
-    """As ``chosen_for`` takes them, of requests that all have as many rows as they may."""
-    batch, n_listed = pages.table.shape
-    k_shape = (batch, n_listed * pages.k.shape[1], *pages.k.shape[2:])
-    return q.dtype, (batch, max_seqlen_q, *q.shape[1:]), k_shape, pages.v.shape[-1]
+    check_lengths("k", len(lengths), rows, None, cache.seqlens, max_seqlen_k)
+    check_pages("k", cache.k, cache.block_table, [(0, length) for length in lengths])
 
 
 def _decoded(
     q: torch.Tensor,
-    pages: Pages,
+    cache: KVCache,
     cu_seqlens_q: torch.Tensor,
     n: int,
     splits: int,
@@ -305,8 +234,8 @@ def _decoded(
     rows = ends[:, None] + torch.arange(-n, 0, dtype=torch.int32, device=q.device)
     last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten())
     found: Any = decode(
-        None, last.view(batch, n, *q.shape[1:]), pages.k, pages.v, cache_seqlens=pages.lengths,
-        block_table=pages.table, k_scale=pages.k_scale, v_scale=pages.v_scale, splits=splits,
+        None, last.view(batch, n, *q.shape[1:]), cache.k, cache.v, cache_seqlens=cache.seqlens,
+        block_table=cache.block_table, k_scale=cache.k_scale, v_scale=cache.v_scale, splits=splits,
         return_lse=return_lse, **semantics,
     )  # fmt: skip
     o, lse = found if return_lse else (found, None)

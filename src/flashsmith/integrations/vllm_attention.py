@@ -21,9 +21,9 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import KVQuantMode
 
 from flashsmith.configs.workload import check_row_sizes
-from flashsmith.integrations.pages import are_read_in_place
 from flashsmith.integrations.vllm_batch import Batch, Keys, divide
 from flashsmith.ops.checks import FP8
+from flashsmith.ops.dispatch import are_read_in_place
 
 _OLDEST_GPU = DeviceCapability(8, 0)
 _16_BIT_CACHES = {"float16": torch.float16, "bfloat16": torch.bfloat16}

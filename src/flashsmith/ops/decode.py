@@ -6,13 +6,14 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.mods.trace import MaskMod, ScoreMod
-from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import check_flags, needs_gradient
-from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.decode_calls import run
 from flashsmith.ops.decode_checks import check_rows
 from flashsmith.ops.decode_operator import call_decode_operator
 from flashsmith.ops.functions import Functions
 from flashsmith.ops.gate import are_memory, refuse_unknown
+from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.outside_graphs import outside_of_graphs
 from flashsmith.ops.spec import NO_WINDOW, in_float32
 
@@ -117,15 +118,15 @@ def decode(
             causal=causal, return_lse=return_lse, benchmark=benchmark,
             rotary_interleaved=rotary_interleaved,
         )  # fmt: skip
-    new = New.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
-    cache = Cache(
+    new = KVAppend.of(k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved)
+    cache = KVCache(
         k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad,
         k_scale, v_scale,
     )  # fmt: skip
-    asked = Asked(cfg, causal, window_size, softcap, splits)
-    call = Call(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
+    asked = DecodeOptions(cfg, causal, window_size, softcap, splits)
+    call = DecodeCall(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
     if score_mod is mask_mod is None:
-        o, lse, milliseconds = _run(asked, call, softmax_scale, benchmark)
+        o, lse, milliseconds = run_decode(asked, call, softmax_scale, benchmark)
     else:
         o, lse, milliseconds = _run_with_functions(
             asked, call, softmax_scale, benchmark, score_mod, mask_mod
@@ -137,23 +138,24 @@ def decode(
 
 @outside_of_graphs("flashsmith traces score_mod and mask_mod itself, outside of graphs")
 def _run_with_functions(
-    asked: Asked,
-    call: Call,
+    asked: DecodeOptions,
+    call: DecodeCall,
     softmax_scale: float | None,
     benchmark: bool,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """``_run``, with functions that are called here, once."""
+    """``run_decode``, with functions that are called here, once."""
     check_rows(call.q, call.cache)
     functions = Functions.traced(score_mod, mask_mod, call.q.device)
-    return _run(asked, call._replace(functions=functions), softmax_scale, benchmark)
+    return run_decode(asked, call._replace(functions=functions), softmax_scale, benchmark)
 
 
-def _run(
-    asked: Asked, call: Call, softmax_scale: float | None, benchmark: bool
+def run_decode(
+    asked: DecodeOptions, call: DecodeCall, softmax_scale: float | None, benchmark: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """Launches now, or has torch see an operator, as the tensors are."""
+    """o, lse and milliseconds of a call: launches now, or has torch see an operator, as the tensors
+    are."""
     given = call.given
     if are_memory(*given):
         if needs_gradient(*given):

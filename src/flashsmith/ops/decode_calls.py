@@ -14,7 +14,6 @@ from flashsmith.configs.decode import DECODE_FAMILIES, has_many_tiles
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.ops.bound_decode import BoundDecode
-from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import (
     FP8,
     check_config,
@@ -22,18 +21,18 @@ from flashsmith.ops.checks import (
     check_scale,
     check_tensors,
     mark_written,
-    refuse_gradients,
 )
 from flashsmith.ops.choices import MAX_CHOICES, Choices
-from flashsmith.ops.decode_checks import check_decode, check_rows, checked_splits
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.decode_checks import check_rows, checked_splits
+from flashsmith.ops.dispatch import MIN_FORWARD_ROWS, is_for_forward
 from flashsmith.ops.first_use import check_before_building, find_first
-from flashsmith.ops.functions import NO_FUNCTIONS, Functions
-from flashsmith.ops.gate import CAPTURED, explain
+from flashsmith.ops.forward_over_cache import run_over_cache
+from flashsmith.ops.gate import explain
 from flashsmith.ops.lengths import is_of_tokens
-from flashsmith.ops.many_queries import FEWEST_ROWS, ManyQueries
 from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, checked_cap, checked_window
 from flashsmith.problem import size_class
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime import DecodeKernel, Extras, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
 from flashsmith.runtime.workspace import Scratch
 from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
@@ -42,102 +41,6 @@ from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_c
 _CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
 _ALL = -1  # of a window's sides: every key
 
-
-class Asked(NamedTuple):
-    """What a call asks for beside its tensors."""
-
-    config: DecodeKernelConfig | None
-    causal: bool
-    window_size: Any
-    softcap: Any
-    splits: Any
-
-    @property
-    def window_left(self) -> int:
-        return checked_window(self.window_size)[0]
-
-    def turns_in_a_row(self, rows: int) -> bool:
-        """Whether query i is turned as new key i, as FlashAttention does: by the mask that the
-        caller asks for, whether or not it hides a key; a side of all ``rows`` is no window."""
-        return self.causal or any(0 <= side < rows for side in checked_window(self.window_size))
-
-
-class Call(NamedTuple):
-    """A call's tensors."""
-
-    q: torch.Tensor
-    cache: Cache
-    new: New | None
-    out: torch.Tensor | None
-    with_lse: bool
-    alibi_slopes: torch.Tensor | None
-    sinks: torch.Tensor | None
-    functions: Functions = NO_FUNCTIONS
-
-    @property
-    def given(self) -> list[Any]:
-        """Its tensors, and what was passed in the place of some."""
-        q, cache, new, out, _, alibi_slopes, sinks, functions = self
-        optional = [*cache, out, alibi_slopes, sinks]
-        if type(cache.seqlens) is int:
-            optional[2] = None
-        if new is not None:
-            optional += new[:4]
-        if functions.mod_tensors:
-            optional += functions.mod_tensors
-        return [q, *[t for t in optional if t is not None]]
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """What was given, by the names of ``decode``'s arguments; captured tensors are a list."""
-        q, cache, new, out, _, alibi_slopes, sinks, functions = self
-        k, v, lengths, table, batch_idx, leftpad, k_scale, v_scale = cache
-        optional = {
-            "cache_seqlens": None if type(lengths) in (int, torch.SymInt) else lengths,
-            "block_table": table, "cache_batch_idx": batch_idx, "cache_leftpad": leftpad,
-            "k_scale": k_scale, "v_scale": v_scale, "alibi_slopes": alibi_slopes, "sinks": sinks,
-            "out": out, CAPTURED: functions.mod_tensors,
-        }  # fmt: skip
-        if new is not None:
-            names = ("k_new", "v_new", "rotary_cos", "rotary_sin")
-            optional |= dict(zip(names, new[:4], strict=True))
-        given = {name: t for name, t in optional.items() if t is not None}
-        return {"q": q, "k_cache": k, "v_cache": v, **given}
-
-    def refuse_gradients(self) -> None:
-        """Raises NotImplementedError for a tensor that requires a gradient."""
-        refuse_gradients(**self.named)
-
-    def check(self) -> None:
-        """Raises TypeError, ValueError: no kernel takes the tensors."""
-        check_decode(self.q, self.cache, self.new, self.out, self.alibi_slopes, self.sinks)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether nothing has to be checked that the library does not see at every call."""
-        return self.cache.is_ready and (self.new is None or self.cache.seqlens is not None)
-
-    @property
-    def n_new(self) -> int:
-        return 0 if self.new is None else self.new.k.shape[1]
-
-    def extras(self, numbers: Extras) -> list[Any]:
-        """``Extras``, with this call's tensors beside its numbers; to make a list of a tuple and
-        change it costs a third of a tuple by names."""
-        told: list[Any] = list(numbers)
-        told[_SLOPES], told[_SINKS] = self.alibi_slopes, self.sinks
-        told[_LENGTHS], told[_READ] = self.cache.seqlens, self.functions.mod_tensors
-        return told
-
-    def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
-        k, v, _, table, batch_idx, leftpad, k_scale, v_scale = self.cache
-        return DecodeTensors(self.q, k, v, o, lse, table, batch_idx, leftpad, k_scale, v_scale)
-
-
-# Places in Extras.
-_SLOPES, _SINKS, _LENGTHS, _READ = map(
-    Extras._fields.index, ("alibi_slopes", "sinks", "seqused_k", "mod_tensors")
-)
 
 _Result = tuple[torch.Tensor, torch.Tensor | None, float]
 
@@ -157,7 +60,7 @@ class _Known(NamedTuple):
     """What is known of calls of the same sizes.
 
     numbers: ``Extras`` without tensors.
-    in_a_row: As of ``New.arguments``.
+    in_a_row: As of ``KVAppend.arguments``.
     """
 
     choice: _Choice
@@ -169,7 +72,7 @@ _choices: Choices[_Choice] = Choices()
 _known: Choices[_Known] = Choices()
 
 
-def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
+def run(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool) -> _Result:
     """o, lse and milliseconds, if they are asked for; no tensor requires a gradient."""
     found = _run(asked, call, softmax_scale, timed)
     if call.out is not None:
@@ -177,14 +80,14 @@ def run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
     return found
 
 
-def _run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
+def _run(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool) -> _Result:
     """The hot path. A kernel is chosen once for all calls that are alike, whatever their batch size
     and lengths; the library checks and plans each call, or sees that it looks like the last one."""
     q, cache = call.q, call.cache
     try:
         if not call.is_ready:
             call = _checked(call, asked)
-        if q.shape[1] * q.shape[2] > FEWEST_ROWS * cache.k.shape[2] and not timed:
+        if q.shape[1] * q.shape[2] > MIN_FORWARD_ROWS * cache.k.shape[2] and not timed:
             found = _run_as_forward(asked, call, softmax_scale)
             if found is not None:
                 return found
@@ -201,13 +104,13 @@ def _run(asked: Asked, call: Call, softmax_scale: Any, timed: bool) -> _Result:
         raise
 
 
-def _run_as_forward(asked: Asked, call: Call, softmax_scale: Any) -> _Result | None:
+def _run_as_forward(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any) -> _Result | None:
     """By kernels of the forward; None: those of decode are for it. With splits given, the caller
     wants bits that the forward does not promise."""
     if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
         return None
     variant = replace(Extras(*call.extras(_numbers(asked, call))).variant, ragged=True)
-    if not ManyQueries(call.q, call.cache).are_for_forward(variant, call.out):
+    if not is_for_forward(call.q, call.cache, variant, call.out):
         return None
     call = _checked(call, asked)
     if call.new is not None:
@@ -217,14 +120,14 @@ def _run_as_forward(asked: Asked, call: Call, softmax_scale: Any) -> _Result | N
     spec = AttentionSpec(
         asked.causal, softmax_scale, asked.window_size, asked.softcap, call.alibi_slopes, call.sinks
     )
-    return *ManyQueries(call.q, call.cache).run(spec, call.out, call.with_lse), 0.0
+    return *run_over_cache(call.q, call.cache, spec, call.out, call.with_lse), 0.0
 
 
-def _checked(call: Call, asked: Asked) -> Call:
+def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
     return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
-def _sizes(asked: Asked, call: Call) -> Hashable:
+def _sizes(asked: DecodeOptions, call: DecodeCall) -> Hashable:
     """What calls of the same sizes have in common, which most calls find, and which costs less to
     look for than ``_key``: all that this and ``_numbers`` depend on."""
     config, causal, sides, softcap, splits = asked
@@ -244,7 +147,7 @@ def _sizes(asked: Asked, call: Call) -> Hashable:
     )  # fmt: skip
 
 
-def _key(asked: Asked, call: Call, numbers: Extras) -> Hashable:
+def _key(asked: DecodeOptions, call: DecodeCall, numbers: Extras) -> Hashable:
     """What calls of one choice have in common: the configuration (by its id), what is computed,
     dtypes and device, sizes of heads and rows, the size class of the batch, and whether bulk copies
     bring what the cache holds."""
@@ -258,7 +161,7 @@ def _key(asked: Asked, call: Call, numbers: Extras) -> Hashable:
     )  # fmt: skip
 
 
-def _look_up(asked: Asked, call: Call) -> _Known:
+def _look_up(asked: DecodeOptions, call: DecodeCall) -> _Known:
     """The kernel for all calls like this one, found or built when the first one comes."""
     call, sizes = _checked(call, asked), _sizes(asked, call)
     checked_splits(asked.splits)
@@ -275,7 +178,7 @@ def _look_up(asked: Asked, call: Call) -> _Known:
     return _known.keep(sizes, _Known(choice, numbers, in_a_row))
 
 
-def _launch(known: _Known, call: Call, scale: float) -> _Result:
+def _launch(known: _Known, call: DecodeCall, scale: float) -> _Result:
     """Appends what is new, and launches the kernel."""
     o, lse = _results(call)
     new, cache, bound, extras = call.new, call.cache, known.choice.call, call.extras(known.numbers)
@@ -291,7 +194,7 @@ def _launch(known: _Known, call: Call, scale: float) -> _Result:
     return o, lse, 0.0
 
 
-def _measure(known: _Known, call: Call, scale: float) -> _Result:
+def _measure(known: _Known, call: DecodeCall, scale: float) -> _Result:
     """Does as ``_launch``, and measures the kernel."""
     kernel, how, extras = known.choice.kernel, known.choice.how, Extras(*call.extras(known.numbers))
     tensors = call.tensors(*_results(call))
@@ -305,14 +208,14 @@ def _measure(known: _Known, call: Call, scale: float) -> _Result:
     return tensors.o, tensors.lse, milliseconds
 
 
-def _numbers(asked: Asked, call: Call) -> Extras:
+def _numbers(asked: DecodeOptions, call: DecodeCall) -> Extras:
     """``Extras`` without tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     softcap, score = checked_cap(asked.softcap), call.functions.score
     return Extras(softcap=softcap, window_left=left, window_right=right, score=score)
 
 
-def _appended(known: _Known, call: Call) -> Call:
+def _appended(known: _Known, call: DecodeCall) -> DecodeCall:
     """With new keys in the cache, and queries that are turned as these are."""
     q, cache, new = call.q, call.cache, call.new
     assert new is not None
@@ -322,7 +225,7 @@ def _appended(known: _Known, call: Call) -> Call:
     return call if turned is None else call._replace(q=turned)
 
 
-def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _results(call: DecodeCall) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Where o and lse go."""
     o, lse = call.out, None
     if o is not None and not call.with_lse:
@@ -341,7 +244,7 @@ def _results(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     return o, lse
 
 
-def _checked_config(asked: Asked, call: Call) -> tuple[DecodeKernelConfig, Variant]:
+def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKernelConfig, Variant]:
     """The caller's configuration or the chosen one, and the kernel's variant, for a call that is
     refused before one is built for it. Its cache has been checked."""
     config, reason = asked.config, None
@@ -374,7 +277,7 @@ def _checked_config(asked: Asked, call: Call) -> tuple[DecodeKernelConfig, Varia
     return config, variant
 
 
-def _choose(asked: Asked, call: Call, extras: Extras, d_head: int) -> DecodeChoice:
+def _choose(asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int) -> DecodeChoice:
     """With ``splits`` it must not depend on the other requests, so not on how many."""
     q, cache = call.q, call.cache
     gpu, capability = gpu_of(q.device)

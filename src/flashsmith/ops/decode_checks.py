@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from flashsmith.ops.cache import Cache, New
 from flashsmith.ops.checks import FP8, check_rank, check_tensors
+from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.lengths import is_of_tokens
 
 _MOST_ROWS = 2**30  # of a request
@@ -31,8 +31,8 @@ _Tensors = dict[str, torch.Tensor]
 
 def check_decode(
     q: torch.Tensor,
-    cache: Cache,
-    new: New | None,
+    cache: KVCache,
+    new: KVAppend | None,
     out: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
     sinks: torch.Tensor | None,
@@ -118,7 +118,7 @@ def _check_sizes(rows: _Tensors) -> None:
         before.append(name)
 
 
-def _check_heads_and_rows(q: torch.Tensor, cache: Cache) -> None:
+def _check_heads_and_rows(q: torch.Tensor, cache: KVCache) -> None:
     n_heads, n_heads_kv = q.shape[2], cache.k.shape[2]
     if n_heads if n_heads_kv == 0 else n_heads % n_heads_kv:
         raise ValueError(
@@ -138,7 +138,7 @@ def _check_heads_and_rows(q: torch.Tensor, cache: Cache) -> None:
                 )
 
 
-def _check_places(q: torch.Tensor, cache: Cache) -> None:
+def _check_places(q: torch.Tensor, cache: KVCache) -> None:
     table, idx, batch = cache.block_table, cache.batch_idx, q.shape[0]
     if table is not None and idx is not None:
         raise ValueError(
@@ -213,7 +213,7 @@ def _check_shape(name: str, t: torch.Tensor, expected: Mapping[str, tuple[int, .
     raise ValueError(f"{name} has shape {_shape(t)}; it must be contiguous and of shape {words}")
 
 
-def _check_rotary(others: _Tensors, cache: Cache) -> None:
+def _check_rotary(others: _Tensors, cache: KVCache) -> None:
     given = [name for name in ("rotary_cos", "rotary_sin") if name in others]
     if len(given) == 1:
         other = "rotary_sin" if given == ["rotary_cos"] else "rotary_cos"
@@ -244,7 +244,7 @@ def _name(t: torch.Tensor) -> str:
     return str(t.dtype).removeprefix("torch.")
 
 
-def check_rows(q: torch.Tensor, cache: Cache) -> None:
+def check_rows(q: torch.Tensor, cache: KVCache) -> None:
     """Raises TypeError, ValueError for what are no tensors of rows."""
     given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
     check_tensors(**given)

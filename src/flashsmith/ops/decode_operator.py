@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from flashsmith.ops.cache import Cache, New, lengths_in_a_tensor
 from flashsmith.ops.checks import check_scale, needs_gradient
-from flashsmith.ops.decode_calls import Asked, Call, run
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.decode_calls import run
 from flashsmith.ops.decode_checks import check_rows, checked_splits
 from flashsmith.ops.flops import decode_flops, register_flops
 from flashsmith.ops.functions import Functions
+from flashsmith.ops.kv_cache import KVAppend, KVCache, lengths_in_a_tensor
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
 from flashsmith.ops.sharding import let_dtensors_know
 from flashsmith.ops.spec import checked_cap, checked_window
@@ -36,7 +37,7 @@ _NEW = (
     "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
     "bool rotary_interleaved=True"
 )
-# In the order of the fields of ``Cache``, behind k and v, and of ``New``.
+# In the order of the fields of ``KVCache``, behind k and v, and of ``KVAppend``.
 _OF_CACHE = (
     *("cache_seqlens", "block_table", "cache_batch_idx", "cache_leftpad"),
     *("k_scale", "v_scale"),
@@ -45,7 +46,7 @@ _OF_NEW = ("k_new", "v_new", "rotary_cos", "rotary_sin", "rotary_interleaved")
 
 
 def call_decode_operator(
-    asked: Asked, call: Call, softmax_scale: Any, timed: bool
+    asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """``run``, as one operator to whatever traces it."""
     let_dtensors_know(*_ARGUMENTS_OF)
@@ -110,14 +111,14 @@ def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, 
     """What the operators compute."""
     given = _given(name, arguments, keywords)
     q, out = given["q"], given["out"]
-    new = New.of(*(given[each] for each in _OF_NEW))
-    cache = Cache(given["k_cache"], given["v_cache"], *(given[each] for each in _OF_CACHE))
+    new = KVAppend.of(*(given[each] for each in _OF_NEW))
+    cache = KVCache(given["k_cache"], given["v_cache"], *(given[each] for each in _OF_CACHE))
     cfg = None if given["config"] is None else parsed_config(given["config"])
     window = given["window_left"], given["window_right"]
-    asked = Asked(cfg, given["causal"], window, given["softcap"], given["splits"])
+    asked = DecodeOptions(cfg, given["causal"], window, given["softcap"], given["splits"])
     weights = given["alibi_slopes"], given["sinks"]
     functions = Functions(given["mod_tensors"], given["score"])
-    call = Call(q, cache, new, out, given["return_lse"], *weights, functions)
+    call = DecodeCall(q, cache, new, out, given["return_lse"], *weights, functions)
     if needs_gradient(*call.given):  # of whoever calls the operator itself
         call.refuse_gradients()
     o, lse, _ = run(asked, call, given["softmax_scale"], False)

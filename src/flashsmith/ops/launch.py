@@ -28,6 +28,7 @@ from flashsmith.ops.first_use import (
     refuse_of_fp8,
 )
 from flashsmith.ops.layout import takes
+from flashsmith.ops.no_keys import attend_no_keys
 from flashsmith.ops.spec import ResolvedSpec
 from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import Kernel, find_kernel
@@ -136,7 +137,8 @@ def launch(
         choice = _known_choice(config, q, k, v, o, spec)
         if choice is None:
             if v.shape[-3] == 0:
-                return _without_keys(config, _Tensors(q, k, v, o), spec, with_lse)
+                dtype = _checked_config(config, _Tensors(q, k, v, o), spec).dtype
+                return attend_no_keys(q, k, v, o, spec.extras, dtype.to_torch_dtype(), with_lse)
             choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
         if scale is None:
             scale = choice.scale
@@ -376,49 +378,6 @@ def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) ->
         k_shape = torch.Size((batch, n_k, *k.shape[2:]))
     problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k_shape, d_v)
     return Workload(problem, spec.variant)
-
-
-def _without_keys(
-    config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec, with_lse: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The result where no query sees anything but a sink, which rows of no sequence do not see."""
-    chosen = _checked_config(config, tensors, spec)
-    q, k, v, o = tensors
-    if k.shape[:-1] != v.shape[:-1]:
-        raise ValueError(
-            f"v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they need the same batch "
-            "size, seq_len_k and n_heads_kv"
-        )
-    *batch, seq_len, n_heads, _ = q.shape
-    shape = *batch, seq_len, n_heads, v.shape[-1]
-    if o is None:
-        o = q.new_empty(shape, dtype=chosen.dtype.to_torch_dtype())
-    elif o.shape != shape:
-        raise ValueError(f"o has shape {tuple(o.shape)}, but q and v make a result of {shape}")
-    o.zero_()
-    if not with_lse:
-        return o, None
-    lse = q.new_full((*batch, n_heads, seq_len), -math.inf, dtype=torch.float32)
-    if spec.extras.sinks is not None:
-        of_sinks = spec.extras.sinks[:, None]
-        lse.copy_(of_sinks.where(_used_rows(spec, q), lse))
-    return o, lse
-
-
-def _used_rows(spec: ResolvedSpec, q: torch.Tensor) -> torch.Tensor:
-    """Whether each row of q belongs to a sequence: (batch or 1, 1, rows), or (1, total)."""
-    offsets, used = spec.extras.cu_seqlens_q, spec.extras.seqused_q
-    n_rows = q.shape[-3]
-    rows = torch.arange(n_rows, dtype=torch.int32, device=q.device)
-    if offsets is None:
-        ends = rows.new_full((1,), n_rows) if used is None else used
-        return (rows < ends[:, None])[:, None]
-    if len(offsets) < 2:  # there are no sequences
-        return (rows < 0)[None]
-    sequence = torch.searchsorted(offsets[1:], rows, right=True).clamp_(max=len(offsets) - 2)
-    ends = offsets[1:] if used is None else offsets[:-1] + used
-    is_used: torch.Tensor = (rows >= offsets[sequence]) & (rows < ends[sequence])
-    return is_used[None]
 
 
 # A call costs microseconds; finding a kernel again would cost tens.

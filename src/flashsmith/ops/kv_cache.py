@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs.variant import PAGE_ROWS
-from flashsmith.ops.checks import check_rank, check_tensors
-from flashsmith.ops.lengths import check_fp8_scales, may_look_at
+from flashsmith.ops.checks import FP8, check_rank, check_tensors
+from flashsmith.ops.lengths import check_fp8_scales, is_of_tokens, may_look_at
 from flashsmith.runtime import AppendArguments
 
+_CHUNK_BYTES = 16  # that kernels copy at a time
 _MOST_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
 
 
-class Cache(NamedTuple):
+class KVCache(NamedTuple):
     """A cache and what says where requests lie in it, as ``decode`` takes them.
 
     seqlens: How many rows each request has: a tensor, a number for all, or None for all rows.
@@ -30,6 +31,10 @@ class Cache(NamedTuple):
     leftpad: torch.Tensor | None = None
     k_scale: torch.Tensor | None = None
     v_scale: torch.Tensor | None = None
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.k.dtype == FP8
 
     @property
     def rows(self) -> int:
@@ -52,7 +57,7 @@ class Cache(NamedTuple):
         lengths_are = self.seqlens is None or isinstance(self.seqlens, torch.Tensor)
         return lengths_are and not may_look_at(self.k)
 
-    def checked(self, q: torch.Tensor, new: New | None, window_left: int) -> Cache:
+    def checked(self, q: torch.Tensor, new: KVAppend | None, window_left: int) -> KVCache:
         """With lengths in a tensor. What they say is looked at where that costs nothing, or if it
         is asked for; of the pages, those that hold keys within the window.
 
@@ -79,6 +84,55 @@ class Cache(NamedTuple):
         if may_look_at(self.k):
             cache._look(q, n_new, window_left)
         return cache
+
+    def is_dense(self, d_head: int) -> bool:
+        """Whether ``decode`` takes keys and values as they lie, with rows of q of so many
+        elements."""
+        sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
+        offsets = self.k.storage_offset(), self.v.storage_offset()
+        dense = self.k.stride(-1) == self.v.stride(-1) == 1
+        of_chunk = _CHUNK_BYTES // self.k.element_size()
+        return dense and not any(size % of_chunk for size in (*sizes, *offsets))
+
+    def has_pages_in_order(self, d_head: int) -> bool:
+        """Whether the forward takes pages as they lie: rows are reached by counting them."""
+        return (
+            not self.is_fp8
+            and self.block_table is not None
+            and self.block_table.shape[1] > 0
+            and self.k.shape[1] % PAGE_ROWS == 0
+            and self.is_dense(d_head)
+            and all(map(has_counted_rows, (self.k, self.v)))
+        )
+
+    def gathered(
+        self, max_seqlen_k: int | None, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """k and v of each request in a row, (batch, rows, n_heads_kv, d_head): copies of the pages
+        that the table names, as many of each request as the longest may have. Those of 8 bits
+        become numbers of ``dtype``."""
+        assert self.block_table is not None
+        batch, n_listed = self.block_table.shape
+        n_pages, page_size = self.k.shape[:2]
+        if max_seqlen_k is not None:
+            n_listed = min(n_listed, -(-max_seqlen_k // page_size))
+        pages = self.block_table[:, :n_listed].clamp(0, n_pages - 1).flatten()
+
+        def in_rows(t: torch.Tensor) -> torch.Tensor:
+            return t.index_select(0, pages).view(batch, n_listed * page_size, *t.shape[2:])
+
+        def in_16_bit(t: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+            copied = in_rows(t.view(torch.uint8)).view(FP8).to(dtype)
+            if scale is None:
+                return copied
+            by_row = in_rows(scale) if is_of_tokens(scale) else scale.view(-1, 1, scale.shape[-1])
+            copied.mul_(by_row.unsqueeze(-1))  # computed in FP32
+            largest = torch.finfo(dtype).max
+            return copied.clamp_(-largest, largest) if dtype == torch.float16 else copied
+
+        if self.is_fp8:
+            return in_16_bit(self.k, self.k_scale), in_16_bit(self.v, self.v_scale)
+        return in_rows(self.k), in_rows(self.v)
 
     def check_length(self, n_new: int) -> None:
         """Raises ValueError for a length of all requests that none can have."""
@@ -129,7 +183,7 @@ class Cache(NamedTuple):
                 writers[place] = request
 
 
-class New(NamedTuple):
+class KVAppend(NamedTuple):
     """Keys and values that go into a cache."""
 
     k: torch.Tensor
@@ -146,7 +200,7 @@ class New(NamedTuple):
         rotary_cos: torch.Tensor | None,
         rotary_sin: torch.Tensor | None,
         interleaved: bool,
-    ) -> New | None:
+    ) -> KVAppend | None:
         """None if there are none. Raises ValueError: some of them are missing."""
         if k is not None and v is not None:
             return cls(k, v, rotary_cos, rotary_sin, interleaved)
@@ -178,7 +232,7 @@ class New(NamedTuple):
         return torch.empty_like(q, memory_format=torch.contiguous_format)
 
     def arguments(
-        self, q: torch.Tensor, turned: torch.Tensor | None, cache: Cache, in_a_row: bool
+        self, q: torch.Tensor, turned: torch.Tensor | None, cache: KVCache, in_a_row: bool
     ) -> AppendArguments:
         """in_a_row: Query i is at the place of new key i; else all are at that of the first."""
         return AppendArguments(
