@@ -12,7 +12,9 @@ import torch
 
 from flashsmith.flash_attn.calls import Result, Window, call, specification
 from flashsmith.flash_attn.kvcache import attend_cache
+from flashsmith.ops.decode_call import DecodeOptions
 from flashsmith.ops.gate import explaining
+from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.spec import AttentionSpec
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
@@ -145,13 +147,15 @@ def flash_attn_with_kvcache(
         qv=qv, q_descale=q_descale, attention_chunk=attention_chunk, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
     )  # fmt: skip
-    return attend_cache(
-        q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, page_table,
-        k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-        rotary_interleaved=rotary_interleaved, causal=causal, window_size=window_size,
-        softcap=softcap, softmax_scale=softmax_scale, splits=num_splits,
-        return_lse=return_softmax_lse, k_scale=_dense(k_descale), v_scale=_dense(v_descale),
+    cache = KVCache(
+        k_cache, v_cache, cache_seqlens, page_table, cache_batch_idx, cache_leftpad,
+        _dense(k_descale), _dense(v_descale),
     )  # fmt: skip
+    new = KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved)
+    asked = DecodeOptions(None, causal, window_size, softcap, num_splits)
+    return attend_cache(
+        q, cache, new, asked, softmax_scale=softmax_scale, return_lse=return_softmax_lse
+    )
 
 
 def _refuse(**arguments: Any) -> None:

@@ -9,8 +9,12 @@ import torch
 from flashsmith.flash_attn.calls import Result, Window, sides
 from flashsmith.integrations.arguments import check_types
 from flashsmith.integrations.heads import decode_any_head
+from flashsmith.ops.checks import check_flags
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.gate import explaining
+from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.layout import with_dense_rows
+from flashsmith.ops.spec import normal_window
 
 
 @explaining
@@ -67,40 +71,46 @@ def flash_attn_with_kvcache(
         float32 (batch, nheads, seqlen_q).
     """
     return attend_cache(
-        q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-        k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-        rotary_interleaved=rotary_interleaved, causal=causal, window_size=window_size,
-        softcap=softcap, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale,
-        splits=num_splits, return_lse=return_softmax_lse,
-    )  # fmt: skip
+        q,
+        KVCache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad),
+        KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved),
+        DecodeOptions(None, causal, window_size, softcap, num_splits),
+        softmax_scale=softmax_scale,
+        alibi_slopes=alibi_slopes,
+        return_lse=return_softmax_lse,
+    )
 
 
 def attend_cache(
     q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    cache_seqlens: int | torch.Tensor | None,
-    cache_batch_idx: torch.Tensor | None,
-    cache_leftpad: torch.Tensor | None,
-    block_table: torch.Tensor | None,
+    cache: KVCache,
+    new: KVAppend | None,
+    asked: DecodeOptions,
     *,
-    window_size: Window,
-    softcap: float,
-    **keywords: Any,
+    softmax_scale: float | None,
+    alibi_slopes: torch.Tensor | None = None,
+    return_lse: bool,
 ) -> Result:
-    """Calls ``decode`` as FlashAttention-2 and -3 do; ``keywords`` are ``decode``'s own."""
-    check_types(q=q, k_cache=k_cache, v_cache=v_cache)
-    cache_seqlens, cache_batch_idx, cache_leftpad, block_table = map(
-        _dense, (cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    """Calls ``decode`` as FlashAttention-2 and -3 do: sides of a window may be in a tensor, a
+    softcap below 0 is none, numbers of sequences have any strides, and without indices sequences
+    have the first slots of the cache."""
+    k, v, seqlens, table, batch_idx, leftpad, k_scale, v_scale = cache
+    if not isinstance(q, torch.Tensor) or not (type(k) is type(v) is torch.Tensor):
+        check_types(q=q, k_cache=k, v_cache=v)
+    if not type(asked.causal) is type(return_lse) is bool:
+        check_flags(causal=asked.causal, return_lse=return_lse)
+    if new is not None and type(new.interleaved) is not bool:
+        check_flags(rotary_interleaved=new.interleaved)
+    if table is batch_idx is None and k.shape[0] != q.shape[0]:
+        k, v = k[: q.shape[0]], v[: q.shape[0]]
+    cache = KVCache(
+        k, v, _dense(seqlens), _dense(table), _dense(batch_idx), _dense(leftpad), k_scale, v_scale
     )
-    if block_table is cache_batch_idx is None:
-        k_cache, v_cache = k_cache[: q.shape[0]], v_cache[: q.shape[0]]
-    return decode_any_head(  # type: ignore[no-any-return]
-        q, k_cache, v_cache,
-        cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
-        block_table=block_table, window_size=sides(window_size), softcap=max(softcap, 0.0),
-        **keywords,
-    )  # fmt: skip
+    config, causal, window_size, softcap, splits = asked
+    window_size = normal_window(sides(window_size))
+    asked = DecodeOptions(config, causal, window_size, max(softcap, 0.0), splits)
+    call = DecodeCall(q, cache, new, None, return_lse, alibi_slopes, None)
+    return decode_any_head(asked, call, softmax_scale)
 
 
 def _dense(numbers: Any) -> Any:

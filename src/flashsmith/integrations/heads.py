@@ -10,7 +10,8 @@ from torch.compiler import is_compiling
 
 from flashsmith.configs import AttentionKernelConfig
 from flashsmith.ops.attention import attend, attention
-from flashsmith.ops.decode import decode
+from flashsmith.ops.decode import run_decode
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.spec import AttentionSpec
 
 _STEP = 8
@@ -60,30 +61,34 @@ def attend_spec_of_any_head(
 
 
 def decode_any_head(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    *,
-    k_new: torch.Tensor | None,
-    v_new: torch.Tensor | None,
-    softmax_scale: float | None,
-    **keywords: Any,
-) -> Any:
+    asked: DecodeOptions, call: DecodeCall, softmax_scale: float | None
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``decode`` of q, k_new and v_new with any strides, whose d_head and d_v need not be multiples
     of 8. The whole cache is copied where they are not, and where it is appended to, back again."""
-    d_head, d_v = q.shape[-1], v_cache.shape[-1]
-    given = {"k_new": k_new, "v_new": v_new}
-    new: dict[str, Any] = {name: None if t is None else _padded(t) for name, t in given.items()}
-    q = _padded(q)
+    q, cache, new = call.q, call.cache, call.new
+    d_head, d_v = q.shape[-1], cache.v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
-        return decode(None, q, k_cache, v_cache, softmax_scale=softmax_scale, **new, **keywords)
+        taken = readable(q)
+        if new is not None:
+            call = call._replace(new=new._replace(k=_padded(new.k), v=_padded(new.v)))
+        return _decoded(asked, call if taken is q else call._replace(q=taken), softmax_scale)
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-    k, v = _padded(k_cache), _padded(v_cache)
-    result = decode(None, q, k, v, softmax_scale=scale, **new, **keywords)
-    if k_new is not None:
-        k_cache.copy_(k[..., :d_head])
-        v_cache.copy_(v[..., :d_v])
+    k, v = _padded(cache.k), _padded(cache.v)
+    if new is not None:
+        new = new._replace(k=_padded(new.k), v=_padded(new.v))
+    call = call._replace(q=_padded(q), cache=cache._replace(k=k, v=v), new=new)
+    result = _decoded(asked, call, scale)
+    if new is not None:
+        cache.k.copy_(k[..., :d_head])
+        cache.v.copy_(v[..., :d_v])
     return _cut(result, d_v)
+
+
+def _decoded(
+    asked: DecodeOptions, call: DecodeCall, softmax_scale: float | None
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    o, lse, _ = run_decode(asked, call, softmax_scale)
+    return o if lse is None else (o, lse)
 
 
 def _refuse_out(out: torch.Tensor | None, d_head: int, d_v: int) -> None:
