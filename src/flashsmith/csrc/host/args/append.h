@@ -46,26 +46,28 @@ class AppendTensors {
   using View = tvm::ffi::TensorView;
   using Given = std::array<const View *, kAppendArguments.size()>;
 
+  static consteval size_t place(std::string_view name) { return place_of(kAppendArguments, name); }
+
   explicit AppendTensors(const Given &given) : given_(given) {}
 
-  const View &k() const { return *given_[0]; }
-  const View &v() const { return *given_[1]; }
-  const View &k_cache() const { return *given_[2]; }
-  const View &v_cache() const { return *given_[3]; }
-  const View *q() const { return given_[4]; }
-  const View *q_turned() const { return given_[5]; }
-  const View *rotary_cos() const { return given_[6]; }
-  const View *rotary_sin() const { return given_[7]; }
-  const View &cache_seqlens() const { return *given_[8]; }
-  const View *block_table() const { return given_[9]; }
-  const View *cache_batch_idx() const { return given_[10]; }
-  const View *k_scale() const { return given_[11]; }
-  const View *v_scale() const { return given_[12]; }
+  const View &k() const { return *given_[place("k_new")]; }
+  const View &v() const { return *given_[place("v_new")]; }
+  const View &k_cache() const { return *given_[place("k_cache")]; }
+  const View &v_cache() const { return *given_[place("v_cache")]; }
+  const View *q() const { return given_[place("q")]; }
+  const View *q_turned() const { return given_[place("q_turned")]; }
+  const View *rotary_cos() const { return given_[place("rotary_cos")]; }
+  const View *rotary_sin() const { return given_[place("rotary_sin")]; }
+  const View &cache_seqlens() const { return *given_[place("cache_seqlens")]; }
+  const View *block_table() const { return given_[place("block_table")]; }
+  const View *cache_batch_idx() const { return given_[place("cache_batch_idx")]; }
+  const View *k_scale() const { return given_[place("k_scale")]; }
+  const View *v_scale() const { return given_[place("v_scale")]; }
 
   Tensors all() const { return {kAppendArguments, given_}; }
 
-  AppendTensors without_k_cache() const { return without(2); }
-  AppendTensors without_v_cache() const { return without(3); }
+  AppendTensors without_k_cache() const { return without(place("k_cache")); }
+  AppendTensors without_v_cache() const { return without(place("v_cache")); }
 
  private:
   AppendTensors without(size_t i) const {

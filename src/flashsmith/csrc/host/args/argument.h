@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace flashsmith {
 
@@ -83,6 +84,14 @@ struct Argument {
     return false;
   }
 };
+
+// Where a table has an argument. Does not compile if it has none of that name.
+consteval size_t place_of(std::span<const Argument> table, std::string_view name) {
+  for (size_t i = 0; i < table.size(); i++) {
+    if (name == table[i].name) return i;
+  }
+  throw "no argument has this name";
+}
 
 constexpr bool has_rows(const Argument &argument) { return argument.layout == Layout::rows; }
 constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;

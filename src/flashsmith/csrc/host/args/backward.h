@@ -42,16 +42,20 @@ class BackwardTensors {
   using View = tvm::ffi::TensorView;
   using Given = std::array<const View *, kBackwardArguments.size()>;
 
+  static consteval size_t place(std::string_view name) {
+    return place_of(kBackwardArguments, name);
+  }
+
   explicit BackwardTensors(const Given &given) : given_(given) {}
 
-  const View &dO() const { return *given_[5]; }
-  const View &dq() const { return *given_[6]; }
-  const View &dk() const { return *given_[7]; }
-  const View &dv() const { return *given_[8]; }
-  const View *dlse() const { return given_[9]; }
-  const View *dsinks() const { return given_[10]; }
-  const View *dbias() const { return given_[11]; }
-  const View *workspace() const { return given_.back(); }
+  const View &dO() const { return *given_[place("do")]; }
+  const View &dq() const { return *given_[place("dq")]; }
+  const View &dk() const { return *given_[place("dk")]; }
+  const View &dv() const { return *given_[place("dv")]; }
+  const View *dlse() const { return given_[place("dlse")]; }
+  const View *dsinks() const { return given_[place("dsinks")]; }
+  const View *dbias() const { return given_[place("dbias")]; }
+  const View *workspace() const { return given_[place("workspace")]; }
 
   // The tensors that the forward had, whose o and lse are read here.
   ForwardTensors forward() const {
@@ -62,7 +66,7 @@ class BackwardTensors {
     return ForwardTensors(forward);
   }
 
-  void set_workspace(const View *workspace) { given_.back() = workspace; }
+  void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
   Tensors all() const { return {kBackwardArguments, given_}; }
 

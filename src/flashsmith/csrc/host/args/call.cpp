@@ -75,8 +75,8 @@ Call::Call(const char *operation, std::span<const Argument> table, PackedArgs ar
     numbers_ = numbers_of(arguments.Slice(static_cast<int>(n_few + kModTensors + 1)));
   }
   numbers_.softmax_scale = number<double>("softmax_scale", at(n_own + 1));
-  take_packed(n_own, "cu_seqlens_q", kCuSeqlensQ, Dim::seq_len_q);
-  take_packed(n_own, "cu_seqlens_k", kCuSeqlensK, Dim::seq_len_k);
+  take_packed(place_of(kSemanticsArguments, "cu_seqlens_q"), Dim::seq_len_q);
+  take_packed(place_of(kSemanticsArguments, "cu_seqlens_k"), Dim::seq_len_k);
 }
 
 void Call::take_tensor(size_t index, AnyView given) {
@@ -90,10 +90,13 @@ void Call::take_tensor(size_t index, AnyView given) {
                            << "; expected a tensor";
 }
 
-void Call::take_packed(size_t n_own, const char *offsets, size_t place, Dim side) {
-  if (!views_[n_own + place]) return;
+void Call::take_packed(size_t offsets, Dim side) {
+  const size_t n_own = table_.size() - kSemanticsArguments.size();
+  if (!views_[n_own + offsets]) return;
   for (size_t i = 0; i < n_own; i++) {
-    if (views_[i] && has_rows_of(table_[i], side)) add_batch(i, offsets);
+    if (views_[i] && has_rows_of(table_[i], side)) {
+      add_batch(i, kSemanticsArguments[offsets].name);
+    }
   }
 }
 

@@ -38,7 +38,7 @@ class Call {
  private:
   void take_tensor(size_t index, tvm::ffi::AnyView given);
   void take_mod_tensors(size_t first, tvm::ffi::AnyView given);
-  void take_packed(size_t n_own, const char *offsets, size_t place, Dim side);
+  void take_packed(size_t offsets, Dim side);
   void add_batch(size_t index, const char *offsets);
 
   std::span<const Argument> table_;

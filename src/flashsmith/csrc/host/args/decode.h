@@ -39,8 +39,8 @@ inline constexpr std::array kDecodeArguments = with_semantics(kDecodeOwn);
 // With the names that `attention` has for them, of which decode's kernels serve calls, too.
 inline constexpr std::array kDecodeArgumentsOfAttention = [] {
   std::array arguments = kDecodeArguments;
-  arguments[1].name = "k";
-  arguments[2].name = "v";
+  arguments[place_of(kDecodeArguments, "k_cache")].name = "k";
+  arguments[place_of(kDecodeArguments, "v_cache")].name = "v";
   return arguments;
 }();
 
@@ -50,25 +50,27 @@ class DecodeTensors {
   using View = tvm::ffi::TensorView;
   using Given = std::array<const View *, kDecodeArguments.size()>;
 
+  static consteval size_t place(std::string_view name) { return place_of(kDecodeArguments, name); }
+
   DecodeTensors(const Given &given, std::span<const Argument> table)
       : given_(given), table_(table) {}
 
-  const View &q() const { return *given_[0]; }
-  const View &k_cache() const { return *given_[1]; }
-  const View &v_cache() const { return *given_[2]; }
-  const View *block_table() const { return given_[5]; }
-  const View *cache_batch_idx() const { return given_[6]; }
-  const View *cache_leftpad() const { return given_[7]; }
-  const View *k_scale() const { return given_[8]; }
-  const View *v_scale() const { return given_[9]; }
-  const View *counters() const { return given_[10]; }
-  const View *workspace() const { return given_.back(); }
+  const View &q() const { return *given_[place("q")]; }
+  const View &k_cache() const { return *given_[place("k_cache")]; }
+  const View &v_cache() const { return *given_[place("v_cache")]; }
+  const View *block_table() const { return given_[place("block_table")]; }
+  const View *cache_batch_idx() const { return given_[place("cache_batch_idx")]; }
+  const View *cache_leftpad() const { return given_[place("cache_leftpad")]; }
+  const View *k_scale() const { return given_[place("k_scale")]; }
+  const View *v_scale() const { return given_[place("v_scale")]; }
+  const View *counters() const { return given_[place("counters")]; }
+  const View *workspace() const { return given_[place("workspace")]; }
 
-  void set_workspace(const View *workspace) { given_.back() = workspace; }
+  void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
   // What the caller calls the cache, and the lengths in it.
-  const char *k_name() const { return table_[1].name; }
-  const char *v_name() const { return table_[2].name; }
+  const char *k_name() const { return table_[place("k_cache")].name; }
+  const char *v_name() const { return table_[place("v_cache")].name; }
   const char *lengths_name() const {
     return table_.data() == kDecodeArguments.data() ? "cache_seqlens" : "seqused_k";
   }

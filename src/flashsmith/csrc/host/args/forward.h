@@ -33,42 +33,44 @@ inline constexpr std::array kForwardOwn = {
 // clang-format on
 inline constexpr size_t kForwardShared = 5;  // of them: what other operations have, too
 inline constexpr std::array kForwardArguments = with_semantics(kForwardOwn);
-inline constexpr size_t kFirstModTensor = kForwardOwn.size() + kModTensors;
-inline constexpr size_t kWorkspace = kForwardArguments.size() - 1;
 // The tensors of one call, in the order of the table; null: not given.
 class ForwardTensors {
  public:
   using View = tvm::ffi::TensorView;
   using Given = std::array<const View *, kForwardArguments.size()>;
 
+  static consteval size_t place(std::string_view name) { return place_of(kForwardArguments, name); }
+
   explicit ForwardTensors(const Given &given) : given_(given) {}
 
-  const View &q() const { return *given_[0]; }
-  const View &k() const { return *given_[1]; }
-  const View &v() const { return *given_[2]; }
-  const View &o() const { return *given_[3]; }
-  const View *lse() const { return given_[4]; }
-  const View *q_scale() const { return given_[5]; }
-  const View *k_scale() const { return given_[6]; }
-  const View *v_scale() const { return given_[7]; }
-  const View *block_table() const { return given_[8]; }
-  const View *alibi_slopes() const { return given_[9]; }
-  const View *bias() const { return given_[10]; }
-  const View *sinks() const { return given_[11]; }
-  const View *cu_seqlens_q() const { return given_[12]; }
-  const View *cu_seqlens_k() const { return given_[13]; }
-  const View *seqused_q() const { return given_[14]; }
-  const View *seqused_k() const { return given_[15]; }
-  const View *key_ranges() const { return given_[16]; }
-  const View *rng_state() const { return given_[17]; }
+  const View &q() const { return *given_[place("q")]; }
+  const View &k() const { return *given_[place("k")]; }
+  const View &v() const { return *given_[place("v")]; }
+  const View &o() const { return *given_[place("o")]; }
+  const View *lse() const { return given_[place("lse")]; }
+  const View *q_scale() const { return given_[place("q_scale")]; }
+  const View *k_scale() const { return given_[place("k_scale")]; }
+  const View *v_scale() const { return given_[place("v_scale")]; }
+  const View *block_table() const { return given_[place("block_table")]; }
+  const View *alibi_slopes() const { return given_[place("alibi_slopes")]; }
+  const View *bias() const { return given_[place("bias")]; }
+  const View *sinks() const { return given_[place("sinks")]; }
+  const View *cu_seqlens_q() const { return given_[place("cu_seqlens_q")]; }
+  const View *cu_seqlens_k() const { return given_[place("cu_seqlens_k")]; }
+  const View *seqused_q() const { return given_[place("seqused_q")]; }
+  const View *seqused_k() const { return given_[place("seqused_k")]; }
+  const View *key_ranges() const { return given_[place("key_ranges")]; }
+  const View *rng_state() const { return given_[place("rng_state")]; }
   // What a user's functions read; the first that is null ends them.
-  const View *mod_tensor(int k) const { return given_[kFirstModTensor + static_cast<size_t>(k)]; }
-  const View *workspace() const { return given_[kWorkspace]; }
+  const View *mod_tensor(int k) const {
+    return given_[place("mod_tensors[0]") + static_cast<size_t>(k)];
+  }
+  const View *workspace() const { return given_[place("workspace")]; }
 
   // Whether sequences have lengths of their own.
   bool is_ragged() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
 
-  void set_workspace(const View *workspace) { given_[kWorkspace] = workspace; }
+  void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
   Tensors all() const { return {kForwardArguments, given_}; }
 

@@ -52,8 +52,7 @@ inline constexpr std::array kSemanticsArguments = {
 };
 // clang-format on
 
-// Where they are in this table.
-constexpr size_t kCuSeqlensQ = 3, kCuSeqlensK = 4, kModTensors = 9;
+constexpr size_t kModTensors = place_of(kSemanticsArguments, "mod_tensors[0]");
 static_assert(kSemanticsArguments.size() == kModTensors + kMostModBuffers + 1,
               "the workspace is the last");
 
