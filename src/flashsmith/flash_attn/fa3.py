@@ -152,10 +152,8 @@ def flash_attn_with_kvcache(
         _dense(k_descale), _dense(v_descale),
     )  # fmt: skip
     new = KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved)
-    asked = DecodeOptions(None, causal, window_size, softcap, num_splits)
-    return attend_cache(
-        q, cache, new, asked, softmax_scale=softmax_scale, return_lse=return_softmax_lse
-    )
+    asked = DecodeOptions(None, causal, window_size, softcap, num_splits, softmax_scale)
+    return attend_cache(q, cache, new, asked, return_lse=return_softmax_lse)
 
 
 def _refuse(**arguments: Any) -> None:

@@ -74,8 +74,7 @@ def flash_attn_with_kvcache(
         q,
         KVCache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad),
         KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved),
-        DecodeOptions(None, causal, window_size, softcap, num_splits),
-        softmax_scale=softmax_scale,
+        DecodeOptions(None, causal, window_size, softcap, num_splits, softmax_scale),
         alibi_slopes=alibi_slopes,
         return_lse=return_softmax_lse,
     )
@@ -87,7 +86,6 @@ def attend_cache(
     new: KVAppend | None,
     asked: DecodeOptions,
     *,
-    softmax_scale: float | None,
     alibi_slopes: torch.Tensor | None = None,
     return_lse: bool,
 ) -> Result:
@@ -106,11 +104,11 @@ def attend_cache(
     cache = KVCache(
         k, v, _dense(seqlens), _dense(table), _dense(batch_idx), _dense(leftpad), k_scale, v_scale
     )
-    config, causal, window_size, softcap, splits = asked
+    config, causal, window_size, softcap, splits, scale = asked
     window_size = normal_window(sides(window_size))
-    asked = DecodeOptions(config, causal, window_size, max(softcap, 0.0), splits)
+    asked = DecodeOptions(config, causal, window_size, max(softcap, 0.0), splits, scale)
     call = DecodeCall(q, cache, new, None, return_lse, alibi_slopes, None)
-    return decode_any_head(asked, call, softmax_scale)
+    return decode_any_head(asked, call)
 
 
 def _dense(numbers: Any) -> Any:

@@ -61,7 +61,7 @@ def attend_spec_of_any_head(
 
 
 def decode_any_head(
-    asked: DecodeOptions, call: DecodeCall, softmax_scale: float | None
+    asked: DecodeOptions, call: DecodeCall
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``decode`` of q, k_new and v_new with any strides, whose d_head and d_v need not be multiples
     of 8. The whole cache is copied where they are not, and where it is appended to, back again."""
@@ -71,13 +71,14 @@ def decode_any_head(
         taken = readable(q)
         if new is not None:
             call = call._replace(new=new._replace(k=_padded(new.k), v=_padded(new.v)))
-        return _decoded(asked, call if taken is q else call._replace(q=taken), softmax_scale)
-    scale = d_head**-0.5 if softmax_scale is None else softmax_scale
+        return _decoded(asked, call if taken is q else call._replace(q=taken))
+    if asked.softmax_scale is None:
+        asked = asked._replace(softmax_scale=d_head**-0.5)
     k, v = _padded(cache.k), _padded(cache.v)
     if new is not None:
         new = new._replace(k=_padded(new.k), v=_padded(new.v))
     call = call._replace(q=_padded(q), cache=cache._replace(k=k, v=v), new=new)
-    result = _decoded(asked, call, scale)
+    result = _decoded(asked, call)
     if new is not None:
         cache.k.copy_(k[..., :d_head])
         cache.v.copy_(v[..., :d_v])
@@ -85,9 +86,9 @@ def decode_any_head(
 
 
 def _decoded(
-    asked: DecodeOptions, call: DecodeCall, softmax_scale: float | None
+    asked: DecodeOptions, call: DecodeCall
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    o, lse, _ = run_decode(asked, call, softmax_scale)
+    o, lse, _ = run_decode(asked, call)
     return o if lse is None else (o, lse)
 
 

@@ -123,14 +123,12 @@ def decode(
         k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad,
         k_scale, v_scale,
     )  # fmt: skip
-    asked = DecodeOptions(cfg, causal, window_size, softcap, splits)
+    asked = DecodeOptions(cfg, causal, window_size, softcap, splits, softmax_scale)
     call = DecodeCall(q, cache, new, out, return_lse, alibi_slopes, in_float32(sinks))
     if score_mod is mask_mod is None:
-        o, lse, milliseconds = run_decode(asked, call, softmax_scale, benchmark)
+        o, lse, milliseconds = run_decode(asked, call, benchmark)
     else:
-        o, lse, milliseconds = _run_with_functions(
-            asked, call, softmax_scale, benchmark, score_mod, mask_mod
-        )
+        o, lse, milliseconds = _run_with_functions(asked, call, benchmark, score_mod, mask_mod)
     if lse is None and not benchmark:
         return o
     return (o, *([] if lse is None else [lse]), *([milliseconds] if benchmark else []))
@@ -140,7 +138,6 @@ def decode(
 def _run_with_functions(
     asked: DecodeOptions,
     call: DecodeCall,
-    softmax_scale: float | None,
     benchmark: bool,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
@@ -148,11 +145,11 @@ def _run_with_functions(
     """``run_decode``, with functions that are called here, once."""
     check_rows(call.q, call.cache)
     functions = Functions.traced(score_mod, mask_mod, call.q.device)
-    return run_decode(asked, call._replace(functions=functions), softmax_scale, benchmark)
+    return run_decode(asked, call._replace(functions=functions), benchmark)
 
 
 def run_decode(
-    asked: DecodeOptions, call: DecodeCall, softmax_scale: float | None, benchmark: bool = False
+    asked: DecodeOptions, call: DecodeCall, benchmark: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """o, lse and milliseconds of a call: launches now, or has torch see an operator, as the tensors
     are."""
@@ -160,6 +157,6 @@ def run_decode(
     if are_memory(*given):
         if needs_gradient(*given):
             call.refuse_gradients()
-        return run(asked, call, softmax_scale, benchmark)
+        return run(asked, call, benchmark)
     refuse_unknown(**call.named)
-    return call_decode_operator(asked, call, softmax_scale, benchmark)
+    return call_decode_operator(asked, call, benchmark)

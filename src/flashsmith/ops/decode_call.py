@@ -29,6 +29,7 @@ class DecodeOptions(NamedTuple):
     window_size: Any
     softcap: Any
     splits: Any
+    softmax_scale: Any = None
 
     @property
     def window_left(self) -> int:

@@ -72,15 +72,15 @@ _choices: Choices[_Choice] = Choices()
 _known: Choices[_Known] = Choices()
 
 
-def run(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool) -> _Result:
+def run(asked: DecodeOptions, call: DecodeCall, timed: bool = False) -> _Result:
     """o, lse and milliseconds, if they are asked for; no tensor requires a gradient."""
-    found = _run(asked, call, softmax_scale, timed)
+    found = _run(asked, call, timed)
     if call.out is not None:
         mark_written(call.out)
     return found
 
 
-def _run(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool) -> _Result:
+def _run(asked: DecodeOptions, call: DecodeCall, timed: bool) -> _Result:
     """The hot path. A kernel is chosen once for all calls that are alike, whatever their batch size
     and lengths; the library checks and plans each call, or sees that it looks like the last one."""
     q, cache = call.q, call.cache
@@ -88,10 +88,11 @@ def _run(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool
         if not call.is_ready:
             call = _checked(call, asked)
         if q.shape[1] * q.shape[2] > MIN_FORWARD_ROWS * cache.k.shape[2] and not timed:
-            found = _run_as_forward(asked, call, softmax_scale)
+            found = _run_as_forward(asked, call)
             if found is not None:
                 return found
-        scale = q.shape[-1] ** -0.5 if softmax_scale is None else check_scale(softmax_scale)
+        scale = asked.softmax_scale
+        scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
         known = _known.get(_sizes(asked, call)) or _look_up(asked, call)
         return (_measure if timed else _launch)(known, call, scale)
     except Exception as error:
@@ -104,7 +105,7 @@ def _run(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool
         raise
 
 
-def _run_as_forward(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any) -> _Result | None:
+def _run_as_forward(asked: DecodeOptions, call: DecodeCall) -> _Result | None:
     """By kernels of the forward; None: those of decode are for it. With splits given, the caller
     wants bits that the forward does not promise."""
     if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
@@ -118,7 +119,12 @@ def _run_as_forward(asked: DecodeOptions, call: DecodeCall, softmax_scale: Any) 
         call = _appended(_look_up(asked, call), call)
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
     spec = AttentionSpec(
-        asked.causal, softmax_scale, asked.window_size, asked.softcap, call.alibi_slopes, call.sinks
+        asked.causal,
+        asked.softmax_scale,
+        asked.window_size,
+        asked.softcap,
+        call.alibi_slopes,
+        call.sinks,
     )
     return *run_over_cache(call.q, call.cache, spec, call.out, call.with_lse), 0.0
 
@@ -130,7 +136,7 @@ def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
 def _sizes(asked: DecodeOptions, call: DecodeCall) -> Hashable:
     """What calls of the same sizes have in common, which most calls find, and which costs less to
     look for than ``_key``: all that this and ``_numbers`` depend on."""
-    config, causal, sides, softcap, splits = asked
+    config, causal, sides, softcap, splits, _ = asked
     q, cache, new, _, _, alibi_slopes, sinks, functions = call
     k, v, _, table, _, leftpad, k_scale, v_scale = cache
     window = sides if sides is NO_WINDOW else checked_window(sides)

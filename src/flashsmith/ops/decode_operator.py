@@ -46,7 +46,7 @@ _OF_NEW = ("k_new", "v_new", "rotary_cos", "rotary_sin", "rotary_interleaved")
 
 
 def call_decode_operator(
-    asked: DecodeOptions, call: DecodeCall, softmax_scale: Any, timed: bool
+    asked: DecodeOptions, call: DecodeCall, timed: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """``run``, as one operator to whatever traces it."""
     let_dtensors_know(*_ARGUMENTS_OF)
@@ -58,6 +58,7 @@ def call_decode_operator(
     check_rows(q, cache)
     cache.check_length(call.n_new)
     left, right = checked_window(asked.window_size)
+    scale = asked.softmax_scale
     keywords: dict[str, Any] = {
         **dict(zip(_OF_CACHE, cache[2:], strict=True)),
         "cache_seqlens": lengths_in_a_tensor(cache.seqlens, q),
@@ -67,7 +68,7 @@ def call_decode_operator(
         "window_left": left,
         "window_right": right,
         "softcap": checked_cap(asked.softcap),
-        "softmax_scale": None if softmax_scale is None else check_scale(softmax_scale),
+        "softmax_scale": None if scale is None else check_scale(scale),
         "splits": checked_splits(asked.splits),
         "config": None if asked.config is None else str(asked.config),
         "return_lse": call.with_lse,
@@ -115,13 +116,15 @@ def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, 
     cache = KVCache(given["k_cache"], given["v_cache"], *(given[each] for each in _OF_CACHE))
     cfg = None if given["config"] is None else parsed_config(given["config"])
     window = given["window_left"], given["window_right"]
-    asked = DecodeOptions(cfg, given["causal"], window, given["softcap"], given["splits"])
+    asked = DecodeOptions(
+        cfg, given["causal"], window, given["softcap"], given["splits"], given["softmax_scale"]
+    )
     weights = given["alibi_slopes"], given["sinks"]
     functions = Functions(given["mod_tensors"], given["score"])
     call = DecodeCall(q, cache, new, out, given["return_lse"], *weights, functions)
     if needs_gradient(*call.given):  # of whoever calls the operator itself
         call.refuse_gradients()
-    o, lse, _ = run(asked, call, given["softmax_scale"], False)
+    o, lse, _ = run(asked, call)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse
 
 
