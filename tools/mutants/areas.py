@@ -73,6 +73,7 @@ _SM90 = (
     ),
     Stage(("kernels/test_shapes.py", "kernels/test_correct.py"), _SOME_SM90),
     Stage(("kernels/test_far_offsets.py",), "not sm80"),
+    Stage(("kernels/test_pages.py",), "pages_of_many_sizes and queue and 64"),
     Stage(("kernels/test_correct.py",), "polynomials"),
     Stage(("kernels/test_causal_offsets.py",), "sees_its_keys and not sm80"),
     Stage(("kernels/test_orders.py", "runtime/test_host.py"), "not warp_orders"),
@@ -189,7 +190,7 @@ AREAS: tuple[Area, ...] = (
     Area("host", (f"{CSRC}/host/**/*.*", f"{KERNELS}/*.*"), _HOST),
     Area(
         "attention", _kernels("attention", "*"),
-        (*_SM90[:2], *_SM80[:3], *_SM90[2:]),
+        (*_SM90[:2], *_SM80[:3], Stage(("kernels/test_semantics.py",), "sinks"), *_SM90[2:]),
         but=(*_BACKWARD_SHARED, *_DECODE_SHARED, *_FP8_FILES, *_APPEND_FILES),
     ),
     Area(
