@@ -74,3 +74,16 @@ def test_new_keys_go_behind_those_of_every_call(batch: int) -> None:
         longer = tuple(n + n_new for n in asked.lengths)
         assert_near_truth(found, type(asked)(asked.q, asked.k, asked.v, longer))  # type: ignore[arg-type]
     assert len(decode_calls._choices) == 1
+
+
+@pytest.mark.parametrize("n_q", [0, 2])
+def test_a_cache_that_is_laid_out_wrong_is_refused_by_a_kernel_that_is_known(n_q: int) -> None:
+    """Also where there are no queries, for which nothing is launched."""
+    q, k = torch.randn(2, n_q, 2, 64).half(), torch.randn(2, 30, 2, 64).half()
+    memory = torch.randn(k.numel() + 1).half()
+    for makes_known in (False, True):
+        forget_calls()
+        if makes_known:
+            assert flashsmith.decode(None, q, k, k).shape == q.shape
+        with pytest.raises(ValueError, match="v_cache starts at an address that is not a mul"):
+            flashsmith.decode(None, q, k, memory[1:].view(k.shape))

@@ -137,6 +137,7 @@ _DECODE = (
     Stage(("decode/test_correct.py",), "not every_seam"),
     Stage(("decode/test_teams.py", "decode/test_merge.py"), "rows_is_right or added_up"),
     Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
+    Stage(("decode/test_windows.py",)),
     Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_merge.py")),
     Stage(("decode/test_faults.py", "decode/test_synchronisation.py", "runtime/test_host.py")),
 )
@@ -146,6 +147,7 @@ _DECODE_WGMMA = (
     Stage(("decode/test_many_queries.py", "decode/test_synchronisation.py")),
 )
 _FP8 = (
+    Stage(("emulator/rules/test_sm90.py",), "plain_computation and bytes"),
     Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_seam"),
     Stage(("kernels/test_fp8.py",)),
     Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_seam"),
@@ -190,7 +192,11 @@ AREAS: tuple[Area, ...] = (
     Area("host", (f"{CSRC}/host/**/*.*", f"{KERNELS}/*.*"), _HOST),
     Area(
         "attention", _kernels("attention", "*"),
-        (*_SM90[:2], *_SM80[:3], Stage(("kernels/test_semantics.py",), "sinks"), *_SM90[2:]),
+        (
+            *_SM90[:2], *_SM80[:3],
+            Stage(("kernels/test_semantics.py",), "sinks"), Stage(("kernels/test_dropout.py",)),
+            *_SM90[2:],
+        ),
         but=(*_BACKWARD_SHARED, *_DECODE_SHARED, *_FP8_FILES, *_APPEND_FILES),
     ),
     Area(

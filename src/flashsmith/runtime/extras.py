@@ -16,7 +16,7 @@ class Extras(NamedTuple):
         1 in place of that.
     sinks: (n_heads,), float32.
     cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32: where sequences begin and end in tensors of
-        shape (1, total, n_heads, d_head).
+        shape (total, n_heads, d_head).
     seqused_q, seqused_k: (batch,), int32: how many rows of each sequence there are.
     key_ranges: (batch or 1, n_heads or 1, entries, 2), int32: from and before which key
         mask_mod shows any, for every rows_per_range queries; None: not known.
