@@ -59,7 +59,8 @@ class World:
     def kept(self, name: str, make: Any) -> Any:
         """The object of a name: an earlier call's, or a new one."""
         if name not in self.objects:
-            self.objects[name] = make()
+            with torch.inference_mode(False):  # later calls may write it in other modes
+                self.objects[name] = make()
         return self.objects[name]
 
     def place(self, name: str, values: torch.Tensor, layout: str = "contiguous") -> torch.Tensor:
