@@ -13,11 +13,13 @@ from typer.testing import CliRunner, Result
 
 from flashsmith.bench.timer import Timing
 from flashsmith.cli import app
-from flashsmith.configs import DecodeKernelConfig
+from flashsmith.codegen import generate
+from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.configs.decode import choose_decode, decode_candidates
-from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.errors import GpuLostError, TuningError
+from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import Target
 from flashsmith.lab import tune as lab_tune
 from flashsmith.lab import tune_decode as lab_tune_decode
@@ -69,6 +71,16 @@ class FakeLab:
     def soak(self, config: DecodeKernelConfig) -> str | None:
         self._ask(config)
         return "rows of NaN" if config in self.unsound else None
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100"])
+def test_candidates_can_be_built_for_their_gpu(arch: str) -> None:
+    """Those of sm_90 include rings of stages for which sm_80 has no room."""
+    architecture = get_gpu_architecture(arch)
+    workloads = workloads_of(DType, D_HEADS, architecture.compute_capability)
+    found = {config for each in workloads for config in decode_candidates(each, arch)}
+    generate(map(KernelId, found))
+    assert all(config.is_buildable(arch) for config in found)
 
 
 def tune(out: Path, lab: Any, plan: Any = PLAN, **options: Any) -> list[Found]:

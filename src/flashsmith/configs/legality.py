@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flashsmith.configs.base import Capability, KernelConfig
-from flashsmith.gpus import GpuArchitecture
+from flashsmith.gpus import GpuArchitecture, get_gpu_architecture
 
 Tiles = TypeVar("Tiles")
+
+LARGEST_GPU = "sm_90a"  # by the shared memory of a block
 
 
 def unsupported_values(
@@ -47,6 +49,13 @@ def too_little_shared_memory(
             f"{what} take {n_bytes} bytes of shared memory; a block on {gpu.name} has at most "
             f"{most}."
         )
+
+
+def plainest_with_room(minimum_gpu: str, n_bytes: int) -> str:
+    """The plainest architecture that can run a block of ``n_bytes`` of shared memory:
+    ``minimum_gpu``, or ``LARGEST_GPU`` where a block needs more than the former has."""
+    is_too_small = any(too_little_shared_memory(get_gpu_architecture(minimum_gpu), n_bytes))
+    return LARGEST_GPU if is_too_small else minimum_gpu
 
 
 def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:

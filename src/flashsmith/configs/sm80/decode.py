@@ -11,7 +11,12 @@ from typing import ClassVar
 
 from flashsmith.configs.base import DecodeKernelConfig
 from flashsmith.configs.features import Feature, flag, number
-from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
+from flashsmith.configs.legality import (
+    plainest_with_room,
+    too_little_shared_memory,
+    too_old_a_gpu,
+    unsupported_values,
+)
 from flashsmith.configs.sm80.forward import (
     CHUNK_BYTES,
     MIN_COMPUTE_CAPABILITY,
@@ -114,6 +119,11 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     def newer_gpus(self) -> tuple[str, ...]:
         """Those that convert e4m3 by an instruction, and that let launches overlap."""
         return ("sm_89", "sm_90") if self.fp8_cache else ("sm_90",)
+
+    @property
+    def plainest_gpu(self) -> str:
+        """Some rings of stages, which the tuner tries, need more shared memory than sm_80 has."""
+        return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
 
     @property
     def threads_per_block(self) -> int:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, number
-from flashsmith.configs.legality import unsupported_values
+from flashsmith.configs.legality import plainest_with_room, unsupported_values
 from flashsmith.configs.sm80.backward import (
     BACKWARD,
     MAX_ACCUMULATOR_REGISTERS,
@@ -26,7 +26,6 @@ from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import WARP_SIZE, get_gpu_architecture
 
 SUMS = "sums"
-LARGEST_GPU = "sm_90a"  # by the shared memory of a block
 SUPPORTED_VALUES = {
     "d_head": D_HEADS,
     "B_r": (STATISTICS_ROWS,),
@@ -109,8 +108,7 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
     @property
     def plainest_gpu(self) -> str:
         """Some tiles need more shared memory than sm_80 has."""
-        needs_more = any(gpu_problems(self, get_gpu_architecture(self.minimum_gpu)))
-        return LARGEST_GPU if needs_more else self.minimum_gpu
+        return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
 
     @property
     def is_deterministic(self) -> bool:
