@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -107,6 +108,7 @@ def serve(model: Any, options: argparse.Namespace) -> tuple[list[Text], int]:
     texts: list[Text] = []
     running = 0
     with model.continuous_batching_context_manager(**configurations(options)) as manager:
+        wait_for_the_first_step(manager)
         while True:
             steps = getattr(manager, "current_batch", 0)
             while running < options.requests * options.copies and steps < options.steps:
@@ -125,6 +127,20 @@ def serve(model: Any, options: argparse.Namespace) -> tuple[list[Text], int]:
                 running -= 1
             elif result is not None or not manager.is_running():
                 raise RuntimeError(f"generation failed: {result and result.error}")
+
+
+def wait_for_the_first_step(manager: Any) -> None:
+    """Lets no request join before the tensors of a step are as transformers' thread leaves them.
+
+    The thread fills them anew on the default stream and copies a step's numbers into them on
+    another, and nothing orders the two (transformers 5.17 to 5.24): on a GPU that others use, too,
+    the first step would write its keys into no page, whatever computes attention.
+    """
+    # The thread sets it when it has filled them.
+    while not hasattr(manager, "current_batch") and manager.is_running():
+        time.sleep(0.01)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def configurations(options: argparse.Namespace) -> dict[str, Any]:
