@@ -221,6 +221,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "k_new has shape",
     ),
+    "k of another dtype": (
+        {"k_new": torch.ones(2, 3, 2, 64).half()},
+        TypeError,
+        "k_new has dtype float16",
+    ),
     "k of other requests": (
         {name: torch.ones(1, 3, 2, 64).bfloat16() for name in ("k_new", "v_new")},
         ValueError,
@@ -247,6 +252,29 @@ def test_bad_input_is_refused_in_words(
         flashsmith.decode(None, asked.q, k, asked.v, **given | changed)
     assert words in str(caught.value)
     assert torch.equal(k.nan_to_num(), asked.k.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"angles": 4}, "rotary_cos has shape"),
+        ({"angles": 40}, "rotary_cos has shape"),
+        ({"new_from": 1}, "k_new.*16 bytes"),
+    ],
+    ids=str,
+)
+def test_a_library_refuses_what_no_caller_looked_at(changed: dict[str, int], words: str) -> None:
+    """``decode`` refuses most of it before; whoever calls a kernel has the library alone."""
+    asked = requests(PLAIN, (8, 6), behind=0)
+    memory = torch.randn(2, 2 * NEW * 2 * 64 + 8).to(asked.k.dtype)
+    first = changed.get("new_from", 0)
+    k_new, v_new = (t[first:][: 2 * NEW * 2 * 64].view(2, NEW, 2, 64) for t in memory)
+    turn = torch.ones(2, 20, changed.get("angles", 8)).to(asked.k.dtype)
+    placed, q = Placed(asked.k, asked.v, asked.seqlens), torch.empty_like(asked.q)
+    before = asked.k.clone()
+    with pytest.raises(ValueError, match=words):
+        append(placed, k_new, v_new, asked.q, q, *turn)
+    assert torch.equal(asked.k.nan_to_num(), before.nan_to_num())
 
 
 def test_angles_without_new_keys_are_refused() -> None:

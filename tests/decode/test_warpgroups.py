@@ -14,7 +14,6 @@ from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Sm90DecodeKe
 from flashsmith.configs.decode import choose_decode
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.jit import Target
-from flashsmith.ops.kv_cache import KVCache
 from flashsmith.reference import Semantics
 from flashsmith.runtime import DecodeTensors, Splitting, find_decode
 from support.decoding import (
@@ -154,20 +153,6 @@ def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     assert chosen(64, in_boxes=True, fp8_cache=True) == ("sm80", 64)
     newer = choose_decode(DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0))
     assert newer.family == "sm80"  # wgmma exists on 9.0 alone
-
-
-def test_a_cache_knows_whether_it_lies_in_boxes() -> None:
-    k = torch.zeros(4, 64, 2, 128, dtype=torch.float16)
-    table, pads = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
-    assert KVCache(k, k).is_in_boxes
-    assert KVCache(k, k, leftpad=pads).is_in_boxes
-    assert KVCache(k, k, block_table=table).is_in_boxes
-    assert not KVCache(k, k, block_table=table, leftpad=pads).is_in_boxes
-    assert not KVCache(k[:, :24], k[:, :24], block_table=table).is_in_boxes
-    assert KVCache(k[:, :24], k[:, :24]).is_in_boxes
-    assert not KVCache(k, k[:1].expand(4, -1, -1, -1)).is_in_boxes
-    assert not KVCache(k.as_strided(k.shape, (100, 256, 128, 1)), k).is_in_boxes
-    assert KVCache(k[:1].as_strided((1, 64, 2, 128), (0, 256, 128, 1)), k[:1]).is_in_boxes
 
 
 def test_new_keys_are_appended_and_seen() -> None:

@@ -268,9 +268,11 @@ def test_a_mask_made_ahead_comes_back() -> None:
 # ---- what a layer gets ----
 
 
-def attend(mask: Any, keys: int = 5, module: Any = None, **keywords: Any) -> torch.Tensor:
+def attend(
+    mask: Any, keys: int = 5, module: Any = None, *, queries: int = 4, **keywords: Any
+) -> torch.Tensor:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 2, n, D_HEAD) for n in (4, keys, keys))
+    q, k, v = (torch.randn(2, 2, n, D_HEAD) for n in (queries, keys, keys))
     module = torch.nn.Module() if module is None else module
     found: torch.Tensor = attention_forward(module, q, k, v, mask, **keywords)[0]
     return found
@@ -323,6 +325,16 @@ def test_padding_alone_leaves_the_rest_to_the_layer(dtype: torch.dtype) -> None:
 def test_a_mask_that_is_longer_than_the_keys_is_cut() -> None:
     mask = LazyMask(2, 4, 7, offset=1, ahead=0)
     torch.testing.assert_close(attend(mask), attend(mask.whole()[..., :5]))
+
+
+@pytest.mark.parametrize("told", ["tokens", "sequences"])
+def test_a_mask_of_one_batch_is_that_of_all(told: str) -> None:
+    """As elements of eager attention are broadcast."""
+    of_tokens = torch.tensor([[0, 1, 1, 1, 1]]).bool()
+    of_sequences = torch.tensor([[0, 0, 1, 1, 1]])
+    mask = LazyMask(1, 5, 5, ahead=0, **{told: of_tokens if told == "tokens" else of_sequences})
+    found, expected = (attend(m, queries=5) for m in (mask, mask.whole()))
+    torch.testing.assert_close(found[:, 1:], expected[:, 1:])
 
 
 def test_a_mask_of_another_float_is_taken() -> None:

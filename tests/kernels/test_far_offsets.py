@@ -5,14 +5,13 @@ The memory is reserved but never touched, apart from the pages that hold element
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
-from flashsmith.configs import (
-    ForwardKernelConfig,
-    KernelId,
-)
-from flashsmith.runtime import Kernel
+from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
+from flashsmith.runtime import Extras, Kernel
 from support import sm80_kernels, sm90_kernels
 from support.emulator_program import CXX, Run
 from support.far import untouched
@@ -74,6 +73,29 @@ def test_batches_and_heads(cfg: ForwardKernelConfig, dim: int, far: int, kernel:
     shape = [1, 128, 1, cfg.d_head]
     shape[dim] = 3
     assert_far_as_near(kernel, shape, dim, far)
+
+
+PACKED = ("sm80", "sm90, bulk stores")
+
+
+@pytest.mark.parametrize("far", [INT // 16, INT // 2 + 8, INT + 8], ids=["16", "2", "1"])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
+    """Rows of packed sequences are reached from their ends, by a map of its own."""
+    cfg, lengths = KERNELS[name], (20, 9, 35)
+    shape = [1, sum(lengths), 2, cfg.d_head]
+    q, k, v, o = (t[0] for t in far_tensors(cfg, shape, 1, far))
+    near = [t.contiguous() for t in (q, k, v)]
+    kernel = emulated(KernelId(cfg, Variant(ragged=True)))
+    places = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    extras = Extras(cu_seqlens_q=places, cu_seqlens_k=places)
+    expected = torch.empty_like(near[0])
+    for given in ((q, k, v, o), (*near, expected)):
+        n_bytes = kernel.plan(*given, extras=extras).workspace_bytes
+        workspace = torch.zeros(n_bytes, dtype=torch.uint8)
+        kernel(*given, 0.1, workspace=workspace, extras=extras)
+    assert expected.isfinite().all()
+    assert torch.equal(o, expected)
 
 
 @pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")

@@ -13,6 +13,7 @@ import flashsmith
 from flashsmith.configs import FULL
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule, fp8_rules, get_fp8_kernel_configs
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 from flashsmith.reference import reference_varlen
@@ -57,6 +58,14 @@ def test_rows_may_be_shorter_than_the_kernels(
         wide[..., : t.shape[3]].copy_(t)
         asked.given[name] = wide[..., : t.shape[3]]
     assert all(map(torch.equal, found, asked.run(cfg)))
+
+
+@pytest.mark.parametrize("d_head", D_HEADS)
+def test_chosen_kernels_that_transpose_are_right(d_head: int) -> None:
+    """From d_head 96 on a warp has several batches of V, which small tiles have not."""
+    (cfg,) = fp8_rules(DType.BF16, d_head, fp8_values=True)
+    lengths = cfg.B_r + 10, 2 * cfg.B_c + 5
+    Quantised(cfg, lengths, rows=(cfg.d_head, cfg.d_head), batch=1).assert_right(cfg)
 
 
 @BOTH

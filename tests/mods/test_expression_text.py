@@ -24,6 +24,7 @@ SOUND = [
     text_of("input int q", "input int kv", "le bool v1 v0", "visible 2"),
     text_of("input int h", "input int q", "load float 0 v0 v1", "score 2", buffers="float32[2]"),
     text_of("load float 0", "score 0", buffers="float16[0]"),
+    text_of("input int q", "load float 0 v0 v0 v0 v0", "score 1", buffers="float32[4]"),
 ]
 # What is wrong -> text.
 UNSOUND = {
@@ -44,6 +45,8 @@ UNSOUND = {
     "an index that is no int": text_of("input float score", "load float 0 v0", "score 1",
                                        buffers="float32[1]"),
     "too many dimensions": text_of("load float 0", "score 0", buffers="float32[99]"),
+    "one dimension too many": text_of("input int q", "load float 0 v0 v0 v0 v0 v0", "score 1",
+                                      buffers="float32[5]"),
     "too many buffers": text_of("load float 0", "score 0", buffers="float32[0] " * 9),
     "dimensions below 0": text_of("load float 0", "score 0", buffers="float32[-1]"),
     "too many operands": text_of("input float score", "neg float v0 v0", "score 1"),

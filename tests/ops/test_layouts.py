@@ -12,6 +12,7 @@ import flashsmith
 from flashsmith.configs import CAUSAL, FULL, KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.ops import backward, launch
+from flashsmith.ops.layout import laid_out
 from flashsmith.runtime import load_kernels
 from flashsmith.selection.choose import forget_calls
 from support.backward_kernels import PLAIN
@@ -98,3 +99,15 @@ def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch)
         found = flashsmith.backward(None, do, *qkv, o, lse, causal=True, **lengths)
         assert all(torch.equal(getattr(found, n), getattr(dense, n)) for n in "qkv")
     backward._choices.clear()
+
+
+def test_what_holds_one_row_or_batch_is_not_copied() -> None:
+    """No other row is reached by the stride that does not fit."""
+    memory = normal(4096)
+    one_row = memory.as_strided((BATCH, 1, HEADS, D_HEAD), (264, 80, D_HEAD, 1))
+    one_batch = memory.as_strided((1, 3, HEADS, D_HEAD), (264, 160, D_HEAD, 1))
+    several = memory.as_strided((BATCH, 3, HEADS, D_HEAD), (264, 160, D_HEAD, 1))
+    for t in (one_row, one_batch):
+        assert laid_out(SM90, True, t)[0] is t
+    assert laid_out(SM90, False, several)[0] is several
+    assert laid_out(SM90, True, several)[0].is_contiguous()

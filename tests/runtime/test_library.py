@@ -24,7 +24,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Extras, Scales
-from flashsmith.runtime.kernels import is_loaded
+from flashsmith.runtime.kernels import find_distance, is_at_hand, is_loaded
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
@@ -116,6 +116,25 @@ def test_the_newest_library_comes_first(module: Module, monkeypatch: pytest.Monk
     load_library(library())
     find_kernel(INSTANCES[0], TARGET)("q", "k", "v", "o", 1.0)
     assert not module.calls and len(newer.calls) == 1
+
+
+def test_what_is_loaded_is_at_hand_whatever_became_of_its_file(module: Module) -> None:
+    lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
+    load_library(library())  # of a file that is nowhere
+    assert is_at_hand(INSTANCES[0], TARGET)
+    assert not is_at_hand(lacking, TARGET)
+
+
+def test_the_distance_of_configurations_is_the_fields_that_differ() -> None:
+    """Those of another family are further away than any of the same."""
+    configs = [*dict.fromkeys(instance.config for instance in INSTANCES)]
+    sm80, sm90 = ([c for c in configs if c.family == family] for family in ("sm80", "sm90"))
+    changed = replace(sm80[0], B_r=sm80[0].B_r * 2)
+    assert find_distance(sm80[0], sm80[0]) == 0
+    assert find_distance(sm80[0], changed) == 1
+    assert find_distance(changed, replace(changed, B_c=128, n_warps=16)) == 2
+    furthest = max(find_distance(a, b) for same in (sm80, sm90) for a in same for b in same)
+    assert find_distance(sm80[0], sm90[0]) == find_distance(sm90[0], sm80[0]) > furthest
 
 
 def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) -> None:

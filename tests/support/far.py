@@ -6,10 +6,9 @@ import mmap
 
 import torch
 
-ELEMENT_BYTES = 2
 MAP_NORESERVE = 0x4000  # of Linux: no memory is set aside
 
 
 def untouched(elements: int, dtype: torch.dtype) -> torch.Tensor:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    return torch.frombuffer(mmap.mmap(-1, elements * ELEMENT_BYTES, flags=flags), dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, elements * dtype.itemsize, flags=flags), dtype=dtype)

@@ -105,7 +105,7 @@ class DecodeKernel(LoadedKernel):
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*how, *tensors, None, None, 1.0, *extras))
 
-    def bind(self, how: Splitting, *, appends: bool = False) -> Callable[..., bool]:
+    def bind(self, how: Splitting, *, appends: bool) -> Callable[..., bool]:
         """A function that makes calls of this kernel, with as little as that can take.
 
         It takes the tensors one by one, counters, workspace, the softmax's scale, and a call's
