@@ -26,6 +26,7 @@ from support.decoding import (
     kernel_of,
     requests,
 )
+from support.far import untouched
 from support.new_keys import NEW, angles, before, turned
 
 
@@ -109,6 +110,20 @@ def append(
     kernel = find_decode(kernel_of(PLAIN, k_new, v_new, Extras()), Target.emulator())
     tensors = k_new, v_new, placed.k, placed.v, *(turning or (None,) * 4), placed.seqlens
     kernel.append(AppendArguments(True, False, *tensors, placed.block_table, placed.batch_idx))
+
+
+@pytest.mark.parametrize("far", [(1 << 30) + 8, (1 << 31) + 8], ids=["2", "1"])
+@pytest.mark.parametrize("dim", [0, 1, 2], ids=["entries", "rows", "heads"])
+def test_new_keys_go_further_than_32_bits_count(dim: int, far: int) -> None:
+    """In both tensors, of new keys and of the cache."""
+    shape, strides = [3, 3, 3, 64], [576, 192, 64, 1]
+    strides[dim] = far
+    memory = untouched(2 * far + 8192, torch.bfloat16)
+    new, cache = (memory[i * 2048 :].as_strided(shape, strides) for i in range(2))
+    new.copy_(torch.randn(shape))
+    placed = Placed(cache, torch.zeros(shape).bfloat16(), torch.zeros(3, dtype=torch.int32))
+    append(placed, new, torch.zeros(shape).bfloat16())
+    assert torch.equal(cache, new)
 
 
 def test_what_has_no_room_is_left_out() -> None:

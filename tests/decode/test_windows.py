@@ -33,6 +33,22 @@ def test_a_window_hides_all_keys_before_it(left: int, queries: int, page_size: i
         assert_near_truth(found, asked, Semantics(window_size=(left, right)))
 
 
+@pytest.mark.parametrize("right", [-1, 0])
+@pytest.mark.parametrize("queries", [2, 3])
+def test_a_window_begins_at_every_distance_from_a_slice(queries: int, right: int) -> None:
+    """Of a slice that begins one key before the last query's window, that query alone sees less:
+    its row is one of the tile, as each query has one head."""
+    lengths = range(70, 70 + 2 * PLAIN.B_c)
+    asked = requests(PLAIN, lengths, n_q=queries, heads=(1, 1), behind=0)
+    placed = in_entries(asked)
+    for left in (20, 41):
+        found = flashsmith.decode(
+            None, asked.q, placed.k, placed.v, cache_seqlens=placed.seqlens,
+            window_size=(left, right), splits=1, return_lse=True,
+        )  # fmt: skip
+        assert_near_truth(found, asked, Semantics(window_size=(left, right)))
+
+
 def first_key_seen(left: int) -> int:
     """By the only query of a request that fills its rows; each value is its key's number."""
     asked = requests(PLAIN, (ROWS,), behind=0)

@@ -21,6 +21,7 @@ from flashsmith.configs import (
     get_sm90_kernel_progression_configs,
     parse_kernel_name_into_config,
 )
+from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Extras, Scales
@@ -135,6 +136,20 @@ def test_the_distance_of_configurations_is_the_fields_that_differ() -> None:
     assert find_distance(changed, replace(changed, B_c=128, n_warps=16)) == 2
     furthest = max(find_distance(a, b) for same in (sm80, sm90) for a in same for b in same)
     assert find_distance(sm80[0], sm90[0]) == find_distance(sm90[0], sm80[0]) > furthest
+
+
+def test_the_three_closest_are_named(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHSMITH_BUILD", "0")
+    monkeypatch.setattr("flashsmith.runtime.kernels.built_instances", lambda _: set())
+    load_library(library())
+    base = INSTANCES[0].config
+    with pytest.raises(KernelNotFoundError) as caught:
+        find_kernel(KernelId(replace(base, B_c=32)), TARGET)
+    named = re.search("Closest that exist: (.*?). Run", str(caught.value))
+    assert named is not None
+    closest = named[1].split("; ")
+    assert len(closest) == 3 and closest[0] == KernelId(base).name
+    assert len(set(closest)) == 3
 
 
 def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) -> None:

@@ -9,8 +9,15 @@ import torch
 import flashsmith
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
-from flashsmith.runtime import DecodeTensors, find_decode, find_kernel
+from flashsmith.runtime import (
+    DecodeTensors,
+    GradientTensors,
+    find_backward,
+    find_decode,
+    find_kernel,
+)
 from flashsmith.runtime.workspace import counters_for, workspace_for
+from support.backward_kernels import PLAIN as GRADIENTS
 from support.decoding import PLAIN, requests
 from support.problems import random_qkv
 from support.sm80_kernels import BASE
@@ -39,6 +46,15 @@ def test_decode_measures_if_it_is_asked_for() -> None:
 
     assert milliseconds() == 0
     assert milliseconds(True) > 0
+
+
+def test_backward_measures_if_it_is_asked_for() -> None:
+    config = GRADIENTS["sm80"]
+    q, k, v, o, do, dq, dk, dv = (torch.zeros(1, 40, 2, config.d_head).bfloat16() for _ in range(8))
+    kernel = find_backward(KernelId(config), Target.emulator())
+    tensors = GradientTensors(q, k, v, o, torch.zeros(1, 2, 40), do, dq, dk, dv)
+    assert kernel(tensors, 0.1) == 0
+    assert kernel(tensors, 0.1, True) > 0
 
 
 def test_times_are_returned_with_benchmark_alone() -> None:

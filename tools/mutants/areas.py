@@ -89,6 +89,7 @@ _SM80 = (
     Stage(("kernels/test_correct.py",), "declared and fp16_d128_r64_c64"),
     Stage(("kernels/test_causal_offsets.py",), "sm80"),
     Stage(("kernels/test_knobs.py",)),
+    Stage(("kernels/test_semantics.py", "kernels/test_mods.py")),
     Stage(("kernels/test_synchronisation.py", "kernels/test_properties.py"), "not wgmma"),
 )
 _EMULATOR = (
@@ -234,7 +235,7 @@ AREAS: tuple[Area, ...] = (
             Stage(("selection/test_*.py", "configs/test_families.py")),
             Stage(("cli/test_build_for_attention.py", "ops/test_first_use.py",
                    "ops/test_few_queries.py", "ops/test_decode_choice.py", "tuning/test_*.py",
-                   "decode/test_teams.py")),
+                   "decode/test_teams.py", "ops/test_fp8.py")),
         ),
     ),
     Area(
