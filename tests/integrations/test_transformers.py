@@ -22,7 +22,7 @@ from support.models import (
 transformers = pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
 integration = pytest.importorskip("flashsmith.integrations.transformers")
 packing = pytest.importorskip("flashsmith.integrations.packing")
-pytestmark = pytest.mark.usefixtures("by_reference")
+pytestmark = pytest.mark.usefixtures("by_reference", "steps_by_reference")
 
 MODELS = ("bert", "llama", "mistral", "gemma2", "gpt_oss", "modernbert", "t5")
 

@@ -15,7 +15,7 @@ from support.models import IDS, LENGTH, PADDING, assert_as_eager, hidden, low_pr
 
 transformers = pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
 integration = pytest.importorskip("flashsmith.integrations.transformers")
-pytestmark = pytest.mark.usefixtures("by_reference")
+pytestmark = pytest.mark.usefixtures("by_reference", "steps_by_reference")
 
 
 @pytest.fixture(scope="module")

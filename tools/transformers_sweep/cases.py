@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
 
 from flashsmith.integrations import heads
-from flashsmith.reference import reference_varlen
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from tools.transformers_sweep.inputs import (
     BATCH,
     LENGTH,
@@ -22,6 +23,7 @@ from tools.transformers_sweep.inputs import (
     parameters_of,
     patches_seen,
 )
+from tools.transformers_sweep.reference import by_reference, decode_by_reference
 
 # Of the largest element: what float32 costs through a few layers.
 TOLERANCE = 2e-4
@@ -35,35 +37,24 @@ Tensors = list[torch.Tensor]
 Ask = Callable[[Any], Tensors]
 
 
-def by_reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    out: torch.Tensor | None = None,
-    **keywords: Any,
-) -> torch.Tensor:
-    """``attention`` in plain torch, for any dtype."""
-    return reference_varlen(q, k, v, compute=torch.float32, **keywords)[0].to(q.dtype)
-
-
 @contextlib.contextmanager
 def attention_by_reference(wrong: bool = False) -> Iterator[list[int]]:
     """Has the integrations compute in plain torch, or wrongly; the list grows with each call."""
     calls: list[int] = []
 
-    def counted(*tensors: torch.Tensor, **keywords: Any) -> torch.Tensor:
-        calls.append(tensors[0].shape[1])
-        o = by_reference(*tensors, **keywords)
+    def told(o: torch.Tensor) -> torch.Tensor:
         return o * torch.linspace(0.5, 1.5, o.shape[-1]).to(o.dtype) if wrong else o
 
-    own, heads.attention = heads.attention, counted  # type: ignore[assignment, attr-defined]
-    try:
+    def attention(*tensors: torch.Tensor, **keywords: Any) -> torch.Tensor:
+        calls.append(tensors[0].shape[1])
+        return told(by_reference(*tensors, **keywords))
+
+    def run_decode(asked: DecodeOptions, call: DecodeCall) -> tuple[torch.Tensor, None, float]:
+        calls.append(call.q.shape[1])
+        return told(decode_by_reference(asked, call)[0]), None, 0.0
+
+    with patch.multiple(heads, attention=attention, run_decode=run_decode):
         yield calls
-    finally:
-        heads.attention = own  # type: ignore[attr-defined]
 
 
 def cases(model: Any, arguments: Arguments) -> dict[str, Ask]:

@@ -13,11 +13,15 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from flashsmith.integrations.arguments import float32
-from flashsmith.integrations.heads import attend_any_head
+from flashsmith.integrations.heads import attend_any_head, decode_any_head, readable
 from flashsmith.integrations.lazy_mask import LazyMask, added
 from flashsmith.integrations.packing import Packing, unpack
 from flashsmith.integrations.sdpa import bias_of
 from flashsmith.integrations.transformers_masks import attention_mask
+from flashsmith.ops.checks import needs_gradient
+from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.dispatch import MIN_FORWARD_ROWS
+from flashsmith.ops.kv_cache import KVCache
 from flashsmith.ops.layout import with_dense_rows
 from flashsmith.reference.dropout import check_dropout
 
@@ -125,7 +129,8 @@ def attention_forward(
         "causal": mask.ahead == 0,
         "window_size": tuple(-1 if n is None else n for n in (mask.behind, mask.ahead)),
     }
-    key, value = key[:, :, : mask.seen], value[:, :, : mask.seen]
+    if mask.seen != key.shape[2]:  # a slice takes time, even of all
+        key, value = key[:, :, : mask.seen], value[:, :, : mask.seen]
     if position_bias is not None:
         return _attend_with_bias(query, key, value, None, position_bias, **semantics), None
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
@@ -284,6 +289,8 @@ def _attend_with_padding(
     """
     batch, seq_len = q.shape[:2]
     keys = k.shape[1]
+    if _is_a_step(q, k, v, mask, semantics) and (pads := _left_padding(mask, keys)) is not None:
+        return _decode(q, k, v, pads, **semantics)
     of_k = _packing_of(mask, 0, keys)
     packed = {"cu_seqlens_k": of_k.cu_seqlens, "max_seqlen_k": of_k.max_seqlen}
     packed_k, packed_v = of_k.pack(k), of_k.pack(v)
@@ -296,6 +303,58 @@ def _attend_with_padding(
     packed |= {"cu_seqlens_q": of_q.cu_seqlens, "max_seqlen_q": of_q.max_seqlen}
     o = _attend(of_q.pack(q), packed_k, packed_v, **packed, **semantics)
     return unpack(o, of_q.indices, batch, seq_len)
+
+
+def _is_a_step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: LazyMask,
+    semantics: dict[str, Any],
+) -> bool:
+    """Whether the queries are the next few of sequences that a cache has the begin of, so that
+    ``decode`` computes all that is asked for."""
+    seq_len, keys = q.shape[1], k.shape[1]
+    rows = seq_len * (q.shape[2] // max(k.shape[2], 1))
+    if not mask.is_banded or seq_len == keys or rows > MIN_FORWARD_ROWS or semantics["dropout_p"]:
+        return False
+    return not needs_gradient(q, k, v, semantics["sinks"])
+
+
+def _left_padding(mask: LazyMask, keys: int) -> torch.Tensor | None:
+    """How many keys come before each sequence's first token: int32 (batch,); None: there is padding
+    behind it, too. Waits for the device, once for all layers."""
+    tokens: Any = mask.tokens
+
+    def find() -> torch.Tensor | None:
+        seen = tokens[:, :keys]
+        pads = keys - seen.sum(-1, dtype=torch.int32)
+        is_left = (torch.arange(keys, device=seen.device) >= pads[:, None]) == seen
+        return pads if bool(is_left.all()) else None
+
+    pads: torch.Tensor | None = mask.once(("left", keys), find)
+    return pads
+
+
+def _decode(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pads: torch.Tensor,
+    *,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    softmax_scale: float | None,
+    sinks: torch.Tensor | None,
+    dropout_p: float,
+) -> torch.Tensor:
+    """Keys and values are read where they lie, behind their padding."""
+    asked = DecodeOptions(None, causal, window_size, softcap, 0, softmax_scale)
+    cache = KVCache(readable(k), readable(v), leftpad=pads)
+    o = decode_any_head(asked, DecodeCall(q, cache, None, None, False, None, sinks))
+    assert isinstance(o, torch.Tensor)
+    return o
 
 
 def _packing_of(mask: LazyMask, begin: int, end: int) -> Packing:
@@ -342,4 +401,5 @@ def _packed(
 
 def _as_value(t: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Rotary embeddings and norms of some models give float32, beside values of 16 bits."""
-    return t if value.dtype == torch.float32 else t.to(value.dtype)
+    dtype = value.dtype
+    return t if t.dtype == dtype or dtype == torch.float32 else t.to(dtype)

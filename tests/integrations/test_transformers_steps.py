@@ -1,0 +1,133 @@
+"""Steps of generation: the next few queries over keys that have padding on the left, which decode
+reads where they lie."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
+
+from flashsmith.integrations import transformers as integration
+from flashsmith.integrations.lazy_mask import LazyMask
+from flashsmith.reference import reference_varlen
+
+MODULE = torch.nn.Module()
+
+
+def left(pads: list[int], keys: int) -> torch.Tensor:
+    return torch.arange(keys) >= torch.tensor(pads)[:, None]
+
+
+def step_mask(tokens: torch.Tensor, queries: int, behind: int | None = None) -> LazyMask:
+    batch, keys = tokens.shape
+    return LazyMask(
+        batch, queries, keys, offset=keys - queries, behind=behind, ahead=0, tokens=tokens
+    )
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(shape).bfloat16()
+
+
+def truth(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tokens: torch.Tensor, **semantics: Any
+) -> torch.Tensor:
+    """In float64, of tensors (batch, heads, seq_len, d_head)."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    seen = lambda b, h, i, j: tokens[b.long(), j.long()]  # noqa: E731
+    return reference_varlen(q, k, v, causal=True, mask_mod=seen, **semantics)[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_over_padding_on_the_left_is_right(seed: int) -> None:
+    """Whatever is drawn: pads up to the last key, windows, caps, sinks, heads, strides."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    batch, heads_kv, queries = draw.choice([1, 3]), draw.choice([1, 2]), draw.choice([1, 1, 3])
+    heads, keys, d_head = (
+        heads_kv * draw.choice([1, 4]),
+        draw.choice([5, 40]),
+        draw.choice([20, 64]),
+    )
+    tokens = left([draw.choice([0, 1, 4, keys - 1, keys]) for _ in range(batch)], keys)
+    behind = draw.choice([None, 0, 2, 30])
+    softcap, sinks = draw.choice([0.0, 5.0]), draw.choice([None, torch.randn(heads)])
+    q, room = rows(batch, heads, queries, d_head), draw.choice([0, 7])
+    k, v = (rows(batch, heads_kv, keys + room, d_head)[:, :, :keys] for _ in "kv")
+    found, _ = integration.attention_forward(
+        MODULE, q, k, v, step_mask(tokens, queries, behind), scaling=0.3, softcap=softcap,
+        s_aux=sinks,
+    )  # fmt: skip
+    window = (-1 if behind is None else behind, -1)
+    expected = truth(q, k, v, tokens, softmax_scale=0.3, softcap=softcap, sinks=sinks,
+                     window_size=window)  # fmt: skip
+    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_step_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the padding is looked at once for all layers that share the mask."""
+    monkeypatch.setattr(integration, "_packing_of", lambda *_: pytest.fail("keys were packed"))
+    q, k, v = rows(2, 4, 1, 64), rows(2, 2, 9, 64), rows(2, 2, 9, 64)
+    mask = step_mask(left([3, 0], 9), 1)
+    for _ in range(2):
+        integration.attention_forward(MODULE, q, k, v, mask)
+    assert [key for key in mask._found if key[0] == "left"] == [("left", 9)]
+
+
+@pytest.mark.parametrize(
+    "why", ["a gap", "padding on the right", "a gradient", "dropout", "a prompt", "many rows"]
+)
+def test_what_decode_cannot_do_is_packed(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integration, "_decode", lambda *_, **__: pytest.fail("it was decoded"))
+    queries = {"a prompt": 9, "many rows": 40}.get(why, 1)
+    keys = 60 if why == "many rows" else 9
+    tokens = left([3, 0], keys)
+    if why == "a gap":
+        tokens[0, 5] = False
+    if why == "padding on the right":
+        tokens[1, -1] = False
+    q, k, v = (rows(2, heads, n, 64) for heads, n in ((4, queries), (2, keys), (2, keys)))
+    k.requires_grad_(why == "a gradient")
+    dropout = 0.25 if why == "dropout" else 0.0
+    found, _ = integration.attention_forward(
+        MODULE, q, k, v, step_mask(tokens, queries), dropout=dropout
+    )
+    if why == "a gradient":
+        found.sum().backward()
+        assert k.grad is not None and k.grad[0, :, :3].eq(0).all() and k.grad[0, :, 3:].ne(0).any()
+    elif why != "dropout":
+        counts = tokens[:, keys - queries :]
+        expected = truth(q, k, v, tokens)
+        torch.testing.assert_close(found.double()[counts], expected[counts], rtol=2e-2, atol=2e-2)
+
+
+def test_llama_generates_over_padding_as_with_eager_attention() -> None:
+    from support.models import tiny_model
+
+    model = tiny_model("llama").bfloat16()
+    lines = torch.randint(1, 20, (3, 9))
+    pads = torch.tensor([0, 4, 7])
+    tokens = left(pads.tolist(), 9)
+    lines[~tokens] = 0
+
+    def logits(name: str) -> torch.Tensor:
+        """Of each next token, where all ways see the same tokens before it."""
+        model.set_attn_implementation(name)
+        torch.manual_seed(1)
+        seen, mask, past, found = lines, tokens.long(), None, []
+        for _ in range(5):
+            places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -seen.shape[1] :]
+            result = model(seen, attention_mask=mask, position_ids=places, past_key_values=past)
+            past = result.past_key_values
+            found.append(result.last_hidden_state[:, -1].float())
+            seen = torch.randint(1, 20, (3, 1))
+            mask = torch.cat([mask, torch.ones(3, 1).long()], 1)
+        return torch.stack(found)
+
+    with torch.no_grad():
+        expected, ours = logits("eager"), logits(integration.register())
+    assert (ours - expected).abs().max() < 0.1
