@@ -312,7 +312,7 @@ def _is_a_step(
     mask: LazyMask,
     semantics: dict[str, Any],
 ) -> bool:
-    """Whether the queries are the next few of sequences that a cache has the begin of, so that
+    """Whether the queries are the next few of sequences whose earlier keys a cache holds, and
     ``decode`` computes all that is asked for."""
     seq_len, keys = q.shape[1], k.shape[1]
     rows = seq_len * (q.shape[2] // max(k.shape[2], 1))
