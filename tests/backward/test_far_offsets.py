@@ -1,4 +1,4 @@
-"""Gradients where elements lie further apart than 32 bits can count.
+"""The backward reads and writes elements that lie further apart than 32 bits can count.
 
 The memory is reserved but never touched, apart from the pages that hold elements.
 """
@@ -15,7 +15,7 @@ from flashsmith.jit import Target
 from flashsmith.reference import Gradients
 from flashsmith.runtime import GradientTensors, find_backward
 from support.backward_kernels import PLAIN
-from support.far import untouched
+from support.far import interleaved
 from support.gradient_calls import call_of
 from support.gradients import differing, launch_loaded
 
@@ -25,20 +25,11 @@ SHAPES = {"batch": (0, (2, 70, 1, 64)), "rows": (1, (1, 200, 1, 64)), "heads": (
 
 
 def far_from_each_other(tensors: GradientTensors, dim: int) -> GradientTensors:
-    """All of ``LAID_OUT`` in one memory, each in the gaps of the others: with stride ``FAR`` along
-    ``dim``."""
-    shape = tensors.q.shape
-    strides, step = [0, 0, 0, 1], shape[3]
-    for i in (2, 1, 0):
-        if i != dim:
-            strides[i], step = step, step * shape[i]
-    strides[dim] = FAR
-    memory = untouched((shape[dim] - 1) * FAR + len(LAID_OUT) * step, tensors.q.dtype)
-    placed = {
-        name: memory[i * step :].as_strided(shape, strides).copy_(getattr(tensors, name))
-        for i, name in enumerate(LAID_OUT)
-    }
-    return tensors._replace(**placed)
+    """Copies all of ``LAID_OUT`` to where their stride along ``dim`` is ``FAR``."""
+    q = tensors.q
+    places = interleaved(len(LAID_OUT), q.shape, dim, FAR, q.dtype)
+    copies = (t.copy_(getattr(tensors, n)) for n, t in zip(LAID_OUT, places, strict=True))
+    return tensors._replace(**dict(zip(LAID_OUT, copies, strict=True)))
 
 
 @pytest.mark.parametrize("where", SHAPES)

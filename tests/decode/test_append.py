@@ -26,7 +26,7 @@ from support.decoding import (
     kernel_of,
     requests,
 )
-from support.far import untouched
+from support.far import interleaved
 from support.new_keys import NEW, angles, before, turned
 
 
@@ -115,11 +115,9 @@ def append(
 @pytest.mark.parametrize("far", [(1 << 30) + 8, (1 << 31) + 8], ids=["2", "1"])
 @pytest.mark.parametrize("dim", [0, 1, 2], ids=["entries", "rows", "heads"])
 def test_new_keys_go_further_than_32_bits_count(dim: int, far: int) -> None:
-    """In both tensors, of new keys and of the cache."""
-    shape, strides = [3, 3, 3, 64], [576, 192, 64, 1]
-    strides[dim] = far
-    memory = untouched(2 * far + 8192, torch.bfloat16)
-    new, cache = (memory[i * 2048 :].as_strided(shape, strides) for i in range(2))
+    """The stride is as large in the tensor of new keys as in the cache."""
+    shape = (3, 3, 3, 64)
+    new, cache = interleaved(2, shape, dim, far, torch.bfloat16)
     new.copy_(torch.randn(shape))
     placed = Placed(cache, torch.zeros(shape).bfloat16(), torch.zeros(3, dtype=torch.int32))
     append(placed, new, torch.zeros(shape).bfloat16())

@@ -1,4 +1,4 @@
-"""What a KV cache says of how its rows lie, by which a call's kernel is chosen."""
+"""A KV cache says how its rows lie in memory, by which a call's kernel is chosen."""
 
 from __future__ import annotations
 

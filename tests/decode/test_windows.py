@@ -36,8 +36,8 @@ def test_a_window_hides_all_keys_before_it(left: int, queries: int, page_size: i
 @pytest.mark.parametrize("right", [-1, 0])
 @pytest.mark.parametrize("queries", [2, 3])
 def test_a_window_begins_at_every_distance_from_a_slice(queries: int, right: int) -> None:
-    """Of a slice that begins one key before the last query's window, that query alone sees less:
-    its row is one of the tile, as each query has one head."""
+    """The last query alone does not see the first key of a slice that begins one key before its
+    window. It has one row of the tile, because each query has one head."""
     lengths = range(70, 70 + 2 * PLAIN.B_c)
     asked = requests(PLAIN, lengths, n_q=queries, heads=(1, 1), behind=0)
     placed = in_entries(asked)

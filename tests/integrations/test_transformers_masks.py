@@ -329,7 +329,7 @@ def test_a_mask_that_is_longer_than_the_keys_is_cut() -> None:
 
 @pytest.mark.parametrize("told", ["tokens", "sequences"])
 def test_a_mask_of_one_batch_is_that_of_all(told: str) -> None:
-    """As elements of eager attention are broadcast."""
+    """Eager attention broadcasts its elements, too."""
     of_tokens = torch.tensor([[0, 1, 1, 1, 1]]).bool()
     of_sequences = torch.tensor([[0, 0, 1, 1, 1]])
     mask = LazyMask(1, 5, 5, ahead=0, **{told: of_tokens if told == "tokens" else of_sequences})

@@ -1,5 +1,5 @@
-"""Steps of generation: the next few queries over keys that have padding on the left, which decode
-reads where they lie."""
+"""A step of generation has the next few queries, whose keys have padding on the left: decode reads
+them where they lie."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers
 from flashsmith.integrations import transformers as integration
 from flashsmith.integrations.lazy_mask import LazyMask
 from flashsmith.reference import reference_varlen
+from support.models import tiny_model
 
 MODULE = torch.nn.Module()
 
@@ -36,7 +37,7 @@ def rows(*shape: int) -> torch.Tensor:
 def truth(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tokens: torch.Tensor, **semantics: Any
 ) -> torch.Tensor:
-    """In float64, of tensors (batch, heads, seq_len, d_head)."""
+    """Returns the reference in float64 for tensors (batch, heads, seq_len, d_head)."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     seen = lambda b, h, i, j: tokens[b.long(), j.long()]  # noqa: E731
     return reference_varlen(q, k, v, causal=True, mask_mod=seen, **semantics)[0]
@@ -44,7 +45,7 @@ def truth(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_step_over_padding_on_the_left_is_right(seed: int) -> None:
-    """Whatever is drawn: pads up to the last key, windows, caps, sinks, heads, strides."""
+    """The test draws pads up to the last key, windows, softcaps, sinks, heads and strides."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     batch, heads_kv, queries = draw.choice([1, 3]), draw.choice([1, 2]), draw.choice([1, 1, 3])
@@ -69,7 +70,7 @@ def test_a_step_over_padding_on_the_left_is_right(seed: int) -> None:
 
 
 def test_a_step_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the padding is looked at once for all layers that share the mask."""
+    """All layers that share a mask look at its padding once."""
     monkeypatch.setattr(integration, "_packing_of", lambda *_: pytest.fail("keys were packed"))
     q, k, v = rows(2, 4, 1, 64), rows(2, 2, 9, 64), rows(2, 2, 9, 64)
     mask = step_mask(left([3, 0], 9), 1)
@@ -106,8 +107,6 @@ def test_what_decode_cannot_do_is_packed(why: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_llama_generates_over_padding_as_with_eager_attention() -> None:
-    from support.models import tiny_model
-
     model = tiny_model("llama").bfloat16()
     lines = torch.randint(1, 20, (3, 9))
     pads = torch.tensor([0, 4, 7])
@@ -115,7 +114,7 @@ def test_llama_generates_over_padding_as_with_eager_attention() -> None:
     lines[~tokens] = 0
 
     def logits(name: str) -> torch.Tensor:
-        """Of each next token, where all ways see the same tokens before it."""
+        """Returns what the last layer gives for each next token, after the same tokens for all."""
         model.set_attn_implementation(name)
         torch.manual_seed(1)
         seen, mask, past, found = lines, tokens.long(), None, []

@@ -5,8 +5,6 @@ The memory is reserved but never touched, apart from the pages that hold element
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -14,9 +12,10 @@ from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
 from flashsmith.runtime import Extras, Kernel
 from support import sm80_kernels, sm90_kernels
 from support.emulator_program import CXX, Run
-from support.far import untouched
+from support.far import interleaved
 from support.problems import TORCH_DTYPES, Emulated, Tensors
 from support.problems import run as run_kernel
+from support.semantics import places
 
 INT = 1 << 31
 KERNELS = {
@@ -31,14 +30,8 @@ KERNELS = {
 
 
 def far_tensors(cfg: ForwardKernelConfig, shape: list[int], dim: int, far: int) -> Tensors:
-    """q, k, v and o in one memory, each in the gaps of the others: stride ``far`` along ``dim``."""
-    strides, step = [0, 0, 0, 1], shape[3]
-    for i in (2, 1, 0):
-        if i != dim:
-            strides[i], step = step, step * shape[i]
-    strides[dim] = far
-    memory = untouched((shape[dim] - 1) * far + 4 * step, TORCH_DTYPES[cfg.dtype])
-    tensors = [memory[i * step :].as_strided(shape, strides) for i in range(4)]
+    """q, k, v and o, with stride ``far`` along ``dim``."""
+    tensors = interleaved(4, shape, dim, far, TORCH_DTYPES[cfg.dtype])
     for t in tensors[:3]:
         t.copy_(torch.randn(shape))
     return tuple(tensors)
@@ -81,14 +74,14 @@ PACKED = ("sm80", "sm90, bulk stores")
 @pytest.mark.parametrize("far", [INT // 16, INT // 2 + 8, INT + 8], ids=["16", "2", "1"])
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
-    """Rows of packed sequences are reached from their ends, by a map of its own."""
-    cfg, lengths = KERNELS[name], (20, 9, 35)
+    """The sm90 family's maps of packed tensors reach a row from the end of its sequence."""
+    cfg, lengths = KERNELS[name], [20, 9, 35]
     shape = [1, sum(lengths), 2, cfg.d_head]
     q, k, v, o = (t[0] for t in far_tensors(cfg, shape, 1, far))
     near = [t.contiguous() for t in (q, k, v)]
     kernel = emulated(KernelId(cfg, Variant(ragged=True)))
-    places = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    extras = Extras(cu_seqlens_q=places, cu_seqlens_k=places)
+    cu_seqlens = places(lengths)
+    extras = Extras(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
     expected = torch.empty_like(near[0])
     for given in ((q, k, v, o), (*near, expected)):
         n_bytes = kernel.plan(*given, extras=extras).workspace_bytes

@@ -127,7 +127,7 @@ def test_what_is_loaded_is_at_hand_whatever_became_of_its_file(module: Module) -
 
 
 def test_the_distance_of_configurations_is_the_fields_that_differ() -> None:
-    """Those of another family are further away than any of the same."""
+    """A configuration of another family is further away than any of the same family."""
     configs = [*dict.fromkeys(instance.config for instance in INSTANCES)]
     sm80, sm90 = ([c for c in configs if c.family == family] for family in ("sm80", "sm90"))
     changed = replace(sm80[0], B_r=sm80[0].B_r * 2)

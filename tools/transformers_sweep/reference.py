@@ -1,4 +1,4 @@
-"""Attention and decode in plain torch, for any dtype: what stands in for kernels."""
+"""Attention and decode are computed here in plain torch, for any dtype, in place of kernels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def by_reference(
     out: torch.Tensor | None = None,
     **keywords: Any,
 ) -> torch.Tensor:
-    """``attention``."""
+    """Computes ``attention``."""
     return reference_varlen(q, k, v, compute=torch.float32, **keywords)[0].to(q.dtype)
 
 
 def decode_by_reference(
     asked: DecodeOptions, call: DecodeCall
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """``run_decode`` of a cache without pages, whose requests may have padding on the left."""
+    """Computes ``run_decode`` for a cache without pages, with padding on the left or none."""
     cache, pads = call.cache, call.cache.leftpad
     assert cache.seqlens is cache.block_table is cache.batch_idx is call.new is None
     keywords = {
