@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.ops import launch as api
-from flashsmith.ops.choices import Choices
+from flashsmith.runtime.launch_cache import MADE, launch_cache
 from support.scripts import load_script
 
 
@@ -91,12 +90,8 @@ def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.Monk
     A machine that tests is busy, and a busy core slows torch.add as much as it slows the call: the
     ratio is 3.9 on an idle core and on a core that three processes share.
     """
-    for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(api, name, Choices())
     q = torch.randn(1, 64, 1, 128).half()
-    flashsmith.attention(q, q, q)
-    (choice,) = api._choices.values()
-    choice.call = lambda *_: True
+    monkeypatch.setattr(launch_cache, "attend", lambda *_: MADE)
 
     def cost(call: Callable[[], object], calls: int = 300) -> float:
         start = time.perf_counter()

@@ -38,6 +38,7 @@ from flashsmith.lab import build as lab_build
 from flashsmith.lab.driver import Gpu
 from flashsmith.ops.choices import Choices
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.selection.choose import choose, forget_tables
 from flashsmith.selection.served import gpus_with_tables, served_instances
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
@@ -68,8 +69,8 @@ def test_attention_then_works_with_building_off(
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
-    for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
+    monkeypatch.setattr("flashsmith.ops.launch._choices", Choices())
+    launch_cache.forget()
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)

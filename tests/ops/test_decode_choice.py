@@ -15,7 +15,6 @@ from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.dispatch import PagedWay
 from flashsmith.ops.kv_cache import KVCache
-from flashsmith.runtime import Extras
 from flashsmith.selection.select import reads_pages, select_for
 
 GPUS = {"NVIDIA H200": (9, 0), "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA L40S": (8, 9)}
@@ -61,7 +60,7 @@ def test_any_sizes_have_a_configuration() -> None:
             call = drawn(random)
             splits, window = random.choice([0, 4]), random.choice([(-1, -1), (10, 0)])
             asked = DecodeOptions(None, random.random() < 0.5, window, 0.0, splits)
-            extras = Extras(*call.extras(decode_calls._numbers(asked, call)))
+            extras = decode_calls._extras(asked, call)
             dispatch.is_for_forward(call.q, call.cache, extras.variant, None)
             config = decode_calls._choose(asked, call, extras, call.q.shape[-1]).config
             assert config.fp8_cache == (call.cache.k.dtype == FP8), call.q.shape

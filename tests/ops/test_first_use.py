@@ -27,8 +27,7 @@ CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_
 @pytest.fixture(autouse=True)
 def _nothing_used_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "_kernels", {})
-    for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(launch, name, Choices())
+    monkeypatch.setattr(launch, "_choices", Choices())
     monkeypatch.delenv(settings.LOG.name, raising=False)
     forget_tables()
     logger = logging.getLogger("flashsmith")

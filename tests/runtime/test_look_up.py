@@ -23,6 +23,7 @@ from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import SourceTree, Target, build_library, find_library
 from flashsmith.ops.choices import Choices
 from flashsmith.runtime import kernels
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.loaded import LoadedKernel
 from support.caches import kernel_free_cache
 from support.paths import CSRC
@@ -158,8 +159,8 @@ def test_a_call_of_what_the_map_lacks_names_the_generator(
         monkeypatch.setattr(kernels, function.__name__, partial(function, sources=sources))
     for name in ("runtime.kernels._loaded", "runtime.kernels._found", "ops.launch._kernels"):
         monkeypatch.setattr(f"flashsmith.{name}", {})
-    for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
+    monkeypatch.setattr("flashsmith.ops.launch._choices", Choices())
+    launch_cache.forget()
     q = torch.randn(1, 64, 1, BASE.d_head).to(BASE.dtype.to_torch_dtype())
     with pytest.raises(KernelNotFoundError) as caught:
         flashsmith.forward(BASE, q, q, q)

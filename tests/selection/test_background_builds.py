@@ -19,6 +19,7 @@ from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.jit import Target, build_library
 from flashsmith.ops.attention import attention
 from flashsmith.ops.choices import Choices
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.selection import standby
 from support.caches import kernel_free_cache
 from support.waiting import wait_for
@@ -77,14 +78,14 @@ def test_attention_switches_to_the_kernel_that_was_built(
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
     monkeypatch.setattr(standby, "_builds", standby._Builds())
     monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
-    for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
+    monkeypatch.setattr("flashsmith.ops.launch._choices", Choices())
+    launch_cache.forget()
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
     from flashsmith.ops import launch
     from flashsmith.selection import choose
 
-    of_calls = [launch._choices.clear, launch._choices_of_sizes.clear]
+    of_calls = [launch._choices.clear, lambda: launch_cache.forget()]
     monkeypatch.setattr(choose, "_of_calls", of_calls)
     chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
     assert chosen != other

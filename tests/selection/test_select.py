@@ -24,6 +24,7 @@ from flashsmith.errors import TuningError
 from flashsmith.ops.attention import attention
 from flashsmith.ops.choices import Choices
 from flashsmith.problem import LENGTH_BUCKETS, Problem
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.selection.choose import choose, find_tables
 from flashsmith.selection.select import select_config
 from flashsmith.selection.tables import (
@@ -263,8 +264,8 @@ def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flashsmith.ops.launch.select_for", spy)
-    for name in ("_choices", "_choices_of_sizes"):
-        monkeypatch.setattr(f"flashsmith.ops.launch.{name}", Choices())
+    monkeypatch.setattr("flashsmith.ops.launch._choices", Choices())
+    launch_cache.forget()
     q = torch.empty(1, 64, 1, 64, dtype=torch.float16)
     for causal in (False, True):
         with pytest.raises(KeyboardInterrupt):

@@ -14,6 +14,7 @@ from flashsmith.configs import KernelConfig, KernelId, Variant
 from flashsmith.configs.families import SUPPORTED_D_HEADS
 from flashsmith.ops import launch
 from flashsmith.ops.choices import Choices
+from flashsmith.runtime.launch_cache import LaunchCache
 from flashsmith.runtime.plan import Plan
 from tools.flash_attn_tests.cases import Case
 
@@ -30,11 +31,8 @@ class _Nothing:
     def plan(self, *_: Any, **__: Any) -> Plan:
         return Plan((), 0, 0)
 
-    def bind(self, *_: Any) -> Callable[..., bool]:
+    def bind(self, *_: Any, **__: Any) -> Callable[..., bool]:
         return lambda *_: True
-
-    def repeatable(self, *_: Any) -> Callable[..., bool]:
-        return lambda *_: False
 
     def append(self, *_: Any, **__: Any) -> None:
         pass
@@ -65,11 +63,13 @@ def _recording(kernels: set[KernelId]) -> Iterator[None]:
         kernels.add(instance)
         return _Nothing(instance)
 
+    def remembered() -> dict[str, Any]:
+        return {"_choices": Choices(), "launch_cache": LaunchCache()}
+
     with (
-        patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find),
-        patch.multiple(launch, _choices=Choices(), _choices_of_sizes=Choices()),
-        patch.multiple("flashsmith.ops.backward", _kernel_for=find, _choices=Choices()),
-        patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find),
-        patch.multiple("flashsmith.ops.decode_calls", _known=Choices(), _choices=Choices()),
+        patch.multiple(launch, kernel_for=find, few_queries_kernel_for=find, **remembered()),
+        patch.multiple("flashsmith.ops.backward", _kernel_for=find, **remembered()),
+        patch.multiple("flashsmith.ops.decode_calls", _kernel_for=find, **remembered()),
+        patch("flashsmith.ops.forward.launch_cache", LaunchCache()),
     ):
         yield

@@ -20,7 +20,17 @@ from flashsmith.ops.backward import run_backward
 from flashsmith.ops.checks import check_flags, check_tensors
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.gate import explain
-from flashsmith.ops.spec import FULL, AttentionSpec, keywords_of, normal_window, tensors_of
+from flashsmith.ops.spec import (
+    CAUSAL,
+    FULL,
+    NO_WINDOW,
+    OFF,
+    AttentionSpec,
+    keywords_of,
+    make_spec,
+    normal_window,
+    tensors_of,
+)
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime import GradientTensors
 
@@ -51,14 +61,24 @@ def specification(
     """
     if type(causal) is not bool:
         check_flags(causal=causal)
-    if type(softcap) in (int, float) and softcap <= 0:
-        softcap = FULL.softcap
+    if softcap is not OFF and type(softcap) in (int, float) and softcap <= 0:
+        softcap = OFF
+    if window_size is not NO_WINDOW:
+        window_size = normal_window(sides(window_size))
     if sinks is not None:
         sinks = float32("sinks", sinks)
-    return AttentionSpec(
-        causal, softmax_scale, normal_window(sides(window_size)), softcap, alibi_slopes, sinks,
-        None, False, cu_seqlens_q, cu_seqlens_k, _number(max_seqlen_q), _number(max_seqlen_k),
-        seqused_q, seqused_k, block_table,
+    if (
+        softmax_scale is None
+        and alibi_slopes is sinks is cu_seqlens_q is cu_seqlens_k is None
+        and softcap is OFF
+        and window_size is NO_WINDOW
+        and max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
+    ):
+        return CAUSAL if causal else FULL
+    return make_spec(
+        causal, softmax_scale, window_size, softcap, alibi_slopes, sinks, None, False,
+        cu_seqlens_q, cu_seqlens_k, _number(max_seqlen_q), _number(max_seqlen_k),
+        seqused_q, seqused_k, block_table, 0, None, None, 1, OFF, None, None, None, None,
     )  # fmt: skip
 
 
@@ -80,7 +100,7 @@ def call(
         check_flags(
             deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse
         )
-    if type(dropout_p) is not float or dropout_p != 0.0:
+    if dropout_p is not OFF and (type(dropout_p) is not float or dropout_p != 0.0):
         spec = with_dropout(spec, q, dropout_p)
     with_lse = return_lse or return_attn_probs
     result = forward(q, k, v, spec, out, config, with_lse, deterministic)
@@ -179,4 +199,6 @@ def sides(window_size: Window | torch.Tensor) -> Any:
 
 
 def _number(length: int | torch.Tensor | None) -> Any:
+    if length is None or type(length) is int:
+        return length
     return length.item() if isinstance(length, torch.Tensor) else length

@@ -15,7 +15,7 @@ from flashsmith.flash_attn.kvcache import attend_cache
 from flashsmith.ops.decode_call import DecodeOptions
 from flashsmith.ops.gate import explaining
 from flashsmith.ops.kv_cache import KVAppend, KVCache
-from flashsmith.ops.spec import AttentionSpec
+from flashsmith.ops.spec import NO_WINDOW, OFF, AttentionSpec
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -30,9 +30,9 @@ def flash_attn_func(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
-    softcap: float = 0.0,
+    softcap: float = OFF,
     num_splits: int = 1,
     pack_gqa: bool | None = None,
     deterministic: bool = False,
@@ -55,7 +55,7 @@ def flash_attn_func(
         causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
     )  # fmt: skip
     spec = _with_scales(spec, q_descale, k_descale, v_descale)
-    return call(q, k, v, spec, 0.0, deterministic, False, return_lse=return_attn_probs)
+    return call(q, k, v, spec, OFF, deterministic, False, return_lse=return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -74,9 +74,9 @@ def flash_attn_varlen_func(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
-    softcap: float = 0.0,
+    softcap: float = OFF,
     num_splits: int = 1,
     pack_gqa: bool | None = None,
     deterministic: bool = False,
@@ -99,7 +99,7 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k, seqused_q=seqused_q, seqused_k=seqused_k,
     )  # fmt: skip
     spec = _with_scales(spec, q_descale, k_descale, v_descale)
-    return call(q, k, v, spec, 0.0, deterministic, False, return_lse=return_attn_probs)
+    return call(q, k, v, spec, OFF, deterministic, False, return_lse=return_attn_probs)
 
 
 @explaining
@@ -125,9 +125,9 @@ def flash_attn_with_kvcache(
     v_descale: torch.Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
-    softcap: float = 0.0,
+    softcap: float = OFF,
     rotary_interleaved: bool = True,
     scheduler_metadata: torch.Tensor | None = None,
     num_splits: int = 0,

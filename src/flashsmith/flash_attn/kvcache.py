@@ -11,10 +11,11 @@ from flashsmith.integrations.arguments import check_types
 from flashsmith.integrations.heads import decode_any_head
 from flashsmith.ops.checks import check_flags
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.decode_calls import run_as_before
 from flashsmith.ops.gate import explaining
 from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.layout import with_dense_rows
-from flashsmith.ops.spec import normal_window
+from flashsmith.ops.spec import NO_WINDOW, OFF, normal_window
 
 
 @explaining
@@ -32,8 +33,8 @@ def flash_attn_with_kvcache(
     block_table: torch.Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = (-1, -1),
-    softcap: float = 0.0,
+    window_size: Window = NO_WINDOW,
+    softcap: float = OFF,
     rotary_interleaved: bool = True,
     alibi_slopes: torch.Tensor | None = None,
     num_splits: int = 0,
@@ -70,13 +71,24 @@ def flash_attn_with_kvcache(
         out, (batch, seqlen_q, nheads, headdim); with ``return_softmax_lse`` (out, softmax_lse),
         float32 (batch, nheads, seqlen_q).
     """
+    if not type(causal) is type(return_softmax_lse) is type(rotary_interleaved) is bool:
+        check_flags(
+            causal=causal, return_softmax_lse=return_softmax_lse,
+            rotary_interleaved=rotary_interleaved,
+        )  # fmt: skip
+    new = KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved)
+    cache = (
+        k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, None, None,
+    )  # fmt: skip
+    options = causal, window_size, softcap, num_splits, softmax_scale
+    others = alibi_slopes, None, 0, None
+    found = run_as_before(None, q, None, return_softmax_lse, cache, options, others, new or ())
+    if found is not None:
+        o, lse, _ = found
+        return o if lse is None else (o, lse)
+    asked = DecodeOptions(None, *options)
     return attend_cache(
-        q,
-        KVCache(k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad),
-        KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved),
-        DecodeOptions(None, causal, window_size, softcap, num_splits, softmax_scale),
-        alibi_slopes=alibi_slopes,
-        return_lse=return_softmax_lse,
+        q, KVCache(*cache), new, asked, alibi_slopes=alibi_slopes, return_lse=return_softmax_lse
     )
 
 

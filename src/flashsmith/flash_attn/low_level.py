@@ -15,7 +15,7 @@ from flashsmith.flash_attn.calls import (
 )
 from flashsmith.flash_attn.probabilities import no_weights
 from flashsmith.ops.checks import check_flags
-from flashsmith.ops.spec import AttentionSpec
+from flashsmith.ops.spec import OFF, AttentionSpec
 
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -73,7 +73,7 @@ def _flash_attn_varlen_forward(
     causal: bool,
     window_size_left: int = -1,
     window_size_right: int = -1,
-    softcap: float = 0.0,
+    softcap: float = OFF,
     alibi_slopes: torch.Tensor | None = None,
     return_softmax: bool = False,
     block_table: torch.Tensor | None = None,

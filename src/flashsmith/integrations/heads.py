@@ -117,6 +117,8 @@ def readable(t: torch.Tensor) -> torch.Tensor:
     """Copied, where kernels cannot read chunks of 16 bytes: of rows with gaps between elements, or
     that begin elsewhere than at a multiple of 8 elements. A graph cannot ask where in its memory a
     tensor begins."""
+    if t.is_contiguous() and (is_compiling() or not t.storage_offset() % _STEP):
+        return t
     strides = t.stride()
     if len(strides) not in (3, 4):  # which is refused by whoever reads it
         return t

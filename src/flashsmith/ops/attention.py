@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 
 from flashsmith.configs import AttentionKernelConfig
 from flashsmith.mods.block_mask import BlockMask
@@ -14,14 +15,23 @@ from flashsmith.ops.differentiable import call_differentiable
 from flashsmith.ops.dropout import dropout_keywords
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.functions import traced_functions
-from flashsmith.ops.gate import are_memory, flat, refuse_unknown
+from flashsmith.ops.gate import are_memory, refuse_unknown
 from flashsmith.ops.operators import call_operator
 from flashsmith.ops.outside_graphs import outside_of_graphs
-from flashsmith.ops.spec import CAUSAL, FULL, NO_WINDOW, AttentionSpec, normal_window, tensors_of
+from flashsmith.ops.spec import (
+    CAUSAL,
+    FULL,
+    NO_WINDOW,
+    OFF,
+    AttentionSpec,
+    given_tensors,
+    make_spec,
+    normal_window,
+    tensors_of,
+)
 from flashsmith.reference.dropout import check_dropout
 
-_NUMBERS = (float, int)
-_LEARNED = ("sinks", "bias")  # arguments beside q, k and v that have gradients
+_LEARNED = ("q", "k", "v", "sinks", "bias")  # arguments that have gradients
 
 
 def attention(
@@ -32,7 +42,7 @@ def attention(
     causal: bool = False,
     softmax_scale: float | None = None,
     window_size: tuple[int, int] = NO_WINDOW,
-    softcap: float = 0.0,
+    softcap: float = OFF,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
@@ -46,7 +56,7 @@ def attention(
     score_mod: ScoreMod | None = None,
     mask_mod: MaskMod | None = None,
     block_mask: BlockMask | Any | None = None,
-    dropout_p: float = 0.0,
+    dropout_p: float = OFF,
     rng_state: torch.Tensor | None = None,
     q_scale: torch.Tensor | None = None,
     k_scale: torch.Tensor | None = None,
@@ -140,46 +150,27 @@ def attention(
     if not type(causal) is type(return_lse) is type(deterministic) is bool:
         check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
     if (
-        alibi_slopes is sinks is bias is None
+        softmax_scale is None
+        and alibi_slopes is sinks is bias is None
+        and window_size is NO_WINDOW
+        and softcap is dropout_p is OFF
         and cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
         and max_seqlen_q is max_seqlen_k is None
-        and rng_state is None
-        and type(window_size) is tuple
-        and window_size == NO_WINDOW
-        and type(softcap) in _NUMBERS
-        and softcap == 0
         and top_left is False
-        and score_mod is mask_mod is block_mask is None
-        and type(dropout_p) in _NUMBERS
-        and dropout_p == 0
+        and score_mod is mask_mod is block_mask is rng_state is None
         and q_scale is k_scale is v_scale is None
     ):
-        if softmax_scale is None:
-            spec = CAUSAL if causal else FULL
-        else:
-            spec = AttentionSpec(causal, softmax_scale)
+        spec = CAUSAL if causal else FULL
         return attend(q, k, v, spec, out, config, return_lse, deterministic)
-    spec = AttentionSpec(
-        causal,
-        softmax_scale,
-        normal_window(window_size),
-        softcap,
-        alibi_slopes,
-        sinks,
-        bias,
-        top_left,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        seqused_q,
-        seqused_k,
-        q_scale=q_scale,
-        k_scale=k_scale,
-        v_scale=v_scale,
-    )
-    if check_dropout(dropout_p) != 0 or rng_state is not None:
-        spec = spec._replace(**dropout_keywords(q, dropout_p, rng_state))
+    spec = make_spec(
+        causal, softmax_scale, normal_window(window_size), softcap, alibi_slopes, sinks, bias,
+        top_left, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k,
+        None, 0, None, None, 1, OFF, None, q_scale, k_scale, v_scale,
+    )  # fmt: skip
+    if dropout_p is not OFF or rng_state is not None:
+        check_dropout(dropout_p)
+        if dropout_p != 0 or rng_state is not None:
+            spec = spec._replace(**dropout_keywords(q, dropout_p, rng_state))
     if score_mod is mask_mod is block_mask is None:
         return attend(q, k, v, spec, out, config, return_lse, deterministic)
     functions = score_mod, mask_mod, block_mask
@@ -216,23 +207,29 @@ def attend(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``attention`` of a specification: launches now, or has torch see an operator, as the tensors
     are."""
-    given = tensors_of(spec)
+    given = given_tensors(spec)
     if out is not None:
-        given["out"] = out
-    is_memory = are_memory(q, k, v, *flat(given)) if given else are_memory(q, k, v)
+        given = [out, *given]
+    is_memory = are_memory(q, k, v, *given)
     if not is_memory:
-        refuse_unknown(q=q, k=k, v=v, **given)
-    if torch.is_grad_enabled() and (
-        q.requires_grad
-        or k.requires_grad
-        or v.requires_grad
-        or (given and needs_gradient(*flat(given)))
+        refuse_unknown(**_named(q, k, v, out, spec))
+    if is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (given and needs_gradient(*given))
     ):
-        refuse_gradients(**{name: given[name] for name in given if name not in _LEARNED})
+        named = _named(q, k, v, out, spec)
+        refuse_gradients(**{name: t for name, t in named.items() if name not in _LEARNED})
         if q.dtype == FP8:
-            refuse_gradients(q=q, k=k, v=v, **given)
+            refuse_gradients(**named)
         if is_memory:
             return call_differentiable(q, k, v, spec, out, config, return_lse, deterministic)
     if is_memory:
         return run_attention(q, k, v, spec, out, config, return_lse)
     return call_operator(q, k, v, spec, out, config, return_lse, deterministic)
+
+
+def _named(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None, spec: AttentionSpec
+) -> dict[str, Any]:
+    """Returns a call's tensors by the names of its arguments; captured ones are a list."""
+    given = {"q": q, "k": k, "v": v, **tensors_of(spec)}
+    return given if out is None else given | {"out": out}

@@ -30,23 +30,25 @@ from flashsmith.ops.first_use import (
 from flashsmith.ops.gate import CAPTURED, are_memory, flat, refuse_all_but_memory
 from flashsmith.ops.layout import laid_out, with_aligned_rows, with_dense_rows
 from flashsmith.ops.spec import (
-    RESOLVED_CAUSAL,
-    RESOLVED_FULL,
+    CAUSAL,
+    FULL,
     AttentionSpec,
     ResolvedSpec,
-    is_plain,
+    ready,
     resolve,
     spec_of,
     tensors_of,
     with_tensors,
 )
 from flashsmith.problem import Problem, size_class
-from flashsmith.runtime import BackwardKernel, Extras, GradientTensors, find_backward
+from flashsmith.runtime import BackwardKernel, GradientTensors, find_backward
+from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.selection.select import dtype_of, gpu_of
 
 _CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
 _DENSE = 4  # dimensions of rows that are not packed
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
+_NO_MEMORY = (False, 0, None, None)  # by_split_kv, stream, workspace, counters of `Making`
 _CHECKED = ("do", "q", "k", "v", "o", "lse")
 
 
@@ -142,23 +144,43 @@ def run_backward(
 
     tensors: do None: 0. Where dq, dk or dv is None, a new tensor is made.
     """
+    q, k, into = tensors.q, tensors.k, (tensors.dq, tensors.dk, tensors.dv)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     how = _How(config, deterministic, timed)
-    q, into = tensors.q, (tensors.dq, tensors.dk, tensors.dv)
     try:
-        scale = spec.softmax_scale
-        scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
-        if is_plain(spec):
-            plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
-            found, milliseconds = _launch(tensors, plain, scale, wanted, how)
-            gradients = Gradients(found.dq, found.dk, found.dv)
-        else:
-            gradients, milliseconds = _run_general(tensors, spec, scale, wanted, how)
+        complete, milliseconds = _complete(tensors, spec, wanted), 0.0
+        if timed or not _is_made_as_before(complete, spec, how):
+            milliseconds = _launch(complete, spec, how)
         if not into[0] is into[1] is into[2] is None:
             mark_written(*into)
-        return gradients, milliseconds
+        return _gradients(complete, spec), milliseconds
     except Exception:
         _check(tensors, spec)
+        resolve(spec, q, k)
         raise
+
+
+def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
+    """What was found, in the dtypes of what it is the gradient of."""
+    dsinks, dbias = found.dsinks, found.dbias
+    if dsinks is not None and spec.sinks is not None:
+        dsinks = dsinks.to(spec.sinks.dtype)
+    if dbias is not None and spec.bias is not None:
+        dbias = dbias.sum_to_size(spec.bias.shape).to(spec.bias.dtype)
+    return Gradients(found.dq, found.dk, found.dv, dsinks, dbias)
+
+
+def _is_made_as_before(tensors: GradientTensors, spec: AttentionSpec, how: _How) -> bool:
+    """The hot path: whether ``launch_cache`` made the call, because one like it was made before."""
+    config, deterministic, _ = how
+    try:
+        told: tuple[Any, ...] = spec[:2]  # of a plain call, the rest is known
+        if spec is not FULL and spec is not CAUSAL:
+            told = ready(spec, tensors.q, tensors.k)
+        named = 0 if config is None else id(config)
+        return launch_cache.backward(named, deterministic, *tensors, *told) == MADE
+    except Exception:
+        return False  # the slower way refuses what is wrong, in better words
 
 
 def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
@@ -198,20 +220,6 @@ class _How(NamedTuple):
     timed: bool
 
 
-def _run_general(
-    tensors: GradientTensors, given: AttentionSpec, scale: float, wanted: Wanted, how: _How
-) -> tuple[Gradients, float]:
-    """With all that ``attention`` can compute."""
-    spec = resolve(given, tensors.q, tensors.k)
-    found, milliseconds = _launch(tensors, spec, scale, wanted, how)
-    dsinks, dbias = found.dsinks, found.dbias
-    if dsinks is not None and given.sinks is not None:
-        dsinks = dsinks.to(given.sinks.dtype)
-    if dbias is not None and given.bias is not None:
-        dbias = dbias.sum_to_size(given.bias.shape).to(given.bias.dtype)
-    return Gradients(found.dq, found.dk, found.dv, dsinks, dbias), milliseconds
-
-
 @dataclass(slots=True, eq=False)
 class _Choice:
     """The kernels of all calls that are alike.
@@ -230,45 +238,50 @@ class _Choice:
 _choices: Choices[_Choice] = Choices()
 
 
-def _launch(
-    given: GradientTensors, spec: ResolvedSpec, scale: float, wanted: Wanted, how: _How
-) -> tuple[GradientTensors, float]:
-    """``given`` with the gradients, and milliseconds. Kernels are chosen once for all calls that
-    are alike; the library checks and plans each call, or sees that it looks like the last one."""
-    q, k, v = given.q, given.k, given.v
-    deterministic = how.deterministic or torch.are_deterministic_algorithms_enabled()
-    tensors = _complete(given, spec.extras, wanted)
+def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
+    """Writes the gradients, and returns milliseconds if they are asked for. Kernels are chosen once
+    for all calls that are alike; the library checks and plans each call. ``launch_cache`` is told
+    how the call was made: the next one of its kind does not come here."""
+    q, k, v = tensors.q, tensors.k, tensors.v
+    spec = resolve(given, q, k)
+    scale = given.softmax_scale
+    scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
     if k.shape[-3] == 0:
-        _checked_config(how.config, tensors, spec, deterministic)
-        return _without_keys(tensors), 0.0
+        _checked_config(how, tensors, spec)
+        _write_without_keys(tensors)
+        return 0.0
     n_q, heads, d_head = q.shape[-3:]
     n_k, heads_kv, d_v = v.shape[-3:]
     batch = v.shape[0] if v.ndim == _DENSE else 1
     key = (
-        id(how.config), deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head, d_v,
-        size_class(batch), size_class(n_q), size_class(n_k),
+        id(how.config), how.deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head,
+        d_v, size_class(batch), size_class(n_q), size_class(n_k),
     )  # fmt: skip
-    choice = _choices.get(key) or _choose(key, how.config, tensors, spec, deterministic)
+    choice = _choices.get(key) or _choose(key, how, tensors, spec)
     try:
         if how.timed:
-            return tensors, choice.kernel(tensors, scale, timed=True, extras=spec.extras)
+            return choice.kernel(tensors, scale, timed=True, extras=spec.extras)
         _call(choice, tensors, spec, scale)
     except Exception:  # a first call of its kind was refused in these words
-        _checked_config(how.config, tensors, spec, deterministic)
+        _checked_config(how, tensors, spec)
         raise
-    return tensors, 0.0
+    if not choice.lays_out:
+        named = 0 if how.config is None else id(how.config)
+        told = named, how.deterministic, *tensors, *given
+        launch_cache.remember_backward(choice.call, how.config, *_NO_MEMORY, *told)
+    return 0.0
 
 
 def _call(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec, scale: float) -> None:
     read = _laid_out(choice, tensors, spec) if choice.lays_out else tensors
     try:
-        choice.call(*read, None, scale, *spec.told_again)
+        choice.call(*read, None, scale, *spec.extras)
     except ValueError:
         read = _laid_out(choice, tensors, spec)
         if choice.lays_out or choice.config is not None or all(map(is_, read, tensors)):
             raise
         choice.lays_out = True
-        choice.call(*read, None, scale, *spec.told_again)
+        choice.call(*read, None, scale, *spec.extras)
 
 
 def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
@@ -280,22 +293,18 @@ def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> 
 
 def _choose(
     key: Hashable,
-    given: BackwardKernelConfig | None,
+    how: _How,
     tensors: GradientTensors,
     spec: ResolvedSpec,
-    deterministic: bool,
 ) -> _Choice:
     """The kernels for all calls of a key, found or built when the first one comes."""
-    config, variant = _checked_config(given, tensors, spec, deterministic)
+    config, variant = _checked_config(how, tensors, spec)
     kernel = _kernel_for(config, variant, tensors.q.device)
-    return _choices.keep(key, _Choice(given, kernel, kernel.bind(spec.extras)))
+    return _choices.keep(key, _Choice(how.config, kernel, kernel.bind()))
 
 
 def _checked_config(
-    config: BackwardKernelConfig | None,
-    tensors: GradientTensors,
-    spec: ResolvedSpec,
-    deterministic: bool,
+    how: _How, tensors: GradientTensors, spec: ResolvedSpec
 ) -> tuple[BackwardKernelConfig, Variant]:
     """The caller's configuration or the chosen one, and what its kernels compute, for a call that
     is refused before kernels are built for it."""
@@ -307,13 +316,13 @@ def _checked_config(
         check_rank(name, rows[name], None)
     q, k, v = rows["q"], rows["k"], rows["v"]
     lse = tensors.lse if spec.extras.cu_seqlens_q is None else tensors.lse[None]
-    variant = spec.extras.variant
+    variant, config = spec.extras.variant, how.config
     if config is None:
         q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
         problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k.shape, v.shape[-1])
         _, capability = gpu_of(q.device)
         workload = Workload(problem, variant).representative
-        config = choose_backward(workload, capability, deterministic=deterministic)
+        config = choose_backward(workload, capability, deterministic=how.deterministic)
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
     check_before_building(config, **rows)
@@ -328,21 +337,29 @@ def _kernel_for(
     return find_first(find_backward, KernelId(config, variant), device, "the rule of its family")
 
 
-def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> GradientTensors:
+def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:
     """With do as kernels take it, and new tensors where none are given to write to: zeros where a
     kernel may leave rows as they are."""
     q, k = given.q, given.k
-    make = torch.zeros_like if extras.is_ragged else torch.empty_like
     dsinks = dbias = None
     if wanted.sinks:
         dsinks = q.new_zeros(q.shape[-2], dtype=torch.float32)
     if wanted.bias:
         shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
         dbias = q.new_zeros(shape, dtype=torch.float32)
-    dq, dk, dv = (
-        make(t, memory_format=torch.contiguous_format) if into is None else into
-        for t, into in zip(given[:3], given[6:9], strict=True)
-    )
+    dq, dk, dv = given[6:9]
+    if dq is dk is dv is None:
+        dq = torch.empty_like(q, memory_format=torch.contiguous_format)
+        dk = torch.empty_like(k, memory_format=torch.contiguous_format)
+        dv = torch.empty_like(given.v, memory_format=torch.contiguous_format)
+        if spec.is_ragged:
+            torch._foreach_zero_([dq, dk, dv])  # in one launch
+    else:
+        make = torch.zeros_like if spec.is_ragged else torch.empty_like
+        dq, dk, dv = (
+            make(t, memory_format=torch.contiguous_format) if into is None else into
+            for t, into in zip(given[:3], (dq, dk, dv), strict=True)
+        )
     # Autograd passes gradients as they come: lazily negated views, any strides.
     do = (
         torch.zeros_like(given.o) if given.do is None else with_aligned_rows(given.do.resolve_neg())
@@ -351,12 +368,11 @@ def _complete(given: GradientTensors, extras: Extras, wanted: Wanted) -> Gradien
     return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
 
 
-def _without_keys(tensors: GradientTensors) -> GradientTensors:
-    """The gradients where no query sees anything but a sink, whose weight is 1; a row that is not
-    used, or whose sink is -inf, has a log-sum-exp of -inf and no weight."""
+def _write_without_keys(tensors: GradientTensors) -> None:
+    """Writes the gradients where no query sees anything but a sink, whose weight is 1; a row that
+    is not used, or whose sink is -inf, has a log-sum-exp of -inf and no weight."""
     tensors.dq.zero_()
     if tensors.dsinks is not None and tensors.dlse is not None:
         has_weight = tensors.lse > -math.inf
         of_heads = tensors.dlse.where(has_weight, 0).sum(-1)
         tensors.dsinks.copy_(of_heads.sum(0) if of_heads.ndim > 1 else of_heads)
-    return tensors

@@ -10,13 +10,13 @@ import torch
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting
 from flashsmith.runtime.decoding import AS_EVEN_AS_CAN_BE
 from flashsmith.runtime.plan import NOTHING
-from flashsmith.runtime.workspace import Scratch
+from flashsmith.runtime.workspace import FRESH, Scratch
 
 
 class BoundDecode:
     """Makes calls of a decode kernel, with memory that is kept for those of a thread."""
 
-    __slots__ = ("_call", "_device", "_how", "_kernel", "_scratch")
+    __slots__ = ("_device", "_how", "_kernel", "_scratch", "call")
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class BoundDecode:
         appends: bool = False,
     ) -> None:
         self._kernel, self._device, self._how = kernel, device, how
-        self._call = kernel.bind(how, appends=appends)
+        self.call = kernel.bind(how, appends=appends)
         self._scratch = Scratch(NOTHING, device)
 
     def __call__(
@@ -45,10 +45,15 @@ class BoundDecode:
             append: ``AppendArguments`` and ``NO_SOFTMAX``, where calls append.
         """
         workspace, counters = self._scratch()
-        if self._call(*append, *tensors, counters, workspace, softmax_scale, *extras):
+        if self.call(FRESH, *append, *tensors, counters, workspace, softmax_scale, *extras):
             return
         plan = self._kernel.plan(DecodeTensors(*tensors), how=self._how, extras=Extras(*extras))
         self._scratch = scratch = self._scratch.that_also_serves(plan)
         workspace, counters = scratch()
-        made = self._call(*append, *tensors, counters, workspace, softmax_scale, *extras)
+        made = self.call(FRESH, *append, *tensors, counters, workspace, softmax_scale, *extras)
         assert made, "a plan has the memory that it asks for"
+
+    def kept(self) -> tuple[int, torch.Tensor | None, torch.Tensor | None]:
+        """The current stream, and what this thread's next call on it may have as workspace and
+        counters; None: nothing is kept for it."""
+        return self._scratch.kept()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.selection.choose import forget_with_calls
+
+forget_with_calls(lambda: launch_cache.forget())  # looked up then: a library brings it
 
 MAX_CHOICES = 4096
 

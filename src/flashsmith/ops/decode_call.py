@@ -13,12 +13,7 @@ from flashsmith.ops.functions import NO_FUNCTIONS, Functions
 from flashsmith.ops.gate import CAPTURED
 from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.spec import checked_window
-from flashsmith.runtime import DecodeTensors, Extras
-
-# Places in Extras.
-_SLOPES, _SINKS, _LENGTHS, _READ = map(
-    Extras._fields.index, ("alibi_slopes", "sinks", "seqused_k", "mod_tensors")
-)
+from flashsmith.runtime import DecodeTensors
 
 
 class DecodeOptions(NamedTuple):
@@ -96,17 +91,15 @@ class DecodeCall(NamedTuple):
         """Whether nothing has to be checked that the library does not see at every call."""
         return self.cache.is_ready and (self.new is None or self.cache.seqlens is not None)
 
+    def told(self, asked: DecodeOptions) -> tuple[Any, ...]:
+        """The arguments of ``run_as_before``."""
+        q, cache, new, out, with_lse, alibi_slopes, sinks, functions = self
+        others = alibi_slopes, sinks, functions.score, functions.mod_tensors
+        return asked.config, q, out, with_lse, cache, asked[1:], others, new or ()
+
     @property
     def n_new(self) -> int:
         return 0 if self.new is None else self.new.k.shape[1]
-
-    def extras(self, numbers: Extras) -> list[Any]:
-        """``Extras``, with this call's tensors beside its numbers; to make a list of a tuple and
-        change it costs a third of a tuple by names."""
-        told: list[Any] = list(numbers)
-        told[_SLOPES], told[_SINKS] = self.alibi_slopes, self.sinks
-        told[_LENGTHS], told[_READ] = self.cache.seqlens, self.functions.mod_tensors
-        return told
 
     def tensors(self, o: torch.Tensor, lse: torch.Tensor | None) -> DecodeTensors:
         k, v, _, table, batch_idx, leftpad, k_scale, v_scale = self.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from flashsmith.ops.checks import (
     check_scale,
     check_tensors,
     mark_written,
+    needs_gradient,
 )
 from flashsmith.ops.choices import MAX_CHOICES, Choices
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
@@ -28,12 +29,15 @@ from flashsmith.ops.decode_checks import check_rows, checked_splits
 from flashsmith.ops.dispatch import MIN_FORWARD_ROWS, is_for_forward
 from flashsmith.ops.first_use import check_before_building, find_first
 from flashsmith.ops.forward_over_cache import run_over_cache
-from flashsmith.ops.gate import explain
-from flashsmith.ops.lengths import is_of_tokens
-from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, checked_cap, checked_window
+from flashsmith.ops.gate import are_memory, explain
+from flashsmith.ops.kv_cache import KVAppend, KVCache
+from flashsmith.ops.lengths import asked_to_look, is_of_tokens
+from flashsmith.ops.results import new_lse, new_o
+from flashsmith.ops.spec import AttentionSpec, checked_cap, checked_window
 from flashsmith.problem import size_class
 from flashsmith.runtime import DecodeKernel, Extras, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
+from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.runtime.workspace import Scratch
 from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
@@ -56,45 +60,21 @@ class _Choice:
     call: BoundDecode
 
 
-class _Known(NamedTuple):
-    """What is known of calls of the same sizes.
-
-    numbers: ``Extras`` without tensors.
-    in_a_row: As of ``KVAppend.arguments``.
-    """
-
-    choice: _Choice
-    numbers: Extras
-    in_a_row: bool
-
-
 _choices: Choices[_Choice] = Choices()
-_known: Choices[_Known] = Choices()
 
 
 def run(asked: DecodeOptions, call: DecodeCall, timed: bool = False) -> _Result:
-    """o, lse and milliseconds, if they are asked for; no tensor requires a gradient."""
-    found = _run(asked, call, timed)
-    if call.out is not None:
-        mark_written(call.out)
-    return found
-
-
-def _run(asked: DecodeOptions, call: DecodeCall, timed: bool) -> _Result:
-    """The hot path. A kernel is chosen once for all calls that are alike, whatever their batch size
-    and lengths; the library checks and plans each call, or sees that it looks like the last one."""
+    """o, lse and milliseconds, if they are asked for; no tensor requires a gradient. The slower way
+    of a call, which words what is wrong with it."""
     q, cache = call.q, call.cache
     try:
         if not call.is_ready:
             call = _checked(call, asked)
-        if q.shape[1] * q.shape[2] > MIN_FORWARD_ROWS * cache.k.shape[2] and not timed:
-            found = _run_as_forward(asked, call)
-            if found is not None:
-                return found
-        scale = asked.softmax_scale
-        scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
-        known = _known.get(_sizes(asked, call)) or _look_up(asked, call)
-        return (_measure if timed else _launch)(known, call, scale)
+        found = (
+            None if timed else _run_as_forward(asked, call) or _made_as_before(*call.told(asked))
+        )
+        if found is None:
+            found = (_measure if timed else _launch)(asked, call)
     except Exception as error:
         check_rows(q, cache)
         explain(**call.named)
@@ -103,20 +83,102 @@ def _run(asked: DecodeOptions, call: DecodeCall, timed: bool) -> _Result:
         if isinstance(error, TypeError | ValueError):  # in the words of a first call
             _checked_config(asked, _checked(call, asked))
         raise
+    if call.out is not None:
+        mark_written(call.out)
+    return found
+
+
+def run_as_before(
+    config: DecodeKernelConfig | None,
+    q: torch.Tensor,
+    out: torch.Tensor | None,
+    with_lse: bool,
+    cache: tuple[Any, ...],
+    options: tuple[Any, ...],
+    others: tuple[Any, ...],
+    new: tuple[Any, ...] = (),
+) -> _Result | None:
+    """The hot path of a call, by values: a tuple by names costs more than its look-up.
+
+    Args:
+        cache, new: The fields of ``KVCache``, and of ``KVAppend``, if there are new keys.
+        options: The fields of ``DecodeOptions`` behind the configuration.
+        others: alibi_slopes, sinks, the hash of functions, and None for what these read.
+
+    Returns:
+        As ``run``. None: no call like this one was made before, its tensors are no memory that may
+        be read, or it is one that is refused.
+    """
+    given = [t for t in (*cache, out, others[0], others[1], *new[:4]) if t is not None]
+    if not are_memory(q, *given) or needs_gradient(q, *given):
+        return None
+    try:
+        k = cache[0]
+        if k.is_cpu or asked_to_look():
+            asked = DecodeOptions(config, *options)
+            cache = KVCache(*cache).checked(q, KVAppend(*new) if new else None, asked.window_left)
+        _, n_q, heads, _ = q.shape
+        if n_q * heads > MIN_FORWARD_ROWS * k.shape[2]:
+            return None
+        found = _made_as_before(config, q, out, with_lse, cache, options, others, new)
+    except Exception:
+        return None  # the slower way refuses what is wrong, in better words
+    if found is not None and out is not None:
+        mark_written(out)
+    return found
+
+
+def _made_as_before(*told: Any) -> _Result | None:
+    """As ``run_as_before``, of memory whose lengths were looked at, if they may be."""
+    try:
+        o, lse, _, arguments = _told(*told)
+        if launch_cache.decode(*arguments) != MADE:
+            return None
+    except Exception:
+        return None
+    *_, cache, _, _, new = told
+    if new:
+        mark_written(cache[0], cache[1])
+    return o, lse, 0.0
+
+
+def _told(
+    config: DecodeKernelConfig | None,
+    q: torch.Tensor,
+    out: torch.Tensor | None,
+    with_lse: bool,
+    cache: tuple[Any, ...],
+    options: tuple[Any, ...],
+    others: tuple[Any, ...],
+    new: tuple[Any, ...],
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple[Any, ...]]:
+    """o, lse, where q goes turned as new keys are, or None, and what ``launch_cache`` is told."""
+    o = new_o(q, cache[1].shape[-1], q.dtype) if out is None else out
+    lse = new_lse(q) if with_lse else None
+    named = 0 if config is None else id(config)
+    arguments = (named, q, o, lse, *cache, *options, *others)
+    if not new:
+        return o, lse, None, arguments
+    is_turned = new[2] is not None  # by rotary_cos
+    turned = torch.empty_like(q, memory_format=torch.contiguous_format) if is_turned else None
+    return o, lse, turned, (*arguments, *new, turned)
 
 
 def _run_as_forward(asked: DecodeOptions, call: DecodeCall) -> _Result | None:
     """By kernels of the forward; None: those of decode are for it. With splits given, the caller
     wants bits that the forward does not promise."""
+    q, k = call.q, call.cache.k
+    if q.shape[1] * q.shape[2] <= MIN_FORWARD_ROWS * k.shape[2]:
+        return None
     if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
         return None
-    variant = replace(Extras(*call.extras(_numbers(asked, call))).variant, ragged=True)
+    variant = replace(_extras(asked, call).variant, ragged=True)
     if not is_for_forward(call.q, call.cache, variant, call.out):
         return None
     call = _checked(call, asked)
     if call.new is not None:
         lengths = call.cache.seqlens + call.n_new
-        call = _appended(_look_up(asked, call), call)
+        call = _appended(asked, call, _choice_for(asked, call, _extras(asked, call)).kernel)
         call = call._replace(cache=call.cache._replace(seqlens=lengths))
     spec = AttentionSpec(
         asked.causal,
@@ -133,27 +195,7 @@ def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
     return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
-def _sizes(asked: DecodeOptions, call: DecodeCall) -> Hashable:
-    """What calls of the same sizes have in common, which most calls find, and which costs less to
-    look for than ``_key``: all that this and ``_numbers`` depend on."""
-    config, causal, sides, softcap, splits, _ = asked
-    q, cache, new, _, _, alibi_slopes, sinks, functions = call
-    k, v, _, table, _, leftpad, k_scale, v_scale = cache
-    window = sides if sides is NO_WINDOW else checked_window(sides)
-    is_dense = k.is_contiguous() and v.is_contiguous()
-    of_scales = None if k_scale is None else k_scale.ndim, None if v_scale is None else v_scale.ndim
-    return (
-        id(config), causal, window,
-        # True, 1 and 1.0 are equal, but not all of them are taken.
-        softcap, type(softcap), splits, type(splits),
-        functions.score, q.shape, k.shape, v.shape, q.dtype, k.dtype, q.device,
-        None if table is None else table.shape, leftpad is None,
-        None if new is None else new.k.shape[1], alibi_slopes is None, sinks is None, of_scales,
-        is_dense, is_dense or cache.is_in_boxes,
-    )  # fmt: skip
-
-
-def _key(asked: DecodeOptions, call: DecodeCall, numbers: Extras) -> Hashable:
+def _key(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> Hashable:
     """What calls of one choice have in common: the configuration (by its id), what is computed,
     dtypes and device, sizes of heads and rows, the size class of the batch, and whether bulk copies
     bring what the cache holds."""
@@ -161,18 +203,17 @@ def _key(asked: DecodeOptions, call: DecodeCall, numbers: Extras) -> Hashable:
     batch, *of_q = q.shape
     scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
     return (
-        id(asked.config), asked.splits, *numbers.numbers, q.dtype, q.device, size_class(batch),
+        id(asked.config), asked.splits, extras.variant, q.dtype, q.device, size_class(batch),
         *of_q, cache.k.dtype, cache.k.shape[2], cache.v.shape[-1], *scales, cache.is_in_boxes,
-        None if new is None else call.n_new, call.alibi_slopes is None, call.sinks is None,
+        None if new is None else call.n_new,
     )  # fmt: skip
 
 
-def _look_up(asked: DecodeOptions, call: DecodeCall) -> _Known:
+def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> _Choice:
     """The kernel for all calls like this one, found or built when the first one comes."""
-    call, sizes = _checked(call, asked), _sizes(asked, call)
+    call = _checked(call, asked)
     checked_splits(asked.splits)
-    numbers = _numbers(asked, call)
-    key = _key(asked, call, numbers)
+    key = _key(asked, call, extras)
     choice = _choices.get(key)
     if choice is None:
         config, variant = _checked_config(asked, call)
@@ -180,74 +221,67 @@ def _look_up(asked: DecodeOptions, call: DecodeCall) -> _Known:
         how = Splitting(asked.splits, call.n_new)
         bound = BoundDecode(kernel, call.q.device, how, appends=call.new is not None)
         choice = _choices.keep(key, _Choice(asked.config, kernel, how, bound))
-    in_a_row = asked.turns_in_a_row(call.cache.rows)
-    return _known.keep(sizes, _Known(choice, numbers, in_a_row))
+    return choice
 
 
-def _launch(known: _Known, call: DecodeCall, scale: float) -> _Result:
-    """Appends what is new, and launches the kernel."""
-    o, lse = _results(call)
-    new, cache, bound, extras = call.new, call.cache, known.choice.call, call.extras(known.numbers)
+def _launch(asked: DecodeOptions, call: DecodeCall) -> _Result:
+    """Appends what is new, launches the kernel, and tells ``launch_cache`` how."""
+    extras, scale = _extras(asked, call), _scale(asked, call)
+    bound = _choice_for(asked, call, extras).call
+    new, cache = call.new, call.cache
+    o, lse, turned, told = _told(*call.told(asked))
+    tensors = call.tensors(o, lse)
     if new is None:
-        bound(call.tensors(o, lse), scale, extras)
-        return o, lse, 0.0
-    turned = new.turned(call.q)
-    append = new.arguments(call.q, turned, cache, known.in_a_row)
-    if turned is not None:
-        call = call._replace(q=turned)
-    bound(call.tensors(o, lse), scale, extras, (*append, *NO_SOFTMAX))
-    mark_written(cache.k, cache.v)
+        bound(tensors, scale, extras)
+    else:
+        append = new.arguments(call.q, turned, cache, asked.turns_in_a_row(cache.rows))
+        if turned is not None:
+            tensors = tensors._replace(q=turned)
+        bound(tensors, scale, extras, (*append, *NO_SOFTMAX))
+        mark_written(cache.k, cache.v)
+    launch_cache.remember_decode(bound.call, asked.config, True, *bound.kept(), *told)
     return o, lse, 0.0
 
 
-def _measure(known: _Known, call: DecodeCall, scale: float) -> _Result:
+def _measure(asked: DecodeOptions, call: DecodeCall) -> _Result:
     """Does as ``_launch``, and measures the kernel."""
-    kernel, how, extras = known.choice.kernel, known.choice.how, Extras(*call.extras(known.numbers))
-    tensors = call.tensors(*_results(call))
+    extras, scale = _extras(asked, call), _scale(asked, call)
+    choice, (o, lse, *_) = _choice_for(asked, call, extras), _told(*call.told(asked))
+    kernel, how, tensors = choice.kernel, choice.how, call.tensors(o, lse)
     plan = kernel.plan(tensors, how=how, extras=extras)
     if call.new is not None:
-        tensors = tensors._replace(q=_appended(known, call).q)
+        tensors = tensors._replace(q=_appended(asked, call, kernel).q)
     workspace, counters = Scratch(plan, call.q.device)()
     milliseconds = kernel(
         tensors, scale, timed=True, how=how, counters=counters, workspace=workspace, extras=extras
     )
-    return tensors.o, tensors.lse, milliseconds
+    return o, lse, milliseconds
 
 
-def _numbers(asked: DecodeOptions, call: DecodeCall) -> Extras:
-    """``Extras`` without tensors."""
+def _scale(asked: DecodeOptions, call: DecodeCall) -> float:
+    scale = asked.softmax_scale
+    return call.q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
+
+
+def _extras(asked: DecodeOptions, call: DecodeCall) -> Extras:
+    """What kernels are told of a call beside its own tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
-    softcap, score = checked_cap(asked.softcap), call.functions.score
-    return Extras(softcap=softcap, window_left=left, window_right=right, score=score)
+    functions = call.functions
+    return Extras(
+        call.alibi_slopes, sinks=call.sinks, seqused_k=call.cache.seqlens,
+        mod_tensors=functions.mod_tensors, softcap=checked_cap(asked.softcap),
+        window_left=left, window_right=right, score=functions.score,
+    )  # fmt: skip
 
 
-def _appended(known: _Known, call: DecodeCall) -> DecodeCall:
+def _appended(asked: DecodeOptions, call: DecodeCall, kernel: DecodeKernel) -> DecodeCall:
     """With new keys in the cache, and queries that are turned as these are."""
     q, cache, new = call.q, call.cache, call.new
     assert new is not None
     turned = new.turned(q)
-    known.choice.kernel.append(new.arguments(q, turned, cache, known.in_a_row))
+    kernel.append(new.arguments(q, turned, cache, asked.turns_in_a_row(cache.rows)))
     mark_written(cache.k, cache.v)
     return call if turned is None else call._replace(q=turned)
-
-
-def _results(call: DecodeCall) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Where o and lse go."""
-    o, lse = call.out, None
-    if o is not None and not call.with_lse:
-        return o, None
-    q = call.q
-    if o is None:
-        d_v = call.cache.v.shape[-1]
-        # Mostly like q, which is faster than by sizes, which torch would convert.
-        if d_v == q.shape[-1]:
-            o = torch.empty_like(q, memory_format=torch.contiguous_format)
-        else:
-            o = q.new_empty((*q.shape[:-1], d_v))
-    if call.with_lse:
-        batch, n_q, n_heads, _ = q.shape
-        lse = q.new_empty((batch, n_heads, n_q), dtype=torch.float32)
-    return o, lse
 
 
 def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKernelConfig, Variant]:
@@ -263,7 +297,7 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
             check_tensors(**{name: t})
             check_rank(name, t, None)
     checked_splits(asked.splits)
-    extras = Extras(*call.extras(_numbers(asked, call)))
+    extras = _extras(asked, call)
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,21 @@ from flashsmith.selection.select import why_chosen
 _HOW = Splitting(of_attention=True)
 _OWN = (*NO_SCALES, None)  # what a forward kernel takes of its own, and these do not
 _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
+
+
+class BoundFewQueries:
+    """Makes calls by the arguments of what ``Kernel.bind`` gives."""
+
+    __slots__ = ("bound",)
+
+    def __init__(self, bound: BoundDecode) -> None:
+        self.bound = bound
+
+    def __call__(self, stream: int, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
+        """One call, whatever the stream is: the workspace is found here."""
+        scale, *extras = rest[len(_OWN) + 1 :]
+        self.bound((q, k, v, o, lse, *_OF_A_CACHE), scale, extras)
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +80,8 @@ class FewQueries:
             how=_HOW, counters=counters, workspace=workspace, extras=told,
         )  # fmt: skip
 
-    def bind(self, extras: Extras) -> Callable[..., bool]:
-        bound = BoundDecode(self.kernel, self.device, _HOW)
-
-        def call(stream: int, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
-            # Whatever the stream is: the workspace is found here.
-            scale, *told = rest[len(_OWN) + 1 :]
-            bound((q, k, v, o, lse, *_OF_A_CACHE), scale, tuple(told or extras))
-            return True
-
-        return call
+    def bind(self) -> BoundFewQueries:
+        return BoundFewQueries(BoundDecode(self.kernel, self.device, _HOW))
 
 
 @functools.cache

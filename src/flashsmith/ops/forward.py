@@ -15,19 +15,27 @@ from flashsmith.ops.checks import (
     check_rank,
     check_tensors,
     mark_written,
+    needs_gradient,
     refuse_gradients,
 )
-from flashsmith.ops.gate import are_memory, flat, refuse_all_but_memory
+from flashsmith.ops.gate import are_memory, refuse_all_but_memory
 from flashsmith.ops.launch import launch, measure
+from flashsmith.ops.results import new_lse, new_o
 from flashsmith.ops.spec import (
-    RESOLVED_CAUSAL,
-    RESOLVED_FULL,
+    CAUSAL,
+    FULL,
     AttentionSpec,
+    given_tensors,
     is_plain,
-    resolve,
+    ready,
     spec_of,
     tensors_of,
 )
+from flashsmith.runtime.launch_cache import MADE, UNKNOWN, launch_cache
+
+_CONTIGUOUS = torch.contiguous_format
+# Of o, by what the launch cache answers where q's dtype or rows are not o's.
+_O_DTYPES = {2: torch.float16, 4: torch.bfloat16}
 
 
 def forward(
@@ -85,16 +93,23 @@ def forward(
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
     check_config("cfg", cfg, ATTENTION_CONFIGS)
-    spec = spec_of(q, k, {"causal": causal, "softmax_scale": softmax_scale, **semantics})
-    tensors = tensors_of(spec)
+    if softmax_scale is None and not semantics:
+        spec = CAUSAL if causal else FULL
+    else:
+        spec = spec_of(q, k, {"causal": causal, "softmax_scale": softmax_scale, **semantics})
+    given = given_tensors(spec)
     if o is not None:
-        tensors["o"] = o
-    if not are_memory(q, k, v, *flat(tensors)):
-        refuse_all_but_memory(q=q, k=k, v=v, **tensors)
-    if torch.is_grad_enabled():
+        given = [o, *given]
+    if not are_memory(q, k, v, *given):
+        named = tensors_of(spec) | ({} if o is None else {"o": o})
+        refuse_all_but_memory(q=q, k=k, v=v, **named)
+    if torch.is_grad_enabled() and needs_gradient(q, k, v, *given):
         refuse_gradients(q=q, k=k, v=v, o=o, **semantics)
-    run = measure if benchmark else launch
-    o, lse, *milliseconds = _run(run, cfg, q, k, v, o, spec, return_lse)
+    milliseconds: list[float] = []
+    if benchmark:
+        o, lse, *milliseconds = _slowly(measure, cfg, q, k, v, o, spec, return_lse)
+    else:
+        o, lse = _attend(cfg, q, k, v, o, spec, return_lse)
     mark_written(o)
     if lse is None and not benchmark:
         return o
@@ -111,18 +126,47 @@ def run_attention(
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``attention`` of tensors that are memory: launches now."""
-    if not type(spec.causal) is type(return_lse) is bool:
-        check_flags(causal=spec.causal, return_lse=return_lse)
-    if config is not None:
-        check_config("config", config, ATTENTION_CONFIGS)
-    o, lse = _run(launch, config, q, k, v, out, spec, return_lse)
+    if type(return_lse) is not bool:
+        check_flags(return_lse=return_lse)
+    o, lse = _attend(config, q, k, v, out, spec, return_lse)
     if out is not None:
         mark_written(out)
     return o if lse is None else (o, lse)
 
 
-def _run(
-    run: Callable[..., Any],
+def _attend(
+    config: AttentionKernelConfig | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor | None,
+    spec: AttentionSpec,
+    with_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """o and lse. The hot path: ``launch_cache`` makes the call, if one like it was made before."""
+    try:
+        told: tuple[Any, ...] = spec[:2]  # of a plain call, the rest is known
+        if spec is not FULL and spec is not CAUSAL:
+            told = spec = ready(spec, q, k)
+        o = torch.empty_like(q, memory_format=_CONTIGUOUS) if out is None else out
+        lse = new_lse(q) if with_lse else None
+        named = 0 if config is None else id(config)
+        answer = launch_cache.attend(named, q, k, v, o, lse, out is None, *told)
+        if answer == MADE:
+            return o, lse
+        if answer != UNKNOWN:
+            o = new_o(q, v.shape[-1], _O_DTYPES[answer])
+            if launch_cache.attend(named, q, k, v, o, lse, True, *told) == MADE:
+                return o, lse
+    except Exception:
+        pass  # the slower way refuses what is wrong, in better words
+    if config is not None:
+        check_config("config", config, ATTENTION_CONFIGS)
+    return _slowly(launch, config, q, k, v, out, spec, with_lse)
+
+
+def _slowly(
+    run: Callable[..., tuple[Any, ...]],
     config: AttentionKernelConfig | None,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -130,15 +174,15 @@ def _run(
     o: torch.Tensor | None,
     spec: AttentionSpec,
     with_lse: bool,
-) -> Any:
+) -> tuple[Any, ...]:
     """Makes the call by ``run``, which is ``launch`` or ``measure``."""
-    if is_plain(spec):
-        plain = RESOLVED_CAUSAL if spec.causal else RESOLVED_FULL
-        return run(config, q, k, v, o, plain, spec.softmax_scale, with_lse)
+    if type(spec.causal) is not bool:
+        check_flags(causal=spec.causal)
     try:
-        return run(config, q, k, v, o, resolve(spec, q, k), spec.softmax_scale, with_lse)
+        return run(config, q, k, v, o, spec, with_lse)
     except Exception:
-        _check(spec, {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o}))
+        if not is_plain(spec):
+            _check(spec, {"q": q, "k": k, "v": v} | ({} if o is None else {"o": o}))
         raise
 
 

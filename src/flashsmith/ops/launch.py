@@ -1,11 +1,14 @@
-"""Every call goes this way: its kernel is found once for all calls like it, then launched."""
+"""The way of a call that ``launch_cache`` does not know.
+
+Its kernel is chosen for all calls like it, found or built, launched and remembered.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +23,7 @@ from flashsmith.configs import (
 from flashsmith.configs.workload import check_row_sizes
 from flashsmith.ops.checks import FP8, check_rank, check_scale, check_tensors
 from flashsmith.ops.choices import Choices
-from flashsmith.ops.few_queries import FewQueries, few_queries_kernel_for
+from flashsmith.ops.few_queries import BoundFewQueries, FewQueries, few_queries_kernel_for
 from flashsmith.ops.first_use import (
     check_before_building,
     check_extras_before_building,
@@ -29,9 +32,11 @@ from flashsmith.ops.first_use import (
 )
 from flashsmith.ops.layout import takes
 from flashsmith.ops.no_keys import attend_no_keys
-from flashsmith.ops.spec import ResolvedSpec
+from flashsmith.ops.results import new_lse, new_o
+from flashsmith.ops.spec import AttentionSpec, ResolvedSpec, resolve
 from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import Kernel, find_kernel
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import FRESH, current_stream, is_kept, workspace_for
 from flashsmith.selection.select import dtype_of, select_for, select_fp8, why_chosen
@@ -59,6 +64,17 @@ class _Tensors(NamedTuple):
     def named(self) -> dict[str, torch.Tensor]:
         return {name: t for name, t in zip("qkvo", self, strict=True) if t is not None}
 
+    def check_types(self) -> None:
+        """Raises TypeError: One is no tensor; the library would take whatever speaks DLPack."""
+        q, k, v, o = self
+        if not (
+            isinstance(q, torch.Tensor)
+            and isinstance(k, torch.Tensor)
+            and isinstance(v, torch.Tensor)
+            and (o is None or isinstance(o, torch.Tensor))
+        ):
+            self.check()
+
     def check(self) -> None:
         """Raises TypeError, ValueError: one is none of four dimensions on a device that has
         kernels."""
@@ -74,9 +90,6 @@ class _Choice:
     config: The caller's, kept alive because its id is in the key; else what was selected.
     call: What the kernel's ``bind`` gave.
     scale: Where the caller names none.
-    o_is_like_q: Whether it has q's sizes and dtype.
-    lse_like: What lse is made like where q has the shape that it had before: a tensor of one
-        element in memory.
     plan: Of a call that wants zeros; all calls of a kernel want as many.
     zeros: The workspace that is kept, and the stream that it belongs to.
     lays_out: Whether a call came with tensors that the kernel does not read as they lie.
@@ -87,33 +100,12 @@ class _Choice:
     call: Callable[..., bool]
     scale: float
     o_dtype: torch.dtype
-    o_is_like_q: bool
-    lse_like: tuple[torch.Size, torch.Tensor] | None = None
     plan: Plan | None = None
     zeros: tuple[torch.Tensor | None, int] = (None, 0)
     lays_out: bool = False
 
-    # Torch makes a tensor like another faster than one of given sizes, which it would convert.
-
-    def new_o(self, q: torch.Tensor, d_v: int) -> torch.Tensor:
-        if self.o_is_like_q:
-            return torch.empty_like(q, memory_format=_CONTIGUOUS)
-        return q.new_empty((*q.shape[:-1], d_v), dtype=self.o_dtype)
-
-    def new_lse(self, q: torch.Tensor) -> torch.Tensor:
-        shape = q.shape
-        if self.lse_like is None or self.lse_like[0] != shape:
-            *batch, seq_len, n_heads, _ = shape
-            like = q.new_empty(1, dtype=torch.float32).expand(*batch, n_heads, seq_len)
-            self.lse_like = shape, like
-        else:
-            like = self.lse_like[1]
-        return torch.empty_like(like, memory_format=_CONTIGUOUS)
-
 
 _choices: Choices[_Choice] = Choices()
-_choices_of_sizes: Choices[_Choice] = Choices()
-_CONTIGUOUS = torch.contiguous_format
 
 
 def launch(
@@ -122,39 +114,39 @@ def launch(
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    spec: ResolvedSpec,
-    scale: float | None,
+    given: AttentionSpec,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """o and lse of one call, whose flags and configuration were checked.
 
-    The hot path. A kernel is chosen once for all calls that are alike, whatever their exact
-    lengths; the library checks and plans each call, or sees that it looks like the last one.
+    A kernel is chosen once for all calls that are alike, whatever their exact lengths; the library
+    checks and plans each call, or sees that it looks like the last one. ``launch_cache`` is told
+    how the call was made: the next one of its kind does not come here.
     """
+    spec = resolve(given, q, k)
+    scale = None if given.softmax_scale is None else check_scale(given.softmax_scale)
+    tensors = _Tensors(q, k, v, o)
     try:
-        if scale is not None:
-            scale = check_scale(scale)
-        choice = _known_choice(config, q, k, v, o, spec)
-        if choice is None:
-            if v.shape[-3] == 0:
-                dtype = _checked_config(config, _Tensors(q, k, v, o), spec).dtype
-                return attend_no_keys(q, k, v, o, spec.extras, dtype.to_torch_dtype(), with_lse)
-            choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
-        if scale is None:
-            scale = choice.scale
+        tensors.check_types()
+        if v.shape[-3] == 0:
+            dtype = _checked_config(config, tensors, spec).dtype
+            return attend_no_keys(q, k, v, o, spec.extras, dtype.to_torch_dtype(), with_lse)
+        choice = _choice_for(config, tensors, spec)
+        scale = choice.scale if scale is None else scale
         if choice.lays_out:
-            return _launch_laid_out(choice, _Tensors(q, k, v, o), spec, scale, with_lse)
+            return _launch_laid_out(choice, tensors, spec, scale, with_lse)
         try:
-            return _launch(choice, q, k, v, o, spec, scale, with_lse)
+            result = _launch(choice, q, k, v, o, spec, scale, with_lse)
         except ValueError:
-            tensors = _Tensors(q, k, v, o)
             if config is not None or all(_are_read(choice, tensors, spec)):
                 raise
             choice.lays_out = True
             return _launch_laid_out(choice, tensors, spec, scale, with_lse)
     except Exception:  # a first call of its kind was refused in these words
-        _checked_config(config, _Tensors(q, k, v, o), spec)
+        _checked_config(config, tensors, spec)
         raise
+    _remember(choice, config, q, k, v, result, o is None, given)
+    return result
 
 
 def measure(
@@ -163,15 +155,15 @@ def measure(
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    spec: ResolvedSpec,
-    scale: float | None,
+    given: AttentionSpec,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
     """Does as ``launch``, and returns the milliseconds between two events around the launches."""
-    o, lse = launch(config, q, k, v, o, spec, scale, with_lse)
+    o, lse = launch(config, q, k, v, o, given, with_lse)
     if v.shape[-3] == 0:
         return o, lse, 0.0
-    choice = _remembered_choice(config, _Tensors(q, k, v, o), spec)
+    spec, scale = resolve(given, q, k), given.softmax_scale
+    choice = _choice_for(config, _Tensors(q, k, v, o), spec)
     plan = _plan(choice, _Tensors(q, k, v, o), spec)
     milliseconds = choice.kernel(
         q, k, v, o, choice.scale if scale is None else scale, True, lse=lse,
@@ -179,49 +171,6 @@ def measure(
         block_table=spec.block_table, extras=spec.extras,
     )  # fmt: skip
     return o, lse, milliseconds
-
-
-def _known_choice(
-    config: AttentionKernelConfig | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None,
-    spec: ResolvedSpec,
-) -> _Choice | None:
-    """Looks for the choice of a call of the same sizes, which most calls find, and which costs less
-    to look for."""
-    if not (  # the library would take whatever speaks DLPack
-        isinstance(q, torch.Tensor)
-        and isinstance(k, torch.Tensor)
-        and isinstance(v, torch.Tensor)
-        and (o is None or isinstance(o, torch.Tensor))
-    ):
-        _Tensors(q, k, v, o).check()
-    return _choices_of_sizes.get(_sizes(config, q, v, o, spec))
-
-
-def _sizes(
-    config: AttentionKernelConfig | None,
-    q: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None,
-    spec: ResolvedSpec,
-) -> Hashable:
-    """What calls of the same sizes have in common: the configuration, by its id, among it."""
-    dtype = q.dtype
-    if dtype == FP8:  # which does not say what the others have
-        others = v.dtype, None if o is None else o.dtype
-        return id(config), spec.key, spec.lengths, q.shape, v.shape, dtype, q.device, others
-    return id(config), spec.key, spec.lengths, q.shape, v.shape, dtype, q.device
-
-
-def _remembered_choice(
-    config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec
-) -> _Choice:
-    q, _, v, o = tensors
-    choice = _choice_for(config, tensors, spec)
-    return _choices_of_sizes.keep(_sizes(config, q, v, o, spec), choice)
 
 
 def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec) -> Hashable:
@@ -254,18 +203,39 @@ def _launch(
     """Launches a call whose tensors the kernel reads as they lie."""
     some_unused = spec.extras.seqused_q is not None  # rows of what is made here: zero, and -inf
     if o is None:
-        o = choice.new_o(q, v.shape[-1])
+        o = new_o(q, v.shape[-1], choice.o_dtype)
         if some_unused:
             o.zero_()
-    lse = choice.new_lse(q) if with_lse else None
+    lse = new_lse(q) if with_lse else None
     if lse is not None and some_unused:
         lse.fill_(-math.inf)
     zeros, stream = choice.zeros
     own = *spec.scales, spec.block_table
-    if not choice.call(stream, q, k, v, o, lse, *own, zeros, scale, *spec.told_again):
+    if not choice.call(stream, q, k, v, o, lse, *own, zeros, scale, *spec.extras):
         zeros = _zeros_for(choice, _Tensors(q, k, v, o), spec)
-        choice.call(FRESH, q, k, v, o, lse, *own, zeros, scale, *spec.told_again)
+        choice.call(FRESH, q, k, v, o, lse, *own, zeros, scale, *spec.extras)
     return o, lse
+
+
+def _remember(
+    choice: _Choice,
+    config: AttentionKernelConfig | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    result: tuple[torch.Tensor, torch.Tensor | None],
+    makes_o: bool,
+    spec: AttentionSpec,
+) -> None:
+    """Tells ``launch_cache`` how this call was made."""
+    zeros, stream = choice.zeros
+    launcher: tuple[Any, ...] = choice.call, config, False, stream, zeros, None
+    if isinstance(choice.call, BoundFewQueries):
+        bound = choice.call.bound
+        launcher = bound.call, config, True, *bound.kept()
+    o, lse = result
+    named = 0 if config is None else id(config)
+    launch_cache.remember_attend(*launcher, named, q, k, v, o, lse, makes_o, *spec)
 
 
 def _zeros_for(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> torch.Tensor | None:
@@ -349,9 +319,7 @@ def _choice_for(
     else:
         kernel = kernel_for(chosen, variant, q.device)
     scale, o_dtype = q.shape[-1] ** -0.5, chosen.dtype.to_torch_dtype()
-    is_like_q = q.shape[-1] == d_v and q.dtype == o_dtype
-    call = kernel.bind(spec.extras)
-    choice = _Choice(config or chosen, kernel, call, scale, o_dtype, is_like_q)
+    choice = _Choice(config or chosen, kernel, kernel.bind(), scale, o_dtype)
     return _choices.keep(key, choice)
 
 

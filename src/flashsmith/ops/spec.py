@@ -15,6 +15,7 @@ from flashsmith.ops.functions import FUNCTIONS, traced_functions
 from flashsmith.ops.gate import CAPTURED, refuse_unknown
 from flashsmith.ops.lengths import (
     are_for_the_device_alone,
+    asked_to_look,
     check_fp8_scales,
     check_lengths,
     check_longest,
@@ -24,6 +25,7 @@ from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Ext
 
 _ALL = -1  # of a window's sides: every key
 NO_WINDOW = (_ALL, _ALL)
+OFF = 0.0  # of a softcap and of dropout_p; an argument that is this very object was not given
 
 
 class AttentionSpec(NamedTuple):
@@ -37,7 +39,7 @@ class AttentionSpec(NamedTuple):
     causal: bool = False
     softmax_scale: float | None = None
     window_size: tuple[int, int] = NO_WINDOW
-    softcap: float = 0.0
+    softcap: float = OFF
     alibi_slopes: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
     bias: torch.Tensor | None = None
@@ -53,11 +55,18 @@ class AttentionSpec(NamedTuple):
     mod_tensors: Sequence[torch.Tensor] | None = None
     key_ranges: torch.Tensor | None = None
     rows_per_range: int = 1
-    dropout_p: float = 0.0
+    dropout_p: float = OFF
     rng_state: torch.Tensor | None = None
     q_scale: torch.Tensor | None = None
     k_scale: torch.Tensor | None = None
     v_scale: torch.Tensor | None = None
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sequences have lengths of their own."""
+        return not (
+            self.cu_seqlens_q is self.cu_seqlens_k is self.seqused_q is self.seqused_k is None
+        )
 
 
 FULL, CAUSAL = AttentionSpec(), AttentionSpec(causal=True)
@@ -69,6 +78,7 @@ _TENSORS = (
     *_SCALES,
 )
 _FIELDS_OF_TENSORS = tuple((name, AttentionSpec._fields.index(name)) for name in _TENSORS)
+_new_tuple = tuple.__new__
 # Fields that are no keywords of the caller.
 _OF_THE_LIBRARY = {"block_table", CAPTURED, "score", "key_ranges", "rows_per_range"}
 
@@ -99,6 +109,31 @@ def is_plain(spec: AttentionSpec) -> bool:
     return spec is FULL or spec is CAUSAL or all(map(is_, spec[2:], _PLAIN))
 
 
+def make_spec(*fields: Any) -> AttentionSpec:
+    """Returns the specification of all its fields, in order; in half of the time that its class
+    takes."""
+    return _new_tuple(AttentionSpec, fields)
+
+
+def given_tensors(spec: AttentionSpec) -> Sequence[Any]:
+    """Returns the tensors of a call one by one, captured ones, too, for what every call asks;
+    ``tensors_of`` says their names."""
+    if spec is FULL or spec is CAUSAL:
+        return ()
+    # By local names, as in `resolve`; Dynamo knows no itemgetter.
+    (
+        _, _, _, _, alibi_slopes, sinks, bias, _, cu_seqlens_q, cu_seqlens_k, _, _,
+        seqused_q, seqused_k, block_table, _, _, key_ranges, _, _, rng_state,
+        q_scale, k_scale, v_scale,
+    ) = spec  # fmt: skip
+    fields = (
+        alibi_slopes, sinks, bias, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table,
+        key_ranges, rng_state, q_scale, k_scale, v_scale,
+    )  # fmt: skip
+    given = [t for t in fields if t is not None]
+    return [*given, *spec.mod_tensors] if spec.mod_tensors else given
+
+
 def tensors_of(spec: AttentionSpec) -> dict[str, Any]:
     """Returns the tensors of a call by the names of the fields; captured ones are a list."""
     if spec is FULL or spec is CAUSAL:
@@ -124,7 +159,6 @@ class ResolvedSpec(NamedTuple):
     """What a call's specification comes to for q and k of some sizes.
 
     key: Tells calls of other kernels apart, of sizes that are alike.
-    told_again: What each call has to be told: nothing where the key says it all.
     lengths: How many sequences there are, and the most queries and keys that one has, if they have
         lengths of their own.
     is_cache: Whether decode counts keys and diagonals as the call does; these from the ends, and of
@@ -133,7 +167,6 @@ class ResolvedSpec(NamedTuple):
 
     key: Hashable
     extras: Extras
-    told_again: tuple[Any, ...] = ()
     lengths: tuple[int, int, int] | None = None
     is_cache: bool = True
     scales: Scales = NO_SCALES
@@ -146,10 +179,35 @@ class ResolvedSpec(NamedTuple):
         return variant if self.block_table is None else replace(variant, paged=True)
 
 
-RESOLVED_FULL, RESOLVED_CAUSAL = (
+_RESOLVED_FULL, _RESOLVED_CAUSAL = (
     ResolvedSpec(False, FULL_EXTRAS),
     ResolvedSpec(True, CAUSAL_EXTRAS),
 )
+
+
+def ready(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> AttentionSpec:
+    """Returns ``spec`` with what kernels take in place of what is converted for them.
+
+    Raises:
+        TypeError, ValueError: Lengths or scales that the host may look at, and kernels do not take.
+    """
+    if q.is_cpu or asked_to_look():
+        _look(spec, q, k)
+    sinks, bias = spec.sinks, spec.bias
+    if sinks is not None and sinks.dtype != torch.float32:
+        spec = spec._replace(sinks=in_float32(sinks))
+    if bias is not None and bias.shape[-1] == 1:
+        spec = spec._replace(bias=_repeated_along_keys(bias, _rows_of_keys(spec.block_table, k)))
+    return spec
+
+
+def _look(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
+    """Raises TypeError, ValueError for lengths and scales; looks at those that the host may see."""
+    if spec.is_ragged or not spec.max_seqlen_q is spec.max_seqlen_k is None:
+        _check_lengths(spec, q, k)
+    scales = {name: t for name in _SCALES if (t := getattr(spec, name)) is not None}
+    if scales:
+        check_fp8_scales(**scales)
 
 
 def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSpec:
@@ -158,6 +216,10 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     Raises:
         TypeError, ValueError: An argument that no kernel takes; names it.
     """
+    if is_plain(spec):
+        if type(spec.causal) is not bool:
+            check_flags(causal=spec.causal)
+        return _RESOLVED_CAUSAL if spec.causal else _RESOLVED_FULL
     # By local names: every call comes here, and a field of a tuple costs four times as much.
     (
         causal, _, window_size, softcap, alibi_slopes, sinks, bias, top_left,
@@ -167,9 +229,8 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     ) = spec  # fmt: skip
     if not type(causal) is type(top_left) is bool:
         check_flags(causal=causal, top_left=top_left)
+    _look(spec, q, k)
     is_ragged = not cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
-    if is_ragged or not max_seqlen_q is max_seqlen_k is None:
-        _check_lengths(spec, q, k)
     rows_q, rows_k = q.shape[-3], _rows_of_keys(block_table, k)
     max_q = rows_q if max_seqlen_q is None or max_seqlen_q > rows_q else max_seqlen_q
     max_k = rows_k if max_seqlen_k is None or max_seqlen_k > rows_k else max_seqlen_k
@@ -191,7 +252,6 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     scales = NO_SCALES
     if not q_scale is k_scale is v_scale is None:
         scales = Scales(q_scale, k_scale, v_scale)
-        check_fp8_scales(**dict(zip(_SCALES, scales, strict=True)))
     is_cache = (
         max_q == rows_q
         and cu_seqlens_q is cu_seqlens_k is seqused_q is block_table is None
@@ -203,7 +263,7 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
         rng_state is None, is_ragged, score, is_cache, block_table is None,
     )  # fmt: skip
     lengths = (_sequences(spec, q), max_q, max_k) if is_ragged else None
-    return ResolvedSpec(key, extras, extras, lengths, is_cache, scales, block_table)
+    return ResolvedSpec(key, extras, lengths, is_cache, scales, block_table)
 
 
 def _check_lengths(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:

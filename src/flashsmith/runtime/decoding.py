@@ -108,12 +108,15 @@ class DecodeKernel(LoadedKernel):
     def bind(self, how: Splitting, *, appends: bool) -> Callable[..., bool]:
         """A function that makes calls of this kernel, with as little as that can take.
 
-        It takes the tensors one by one, counters, workspace, the softmax's scale, and a call's
-        extras one by one. With ``appends`` it takes ``AppendArguments`` and ``NO_SOFTMAX`` before
-        that, one by one, and appends first; the cache stays as it was where the call is refused.
+        It takes the stream that counters and workspace are kept for, by its number, or ``FRESH``
+        for what no other call has; the tensors one by one, counters, workspace, the softmax's
+        scale, and a call's extras one by one. With ``appends`` it takes ``AppendArguments`` and
+        ``NO_SOFTMAX`` behind the stream, one by one, and appends first; the cache stays as it was
+        where the call is refused.
 
         It returns whether it made the call: it does nothing where counters or workspace are too
-        small. What it raises is what ``__call__`` and ``append`` do.
+        small, or other work may have them: on another stream, or in a CUDA graph. What it raises
+        is what ``__call__`` and ``append`` do.
         """
         return self.operations["bind"](appends, *how)  # type: ignore[no-any-return]
 

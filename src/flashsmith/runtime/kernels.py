@@ -30,6 +30,7 @@ from flashsmith.jit import (
     find_library,
 )
 from flashsmith.runtime.decoding import DecodeKernel
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.loaded import BackwardKernel, Kernel, LoadedKernel
 
 logger = logging.getLogger("flashsmith")
@@ -111,6 +112,7 @@ def load_library(library: Library, target: Target | None = None) -> None:
     """
     target = target or library.target
     loaded = _Loaded.load(library)
+    launch_cache.connect(loaded.module)
     with _lock:
         others = [each for each in _loaded.get(target, []) if each.library.path != library.path]
         # This comes first, because a child forked in between must not remember what was lacking.

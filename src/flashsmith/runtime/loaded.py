@@ -135,19 +135,19 @@ class Kernel(LoadedKernel):
         told = self.extras_or(extras)
         return float(self.operations["forward"](timed, *tensors, softmax_scale, *told))
 
-    def bind(self, extras: Extras) -> Callable[..., bool]:
+    def bind(self) -> Callable[..., bool]:
         """A function that makes calls of this kernel, with as little as that can take.
 
         It takes the stream that the workspace is kept for, by its number, or ``FRESH`` for one that
         no other call has; q, k, v, o, lse, the scales one by one, block_table, the workspace, the
-        softmax's scale; and a call's extras one by one, or none: then its numbers are those of
-        ``extras``. A workspace that need not be zero may be None: the call allocates it.
+        softmax's scale, and a call's extras one by one. A workspace that need not be zero may be
+        None: the call allocates it.
 
         It returns whether it made the call. It does not where the kernel wants zeros, and other
         work may have those that are kept: on another stream, or in a CUDA graph. What it raises is
         what ``__call__`` does.
         """
-        return self.operations["bind"](*extras.numbers)  # type: ignore[no-any-return]
+        return self.operations["bind"]()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +159,13 @@ class BackwardKernel(LoadedKernel):
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
 
-    def bind(self, extras: Extras) -> Callable[..., None]:
+    def bind(self) -> Callable[..., None]:
         """A function that makes calls of these kernels, with as little as that can take.
 
         It takes the tensors one by one, the workspace, which it allocates for None, the scale, and
-        a call's extras one by one, or none: then its numbers are those of ``extras``. What it
-        raises is what ``__call__`` does.
+        a call's extras one by one. What it raises is what ``__call__`` does.
         """
-        return self.operations["bind"](*extras.numbers)  # type: ignore[no-any-return]
+        return self.operations["bind"]()  # type: ignore[no-any-return]
 
     def __call__(
         self,

@@ -98,6 +98,16 @@ class Scratch:
             found = _kept.scratch[key] = sums, counters_for(plan, device)
         return found
 
+    def kept(self) -> tuple[int, torch.Tensor | None, torch.Tensor | None]:
+        """The current stream, and the workspace and counters that the calling thread's next call on
+        it may have, too; None: nothing is kept."""
+        stream = current_stream(self._device)
+        if self._device.type != "cuda" or _is_capturing(self._device):
+            return stream, None, None
+        if not self._is_kept and self._plan.workspace_bytes > 0:
+            return stream, None, None
+        return stream, *self()
+
 
 class _Aside:
     """Zeros of a device for calls that are captured, which must not make any then. Each piece is

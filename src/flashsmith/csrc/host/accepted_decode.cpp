@@ -2,6 +2,7 @@
 
 #include "host/check/decode.h"
 #include "host/launch.h"
+#include "host/workspace.h"
 
 namespace flashsmith {
 namespace {
@@ -33,9 +34,11 @@ AcceptedDecode::AcceptedDecode(const DecodeKernel &kernel, const DecodeTensors &
   prepare(kernel.gpus, plan_, device);
 }
 
-bool AcceptedDecode::has_memory(const DecodeTensors &tensors) const {
+bool AcceptedDecode::has_memory(const DecodeTensors &tensors, int64_t stream) const {
+  if (plan_.counter_bytes == 0 && plan_.workspace_bytes == 0) return true;
   return has_bytes(tensors.counters(), plan_.counter_bytes) &&
-         has_bytes(tensors.workspace(), plan_.workspace_bytes);
+         has_bytes(tensors.workspace(), plan_.workspace_bytes) &&
+         (stream == kFresh || is_current(tensors.q().device(), stream));
 }
 
 void AcceptedDecode::leave_out_workspace(DecodeTensors &tensors) const {

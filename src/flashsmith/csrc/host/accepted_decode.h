@@ -22,8 +22,9 @@ class AcceptedDecode {
     return !numbers.top_left && looks_.fit(tensors.all());
   }
 
-  // Whether counters and workspace are as large as the plan wants them.
-  bool has_memory(const DecodeTensors &tensors) const;
+  // Whether counters and workspace are as large as the plan wants them, and are the call's: they
+  // are kept for `stream` (host/workspace.h).
+  bool has_memory(const DecodeTensors &tensors, int64_t stream) const;
 
   // Callers keep one for all calls of a kernel, of which some plans want none.
   void leave_out_workspace(DecodeTensors &tensors) const;

@@ -17,6 +17,8 @@
 #include "host/args/append.h"
 #include "host/args/backward.h"
 #include "host/args/forward.h"
+#include "host/launch_cache/launch_cache.h"
+#include "host/launch_cache/spec.h"
 #include "host/look_up.h"
 
 namespace flashsmith {
@@ -74,8 +76,17 @@ Optional<Operations> find(const String &name, const String &type, const Array<in
   return kept.back()->operations();
 }
 
+// The fields of a specification, in the order in which a launch cache takes them.
+Array<String> spec_fields() {
+  Array<String> fields;
+  for (const char *name : kFieldNames) fields.push_back(name);
+  return fields;
+}
+
 }  // namespace
 
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(launch_cache, make_launch_cache);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(spec_fields, spec_fields);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(find_kernel, find);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(arguments, arguments);
 

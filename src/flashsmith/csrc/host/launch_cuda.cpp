@@ -4,7 +4,11 @@
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
+#include <map>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "host/launch.h"
 
@@ -71,9 +75,24 @@ int attribute(cudaDeviceAttr name, int device) {
   return value;
 }
 
+// What plans go by. It is asked for once, as every call of another size makes a plan.
+struct DeviceFacts {
+  int major, minor, multiprocessors;
+};
+
+DeviceFacts facts_of(int device) {
+  static std::mutex mutex;
+  static std::unordered_map<int, DeviceFacts> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
+  const DeviceFacts facts{attribute(cudaDevAttrComputeCapabilityMajor, device),
+                          attribute(cudaDevAttrComputeCapabilityMinor, device),
+                          attribute(cudaDevAttrMultiProcessorCount, device)};
+  return known.emplace(device, facts).first->second;
+}
+
 void check_capability(const FamilyGpus &gpus, int device) {
-  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
-  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  const auto [major, minor, multiprocessors] = facts_of(device);
   if (!gpus.include(major, minor)) {
     TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
                                << minor << "; the " << gpus.family << " family runs on "
@@ -84,11 +103,34 @@ void check_capability(const FamilyGpus &gpus, int device) {
 
 // Whether a kernel has the instruction by which it waits for the launch before: it was compiled for
 // an architecture that has it, which is not that of the GPU (ptx/dependent_launch.cuh).
-bool waits(const Launch &launch) {
+bool waits(const void *function) {
   constexpr int kFirstThatWaits = 90;
   cudaFuncAttributes compiled{};
-  FLASHSMITH_CUDA(cudaFuncGetAttributes(&compiled, launch.function));
+  FLASHSMITH_CUDA(cudaFuncGetAttributes(&compiled, function));
   return compiled.ptxVersion >= kFirstThatWaits;
+}
+
+// What a function was prepared for on a device.
+struct Prepared {
+  bool waits = false;
+  int shared_memory_bytes = 48 << 10;  // that it may have; so many without being asked for
+};
+
+// Prepares a function on the current device, which is number `device`; what is done stays done.
+Prepared prepare_function(const Launch &launch, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void *, int>, Prepared> known;
+  const std::lock_guard lock(mutex);
+  const std::pair key{launch.function, device};
+  auto found = known.find(key);
+  if (found == known.end()) found = known.emplace(key, Prepared{waits(launch.function)}).first;
+  Prepared &prepared = found->second;
+  if (launch.shared_memory_bytes > prepared.shared_memory_bytes) {
+    FLASHSMITH_CUDA(cudaFuncSetAttribute(
+        launch.function, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_memory_bytes));
+    prepared.shared_memory_bytes = launch.shared_memory_bytes;
+  }
+  return prepared;
 }
 
 void launch_one(const Launch &launch, const KernelArguments &arguments, cudaStream_t stream) {
@@ -121,7 +163,7 @@ int multiprocessors_of(DLDevice device) {
   if (device.device_type != kDLCUDA) {
     TVM_FFI_THROW(ValueError) << "q is not on a GPU, but the library was compiled for one";
   }
-  return attribute(cudaDevAttrMultiProcessorCount, device.device_id);
+  return facts_of(device.device_id).multiprocessors;
 }
 
 Stream current_stream(DLDevice device) {
@@ -141,13 +183,8 @@ void prepare(const FamilyGpus &gpus, Plan &plan, DLDevice device) {
   check_capability(gpus, device.device_id);
   const DeviceGuard guard(device.device_id);
   for (Launch &launch : plan.launches) {
-    launch.overlaps = launch.overlaps && waits(launch);
-    constexpr int kDefaultLimitBytes = 48 << 10;
-    if (launch.shared_memory_bytes > kDefaultLimitBytes) {
-      FLASHSMITH_CUDA(cudaFuncSetAttribute(launch.function,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           launch.shared_memory_bytes));
-    }
+    const Prepared prepared = prepare_function(launch, device.device_id);
+    launch.overlaps = launch.overlaps && prepared.waits;
   }
 }
 

@@ -9,11 +9,19 @@ namespace flashsmith {
 using tvm::ffi::Tensor;
 using tvm::ffi::TensorView;
 
+int64_t current_stream_number(DLDevice device) {
+  return reinterpret_cast<int64_t>(current_stream(device));
+}
+
+bool is_current(DLDevice device, int64_t stream) {
+  const Stream current = current_stream(device);
+  return reinterpret_cast<int64_t>(current) == stream && !is_capturing(current);
+}
+
 bool may_have_zeros(const Plan &plan, const TensorView *workspace, DLDevice device,
                     int64_t stream) {
   if (plan.zeroed_bytes == 0 || stream == kFresh) return true;
-  const Stream current = current_stream(device);
-  return workspace && reinterpret_cast<int64_t>(current) == stream && !is_capturing(current);
+  return workspace && is_current(device, stream);
 }
 
 OwnWorkspace::OwnWorkspace(const Plan &plan, const TensorView *given, DLDevice device) {

@@ -13,6 +13,12 @@ namespace flashsmith {
 // In place of a stream: the workspace was made for this call alone.
 constexpr int64_t kFresh = -1;
 
+// The number of the stream to which launches on a device go now.
+int64_t current_stream_number(DLDevice device);
+
+// Whether launches go to `stream` now, and are not captured: what is kept for it may serve them.
+bool is_current(DLDevice device, int64_t stream);
+
 // Whether a call on the current stream may count in the workspace that its caller keeps for
 // `stream`: launches leave its zeros as they were, but work on another stream may run at the same
 // time, and a graph that is captured may be replayed at any time. True for plans without zeros.

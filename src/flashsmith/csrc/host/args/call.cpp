@@ -57,9 +57,8 @@ Numbers numbers_of(PackedArgs arguments) {
           .dropout_p = number<double>("dropout_p", arguments[7])};
 }
 
-Call::Call(const char *operation, std::span<const Argument> table, PackedArgs arguments,
-           const Numbers &otherwise)
-    : table_(table), numbers_(otherwise) {
+Call::Call(const char *operation, std::span<const Argument> table, PackedArgs arguments)
+    : table_(table) {
   const size_t n_own = table.size() - kSemanticsArguments.size(), n_few = n_own + kBetween;
   const auto n_given = static_cast<size_t>(arguments.size());
   if (n_given != n_few && n_given != n_few + kExtras) {

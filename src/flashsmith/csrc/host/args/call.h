@@ -21,11 +21,9 @@ Numbers numbers_of(tvm::ffi::PackedArgs arguments);
 // Rows of packed sequences come without a batch, and are one entry of a batch behind this.
 class Call {
  public:
-  // `otherwise`: the numbers of a call that passes no more than softmax_scale.
   // Throws TypeError for an argument of another type, ValueError for packed rows of another rank;
   // names it.
-  Call(const char *operation, std::span<const Argument> table, tvm::ffi::PackedArgs arguments,
-       const Numbers &otherwise = {});
+  Call(const char *operation, std::span<const Argument> table, tvm::ffi::PackedArgs arguments);
   Call(const Call &) = delete;
   Call &operator=(const Call &) = delete;
 

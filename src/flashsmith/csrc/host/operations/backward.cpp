@@ -20,9 +20,7 @@ using tvm::ffi::Any;
 using tvm::ffi::Function;
 using tvm::ffi::PackedArgs;
 
-Call call_of(PackedArgs arguments, const Numbers &otherwise = {}) {
-  return Call("backward", kBackwardArguments, arguments, otherwise);
-}
+Call call_of(PackedArgs arguments) { return Call("backward", kBackwardArguments, arguments); }
 
 BackwardTensors tensors_of(const Call &call) {
   return BackwardTensors(tensors_of<kBackwardArguments.size()>(call));
@@ -97,12 +95,11 @@ double backward(const BackwardKernel &kernel, bool timed, const Call &call) {
   return AcceptedBackward(kernel, tensors, call.numbers()).run(tensors, call.numbers(), timed);
 }
 
-// Returns a function that makes calls: it takes what `backward` takes; calls of softmax_scale alone
-// have `otherwise` as their numbers.
-Function bind(const BackwardKernel &kernel, const Numbers &otherwise) {
+// Returns a function that makes calls: it takes what `backward` takes.
+Function bind(const BackwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedBackward>>();
-  return Function::FromPacked([&kernel, otherwise, last](PackedArgs arguments, Any *) {
-    const Call call = call_of(arguments, otherwise);
+  return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *) {
+    const Call call = call_of(arguments);
     const BackwardTensors tensors = tensors_of(call);
     last->like(kernel, tensors, call.numbers())->run(tensors, call.numbers(), false);
   });
@@ -111,15 +108,14 @@ Function bind(const BackwardKernel &kernel, const Numbers &otherwise) {
 }  // namespace
 
 Operations BackwardKernel::operations() const {
-  return {{"plan", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = facts_of_call(*this, call_of(arguments));
-           })},
-          {"backward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = backward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
-           })},
-          {"bind", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = bind(*this, numbers_of(arguments));
-           })}};
+  return {
+      {"plan", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+         *result = facts_of_call(*this, call_of(arguments));
+       })},
+      {"backward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+         *result = backward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
+       })},
+      {"bind", Function::FromPacked([this](PackedArgs, Any *result) { *result = bind(*this); })}};
 }
 
 }  // namespace flashsmith

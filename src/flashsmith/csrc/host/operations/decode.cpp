@@ -78,13 +78,15 @@ void append(const DecodeKernel &kernel, const AppendCall &call) {
 }
 
 // Returns a function that makes calls, and whether it did: only for want of counters or workspace
-// it does not. It takes what `append` does if the calls append, then what `decode` takes behind
-// DecodeNumbers. All checks of a call come before its first launch: the cache stays as it was where
-// one fails.
+// it does not. It takes the stream that these are kept for (host/workspace.h), what `append` does
+// if the calls append, then what `decode` takes behind DecodeNumbers. All checks of a call come
+// before its first launch: the cache stays as it was where one fails.
 Function bind(const DecodeKernel &kernel, bool appends, const DecodeNumbers &own) {
   const auto last = std::make_shared<LastAccepted<AcceptedDecode>>();
   const auto last_append = std::make_shared<LastAccepted<AcceptedAppend>>();
-  return Function::FromPacked([=, &kernel](PackedArgs arguments, Any *done) {
+  return Function::FromPacked([=, &kernel](PackedArgs given, Any *done) {
+    const auto stream = given[0].cast<int64_t>();
+    const PackedArgs arguments = given.Slice(1);
     std::optional<AppendCall> append;
     std::shared_ptr<const AcceptedAppend> accepted_append;
     if (appends) {
@@ -96,7 +98,7 @@ Function bind(const DecodeKernel &kernel, bool appends, const DecodeNumbers &own
     const Call call = call_of(own, arguments.Slice(n_before));
     DecodeTensors tensors = tensors_of(own, call);
     const auto accepted = last->like(kernel, tensors, call.numbers(), own);
-    *done = accepted->has_memory(tensors);
+    *done = accepted->has_memory(tensors, stream);
     if (!done->cast<bool>()) return;
     accepted->leave_out_workspace(tensors);
     accepted->check(tensors, call.numbers());

@@ -17,9 +17,7 @@ using tvm::ffi::Any;
 using tvm::ffi::Function;
 using tvm::ffi::PackedArgs;
 
-Call call_of(PackedArgs arguments, const Numbers &otherwise = {}) {
-  return Call("forward", kForwardArguments, arguments, otherwise);
-}
+Call call_of(PackedArgs arguments) { return Call("forward", kForwardArguments, arguments); }
 
 ForwardTensors tensors_of(const Call &call) {
   return ForwardTensors(tensors_of<kForwardArguments.size()>(call));
@@ -40,12 +38,11 @@ double forward(const ForwardKernel &kernel, bool timed, const Call &call) {
 }
 
 // Returns a function that makes calls, and whether it did: only for want of zeros it does not. It
-// takes the stream that the workspace is kept for (host/workspace.h), then what `forward` takes;
-// calls of softmax_scale alone have `otherwise` as their numbers.
-Function bind(const ForwardKernel &kernel, const Numbers &otherwise) {
+// takes the stream that the workspace is kept for (host/workspace.h), then what `forward` takes.
+Function bind(const ForwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedForward>>();
-  return Function::FromPacked([&kernel, otherwise, last](PackedArgs arguments, Any *done) {
-    const Call call = call_of(arguments.Slice(1), otherwise);
+  return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *done) {
+    const Call call = call_of(arguments.Slice(1));
     const ForwardTensors tensors = tensors_of(call);
     const auto accepted = last->like(kernel, tensors, call.numbers());
     *done = accepted->has_zeros(tensors, arguments[0].cast<int64_t>());
@@ -56,15 +53,14 @@ Function bind(const ForwardKernel &kernel, const Numbers &otherwise) {
 }  // namespace
 
 Operations ForwardKernel::operations() const {
-  return {{"plan", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = facts_of_call(*this, call_of(arguments));
-           })},
-          {"forward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = forward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
-           })},
-          {"bind", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-             *result = bind(*this, numbers_of(arguments));
-           })}};
+  return {
+      {"plan", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+         *result = facts_of_call(*this, call_of(arguments));
+       })},
+      {"forward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
+         *result = forward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
+       })},
+      {"bind", Function::FromPacked([this](PackedArgs, Any *result) { *result = bind(*this); })}};
 }
 
 }  // namespace flashsmith

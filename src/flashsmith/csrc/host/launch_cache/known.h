@@ -1,0 +1,129 @@
+// What is remembered of calls, by what they have in common.
+#pragma once
+
+#include <tvm/ffi/any.h>
+#include <tvm/ffi/function.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "host/launch_cache/call_key.h"
+#include "host/workspace.h"
+
+namespace flashsmith {
+
+// Memory that a call needs beside its tensors, and the number of the stream that it belongs to.
+struct Memory {
+  int64_t stream = 0;
+  tvm::ffi::Any workspace, counters;  // a tensor, or None
+};
+
+// The memory of the threads that made a call lately, each on a stream.
+class KeptMemory {
+  static constexpr size_t kMaxKept = 8;
+  struct Kept {
+    std::thread::id thread;
+    Memory memory;
+  };
+
+  mutable std::mutex mutex_;
+  std::array<std::optional<Kept>, kMaxKept> kept_;
+  size_t next_ = 0;
+
+ public:
+  // This thread's on a stream; none: nothing was kept.
+  Memory find(int64_t stream) const {
+    const std::lock_guard lock(mutex_);
+    for (const std::optional<Kept> &each : kept_) {
+      if (each && each->memory.stream == stream && each->thread == std::this_thread::get_id()) {
+        return each->memory;
+      }
+    }
+    return {.stream = stream, .workspace = {}, .counters = {}};
+  }
+
+  void keep(Memory memory) {
+    const std::lock_guard lock(mutex_);
+    Kept own{std::this_thread::get_id(), std::move(memory)};
+    for (std::optional<Kept> &each : kept_) {
+      if (each && each->thread == own.thread && each->memory.stream == own.memory.stream) {
+        each = std::move(own);
+        return;
+      }
+    }
+    kept_[next_++ % kMaxKept] = std::move(own);
+  }
+};
+
+// What Python tells first of how a call was made; the arguments of the call follow.
+enum Making : int { kCall, kOwner, kBySplitKv, kStream, kWorkspace, kCounters, kOfMaking };
+
+// How calls that are alike are made.
+struct Launcher {
+  tvm::ffi::Function call;   // what `bind` of an operation gave
+  tvm::ffi::Any owner;       // its address is in the key: it has to live as long as that
+  bool by_split_kv = false;  // `call` is that of a kernel of `decode`
+  DLDataType o_dtype{};
+  KeptMemory memory;
+
+  Memory memory_on(DLDevice device) const { return memory.find(current_stream_number(device)); }
+};
+
+// The launchers of one operation. Bounded: empty again when it is full.
+class KnownLaunchers {
+  static constexpr size_t kMaxKnown = 4096;
+  struct Hash {
+    size_t operator()(const CallKey &key) const { return key.hash(); }
+  };
+  using Map = std::unordered_map<CallKey, std::shared_ptr<Launcher>, Hash>;
+
+  mutable std::shared_mutex mutex_;
+  Map known_;
+
+ public:
+  // Null: no call of this key was made.
+  std::shared_ptr<Launcher> find(const CallKey &key) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = known_.find(key);
+    return found == known_.end() ? nullptr : found->second;
+  }
+
+  void keep(const CallKey &key, std::shared_ptr<Launcher> launcher) {
+    Map dropped;  // destroyed without the lock, as what launchers own may call Python
+    std::shared_ptr<Launcher> replaced;
+    const std::unique_lock lock(mutex_);
+    if (known_.size() >= kMaxKnown) dropped.swap(known_);
+    replaced = std::exchange(known_[key], std::move(launcher));
+  }
+
+  // Keeps how a call was made, `making`, for those with its key.
+  void remember(const CallKey &key, tvm::ffi::PackedArgs making, DLDataType o_dtype = {}) {
+    std::shared_ptr<Launcher> launcher = find(key);
+    const auto call = making[kCall].cast<tvm::ffi::Function>();
+    if (!launcher || !launcher->call.same_as(call)) {
+      launcher = std::make_shared<Launcher>();
+      launcher->call = call;
+      launcher->owner = making[kOwner];
+      launcher->by_split_kv = making[kBySplitKv].cast<bool>();
+      launcher->o_dtype = o_dtype;
+      keep(key, launcher);
+    }
+    launcher->memory.keep({.stream = making[kStream].cast<int64_t>(),
+                           .workspace = making[kWorkspace],
+                           .counters = making[kCounters]});
+  }
+
+  void forget() {
+    Map dropped;
+    const std::unique_lock lock(mutex_);
+    dropped.swap(known_);
+  }
+};
+
+}  // namespace flashsmith
