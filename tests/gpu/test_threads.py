@@ -12,6 +12,7 @@ import torch
 
 import flashsmith
 from flashsmith.runtime import workspace
+from flashsmith.selection.choose import forget_calls
 from support.stress import shared_by_threads, stress, table_of
 from support.stress_works import Maker
 
@@ -127,6 +128,7 @@ def test_what_is_kept_is_not_of_the_memory_of_compiled_graphs(
     asked = Decoding(cuda)
     expected = way(asked, asked.q * 2) + 1
     monkeypatch.setattr(workspace, "_kept", workspace._Kept())
+    forget_calls()
     torch._dynamo.reset()
 
     def step(q: torch.Tensor) -> torch.Tensor:

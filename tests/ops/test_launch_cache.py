@@ -3,7 +3,9 @@ of the same classes; whatever the cache does not know goes the slow way."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from flashsmith.flash_attn import flash_attn_func, flash_attn_varlen_func, flash
 from flashsmith.jit import Target
 from flashsmith.ops import backward, decode_calls, forward
 from flashsmith.ops.spec import AttentionSpec
-from flashsmith.runtime import kernels
+from flashsmith.runtime import kernels, workspace
+from flashsmith.runtime.launch_cache import NO_THREAD, launch_cache
 from flashsmith.selection.choose import forget_calls, forget_tables
 
 HEADS, D_HEAD = 2, 64
@@ -177,3 +180,29 @@ def test_flags_that_are_no_flags_are_refused_in_every_call() -> None:
     flashsmith.decode(None, q[:, :1], k, v, splits=1)
     with pytest.raises(ValueError, match="splits is True"):
         flashsmith.decode(None, q[:, :1], k, v, splits=True)
+
+
+def test_every_thread_has_a_number_of_its_own_which_ends_with_it() -> None:
+    flashsmith.attention(*rows(0, 64, 64, 64))
+    numbers = {launch_cache.this_thread()}
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as threads:
+            numbers.add(threads.submit(launch_cache.this_thread).result())
+    assert len(numbers) == 4 and NO_THREAD not in numbers
+
+
+def test_what_a_thread_keeps_is_dropped_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU nothing is kept, so that the memory is put there by hand."""
+    dropped: list[int] = []
+    monkeypatch.setattr(launch_cache, "drop_thread", dropped.append)
+    monkeypatch.setattr(workspace, "_made_by_another_thread", lambda n, _: torch.zeros(n))
+
+    def keep() -> int:
+        workspace._of_stream(8, torch.device("cpu"), 0)
+        return launch_cache.this_thread()
+
+    with ThreadPoolExecutor(1) as threads:
+        number = threads.submit(keep).result()
+        assert not dropped
+    gc.collect()
+    assert dropped == [number]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+NO_THREAD = -1  # no thread has this number
 UNKNOWN, MADE = 0, 1  # what its functions answer (csrc/host/launch_cache/launch_cache.h)
 
 
@@ -24,7 +25,7 @@ class LaunchCache:
     """Functions of the cache; before a library is loaded, of one that knows nothing."""
 
     __slots__ = (
-        *("attend", "decode", "backward", "forget"),
+        *("attend", "decode", "backward", "forget", "this_thread", "drop_thread"),
         *("remember_attend", "remember_decode", "remember_backward", "is_connected"),
     )
 
@@ -35,11 +36,14 @@ class LaunchCache:
     remember_decode: Callable[..., None]
     remember_backward: Callable[..., None]
     forget: Callable[[], None]
+    this_thread: Callable[[], int]
+    drop_thread: Callable[[int], None]
 
     def __init__(self) -> None:
         self.attend = self.decode = self.backward = _knows_nothing
         self.remember_attend = self.remember_decode = self.remember_backward = _do_nothing
-        self.forget = _do_nothing
+        self.forget = self.drop_thread = _do_nothing
+        self.this_thread = lambda: NO_THREAD
         self.is_connected = False
 
     def connect(self, module: Any) -> None:

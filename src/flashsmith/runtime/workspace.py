@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 
+from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.plan import Plan
 
 _FEWEST_COUNTER_BYTES = 4096
@@ -176,6 +177,20 @@ def _is_capturing(device: torch.device) -> bool:
         return torch._C._cuda_isCurrentStreamCapturing()
 
 
+class _Thread:
+    """Lives as long as the thread that made it, and then has the launch cache drop what it keeps
+    for that; but for the main thread, which ends with all others."""
+
+    def __init__(self) -> None:
+        self._number = launch_cache.this_thread()
+        self._drop = launch_cache.drop_thread
+        self._is_main = threading.current_thread() is threading.main_thread()
+
+    def __del__(self) -> None:
+        if not self._is_main:
+            self._drop(self._number)
+
+
 class _Kept(threading.local):
     """What the calling thread keeps. When the thread ends it goes to torch's allocator, which gives
     it to nobody but the stream that had it."""
@@ -184,6 +199,7 @@ class _Kept(threading.local):
         self.memory: dict[tuple[int, torch.device, int, str], torch.Tensor] = {}
         # What a ``Scratch`` gives of it, by its sizes, the device and the stream.
         self.scratch: dict[tuple[tuple[int, int, int], int], _Memory] = {}
+        self.thread: _Thread | None = None  # of the first thing that is kept
 
     def clear(self) -> None:
         self.memory.clear()
@@ -200,6 +216,7 @@ def _of_stream(
     memory, key = _kept.memory, (n_bytes, device, stream, purpose)
     found = memory.get(key)
     if found is None:
+        _kept.thread = _kept.thread or _Thread()
         found = memory[key] = _made_by_another_thread(n_bytes, device)
     return found
 

@@ -5,11 +5,11 @@
 #include <tvm/ffi/function.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -24,11 +24,19 @@ struct Memory {
   tvm::ffi::Any workspace, counters;  // a tensor, or None
 };
 
-// The memory of the threads that made a call lately, each on a stream.
+// The number of the calling thread, which no other thread of the process ever has.
+inline int64_t this_thread() {
+  static std::atomic<int64_t> next{0};
+  thread_local const int64_t own = next++;
+  return own;
+}
+
+// The memory of the threads that made a call lately, each on a stream. What is dropped is destroyed
+// without the lock, as a tensor may be Python's.
 class KeptMemory {
   static constexpr size_t kMaxKept = 8;
   struct Kept {
-    std::thread::id thread;
+    int64_t thread;
     Memory memory;
   };
 
@@ -41,7 +49,7 @@ class KeptMemory {
   Memory find(int64_t stream) const {
     const std::lock_guard lock(mutex_);
     for (const std::optional<Kept> &each : kept_) {
-      if (each && each->memory.stream == stream && each->thread == std::this_thread::get_id()) {
+      if (each && each->memory.stream == stream && each->thread == this_thread()) {
         return each->memory;
       }
     }
@@ -49,15 +57,22 @@ class KeptMemory {
   }
 
   void keep(Memory memory) {
+    std::optional<Kept> own{Kept{this_thread(), std::move(memory)}};
     const std::lock_guard lock(mutex_);
-    Kept own{std::this_thread::get_id(), std::move(memory)};
     for (std::optional<Kept> &each : kept_) {
-      if (each && each->thread == own.thread && each->memory.stream == own.memory.stream) {
-        each = std::move(own);
-        return;
+      if (each && each->thread == own->thread && each->memory.stream == own->memory.stream) {
+        return each.swap(own);
       }
     }
-    kept_[next_++ % kMaxKept] = std::move(own);
+    kept_[next_++ % kMaxKept].swap(own);
+  }
+
+  void drop_thread(int64_t thread) {
+    decltype(kept_) dropped;
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < kMaxKept; i++) {
+      if (kept_[i] && kept_[i]->thread == thread) kept_[i].swap(dropped[i]);
+    }
   }
 };
 
@@ -117,6 +132,16 @@ class KnownLaunchers {
     launcher->memory.keep({.stream = making[kStream].cast<int64_t>(),
                            .workspace = making[kWorkspace],
                            .counters = making[kCounters]});
+  }
+
+  // Drops the memory that is kept for a thread, which has ended.
+  void drop_thread(int64_t thread) {
+    Map all;  // a copy, so that nothing is destroyed while this is locked
+    {
+      const std::shared_lock lock(mutex_);
+      all = known_;
+    }
+    for (const auto &[key, launcher] : all) launcher->memory.drop_thread(thread);
   }
 
   void forget() {

@@ -43,13 +43,21 @@ Functions make_launch_cache() {
     caches->decode.forget();
     caches->backward.forget();
   };
+  const auto drop_thread = [caches](PackedArgs arguments, Any *) {
+    const auto thread = arguments[0].cast<int64_t>();
+    caches->attend.drop_thread(thread);
+    caches->decode.drop_thread(thread);
+  };
+  const auto thread = [](PackedArgs, Any *answer) { *answer = this_thread(); };
   return {{"attend", function_of(of(&Caches::attend), attend)},
           {"remember_attend", function_of(of(&Caches::attend), remember_attend)},
           {"decode", function_of(of(&Caches::decode), decode)},
           {"remember_decode", function_of(of(&Caches::decode), remember_decode)},
           {"backward", function_of(of(&Caches::backward), backward)},
           {"remember_backward", function_of(of(&Caches::backward), remember_backward)},
-          {"forget", Function::FromPacked(forget)}};
+          {"forget", Function::FromPacked(forget)},
+          {"this_thread", Function::FromPacked(thread)},
+          {"drop_thread", Function::FromPacked(drop_thread)}};
 }
 
 }  // namespace flashsmith

@@ -23,7 +23,8 @@ enum Answer : int64_t {
 using Functions = tvm::ffi::Map<tvm::ffi::String, tvm::ffi::Function>;
 
 // A new cache: `attend`, `decode` and `backward` make calls, `remember_attend` and so on say how
-// calls like one are made, `forget` drops everything.
+// calls like one are made, `forget` drops everything. `this_thread` gives the number of the calling
+// thread, `drop_thread` drops the memory that is kept for the thread of a number.
 Functions make_launch_cache();
 
 class KnownLaunchers;
