@@ -34,6 +34,7 @@ from flashsmith.selection.select import select_config
 
 SHAPE = (1, 128, 2, 128)  # batch, seq_len, n_heads, d_head: less work than a launch costs
 CALLS_AT_ONCE = 100
+LAYERS = 8  # of attention, one behind the other, in a step that is compiled as a whole
 PACKED_BATCHES = 16  # of sequences with lengths of their own
 WARMUP_TURNS = 3
 SM80 = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+buffer+opt_softmax"
@@ -121,7 +122,8 @@ def forwards(rows: Rows) -> dict[str, Run]:
 
 def packed_calls(device: torch.device, compilers: Sequence[str]) -> dict[str, Run]:
     """Returns calls over packed sequences: the same lengths each time, other lengths each time,
-    with gradients, and compiled."""
+    with gradients, and compiled: a call alone, beside what torch takes to enter any compiled
+    function, and a step of several layers."""
     batches = [packed_batch(device, seed) for seed in range(PACKED_BATCHES)]
 
     def step(q: torch.Tensor, *rest: Any) -> Any:
@@ -142,9 +144,26 @@ def packed_calls(device: torch.device, compilers: Sequence[str]) -> dict[str, Ru
         "packed, with gradients": in_turn(training_step, trained[:1]),
         "packed, other lengths, with gradients": in_turn(training_step, trained),
     }
+    q, _, _, *lengths = trained[0]
+
+    def model(q: torch.Tensor) -> torch.Tensor:
+        for _ in range(LAYERS):
+            q = step(q, q, q, *lengths)
+        return q
+
+    def model_step(model: Callable[[torch.Tensor], torch.Tensor]) -> object:
+        o = model(q)
+        return torch.autograd.grad(o, q, o)
+
+    layers = f"packed, {LAYERS} layers, with gradients"
+    runs[layers] = partial(model_step, model)
     for name in compilers:
         compiled = torch.compile(step, backend=name, fullgraph=True)
         runs["packed, compiled"] = in_turn(compiled, batches[:1])
+        nothing_else = torch.compile(lambda q: q + 1, backend=name, fullgraph=True)
+        runs["torch.add, compiled"] = partial(nothing_else, batches[0][0])
+        compiled_model = torch.compile(model, backend=name, fullgraph=True)
+        runs[f"{layers}, compiled"] = partial(model_step, compiled_model)
     return runs
 
 

@@ -31,6 +31,7 @@ import torch
 if not __package__:  # a script
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from flashsmith.runtime import workspace
+from flashsmith.runtime.launch_cache import UNKNOWN, launch_cache
 from support.stress_works import Call, Maker, Work, works_on
 
 Results = tuple[torch.Tensor, ...]
@@ -236,12 +237,15 @@ def _rows_of(
 
 @contextmanager
 def shared_by_threads() -> Iterator[None]:
-    """What is kept of a stream is the same for all threads, which is wrong."""
-    kept, workspace._kept = workspace._kept, SimpleNamespace(memory={}, scratch={})  # type: ignore[assignment]
+    """What is kept of a stream is the same for all threads, which is wrong; the launch cache, which
+    keeps memory by the thread, makes no call."""
+    shared = SimpleNamespace(memory={}, scratch={}, thread=None)
+    kept, workspace._kept = workspace._kept, shared  # type: ignore[assignment]
+    decode, launch_cache.decode = launch_cache.decode, lambda *_: UNKNOWN
     try:
         yield
     finally:
-        workspace._kept = kept
+        workspace._kept, launch_cache.decode = kept, decode
 
 
 def table_of(rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -38,7 +38,13 @@ from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.plan import Plan
-from flashsmith.runtime.workspace import FRESH, current_stream, is_kept, workspace_for
+from flashsmith.runtime.workspace import (
+    FRESH,
+    current_stream,
+    is_kept,
+    kept_workspace,
+    workspace_for,
+)
 from flashsmith.selection.select import dtype_of, select_for, select_fp8, why_chosen
 from flashsmith.selection.standby import at_hand
 
@@ -228,14 +234,27 @@ def _remember(
     spec: AttentionSpec,
 ) -> None:
     """Tells ``launch_cache`` how this call was made."""
-    zeros, stream = choice.zeros
-    launcher: tuple[Any, ...] = choice.call, config, False, stream, zeros, None
-    if isinstance(choice.call, BoundFewQueries):
-        bound = choice.call.bound
-        launcher = bound.call, config, True, *bound.kept()
     o, lse = result
+    function, by_split_kv = choice.call, isinstance(choice.call, BoundFewQueries)
+    if isinstance(function, BoundFewQueries):
+        memory, function = function.bound.kept(), function.bound.call
+    else:
+        memory = *_kept_for(choice, _Tensors(q, k, v, o), spec), None
     named = 0 if config is None else id(config)
-    launch_cache.remember_attend(*launcher, named, q, k, v, o, lse, makes_o, *spec)
+    told = named, q, k, v, o, lse, makes_o, *spec
+    launch_cache.remember_attend(function, config, by_split_kv, *memory, *told)
+
+
+def _kept_for(
+    choice: _Choice, tensors: _Tensors, given: AttentionSpec
+) -> tuple[int, torch.Tensor | None]:
+    """A stream, and the workspace that is kept for this thread's next call on it; None: nothing."""
+    workspace, stream = choice.zeros
+    q, k, *_ = tensors
+    if workspace is not None or not q.is_cuda:
+        return stream, workspace
+    plan = _plan(choice, tensors, resolve(given, q, k))
+    return current_stream(q.device), kept_workspace(plan, q.device)
 
 
 def _zeros_for(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> torch.Tensor | None:

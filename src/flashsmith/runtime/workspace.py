@@ -45,6 +45,16 @@ def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     return workspace
 
 
+def kept_workspace(plan: Plan, device: torch.device) -> torch.Tensor | None:
+    """What this thread's calls on the current stream may have as a workspace without zeros, of as
+    much as one with this plan needs, or a little more; None: nothing is kept for it."""
+    n_bytes = plan.workspace_bytes
+    is_for_hand_over = 0 < n_bytes <= _MOST_KEPT_BYTES and plan.zeroed_bytes == 0
+    if not is_for_hand_over or device.type != "cuda" or _is_capturing(device):
+        return None
+    return _of_stream(_kept_bytes(n_bytes), device, current_stream(device), "sums")
+
+
 def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """The zeros that one call with this plan counts in, on the current stream; None for none.
 

@@ -9,10 +9,6 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-bool has_bytes(const TensorView *memory, int64_t bytes) {
-  return bytes == 0 || (memory && memory->numel() * memory->dtype().bits / 8 >= bytes);
-}
-
 }  // namespace
 
 AcceptedDecode::AcceptedDecode(const DecodeKernel &kernel, const DecodeTensors &tensors,

@@ -2,6 +2,7 @@
 
 #include "host/check/check.h"
 #include "host/launch.h"
+#include "host/workspace.h"
 
 namespace flashsmith {
 
@@ -21,6 +22,14 @@ AcceptedForward::AcceptedForward(const ForwardKernel &kernel, const ForwardTenso
 
 bool AcceptedForward::fits(const ForwardTensors &tensors, const Numbers &numbers) const {
   return numbers.max_seqlen_q == max_seqlen_q_ && looks_.fit(tensors.all());
+}
+
+void AcceptedForward::leave_out_workspace(ForwardTensors &tensors, int64_t stream) const {
+  if (plan_.zeroed_bytes > 0) return;
+  const bool is_own = stream == kFresh || is_current(tensors.q().device(), stream);
+  const bool is_taken =
+      plan_.workspace_bytes > 0 && is_own && has_bytes(tensors.workspace(), plan_.workspace_bytes);
+  if (!is_taken) tensors.set_workspace(nullptr);
 }
 
 double AcceptedForward::run(ForwardTensors tensors, const Numbers &numbers, bool timed) const {

@@ -24,6 +24,10 @@ class AcceptedForward {
     return may_have_zeros(plan_, tensors.workspace(), tensors.q().device(), stream);
   }
 
+  // Takes away a workspace that is no place for what the launches hand on: the caller keeps one for
+  // all calls of a kernel, of which some want more.
+  void leave_out_workspace(ForwardTensors &tensors, int64_t stream) const;
+
   // The workspace is allocated where the plan wants one that holds no zeros, and none was given.
   // Throws ValueError for memory that is written and shared, or for numbers of another variant.
   double run(ForwardTensors tensors, const Numbers &numbers, bool timed) const;

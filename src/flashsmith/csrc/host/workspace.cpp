@@ -10,12 +10,16 @@ using tvm::ffi::Tensor;
 using tvm::ffi::TensorView;
 
 int64_t current_stream_number(DLDevice device) {
-  return reinterpret_cast<int64_t>(current_stream(device));
+  return reinterpret_cast<int64_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
 }
 
 bool is_current(DLDevice device, int64_t stream) {
   const Stream current = current_stream(device);
   return reinterpret_cast<int64_t>(current) == stream && !is_capturing(current);
+}
+
+bool has_bytes(const TensorView *memory, int64_t bytes) {
+  return bytes == 0 || (memory && memory->numel() * memory->dtype().bits / 8 >= bytes);
 }
 
 bool may_have_zeros(const Plan &plan, const TensorView *workspace, DLDevice device,

@@ -13,11 +13,15 @@ namespace flashsmith {
 // In place of a stream: the workspace was made for this call alone.
 constexpr int64_t kFresh = -1;
 
-// The number of the stream to which launches on a device go now.
+// The number of the stream to which launches on a device go now, whether or not this library is for
+// such devices.
 int64_t current_stream_number(DLDevice device);
 
 // Whether launches go to `stream` now, and are not captured: what is kept for it may serve them.
 bool is_current(DLDevice device, int64_t stream);
+
+// Whether memory, or null, is as large as that.
+bool has_bytes(const tvm::ffi::TensorView *memory, int64_t bytes);
 
 // Whether a call on the current stream may count in the workspace that its caller keeps for
 // `stream`: launches leave its zeros as they were, but work on another stream may run at the same

@@ -43,10 +43,13 @@ Function bind(const ForwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedForward>>();
   return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *done) {
     const Call call = call_of(arguments.Slice(1));
-    const ForwardTensors tensors = tensors_of(call);
+    const auto stream = arguments[0].cast<int64_t>();
+    ForwardTensors tensors = tensors_of(call);
     const auto accepted = last->like(kernel, tensors, call.numbers());
-    *done = accepted->has_zeros(tensors, arguments[0].cast<int64_t>());
-    if (done->cast<bool>()) accepted->run(tensors, call.numbers(), false);
+    *done = accepted->has_zeros(tensors, stream);
+    if (!done->cast<bool>()) return;
+    if (tensors.workspace()) accepted->leave_out_workspace(tensors, stream);
+    accepted->run(tensors, call.numbers(), false);
   });
 }
 

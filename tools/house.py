@@ -1,0 +1,99 @@
+"""Counts what the house is measured by, so that it does not grow unseen: `python -m tools.house`.
+
+Each number is of the library (src/flashsmith without the laboratory and the command line), read
+from its text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "flashsmith"
+# What measures, tunes and explains, and the command line.
+NOT_THE_LIBRARY = ("bench", "cli", "lab", "report", "soak", "tuning")
+# Functions that other libraries or torch call have the signatures of those.
+SIGNATURES_OF_OTHERS = ("flash_attn", "integrations")
+
+
+def files(but: tuple[str, ...] = NOT_THE_LIBRARY) -> Iterator[Path]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] not in but:
+            yield path
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+
+
+def where(path: Path, node: ast.AST, name: str) -> str:
+    return f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)} {name}"
+
+
+def signatures_with_softmax_scale() -> list[str]:
+    """Functions of the library that take softmax_scale by itself, but for those whose signature is
+    another library's."""
+    return [
+        where(path, function, function.name)
+        for path in files((*NOT_THE_LIBRARY, *SIGNATURES_OF_OTHERS, "reference"))
+        for function in functions(path)
+        if "softmax_scale"
+        in [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
+    ]
+
+
+def long_signatures(most: int = 8) -> list[str]:
+    """Functions that take more than so many arguments by position."""
+    return [
+        where(path, function, f"{function.name} takes {len(function.args.args)}")
+        for path in files((*NOT_THE_LIBRARY, *SIGNATURES_OF_OTHERS))
+        for function in functions(path)
+        if len(function.args.args) > most
+    ]
+
+
+def family_classes() -> list[str]:
+    return [
+        where(path, node, node.name)
+        for path in files(())
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Family")
+    ]
+
+
+def asks_for_a_class() -> list[str]:
+    """Places that ask a configuration for its class, or for its operation by name."""
+    pattern = re.compile(
+        r"isinstance\([^)]*KernelConfig|type\((?:config|cfg|chosen)\)|\.operation [=!]="
+        r"|\.operation (?:not )?in\b"
+    )
+    return [
+        f"{path.relative_to(PACKAGE)}:{number} {line.strip()}"
+        for path in files(())
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+NUMBERS: dict[str, Callable[[], list[str]]] = {
+    "signatures with softmax_scale": signatures_with_softmax_scale,
+    "functions with more than 8 positional arguments": long_signatures,
+    "classes of families": family_classes,
+    "places that ask a configuration for its class or operation": asks_for_a_class,
+}
+
+
+def main() -> None:
+    for name, count in NUMBERS.items():
+        found = count()
+        print(f"{name}: {len(found)}")
+        for each in found:
+            print(f"    {each}")
+
+
+if __name__ == "__main__":
+    main()
