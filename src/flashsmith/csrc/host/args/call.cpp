@@ -17,9 +17,8 @@ using tvm::ffi::PackedArgs;
 using tvm::ffi::Tensor;
 using tvm::ffi::TensorView;
 
-// Numbers of arguments: workspace and scale; the tensors that extras begin with, the list of
-// those that functions read, and numbers.
-constexpr size_t kBetween = 2, kNumbers = 8, kExtras = kModTensors + 1 + kNumbers;
+// Arguments between the tensors of an operation and its extras: workspace and scale.
+constexpr size_t kBetween = 2;
 
 template <typename T>
 T number(const char *name, AnyView given) {

@@ -77,5 +77,10 @@ struct Numbers {
   int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
   double dropout_p = 0;                         // the share of weights that are dropped; 0: none
 };
+constexpr size_t kNumbers = 8;  // but for the scale
+
+// Of `Extras` (flashsmith/runtime/extras.py): its tensors, a list of those that functions read, and
+// its numbers.
+constexpr size_t kExtras = kModTensors + 1 + kNumbers;
 
 }  // namespace flashsmith

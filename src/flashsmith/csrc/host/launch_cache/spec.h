@@ -92,10 +92,6 @@ struct ResolvedSpec {
                                         const tvm::ffi::TensorView &k);
 };
 
-// Of `Extras` (flashsmith/runtime/extras.py): its tensors, a list of those that functions read, and
-// its numbers.
-constexpr size_t kExtras = kModTensors + 1 + 8;
-
 // Writes a call's extras, in order, to `to`, or the numbers among them; returns what follows.
 tvm::ffi::AnyView *put_extras(const Spec &spec, const Numbers &numbers, tvm::ffi::AnyView *to);
 tvm::ffi::AnyView *put_numbers(const Numbers &numbers, tvm::ffi::AnyView *to);
