@@ -41,8 +41,7 @@ def signatures_with_softmax_scale() -> list[str]:
         where(path, function, function.name)
         for path in files((*NOT_THE_LIBRARY, *SIGNATURES_OF_OTHERS, "reference"))
         for function in functions(path)
-        if "softmax_scale"
-        in [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
+        if "softmax_scale" in [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
     ]
 
 

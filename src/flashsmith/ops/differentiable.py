@@ -3,7 +3,7 @@ several times as much."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from flashsmith.configs import AttentionKernelConfig
 from flashsmith.ops.backward import Gradients, Wanted, backward_of_saved
 from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.gate import CAPTURED, flat
-from flashsmith.ops.spec import AttentionSpec, tensors_of, with_tensors
+from flashsmith.ops.spec import AttentionSpec, taken_apart
 from flashsmith.runtime import GradientTensors
 
 
@@ -58,17 +57,15 @@ class _Attention(torch.autograd.Function):
         spec, config, ctx.deterministic = call
         o, lse = run_attention(q, k, v, spec, None, config, True)
         ctx.set_materialize_grads(False)
-        given = tensors_of(spec)
-        ctx.save_for_backward(q, k, v, o, lse, *flat(given))
-        ctx.sizes = {name: len(t) if name == CAPTURED else 1 for name, t in given.items()}
-        ctx.spec = with_tensors(spec, dict.fromkeys(given))
+        ctx.spec, tensors = taken_apart(spec)
+        ctx.save_for_backward(q, k, v, o, lse, *tensors)
         return o, lse
 
     @staticmethod
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> Any:
         # torch has seen that these are as they were; its hooks may have moved them.
         q, k, v, o, lse, *saved = ctx.saved_tensors
-        spec = with_tensors(ctx.spec, _by_name(ctx.sizes, saved))
+        spec = ctx.spec.with_tensors(saved)
         tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
         wanted = Wanted(*ctx.needs_input_grad[3:5])
         if not torch.is_grad_enabled():
@@ -76,13 +73,6 @@ class _Attention(torch.autograd.Function):
         with torch.no_grad():  # create_graph
             gradients = backward_of_saved(tensors, spec, wanted, ctx.deterministic)
         return (*_differentiable_once(gradients, [q, k, v, do, dlse, *saved]), None)
-
-
-def _by_name(sizes: Mapping[str, int], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Saved tensors by the fields of ``AttentionSpec``."""
-    left = iter(saved)
-    listed = {name: [next(left) for _ in range(size)] for name, size in sizes.items()}
-    return {name: found if name == CAPTURED else found[0] for name, found in listed.items()}
 
 
 def _differentiable_once(gradients: Gradients, of: Sequence[torch.Tensor | None]) -> Gradients:

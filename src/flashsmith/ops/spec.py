@@ -78,6 +78,7 @@ _TENSORS = (
     *_SCALES,
 )
 _FIELDS_OF_TENSORS = tuple((name, AttentionSpec._fields.index(name)) for name in _TENSORS)
+_MOD_TENSORS = AttentionSpec._fields.index(CAPTURED)
 _new_tuple = tuple.__new__
 # Fields that are no keywords of the caller.
 _OF_THE_LIBRARY = {"block_table", CAPTURED, "score", "key_ranges", "rows_per_range"}
@@ -153,6 +154,45 @@ def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
 def with_tensors(spec: AttentionSpec, tensors: Mapping[str, Any]) -> AttentionSpec:
     """Returns ``spec`` with other tensors, by the names of ``tensors_of``; None takes one away."""
     return spec._replace(**tensors) if tensors else spec
+
+
+class Apart(NamedTuple):
+    """A specification without its tensors, which somebody else keeps.
+
+    fields: Those of the specification, None in place of a tensor.
+    places: Of the tensors among them, in the order in which they are kept.
+    n_captured: How many tensors follow that functions read.
+    """
+
+    fields: AttentionSpec
+    places: tuple[int, ...] = ()
+    n_captured: int = 0
+
+    def with_tensors(self, kept: Sequence[torch.Tensor]) -> AttentionSpec:
+        """Returns the specification with these tensors."""
+        if not kept:
+            return self.fields
+        fields: list[Any] = list(self.fields)
+        for place, t in zip(self.places, kept, strict=False):
+            fields[place] = t
+        if self.n_captured:
+            fields[_MOD_TENSORS] = list(kept[len(self.places) :])
+        return make_spec(*fields)
+
+
+def taken_apart(spec: AttentionSpec) -> tuple[Apart, list[torch.Tensor]]:
+    """Returns ``spec`` without its tensors, and these."""
+    if spec is FULL or spec is CAUSAL:
+        return Apart(spec), []
+    fields: list[Any] = list(spec)
+    places = tuple([i for _, i in _FIELDS_OF_TENSORS if fields[i] is not None])
+    kept = [fields[i] for i in places]
+    for i in places:
+        fields[i] = None
+    captured = spec.mod_tensors or ()
+    if captured:
+        fields[_MOD_TENSORS] = None
+    return Apart(make_spec(*fields), places, len(captured)), [*kept, *captured]
 
 
 class ResolvedSpec(NamedTuple):
