@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,39 +18,9 @@ from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.jit.headers import HeaderTree
 from flashsmith.ops import operators
 from flashsmith.runtime.extras import Extras
-from support.caches import kernel_free_cache
+from support.package_copy import INCLUDE, PACKAGE, copy, edit, run
 
-PACKAGE = Path(flashsmith.__file__).parent
-INCLUDE = "csrc/include/flashsmith"
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The package, to be changed."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    return Path(shutil.copytree(PACKAGE, tmp_path / "src" / "flashsmith", ignore=ignored))
-
-
-def run(copy: Path, program: str) -> str:
-    """What a program prints that imports the copy and compiles into a cache of its own."""
-    cache = kernel_free_cache(copy.parent.parent / "cache")
-    environment = os.environ | {
-        "PYTHONPATH": str(copy.parent),
-        "FLASHSMITH_CACHE_DIR": str(cache.root),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def edit(file: Path, changes: Mapping[str, str]) -> None:
-    text = file.read_text()
-    for old, new in changes.items():
-        assert text.count(old) == 1, (file, old)
-        text = text.replace(old, new)
-    file.write_text(text)
+__all__ = ["copy"]  # a fixture
 
 
 # ---- a family ----
