@@ -97,7 +97,7 @@ def test_a_backward_is_timed_beside_that_of_fa2(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("word", [str(BACKWARD), "backward"])
 @pytest.mark.parametrize(
-    "command", [("run", "-k"), ("bench", "-k"), ("report",), ("tune", "--emulator-counts", "-k")]
+    "command", [("run", "-k"), ("bench", "-k"), ("tune", "--emulator-counts", "-k")]
 )
 def test_commands_for_forward_kernels_refuse_backwards(command: tuple[str, ...], word: str) -> None:
     message = refused(*command, word)

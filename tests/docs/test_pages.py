@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from flashsmith.configs import CONFIG_CLASSES, FlashForwardKernelConfig
+from flashsmith.configs.descriptions import descriptions
 from flashsmith.jit import PACKAGE_SOURCES
 from support.paths import ROOT
 from support.scripts import load_script
@@ -128,13 +129,13 @@ def test_every_knob_of_sm80_has_its_evidence() -> None:
     assert named == [field.name for field in fields(FlashForwardKernelConfig)]
 
 
-def test_a_field_without_a_description_is_named(knobs: ModuleType) -> None:
+def test_a_field_without_a_description_is_named() -> None:
     @dataclass(frozen=True)
     class More(FlashForwardKernelConfig):
         """dtype: element type."""
 
     with pytest.raises(ValueError, match=r"More describes \['dtype'\]; its fields are \['dtype', "):
-        knobs.descriptions(More)
+        descriptions(More)
 
 
 def test_the_fields_are_described_in_one_place() -> None:

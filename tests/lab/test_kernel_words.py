@@ -56,7 +56,6 @@ def test_kernels_of_the_backward_are_chosen_only_where_they_are_taken() -> None:
         ("bench", "--emulator-counts", "--d-head", "64", "-k"),
         ("tune", "--d-head", "64", "-k"),
         ("profile", "--d-head", "64", "-k"),
-        ("report",),
         ("configs", "--all-blocks"),
     ],
     ids=lambda command: command[0],

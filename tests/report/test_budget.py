@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flashsmith.configs import DType, KernelId, Workload, parse_kernel_name_into_config
-from flashsmith.report.budget import busy_ms, find_machine
-from flashsmith.report.family import UNITS, Counts, Sample, Work
+from flashsmith.report.budget import UNITS, busy_ms, find_machine
+from flashsmith.report.description import Counts
 from flashsmith.report.sass import MachineCode, Mix
 from support.report import LAST_SM90, LAST_SM90_CAUSAL, PLAIN, SWIZZLED, sm80_report, sm90_report
 from support.workloads import square
@@ -34,7 +34,7 @@ def counts_of(visit: dict[str, float], tile: dict[str, float]) -> Counts:
         "global_load_bytes",
     )  # fmt: skip
     zero = dict.fromkeys(names, 0.0)
-    return Counts(Sample(1, 1, Work(1, 1, 1)), {}, zero | visit, zero | tile)
+    return Counts("one head", {}, zero | visit, zero | tile)
 
 
 def busy(

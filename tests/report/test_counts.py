@@ -14,9 +14,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.report.banks import bank_map
 from flashsmith.report.counts import count, count_launch
-from flashsmith.report.families import family_of
-from flashsmith.report.family import Sample
-from flashsmith.report.sm80 import mma_per_visit
+from flashsmith.report.description import Launch, bank_maps, fma_per_visit, work_of
 from flashsmith.runtime import load_kernels
 from support.report import (
     LAST_SM90,
@@ -55,7 +53,7 @@ def test_bank_map_agrees_with_the_emulator() -> None:
     for kernel in sm80_report().groups[0].kernels:
         assert kernel.counts
         config = kernel.instance.config
-        phase = kernel.family.bank_maps(config)[config.swizzled]  # type: ignore[union-attr]
+        phase = bank_maps(config)[config.swizzled]  # type: ignore[union-attr]
         expected = kernel.counts.per_visit["ldmatrix"] * 4 * (phase.wavefronts - 1)
         assert kernel.counts.conflicts == expected
 
@@ -66,23 +64,23 @@ def test_counts_of_an_sm80_visit() -> None:
     tile = 64 * 128 * 2
     wavefronts = 2 * (4 * tile + tile) // 128  # K and V: each warp reads all, the copies write once
     assert counts.per_visit["shared_wavefronts"] == wavefronts
-    assert counts.per_visit["mma"] == mma_per_visit(SWIZZLED.config) == 512  # type: ignore[arg-type]
+    assert counts.per_visit["mma"] == fma_per_visit(SWIZZLED.config) / (16 * 8 * 16) == 512
     assert counts.per_visit["global_load_bytes"] == 2 * tile
     # Beside visits: Q in and to the registers, O to shared memory and out.
     assert counts.per_tile["shared_wavefronts"] == 4 * tile // 128
     assert counts.per_tile["global_store_bytes"] == tile
     assert counts.per_tile["mma"] == 0
-    assert str(counts.of) == "one head, sequence 256"
+    assert counts.of == "one head, 64 rows of Q, 128 of K and V"
 
 
 def test_counts_of_a_causal_sm80_kernel() -> None:
     causal = KernelId(SWIZZLED.config, CAUSAL)
     load_kernels([causal], Target.emulator())
-    work = family_of(causal.config).work(causal.config, causal.variant, 256, 256)
+    work = work_of(causal.config, causal.variant, 256, 256)
     assert (work.tiles, work.visits) == (4, 1 + 2 + 3 + 4)
     counts = count(causal)
     assert counts.per_visit["mma"] == 512
-    assert counts.whole["mma"] == 512 * work.visits
+    assert count_launch(causal, 256, 256)["mma"] == 512 * work.visits
 
 
 def test_counts_of_an_sm90_visit() -> None:
@@ -101,7 +99,7 @@ def test_counts_of_an_sm90_visit() -> None:
         assert counts.per_visit["mbarrier_waits"] == 2 * 256 + 2
         # The producer at two full barriers, a lane of each of eight warps at two empty ones.
         assert counts.per_visit["mbarrier_arrivals"] == 2 + 2 * 8
-        assert str(counts.of) == "one head, 128 rows of Q, 256 of K and V"
+        assert counts.of == "one head, 128 rows of Q, 256 of K and V"
     # Each warpgroup reads K and V; and its 64 rows of Q where they are not in registers.
     assert plain.per_visit["wgmma_shared_bytes"] == 2 * (2 * block + block // 2)
     assert last.per_visit["wgmma_shared_bytes"] == 2 * 2 * block
@@ -127,11 +125,10 @@ def test_counts_of_an_sm90_launch_follow_from_those_of_its_tiles(
     instance: KernelId,
 ) -> None:
     load_kernels([instance], Target.emulator())
-    family = family_of(instance.config)
     counts = count(instance)
     for seq_len in (512, 700):
-        launch = family.launch(instance, counts, seq_len)
-        seen = count_launch(instance, Sample(seq_len, seq_len, launch.work))
+        launch = Launch.of_self_attention(instance, counts, seq_len)
+        seen = count_launch(instance, seq_len, seq_len)
         for name in ("wgmma", "wgmma_flops", "wgmma_shared_bytes", "tma_loads", "tma_load_bytes"):
             assert launch[name] == pytest.approx(seen[name]), (name, seq_len)
         assert launch["tma_store_bytes"] == pytest.approx(seen["tma_store_bytes"])

@@ -10,9 +10,8 @@ from flashsmith.configs import KernelId
 from flashsmith.errors import ToolchainError
 from flashsmith.jit import Target, build_library, find_cuda_toolkit
 from flashsmith.jit.disassembler import find_cuobjdump
+from flashsmith.report.description import fma_per_visit
 from flashsmith.report.sass import CLASSES, MachineCode, parse_sass, read_machine_code
-from flashsmith.report.sm80 import mma_per_visit
-from flashsmith.report.sm90 import wgmma_per_visit
 from support.report import LAST_SM90, SASS, SWIZZLED
 
 
@@ -91,7 +90,8 @@ def test_sass_of_a_compiled_kernel() -> None:
     """The main loop is a visit: it has as many mma as the emulator counts."""
     code = compiled(SWIZZLED)
     assert code.loop
-    assert code.loop.classes["tensor"] == mma_per_visit(SWIZZLED.config) // SWIZZLED.config.n_warps
+    mma = fma_per_visit(SWIZZLED.config) // (16 * 8 * 16)
+    assert code.loop.classes["tensor"] == mma // SWIZZLED.config.n_warps
     assert code.loop.classes["address"] < 0.15 * code.loop.total  # few are unknown
     assert code.loop.opcodes["MUFU.EX2"] >= 64 * 64 // 128
     assert code.shortest == code.loop.total  # it has no branches
@@ -104,7 +104,7 @@ def test_sass_of_a_compiled_sm90_kernel() -> None:
     code = compiled(LAST_SM90)
     config = LAST_SM90.config
     assert code.loop
-    assert code.loop.classes["tensor"] == wgmma_per_visit(config) // config.n_warpgroups == 16
+    assert code.loop.classes["tensor"] == config.QK_steps + config.PV_steps == 16
     exponentials = config.B_c // 2  # of a thread, for 64 rows of a warpgroup
     assert code.loop.opcodes["MUFU.EX2"] >= exponentials
     assert code.shortest

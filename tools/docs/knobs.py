@@ -8,12 +8,9 @@ python tools/docs/knobs.py --check    # changes nothing, only compares
 from __future__ import annotations
 
 import argparse
-import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,6 +19,7 @@ import _environment
 _environment.enter()
 
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
+from flashsmith.configs.descriptions import descriptions
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "knobs.md"
 _WIDTH = 120
@@ -34,8 +32,6 @@ Every field of a configuration, in order: where it stands in the short form, and
 each is worth, with counts and times, is told on the page of the family's kernels. `flashsmith
 report` shows counts and times of any kernel, `flashsmith configs` lists the tuning spaces.
 """
-# A description in a docstring: names of fields, a colon, a text whose further lines are indented.
-_DESCRIPTION = re.compile(r"^([A-Za-z]\w*(?:, \w+)*): (.+(?:\n[ \t]+\S.*)*)", re.MULTILINE)
 
 
 def page() -> str:
@@ -48,24 +44,6 @@ def title(kind: type[KernelConfig]) -> str:
     if kind.operation == "forward":
         return f"The {kind.family} family"
     return f"The {kind.kernels_name().replace('_', ' ')} of the {kind.family} family"
-
-
-def descriptions(kind: type[KernelConfig]) -> dict[tuple[str, ...], str]:
-    """Fields that are described together -> what a class's docstring says of them, in its order.
-
-    Raises:
-        ValueError: The docstring does not describe all fields in their order.
-    """
-    text = inspect.getdoc(kind) or ""
-    found = {
-        tuple(names.split(", ")): " ".join(meaning.split())
-        for names, meaning in _DESCRIPTION.findall(text.partition("Raises:")[0])
-    }
-    described = [name for together in found for name in together]
-    names = [field.name for field in fields(kind)]
-    if described != names:
-        raise ValueError(f"{kind.__name__} describes {described}; its fields are {names}")
-    return found
 
 
 def _family(kind: type[KernelConfig]) -> Iterator[str]:

@@ -78,7 +78,7 @@ def report(
     What cannot be found out (no nvcc, no cuobjdump, no results) is named on the page.
     """
     request = make_request(kernels=kernels, mask=mask, dtype=dtype, d_head=d_head)
-    chosen = request.instances(_DEFAULT_KERNELS)
+    chosen = request.instances(_DEFAULT_KERNELS, forward_only=False)
     if not as_json:
         out.parent.mkdir(parents=True, exist_ok=True)
         check_output("--out", out, force=force, is_own=_is_report)

@@ -10,7 +10,7 @@ from flashsmith.configs.features import Feature, write_features
 from flashsmith.configs.variant import FULL, Variant
 from flashsmith.configs.workload import Workload, padded_d_head
 from flashsmith.dtype import DType
-from flashsmith.gpus import get_gpu_architecture
+from flashsmith.gpus import WARP_SIZE, WARPGROUP_SIZE, get_gpu_architecture
 from flashsmith.problem import Problem
 
 if TYPE_CHECKING:
@@ -102,9 +102,35 @@ class KernelConfig(ABC):
         """Threads of a block, those that only load included."""
 
     @property
+    def loading_warps(self) -> int:
+        """Warps of a block that load for the others: a warpgroup, where tensor maps say what."""
+        return WARPGROUP_SIZE // WARP_SIZE if self.reads_by_maps else 0
+
+    @property
+    def compute_warps(self) -> int:
+        """The others of a block."""
+        return self.threads_per_block // WARP_SIZE - self.loading_warps
+
+    @property
     @abstractmethod
+    def shared_memory_parts(self) -> dict[str, int]:
+        """The bytes of a block's dynamic shared memory, by what is there, in their order."""
+
+    @property
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block."""
+        return sum(self.shared_memory_parts.values())
+
+    @property
+    @abstractmethod
+    def held_registers(self) -> dict[str, int]:
+        """Registers of a thread that computes, by what the fullest kernel holds in them."""
+
+    @property
+    def moved_registers(self) -> tuple[int, int] | None:
+        """Of a thread that loads, and of one that computes, once the launch's were moved from one
+        to the other; None: they stay as they are."""
+        return None
 
     @property
     def row_multiple(self) -> int:

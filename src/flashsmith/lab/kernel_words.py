@@ -76,7 +76,7 @@ def _refuse_other_operations(configs: Iterable[KernelConfig]) -> None:
         if not isinstance(config, ForwardKernelConfig):
             raise ValueError(
                 f"kernel {config} is one of the {config.operation}; expected one of the forward "
-                "(`flashsmith build`, `configs` and `soak` take all)"
+                "(`flashsmith build`, `configs`, `report` and `soak` take all)"
             )
 
 

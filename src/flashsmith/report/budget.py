@@ -11,30 +11,33 @@ from dataclasses import dataclass
 
 from flashsmith.configs import KernelId, Workload
 from flashsmith.gpus import get_gpu_architecture
-from flashsmith.report.families import family_of
-from flashsmith.report.family import (
-    EX2_PER_CYCLE,
-    L2_BYTES_PER_CYCLE,
+from flashsmith.report.description import (
     SHARED_BYTES_PER_CYCLE,
     Counts,
     Launch,
+    exponentials_per_visit,
     fma_per_visit,
-    loaded_bytes,
+    work_of,
 )
 from flashsmith.report.occupancy import SCHEDULERS_PER_SM
 from flashsmith.report.sass import MachineCode
 
+# A unit of a multiprocessor, and what it does in a cycle. In the order of the charts.
+UNITS = {
+    "shared memory": "128 bytes a cycle: a wavefront of a warp, or what wgmma and TMA move",
+    "tensor cores": "at the rated speed, which mma.sync does not reach on sm_90",
+    "issue slots": "4 instructions of a warp a cycle; counted on the shortest way through the loop",
+    "exponentials": "16 a cycle",
+    "L2 cache": "5120 bytes a cycle to all multiprocessors together",
+}
+_EX2_PER_CYCLE = 16  # CUDA programming guide, "Throughput of Native Arithmetic Instructions"
+# Read by all multiprocessors together: NVIDIA's A100 whitepaper. H100's is not published.
+_L2_BYTES_PER_CYCLE = 5120
 # Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and multiprocessor: NVIDIA's
 # A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
 _TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
 
-_SM_COUNT = {
-    "A100": 108,
-    "H100 NVL": 132,
-    "H100 PCIe": 114,
-    "H100 80GB HBM3": 132,
-    "H200": 132,
-}
+_SM_COUNT = {"A100": 108, "H100 NVL": 132, "H100 PCIe": 114, "H100 80GB HBM3": 132, "H200": 132}
 
 
 @dataclass(frozen=True)
@@ -71,28 +74,30 @@ def busy_ms(
     counts: Counts | None,
     code: MachineCode | None,
 ) -> dict[str, float]:
-    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS."""
-    config, family = instance.config, family_of(instance.config)
-    problem = workload.problem
-    work = family.work(config, instance.variant, problem.seq_len_q, problem.seq_len_k)
+    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS; of a
+    forward alone."""
+    config, problem = instance.config, workload.problem
+    if config.operation != "forward":
+        return {}
+    work = work_of(config, instance.variant, problem.seq_len_q, problem.seq_len_k)
     work *= problem.batch * problem.heads
     cycles: dict[str, float] = {}
-    launch = Launch(counts, work, family.per_load) if counts else None
+    launch = Launch(counts, work) if counts else None
     if launch:
-        cycles["shared memory"] = family.shared_bytes(config, launch) / SHARED_BYTES_PER_CYCLE
+        cycles["shared memory"] = launch.shared_bytes(config) / SHARED_BYTES_PER_CYCLE
     if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
         cycles["tensor cores"] = work.visits * fma_per_visit(config) / fma_per_cycle
     if code and code.shortest:
-        instructions = work.visits * family.compute_warps(config) * code.shortest
+        instructions = work.visits * config.compute_warps * code.shortest
         cycles["issue slots"] = instructions / SCHEDULERS_PER_SM
-    cycles["exponentials"] = work.visits * family.exponentials_per_visit(config) / EX2_PER_CYCLE
+    cycles["exponentials"] = work.visits * exponentials_per_visit(config) / _EX2_PER_CYCLE
     if launch:
-        cycles["L2 cache"] = machine.sm_count * loaded_bytes(launch) / L2_BYTES_PER_CYCLE
+        cycles["L2 cache"] = machine.sm_count * launch.loaded_bytes / _L2_BYTES_PER_CYCLE
     return {unit: machine.ms(n) for unit, n in cycles.items()}
 
 
 def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
     """Wavefronts beyond those without conflicts, of a whole launch."""
-    launch = family_of(instance.config).launch(instance, counts, workload.problem.seq_len_k)
+    launch = Launch.of_self_attention(instance, counts, workload.problem.seq_len_k)
     conflicts = launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]
     return workload.problem.batch * workload.problem.heads * conflicts

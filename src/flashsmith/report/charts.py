@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
 from flashsmith.report.banks import BANKS, PHASE_ROWS, BankMap
-from flashsmith.report.family import UNITS
+from flashsmith.report.budget import UNITS
 from flashsmith.report.model import Group, KernelReport
 from flashsmith.report.results import Time
 from flashsmith.report.sass import CLASSES
@@ -15,41 +15,31 @@ from flashsmith.report.svg import FONT, Svg, text_width
 
 WIDTH = 920
 NARROW = 360  # of the same charts on a phone, whose numbers are in the tables beside them
+_Part = tuple[int, str, str]  # of a stack: its size, the text in it, and all about it
 _ROW = 30
 _LABEL = 46  # left of the bars: the kernel's number
 
 
 def time_bars(group: Group, width: int = WIDTH) -> Markup:
     """Time by kernel; the part that the step before took more is drawn as an outline."""
-    measured = [kernel for kernel in group.kernels if kernel.time]
-    times = [kernel.time.ms for kernel in measured if kernel.time]
-    peers = sorted(group.peers, key=lambda time: time.ms)
-    longest = max([*times, *(peer.ms for peer in peers)])
-    left = max([_LABEL, *(text_width(peer.name) + 12 for peer in peers)])
-    scale = (width - left - (270 if width == WIDTH else 70)) / longest
-    svg = Svg(
-        width,
-        _ROW * (len(measured) + len(peers)) + 8,
-        "Time by kernel",
-        "; ".join(f"kernel {k.number}: {k.time.ms:.3f} ms" for k in measured if k.time),
-    )
-    previous = None
-    for i, kernel in enumerate(measured):
-        assert kernel.time
-        y, ms = 4 + i * _ROW, kernel.time.ms
-        svg.text(left - 8, y + 16, str(kernel.number), anchor="end")
-        svg.rect(left, y, ms * scale, 22, "ours", kernel.name)
-        end = ms
-        if previous and previous > ms:
-            svg.rect(left + ms * scale, y, (previous - ms) * scale, 22, "gone")
-            end = previous
-        svg.text(left + end * scale + 6, y + 16, _time_label(group, kernel.time, width))
-        previous = ms
-    for i, peer in enumerate(peers, len(measured)):
-        y = 4 + i * _ROW
-        svg.text(left - 8, y + 16, peer.name, anchor="end")
-        svg.rect(left, y, peer.ms * scale, 22, "peer", peer.name)
-        svg.text(left + peer.ms * scale + 6, y + 16, _time_label(group, peer, width))
+    ours = [(str(k.number), k.time, "ours") for k in group.kernels if k.time]
+    peers = [(time.name, time, "peer") for time in sorted(group.peers, key=lambda time: time.ms)]
+    bars = [*ours, *peers]
+    left = max([_LABEL, *(text_width(name) + 12 for name, *_ in peers)])
+    room = width - left - (270 if width == WIDTH else 70)
+    scale = room / max(time.ms for _, time, _ in bars)
+    said = "; ".join(f"kernel {number}: {time.ms:.3f} ms" for number, time, _ in ours)
+    svg = Svg(width, _ROW * len(bars) + 8, "Time by kernel", said)
+    previous = 0.0
+    for i, (label, time, css) in enumerate(bars):
+        y, end = 4 + i * _ROW, time.ms
+        svg.text(left - 8, y + 16, label, anchor="end")
+        svg.rect(left, y, time.ms * scale, 22, css, time.name)
+        if css == "ours":
+            if previous > time.ms:
+                svg.rect(left + time.ms * scale, y, (previous - time.ms) * scale, 22, "gone")
+            end, previous = max(previous, time.ms), time.ms
+        svg.text(left + end * scale + 6, y + 16, _time_label(group, time, width))
     return svg.markup()
 
 
@@ -71,16 +61,13 @@ def busy_bars(kernels: Sequence[KernelReport], width: int = WIDTH) -> Markup:
     # A bound above the time would mean a clock above the recorded one.
     most = max(1.0, *(share for kernel in shown for share in kernel.busy_share.values()))
     scale = (width - left - right) / most
-    svg = Svg(
-        width,
-        height * len(shown) + 26,
-        "Least busy time of each unit, as a share of the measured time",
-        "; ".join(
-            f"kernel {k.number}: {k.busiest} {100 * k.busy_share[k.busiest]:.0f}%"
-            for k in shown
-            if k.busiest
-        ),
+    said = "; ".join(
+        f"kernel {k.number}: {k.busiest} {100 * k.busy_share[k.busiest]:.0f}%"
+        for k in shown
+        if k.busiest
     )
+    title = "Least busy time of each unit, as a share of the measured time"
+    svg = Svg(width, height * len(shown) + 26, title, said)
     bottom, whole = height * len(shown), left + scale
     for tick in range(0, 101, 25):
         x = left + tick / 100 * scale
@@ -102,25 +89,27 @@ def busy_bars(kernels: Sequence[KernelReport], width: int = WIDTH) -> Markup:
     return svg.markup()
 
 
+def _stack(svg: Svg, x: float, y: float, scale: float, parts: Iterable[_Part]) -> float:
+    """Draws parts side by side, those that have room with a text; returns where they end."""
+    for i, (size, label, tip) in enumerate(parts):
+        part = size * scale
+        svg.rect(x, y, part - 1, 24, f"mix-{i}", tip)
+        if part > text_width(label) + 6:
+            svg.text(x + part / 2, y + 16, label, f"on-mix-{i}", anchor="middle")
+        x += part
+    return x
+
+
 def memory_bar(kernel: KernelReport, width: int = WIDTH) -> Markup:
     """A block's shared memory, part by part; parts that are too small to see have their names in
     the table alone."""
-    total = sum(region.bytes for region in kernel.regions)
-    scale = width / total
-    svg = Svg(
-        width,
-        34,
-        "Shared memory of a block",
-        ", ".join(f"{region.name} {region.bytes} bytes" for region in kernel.regions),
-    )
-    x = 0.0
-    for i, region in enumerate(kernel.regions):
-        part = region.bytes * scale
-        svg.rect(x, 4, part - 1, 26, f"mix-{i % 4}", f"{region.name}: {region.bytes} bytes")
-        label = f"{region.name} {region.bytes / 1024:.0f} KiB"
-        if part > text_width(label) + 6:
-            svg.text(x + part / 2, 21, label, f"on-mix-{i % 4}", anchor="middle")
-        x += part
+    sizes = [(f"{region.name} {region.bytes} bytes", region) for region in kernel.regions]
+    svg = Svg(width, 32, "Shared memory of a block", ", ".join(said for said, _ in sizes))
+    scale = width / sum(region.bytes for region in kernel.regions)
+    _stack(
+        svg, 0, 4, scale,
+        ((each.bytes, f"{each.name} {each.bytes / 1024:.0f} KiB", said) for said, each in sizes),
+    )  # fmt: skip
     return svg.markup()
 
 
@@ -144,14 +133,8 @@ def bank_chart(bank_map: BankMap, reader: str, group: int, width: int = WIDTH) -
     svg.text(left - 8, top - 8, "bank", "quiet", anchor="end")
     for i, row in enumerate(bank_map.rows):
         y = top + i * cell
-        svg.text(
-            left - 8,
-            y + cell / 2 + 4,
-            f"row {i}",
-            "quiet",
-            anchor="end",
-            size=min(FONT, number_size + 2),
-        )
+        size = min(FONT, number_size + 2)
+        svg.text(left - 8, y + cell / 2 + 4, f"row {i}", "quiet", anchor="end", size=size)
         for bank, wavefront in enumerate(row):
             x = left + bank * cell
             if wavefront is None:
@@ -159,55 +142,39 @@ def bank_chart(bank_map: BankMap, reader: str, group: int, width: int = WIDTH) -
                 continue
             tip = f"row {i}, bank {bank}: wavefront {wavefront + 1}"
             svg.rect(x, y, cell - 2, cell - 2, f"wave-{wavefront}", tip)
-            svg.text(
-                x + cell / 2 - 1,
-                y + cell / 2 + number_size / 3,
-                str(wavefront + 1),
-                "on-wave",
-                anchor="middle",
-                size=number_size,
-            )
+            centre = x + cell / 2 - 1, y + cell / 2 + number_size / 3
+            svg.text(*centre, str(wavefront + 1), "on-wave", anchor="middle", size=number_size)
     return svg.markup()
 
 
 def mix_bars(kernels: Sequence[KernelReport], width: int = WIDTH) -> Markup:
     """The main loop's instructions by class, stacked."""
-    loops = [(k, k.code.loop) for k in kernels if k.code and k.code.loop]
+    loops = [(k.number, k.code.loop) for k in kernels if k.code and k.code.loop]
     left = _LABEL if width == WIDTH else _LABEL // 2
     scale = (width - left - 45) / max(loop.total for _, loop in loops)
-    svg = Svg(
-        width,
-        _ROW * len(loops) + 4,
-        "Instructions of the main loop by class",
-        "; ".join(f"kernel {k.number}: {loop.total}" for k, loop in loops),
-    )
-    for i, (kernel, loop) in enumerate(loops):
-        x, y = float(left), 2 + i * _ROW
-        svg.text(x - 8, y + 16, str(kernel.number), anchor="end")
-        for j, (name, n) in enumerate(loop.classes.items()):
-            part = n * scale
-            svg.rect(x, y, part - 1, 22, f"mix-{j}", f"{name}: {n}")
-            if part > text_width(str(n), 11) + 6:
-                svg.text(x + part / 2, y + 15, str(n), f"on-mix-{j}", anchor="middle", size=11)
-            x += part
-        svg.text(x + 6, y + 16, str(loop.total), "strong")
+    said = "; ".join(f"kernel {number}: {loop.total}" for number, loop in loops)
+    svg = Svg(width, _ROW * len(loops) + 4, "Instructions of the main loop by class", said)
+    for i, (number, loop) in enumerate(loops):
+        y = 2 + i * _ROW
+        svg.text(left - 8, y + 16, str(number), anchor="end")
+        parts = ((n, str(n), f"{name}: {n}") for name, n in loop.classes.items())
+        svg.text(_stack(svg, left, y, scale, parts) + 6, y + 16, str(loop.total), "strong")
     return svg.markup()
 
 
 def mix_legend(kernels: Sequence[KernelReport]) -> list[tuple[str, str, str]]:
     """(style class, name, meaning) of the classes in ``mix_bars``."""
     loops = [kernel.code.loop for kernel in kernels if kernel.code and kernel.code.loop]
-    return [
-        (f"mix-{i}", name, meaning)
-        for i, (name, meaning) in enumerate(CLASSES.items())
-        if any(loop.classes[name] for loop in loops)
-    ]
+    return _legend("mix", CLASSES, lambda name: any(loop.classes[name] for loop in loops))
 
 
 def unit_legend(kernels: Sequence[KernelReport]) -> list[tuple[str, str, str]]:
     """As ``mix_legend``, of the units in ``busy_bars``."""
-    return [
-        (f"unit-{i}", name, meaning)
-        for i, (name, meaning) in enumerate(UNITS.items())
-        if any(name in kernel.busy_share for kernel in kernels)
-    ]
+    return _legend("unit", UNITS, lambda name: any(name in k.busy_share for k in kernels))
+
+
+def _legend(
+    css: str, meanings: Mapping[str, str], is_shown: Callable[[str], bool]
+) -> list[tuple[str, str, str]]:
+    named = enumerate(meanings.items())
+    return [(f"{css}-{i}", name, meaning) for i, (name, meaning) in named if is_shown(name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -10,19 +11,17 @@ from flashsmith import settings
 from flashsmith.bench.provenance import kernels_note
 from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, FlashsmithError, advice_for_missing
-from flashsmith.jit import (
-    Library,
-    Progress,
-    Target,
-    build_library,
-    find_library,
-    stamp_field,
-)
+from flashsmith.jit import Library, Progress, Target, build_library, find_library, stamp_field
 from flashsmith.report.budget import bank_conflicts, busy_ms, find_machine
-from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
-from flashsmith.report.families import family_of
-from flashsmith.report.family import Counts
-from flashsmith.report.model import Group, KernelReport, Report, Resources
+from flashsmith.report.comparison import (
+    best_at,
+    best_run,
+    best_sweep,
+    faster_families,
+    of_operation,
+)
+from flashsmith.report.description import Counts, bank_maps, explain, regions, roles
+from flashsmith.report.model import Function, Group, KernelReport, Report, Resources
 from flashsmith.report.occupancy import compute_occupancy
 from flashsmith.report.results import Profile, Results, Time
 from flashsmith.report.sass import MachineCode, read_machine_code
@@ -77,7 +76,7 @@ class _Collector:
         groups: dict[Any, list[KernelId]] = {}
         for each in instances:
             kind = (str(each.config.dtype), each.config.d_head, each.variant.name)
-            groups.setdefault((each.config.family, kind), []).append(each)
+            groups.setdefault((type(each.config), kind), []).append(each)
         found = [self._group(kind, members, counts) for (_, kind), members in groups.items()]
         if not any(group.run for group in found):
             self.missing["times"] = self._why_no_times()
@@ -148,10 +147,16 @@ class _Collector:
         instances: Sequence[KernelId],
         counts: dict[KernelId, Counts | None],
     ) -> Group:
-        times = [time for time in self.results.times if time.workload.kind == kind]
+        config = instances[0].config
+        all_times = of_operation(self.results.times, config.operation)
+        times = [time for time in all_times if time.workload.kind == kind]
         run = best_run(times, instances, self.seq_len)
         profiles = best_run(
-            [each for each in self.results.profiles if each.workload.kind == kind],
+            [
+                each
+                for each in of_operation(self.results.profiles, config.operation)
+                if each.workload.kind == kind
+            ],
             instances,
             run[0].workload.problem.seq_len_k if run else None,
         )
@@ -159,16 +164,15 @@ class _Collector:
             self._kernel(number, each, counts.get(each), run, profiles)
             for number, each in enumerate(instances, 1)
         ]
-        config = instances[0].config
-        sweep = best_sweep(self.results.times, kind, instances)
+        sweep = best_sweep(all_times, kind, instances)
         return Group(
             kernels,
             run,
-            best_at(self.results.times, run[0].workload, config.family) if run else [],
+            best_at(all_times, run[0].workload, config.family) if run else [],
             sweep,
-            faster_families(self.results.times, sweep),
+            faster_families(all_times, sweep),
             profiles,
-            list(family_of(config).bank_maps(config)),
+            bank_maps(config),
             self._note(run, instances),
         )
 
@@ -187,7 +191,8 @@ class _Collector:
         run: Sequence[Time],
         profiles: Sequence[Profile],
     ) -> KernelReport:
-        code = self.code.get(self._function(instance))
+        functions = self._functions(instance)
+        code = functions[0].code if functions else None
         time = next((each for each in run if each.candidate == instance), None)
         profile = next((each for each in profiles if each.candidate == instance), None)
         busy, conflicts = {}, None
@@ -198,14 +203,13 @@ class _Collector:
             machine = find_machine(self.results.gpu, self.arch, clock)
             if machine:
                 busy = busy_ms(instance, time.workload, machine, counts, code)
-        if profile and counts:
+        if profile and counts and counts.per_visit:
             conflicts = bank_conflicts(instance, profile.workload, counts)
-        family = family_of(instance.config)
         return KernelReport(
             number,
             instance,
-            family.explain(instance.config),
-            family.shared_memory(instance.config),
+            explain(instance.config),
+            regions(instance.config),
             self._resources(instance),
             counts,
             code,
@@ -214,25 +218,37 @@ class _Collector:
             clock,
             profile,
             conflicts,
+            functions,
         )
 
-    def _function(self, instance: KernelId) -> str:
-        return str(self._ptxas(instance).get("function", ""))
+    def _functions(self, instance: KernelId) -> list[Function]:
+        return [
+            Function(
+                _short_name(str(each.get("function", ""))),
+                int(each["registers"]),
+                int(each["spill_stores"]),
+                self.code.get(str(each.get("function"))),
+            )
+            for each in self._ptxas(instance)
+        ]
 
-    def _ptxas(self, instance: KernelId) -> dict[str, Any]:
-        """ptxas' figures: of the library, else as the results have them; none of a kernel that the
-        build refuses, which is not the one that was measured."""
+    def _ptxas(self, instance: KernelId) -> list[dict[str, Any]]:
+        """ptxas' figures of its functions, of most registers first: of the library, else as the
+        results have them; none of a kernel that the build refuses, which is not the one that was
+        measured."""
         if library := self.libraries.get(instance):
             listed = library.kernels[instance.slug]["resources"]
-            return next((each for each in listed if each["arch"] == self.arch), {})
+            found = [each for each in listed if each["arch"] == self.arch]
+            return sorted(found, key=lambda each: -int(each["registers"]))
         if instance in self.refused:
-            return {}
-        return dict(self.results.registers.get((instance.name, self.arch), {}))
+            return []
+        figures = self.results.registers.get((instance.name, self.arch))
+        return [dict(figures)] if figures else []
 
     def _resources(self, instance: KernelId) -> Resources | None:
-        figures = self._ptxas(instance)
-        if not figures:
+        if not (listed := self._ptxas(instance)):
             return None
+        figures = listed[0]
         config, registers = instance.config, int(figures["registers"])
         shared = config.shared_memory_bytes + int(figures["shared"])
         return Resources(
@@ -240,6 +256,15 @@ class _Collector:
             int(figures["spill_stores"]),
             int(figures["spill_loads"]),
             shared,
-            family_of(config).roles(config, registers),
+            roles(config, registers),
             compute_occupancy(self.arch, registers, config.threads_per_block, shared),
         )
+
+
+def _short_name(mangled: str) -> str:
+    """`backward_dq_kernel` of `_ZN10flashsmith4sm8018backward_dq_kernelI...`."""
+    name, rest = mangled, mangled.removeprefix("_ZN")
+    while length := re.match(r"\d+", rest):
+        start, end = length.end(), length.end() + int(length[0])
+        name, rest = rest[start:end], rest[end:]
+    return name

@@ -13,6 +13,17 @@ from flashsmith.report.results import Profile, Time
 M = TypeVar("M", Time, Profile)
 
 
+def of_operation(times: Iterable[M], operation: str) -> list[M]:
+    """Those of the runs that measured kernels of the operation, which peers are of, too."""
+    times = list(times)
+    runs = {
+        time.run
+        for time in times
+        if isinstance(time.candidate, KernelId) and time.candidate.config.operation == operation
+    }
+    return [time for time in times if time.run in runs]
+
+
 def best_run(
     times: Sequence[M], instances: Iterable[KernelId], seq_len: int | None = None
 ) -> list[M]:
@@ -61,22 +72,17 @@ def best_sweep(
 def faster_families(times: Iterable[Time], sweep: Sequence[Time]) -> list[Time]:
     """The fastest flashsmith kernel of any run on each workload of ``sweep``, of families that the
     sweep has no kernel of; nothing if none of them is faster than the sweep's own."""
-    best = _fastest(time for time in sweep if _family(time) is not None)
-    swept = {_family(time) for time in sweep}
+    best = _fastest(time for time in sweep if time.family is not None)
+    swept = {time.family for time in sweep}
     swept_on = {time.workload for time in sweep}
     others = _fastest(
-        time for time in times if time.workload in swept_on and _family(time) not in {None, *swept}
+        time for time in times if time.workload in swept_on and time.family not in {None, *swept}
     )
     if not any(
         workload not in best or time.ms < best[workload].ms for workload, time in others.items()
     ):
         return []
     return sorted(others.values(), key=lambda time: time.workload.problem.seq_len_k)
-
-
-def _family(time: Time) -> str | None:
-    """Its name; None of a peer."""
-    return None if isinstance(time.candidate, str) else time.candidate.config.family
 
 
 def _fastest(times: Iterable[Time]) -> dict[Workload, Time]:
@@ -94,13 +100,12 @@ def best_at(times: Iterable[Time], workload: Workload, family: str) -> list[Time
     found = [
         time
         for time in times
-        if _family(time) is not None
-        and _at_dtype(time.workload, workload.problem.dtype) == workload
+        if time.family is not None and _at_dtype(time.workload, workload.problem.dtype) == workload
     ]
     best = _least(time for time in found if time.workload.problem.dtype == workload.problem.dtype)
-    if best and _family(best[0]) != family:
+    if best and best[0].family != family:
         return best
-    other = _least(time for time in found if _family(time) != family)
+    other = _least(time for time in found if time.family != family)
     return [*best, *(time for time in other if not best or time.ms < best[0].ms)]
 
 

@@ -2,50 +2,67 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
-from flashsmith.report.families import family_of
-from flashsmith.report.family import Counts, Sample
-from flashsmith.runtime import emulation, find_kernel
+from flashsmith.problem import Problem
+from flashsmith.report.description import Counts, samples, work_of
+from flashsmith.runtime import Emulation, emulation, find_kernel
 from flashsmith.runtime.workspace import workspace_for
+from flashsmith.soak import Meaning, SoakCase, make_launch
+from flashsmith.soak.launches import prepare_for
 
-_LARGEST = ("longest_ldmatrix_run", "longest_mma_run")  # largest of all, not sums
+_ROWS_OF_DECODE, _KEYS = 1, 256
 
 
 def count(instance: KernelId) -> Counts:
-    """Runs the kernel on its family's two samples, and splits what it counts into tiles and visits.
+    """Of a forward, runs the kernel twice and splits what it counts into tiles and visits; of
+    another operation, runs all of its kernels once.
 
     Raises:
         EmulatorFault: The kernel broke a rule.
         FlashsmithError: It is in no library and cannot be built.
     """
-    family = family_of(instance.config)
-    samples = family.samples(instance.config, instance.variant)
-    short, long = (count_launch(instance, sample) for sample in samples)
-    a, b = (sample.work for sample in samples)
-    per_visit, per_tile = {}, {}
-    for name in short.keys() - set(_LARGEST):
-        n_a, n_b = (a.loads, b.loads) if name in family.per_load else (a.visits, b.visits)
-        determinant = a.tiles * n_b - b.tiles * n_a
-        per_visit[name] = (a.tiles * long[name] - b.tiles * short[name]) / determinant
-        per_tile[name] = (n_b * short[name] - n_a * long[name]) / determinant
-    return Counts(samples[0], short, per_visit, per_tile)
+    config = instance.config
+    if config.operation != "forward":
+        rows = _ROWS_OF_DECODE if config.operation == "decode" else _KEYS
+        problem = Problem(config.dtype, config.d_head, 1, 1, 1, rows, _KEYS)
+        return Counts(_words(rows, _KEYS), _count_call(instance, problem), {}, {})
+    short, long = samples(config)
+    work = partial(work_of, config, instance.variant)
+    of_launch = partial(count_launch, instance)
+    return Counts.split(
+        _words(*short), (work(*short), of_launch(*short)), (work(*long), of_launch(*long))
+    )
 
 
-def count_launch(instance: KernelId, sample: Sample) -> dict[str, int]:
-    """The emulator's counters for one launch on random tensors."""
+def _words(rows: int, keys: int) -> str:
+    return f"one head, {rows} rows of Q, {keys} of K and V"
+
+
+def _count_call(instance: KernelId, problem: Problem) -> dict[str, int]:
+    case = SoakCase(problem, Meaning(causal=instance.variant.causal))
+    launch = make_launch(instance, prepare_for(instance.config, case, "cpu"))
+    launch.call(launch.workspace())
+    return Emulation(launch.kernel).counters()
+
+
+def count_launch(instance: KernelId, seq_len_q: int, seq_len_k: int) -> dict[str, int]:
+    """The emulator's counters for one launch of a forward on random tensors of one head."""
     cfg = instance.config
     generator = torch.Generator().manual_seed(0)
 
-    def random(seq_len: int) -> torch.Tensor:
-        shape = (1, seq_len, 1, cfg.d_head)
-        return torch.randn(shape, generator=generator).to(cfg.dtype.to_torch_dtype())
+    def random(name: str, seq_len: int) -> torch.Tensor:
+        drawn = torch.randn((1, seq_len, 1, cfg.d_head), generator=generator)
+        eight_bits = name in cfg.fp8_tensors
+        return drawn.to(torch.float8_e4m3fn if eight_bits else cfg.dtype.to_torch_dtype())
 
-    q, k, v = (random(n) for n in (sample.seq_len_q, sample.seq_len_k, sample.seq_len_k))
+    q, k, v = random("q", seq_len_q), random("k", seq_len_k), random("v", seq_len_k)
     kernel = find_kernel(instance, Target.emulator())
-    o = torch.empty_like(q)
+    o = torch.empty(q.shape, dtype=cfg.dtype.to_torch_dtype())
     workspace = workspace_for(kernel.plan(q, k, v, o), q.device)
     with emulation(kernel) as emulator:
         kernel(q, k, v, o, cfg.d_head**-0.5, workspace=workspace)

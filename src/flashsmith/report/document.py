@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from flashsmith.report.families import family_of_time
+from flashsmith.configs.descriptions import how_it_works
+from flashsmith.report.description import Counts
 from flashsmith.report.model import Group, KernelReport, Report, Resources, Step
 from flashsmith.report.results import Profile, Time
+from flashsmith.report.sass import MachineCode
 from flashsmith.version import __version__
 
 Document = dict[str, Any]
@@ -33,7 +35,8 @@ def _group(report: Report, group: Group) -> Document:
     if group.sweep:
         rates = report.results.ceiling(group.sweep[0].workload.kind[0], group.sweep[0].run)
     return {
-        "family": group.family.name,
+        "operation": first.config.operation,
+        "family": group.family,
         "dtype": str(first.config.dtype),
         "d_head": first.config.d_head,
         "mask": first.variant.name,
@@ -61,9 +64,11 @@ def _kernel(kernel: KernelReport, group: Group) -> Document:
     return {
         "number": kernel.number,
         "kernel": kernel.name,
+        "how_it_works": how_it_works(type(config)),
         "fields": [asdict(fact) for fact in kernel.facts],
         "shared_memory": [asdict(region) for region in kernel.regions],
         "threads_per_block": config.threads_per_block,
+        "functions": [vars(each) | {"code": _code(each.code)} for each in kernel.functions],
         "resources": _resources(kernel.resources) if kernel.resources else None,
         "time": _time(kernel.time) | {"of_fa2": group.of_baseline(kernel.time)}
         if kernel.time
@@ -73,8 +78,8 @@ def _kernel(kernel: KernelReport, group: Group) -> Document:
         "busiest": kernel.busiest,
         "clock_mhz": kernel.clock_mhz,
         "shared_memory_cycles_per_visit": kernel.shared_cycles,
-        "counts": _counts(kernel),
-        "machine_code": _code(kernel),
+        "counts": _counts(kernel.counts),
+        "machine_code": _code(kernel.code),
         "profile": _profile(kernel.profile) if kernel.profile else None,
         "profiled_conflicts": kernel.profiled_conflicts,
     }
@@ -82,53 +87,34 @@ def _kernel(kernel: KernelReport, group: Group) -> Document:
 
 def _resources(resources: Resources) -> Document:
     occupancy = resources.occupancy
-    return {
-        "registers": resources.registers,
-        "spill_stores": resources.spill_stores,
-        "spill_loads": resources.spill_loads,
-        "shared_bytes": resources.shared_bytes,
+    return asdict(replace(resources, roles=[])) | {
         "roles": [asdict(role) | {"holds": dict(role.holds)} for role in resources.roles],
+        "occupancy": occupancy.share,
         "blocks_per_sm": occupancy.blocks,
         "blocks_per_sm_by": dict(occupancy.by_resource),
         "limits": occupancy.limits,
         "warps_per_sm": occupancy.warps,
-        "occupancy": occupancy.share,
     }
 
 
-def _counts(kernel: KernelReport) -> Document | None:
-    if kernel.counts is None:
-        return None
-    counts = kernel.counts
-    return {
-        "of": str(counts.of),
-        "launch": _told(counts.whole),
-        "per_visit": _told(counts.per_visit),
-        "per_tile": _told(counts.per_tile),
-    }
-
-
-def _told(counts: Mapping[str, float]) -> dict[str, float]:
+def _counts(counts: Counts | None) -> Document | None:
     """Without what stays at zero, as the page."""
-    return {name: n for name, n in sorted(counts.items()) if n}
-
-
-def _code(kernel: KernelReport) -> Document | None:
-    if kernel.code is None:
+    if counts is None:
         return None
-    loop = kernel.code.loop
-    return {
-        "instructions": kernel.code.whole.total,
-        "classes": kernel.code.whole.classes,
-        "loop": None
-        if loop is None
-        else {
-            "instructions": loop.total,
-            "at_least": kernel.code.shortest,
-            "classes": loop.classes,
-            "opcodes": loop.opcodes,
-        },
-    }
+    parts: dict[str, Mapping[str, float]] = {
+        "launch": counts.whole, "per_visit": counts.per_visit, "per_tile": counts.per_tile
+    }  # fmt: skip
+    told = {of: {name: n for name, n in sorted(part.items()) if n} for of, part in parts.items()}
+    return {"of": counts.of, **told}
+
+
+def _code(code: MachineCode | None) -> Document | None:
+    if code is None:
+        return None
+    loop = code.loop and {"instructions": code.loop.total, "at_least": code.shortest} | asdict(
+        code.loop
+    )
+    return {"instructions": code.whole.total, "classes": code.whole.classes, "loop": loop}
 
 
 def _step(step: Step) -> Document:
@@ -140,29 +126,18 @@ def _step(step: Step) -> Document:
         "headline": step.headline,
         "reason": step.reason,
         "quantities": [
-            {"what": what, "before": before, "after": after}
-            for what, before, after in step.quantities
+            dict(zip(("what", "before", "after"), each, strict=True)) for each in step.quantities
         ],
     }
 
 
 def _time(time: Time) -> Document:
-    family = family_of_time(time)
-    return {
-        "name": time.name,
-        "family": family.name if family else None,
-        "run": time.run,
-        **time.workload.as_row(),
-        "ms": time.ms,
-        "tflops": time.tflops,
-    }
+    return _measured(time) | {"family": time.family, "ms": time.ms, "tflops": time.tflops}
 
 
 def _profile(profile: Profile) -> Document:
-    return {
-        "name": profile.name,
-        "run": profile.run,
-        **profile.workload.as_row(),
-        "metrics": profile.metrics,
-        "stalls": profile.stalls,
-    }
+    return _measured(profile) | {"metrics": profile.metrics, "stalls": profile.stalls}
+
+
+def _measured(one: Time | Profile) -> Document:
+    return {"name": one.name, "run": one.run, **one.workload.as_row()}

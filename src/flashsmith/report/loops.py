@@ -7,7 +7,7 @@ line, and the branches back from there enclose half of the kernel.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flashsmith.jit.control_flow import Block, find_blocks
@@ -45,7 +45,13 @@ def main_loop(
         for header, body in with_products.items()
         if not any(other < body for other in with_products.values())
     }
-    loops = [_loop(code, blocks, header, body) for header, body in innermost.items()]
+    loops = [
+        Loop(
+            [code[i] for b in sorted(body) for i in blocks[b].indices],
+            _shortest_round(blocks, header, body),
+        )
+        for header, body in innermost.items()
+    ]
     return max(
         loops,
         key=lambda loop: (sum(map(is_product, loop.instructions)), -len(loop.instructions)),
@@ -59,46 +65,26 @@ def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
     for b, block in enumerate(blocks):
         for successor in block.successors:
             predecessors[successor].append(b)
-    dominators = _dominators(predecessors)
     bodies: dict[int, frozenset[int]] = {}
     for b, block in enumerate(blocks):
         for header in block.successors:
-            if header in dominators[b]:
-                body = _body(header, b, predecessors)
+            if body := _body(header, b, predecessors):
                 bodies[header] = bodies.get(header, frozenset()) | body
     return bodies
 
 
-def _dominators(predecessors: Sequence[Sequence[int]]) -> list[set[int]]:
-    """For each block those that all ways to it lead through; block 0 is the entry."""
-    everything = set(range(len(predecessors)))
-    dominators = [{0} if b == 0 else everything for b in range(len(predecessors))]
-    changed = True
-    while changed:
-        changed = False
-        for b in range(1, len(predecessors)):
-            ways = [dominators[p] for p in predecessors[b]]
-            found = (set.intersection(*ways) if ways else set()) | {b}
-            if found != dominators[b]:
-                dominators[b], changed = found, True
-    return dominators
-
-
 def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> frozenset[int]:
+    """All that leads to the latch from the header on; empty where a way from the entry, block 0,
+    passes the header by."""
     body, waiting = {header, latch}, [latch] if latch != header else []
     while waiting:
+        if 0 in body and header != 0:
+            return frozenset()
         for p in predecessors[waiting.pop()]:
             if p not in body:
                 body.add(p)
                 waiting.append(p)
-    return frozenset(body)
-
-
-def _loop(
-    code: Sequence[Instruction], blocks: Sequence[Block], header: int, body: frozenset[int]
-) -> Loop:
-    members = [code[i] for b in sorted(body) for i in blocks[b].indices]
-    return Loop(members, _shortest_round(blocks, header, body))
+    return frozenset(body if 0 not in body or header == 0 else ())
 
 
 def _shortest_round(blocks: Sequence[Block], header: int, body: frozenset[int]) -> int:
@@ -110,12 +96,8 @@ def _shortest_round(blocks: Sequence[Block], header: int, body: frozenset[int]) 
         if b in seen:
             continue
         seen.add(b)
-        for successor in _within(blocks[b], body):
+        for successor in body.intersection(blocks[b].successors):
             if successor == header:
                 return length
             heapq.heappush(waiting, (length + len(blocks[successor].indices), successor))
     raise AssertionError("a natural loop has a way back to its header")
-
-
-def _within(block: Block, body: frozenset[int]) -> Iterator[int]:
-    return (successor for successor in block.successors if successor in body)

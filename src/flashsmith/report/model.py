@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from flashsmith.configs import KernelId, Workload
 from flashsmith.report.banks import BankMap
-from flashsmith.report.explain import changed_fields
-from flashsmith.report.families import family_of, family_of_time
-from flashsmith.report.family import (
+from flashsmith.report.description import (
     SHARED_BYTES_PER_CYCLE,
+    UNIT_OF_WORK,
     Counts,
     Fact,
-    Family,
+    Launch,
     Region,
     Role,
+    Work,
+    changed_fields,
+    fma_per_visit,
+    group_name,
 )
 from flashsmith.report.occupancy import Occupancy
 from flashsmith.report.results import BASELINE, Profile, Results, Time
@@ -37,8 +39,20 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Function:
+    """One of the functions that a kernel, or a set of kernels, is compiled to."""
+
+    name: str
+    registers: int
+    spill_stores: int
+    code: MachineCode | None
+
+
+@dataclass(frozen=True)
 class KernelReport:
-    """One kernel; what could not be found out is None."""
+    """One kernel, or the set of those that make one call; resources, counts and machine code are
+    those of the function with most registers, and ``functions`` has all. What could not be found
+    out is None."""
 
     number: int  # in its group, from 1
     instance: KernelId
@@ -52,6 +66,7 @@ class KernelReport:
     clock_mhz: float | None  # for which busy_ms holds
     profile: Profile | None
     profiled_conflicts: float | None  # as the emulator counts them for the profile's workload
+    functions: list[Function] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -76,31 +91,26 @@ class KernelReport:
         return max(self.busy_ms, key=self.busy_ms.__getitem__, default=None)
 
     @property
-    def family(self) -> Family[Any]:
-        return family_of(self.instance.config)
-
-    @property
     def shared_cycles(self) -> float | None:
-        """For which a visit keeps shared memory busy."""
-        if self.counts is None:
+        """For which a forward's visit keeps shared memory busy."""
+        if self.counts is None or not self.counts.per_visit:
             return None
-        visit = self.family.visit(self.counts)
-        return self.family.shared_bytes(self.instance.config, visit) / SHARED_BYTES_PER_CYCLE
+        visit = Launch(self.counts, Work(0, 1, 1))
+        return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
 
     def quantities(self, per_work: bool) -> dict[str, float]:
         """What a change of the configuration may change, by its name in the tables.
 
-        per_work: For the family's unit of work in place of a visit, whose work depends on the tile.
+        per_work: For UNIT_OF_WORK in place of a visit, whose work depends on the tile.
         """
         found: dict[str, float] = {}
         config = self.instance.config
-        unit = f"for {self.family.unit_of_work}" if per_work else "a visit"
-        scale = 1 / self.family.n_units_of_work(config) if per_work else 1.0
+        unit = f"for {UNIT_OF_WORK}" if per_work else "a visit"
+        scale = 1e6 / fma_per_visit(config) if per_work else 1.0
         if self.counts:
-            visit, tile = self.counts.per_visit, self.counts.per_tile
-            found |= self.family.quantities(visit, tile, unit, scale)
+            found |= self.counts.quantities(unit, scale)
         if self.code and self.code.loop and self.code.shortest:
-            warps = self.family.compute_warps(config) if per_work else 1
+            warps = config.compute_warps if per_work else 1
             name = f"instructions {unit}" if per_work else "instructions in the main loop"
             found[name] = scale * warps * self.code.loop.total
             found[f"{name}, at least"] = scale * warps * self.code.shortest
@@ -135,8 +145,7 @@ class Step:
     def quantities(self) -> list[tuple[str, float, float]]:
         """(name, before, after) of what differs noticeably."""
         a, b = self.before, self.after
-        units = (x.family.n_units_of_work(x.instance.config) for x in (a, b))
-        per_work = len(set(units)) > 1
+        per_work = len({fma_per_visit(each.instance.config) for each in (a, b)}) > 1
         before, after = a.quantities(per_work), b.quantities(per_work)
         return [
             (name, value, after[name])
@@ -178,7 +187,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Group:
-    """Kernels of one family that compute the same: one dtype, head dimension and mask."""
+    """Kernels of one class of configurations that compute the same: one dtype, d_head and mask."""
 
     kernels: list[KernelReport]
     run: list[Time]  # of one run on one workload, peers too
@@ -194,12 +203,16 @@ class Group:
         first = self.kernels[0].instance
         return (
             f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention, "
-            f"{self.family.name} family"
+            f"{group_name(first.config)}"
         )
 
     @property
-    def family(self) -> Family[Any]:
-        return self.kernels[0].family
+    def family(self) -> str:
+        return str(self.kernels[0].instance.config.family)
+
+    @property
+    def is_forward(self) -> bool:
+        return bool(self.kernels[0].instance.config.operation == "forward")
 
     @property
     def workload(self) -> Workload | None:
@@ -220,12 +233,12 @@ class Group:
         peers: dict[str, dict[int, Time]] = {}
         ours: dict[str, dict[int, Time]] = {}
         for time in [*self.sweep, *self.faster_families]:
-            length, family = time.workload.problem.seq_len_k, family_of_time(time)
-            if family is None:
+            length = time.workload.problem.seq_len_k
+            if time.family is None:
                 peers.setdefault(time.name, {})[length] = time
                 continue
             elsewhere = "" if time.run == self.sweep[0].run else ", another run"
-            best = ours.setdefault(f"flashsmith {family.name}, best{elsewhere}", {})
+            best = ours.setdefault(f"flashsmith {time.family}, best{elsewhere}", {})
             if length not in best or time.ms < best[length].ms:
                 best[length] = time
         return peers | ours
@@ -272,4 +285,9 @@ class Report:
     @property
     def families(self) -> list[str]:
         """Their names, each once."""
-        return list(dict.fromkeys(group.family.name for group in self.groups))
+        return list(dict.fromkeys(group.family for group in self.groups))
+
+    @property
+    def operations(self) -> list[str]:
+        """Likewise."""
+        return list(dict.fromkeys(g.kernels[0].instance.config.operation for g in self.groups))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.gpus import WARP_SIZE, get_gpu_architecture
+from flashsmith.gpus import REGISTERS_PER_MULTIPROCESSOR, WARP_SIZE, get_gpu_architecture
 
 # Allocation granularity since compute capability 8.0, as in NVIDIA's occupancy calculator.
-REGISTERS_PER_SM = 65536
 SCHEDULERS_PER_SM = 4  # each has a quarter of the registers, and of the warps
 _REGISTER_UNIT = 256  # registers of a warp
 _SHARED_UNIT = 128  # bytes of a block
@@ -79,15 +78,12 @@ def compute_occupancy(
     max_warps, max_blocks = _RESIDENT[gpu.compute_capability]
     warps = _round_up(threads_per_block, WARP_SIZE) // WARP_SIZE
     registers_of_warp = _round_up(registers * WARP_SIZE, _REGISTER_UNIT)
-    warps_by_registers = (
-        REGISTERS_PER_SM // SCHEDULERS_PER_SM // registers_of_warp * SCHEDULERS_PER_SM
-    )
-    # A launch is refused as if every scheduler got as many warps of the block.
-    launches = _round_up(warps, SCHEDULERS_PER_SM) * registers_of_warp <= REGISTERS_PER_SM
+    # 0 blocks where a launch is refused: as if every scheduler got as many warps of the block.
+    warps_of_scheduler = REGISTERS_PER_MULTIPROCESSOR // SCHEDULERS_PER_SM // registers_of_warp
     shared_of_block = _round_up(shared_bytes + _RESERVED_SHARED_BYTES, _SHARED_UNIT)
     return Occupancy(
         {
-            "registers": warps_by_registers // warps if launches else 0,
+            "registers": warps_of_scheduler * SCHEDULERS_PER_SM // warps,
             "shared memory": gpu.shared_memory_per_sm_bytes // shared_of_block,
             "threads": max_warps // warps,
             "block slots": max_blocks,

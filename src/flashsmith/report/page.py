@@ -10,8 +10,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from flashsmith.configs import Workload
-from flashsmith.report import charts, lines
-from flashsmith.report.families import family_of
+from flashsmith.configs.descriptions import how_it_works
+from flashsmith.report import charts, description, lines
 from flashsmith.report.model import Report
 from flashsmith.report.sass import CLASSES
 from flashsmith.runtime.counters import COUNTERS
@@ -51,12 +51,13 @@ def render(report: Report) -> str:
         "name": _name,
         "ticks": _ticks,
         "described": _described,
-        "family": lambda config: family_of(config).name,
     }
     return environment.get_template("report.html.j2").render(
         report=report,
         charts=charts,
         lines=lines,
+        description=description,
+        how_it_works=how_it_works,
         drawn=_drawn,
         counters=COUNTERS,
         classes=CLASSES,

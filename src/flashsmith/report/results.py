@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flashsmith.bench.peer_titles import PEER_TITLES
-from flashsmith.configs import (
-    KernelId,
-    Variant,
-    Workload,
-    parse_kernel_name_into_instance,
-)
+from flashsmith.configs import KernelId, Variant, Workload, parse_kernel_name_into_instance
 from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.selection.stamped_csv import read_measure
 
@@ -55,6 +50,11 @@ class Time:
     @property
     def name(self) -> str:
         return str(self.candidate)
+
+    @property
+    def family(self) -> str | None:
+        """Its name; None of a peer."""
+        return self.candidate.config.family if isinstance(self.candidate, KernelId) else None
 
 
 @dataclass(frozen=True)

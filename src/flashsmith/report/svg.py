@@ -24,13 +24,7 @@ class Svg:
         self._parts: list[str] = []
 
     def rect(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        css: str,
-        tip: str = "",
+        self, x: float, y: float, width: float, height: float, css: str, tip: str = ""
     ) -> None:
         title = f"<title>{escape(tip)}</title>" if tip else ""
         self._parts.append(

@@ -101,10 +101,25 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
         return self.n_warps * WARP_SIZE
 
     @property
-    def shared_memory_bytes(self) -> int:
-        """Two tiles of the kept rows, two of the visited ones in every stage, and statistics."""
-        tiles = 2 * (self.B_r + self.n_stages * self.B_c) * self.d_head * ELEMENT_BYTES
-        return tiles + self.n_stages * STATISTICS_ROWS * STATISTICS_BYTES
+    def shared_memory_parts(self) -> dict[str, int]:
+        """Tiles of the kept rows and, in every stage, of the visited ones: Q and dO, or K and V."""
+        row = 2 * self.d_head * ELEMENT_BYTES
+        return {
+            "kept rows": self.B_r * row,
+            "visited rows": self.n_stages * self.B_c * row,
+            "statistics": self.n_stages * STATISTICS_ROWS * STATISTICS_BYTES,
+        }
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        """Scores, their gradients, and dK and dV together or one of them.
+
+        Where those of a whole tile do not fit, there are as many scores at a time as MIN_COLUMNS
+        has.
+        """
+        m_tiles = self.B_r // (MMA_M * self.n_warps)
+        results = m_tiles * (1 if self.split_dK_dV else 2) * self.d_head // 2
+        return {"S, dP": m_tiles * 2 * MIN_COLUMNS // 2, "dK, dV": results}
 
 
 def _value_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
@@ -117,13 +132,7 @@ def _value_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
 
 
 def _register_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
-    """The fullest kernel's: scores, their gradients, and dK and dV together or one of them.
-
-    Where those of a whole tile do not fit, there are as many scores at a time as MIN_COLUMNS has.
-    """
-    m_tiles = config.B_r // (MMA_M * config.n_warps)
-    results = m_tiles * (1 if config.split_dK_dV else 2) * config.d_head // 2
-    scores = m_tiles * 2 * MIN_COLUMNS // 2
+    scores, results = config.held_registers.values()
     if results + scores > MAX_ACCUMULATOR_REGISTERS:
         yield (
             f"The accumulators take {scores} (S, dP) + {results} (dK, dV) registers per thread; at "

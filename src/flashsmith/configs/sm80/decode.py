@@ -139,12 +139,18 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         return self.n_warps // self.row_warps
 
     @property
-    def shared_memory_bytes(self) -> int:
+    def shared_memory_parts(self) -> dict[str, int]:
         """A ring for each team, of stages of K and V; Q, and a word."""
         q = ALIGNMENT_BYTES
         if self.d_head > LONGEST_Q_IN_REGISTERS:
             q = self.B_r * self.d_head * ELEMENT_BYTES
-        return self.n_teams * self.ring_bytes + q + ALIGNMENT_BYTES
+        return {"rings": self.n_teams * self.ring_bytes, "Q": q, "queue": ALIGNMENT_BYTES}
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        """O's sums, Q as an operand, and scores."""
+        q = self.d_head // 4 if self.d_head <= LONGEST_Q_IN_REGISTERS else 0
+        return {"O": self.d_head // 2, "Q": q, "S": self.B_c // 2}
 
     @property
     def ring_bytes(self) -> int:
@@ -206,9 +212,7 @@ def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 
 
 def _register_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    """O's sums, Q as an operand, and scores."""
-    q = config.d_head // 4 if config.d_head <= LONGEST_Q_IN_REGISTERS else 0
-    needed = config.d_head // 2 + q + config.B_c // 2 + FRAGMENT_REGISTERS
+    needed = sum(config.held_registers.values()) + FRAGMENT_REGISTERS
     threads = config.blocks_per_SM * config.threads_per_block
     if needed * threads > REGISTERS_PER_SM:
         yield (

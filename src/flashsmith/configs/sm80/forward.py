@@ -49,7 +49,7 @@ _LOAD_TILES = ("Q_mma_load_K_tiles", "K_mma_load_K_tiles", "V_mma_load_K_tiles")
 class FlashForwardKernelConfig(ForwardKernelConfig):
     """How a kernel works: one point of the configuration space, the C++ struct of the same name.
 
-    Same fields in the same order as the C++ struct, and the same order between configurations.
+    A thread block walks with B_r rows of Q over K and V, in blocks of B_c rows.
 
     dtype: element type of Q, K, V and O; sums and statistics are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
@@ -135,9 +135,20 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
         return self.n_warps * WARP_SIZE
 
     @property
-    def shared_memory_bytes(self) -> int:
-        """One tile each of Q, K and V; O leaves through Q's."""
-        return (self.B_r + 2 * self.B_c) * self.d_head * ELEMENT_BYTES
+    def shared_memory_parts(self) -> dict[str, int]:
+        """O leaves through Q's."""
+        row = self.d_head * ELEMENT_BYTES
+        return {"Q": self.B_r * row, "K": self.B_c * row, "V": self.B_c * row}
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        """Rows of the accumulators O and S, and of a Q that is loaded once."""
+        rows = self.B_r // self.n_warps
+        return {
+            "O": rows * self.d_head // WARP_SIZE,
+            "S": rows * self.B_c // WARP_SIZE,
+            "Q": 0 if self.Q_mma_load_K_tiles else rows * self.d_head // (2 * WARP_SIZE),
+        }
 
     @property
     def compute_warpgroups(self) -> int:
@@ -145,7 +156,8 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def resident_blocks_by_registers(self) -> int:
-        registers = sum(_accumulator_registers(self)) + _OTHER_REGISTERS
+        held = self.held_registers
+        registers = held["O"] + held["S"] + _OTHER_REGISTERS
         registers = min(registers, MAX_REGISTERS_PER_THREAD) * self.threads_per_block
         return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
 
@@ -193,14 +205,8 @@ def _load_tile_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
             )
 
 
-def _accumulator_registers(config: FlashForwardKernelConfig) -> tuple[int, int]:
-    """Of a thread, for S and O."""
-    rows_per_warp = config.B_r // config.n_warps
-    return rows_per_warp * config.B_c // WARP_SIZE, rows_per_warp * config.d_head // WARP_SIZE
-
-
 def _register_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
-    S_registers, O_registers = _accumulator_registers(config)
+    S_registers, O_registers = config.held_registers["S"], config.held_registers["O"]
     if S_registers + O_registers > MAX_ACCUMULATOR_REGISTERS:
         yield (
             f"The accumulators take {S_registers} (S) + {O_registers} (O) registers per thread; "

@@ -124,14 +124,27 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
         return self.n_warps * WARP_SIZE
 
     @property
-    def shared_memory_bytes(self) -> int:
-        """Tiles of K, V, Q and dO, dS of two tiles, weights where warps exchange them, and
-        statistics."""
-        rows = 2 * (self.B_c + self.n_stages * self.B_r)
-        buffers = _BUFFERS_OF_DS + (1 if self.column_groups > 1 else 0)
-        elements = rows * (self.d_head + _ROW_PADDING)
-        elements += buffers * self.B_c * (self.B_r + _ROW_PADDING)
-        return elements * ELEMENT_BYTES + self.n_stages * self.B_r * STATISTICS_BYTES
+    def shared_memory_parts(self) -> dict[str, int]:
+        """dS is that of two tiles; P is there where warps exchange weights."""
+        row = (self.d_head + _ROW_PADDING) * ELEMENT_BYTES
+        scores = self.B_c * (self.B_r + _ROW_PADDING) * ELEMENT_BYTES
+        queries = self.n_stages * self.B_r
+        return {
+            "K": self.B_c * row,
+            "V": self.B_c * row,
+            "Q": queries * row,
+            "dO": queries * row,
+            "dS": _BUFFERS_OF_DS * scores,
+            "P": scores if self.column_groups > 1 else 0,
+            "statistics": queries * STATISTICS_BYTES,
+        }
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        """Scores and their gradients of as many queries as MIN_COLUMNS has, and dK and dV."""
+        m_tiles = self.B_c * self.column_groups // (MMA_M * self.n_warps)
+        results = m_tiles * self.d_head // self.column_groups
+        return {"S, dP": m_tiles * MIN_COLUMNS, "dK, dV": results}
 
 
 def _value_problems(config: Sm80SumsBackwardKernelConfig) -> Iterator[str]:
@@ -151,10 +164,7 @@ def _value_problems(config: Sm80SumsBackwardKernelConfig) -> Iterator[str]:
 
 
 def _register_problems(config: Sm80SumsBackwardKernelConfig) -> Iterator[str]:
-    """Scores and their gradients of as many queries as MIN_COLUMNS has, and dK and dV."""
-    m_tiles = config.B_c * config.column_groups // (MMA_M * config.n_warps)
-    results = m_tiles * config.d_head // config.column_groups
-    scores = m_tiles * MIN_COLUMNS
+    scores, results = config.held_registers.values()
     if results + scores > MAX_ACCUMULATOR_REGISTERS:
         yield (
             f"The accumulators take {scores} (S, dP) + {results} (dK, dV) registers per thread; at "

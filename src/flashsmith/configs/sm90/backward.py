@@ -13,7 +13,13 @@ from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm80.backward import BACKWARD
-from flashsmith.configs.sm90.forward import COMPUTE_CAPABILITY, WGMMA, WGMMA_K, WGMMA_M
+from flashsmith.configs.sm90.forward import (
+    COMPUTE_CAPABILITY,
+    WGMMA,
+    WGMMA_K,
+    WGMMA_M,
+    register_split,
+)
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -159,17 +165,36 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         return share if rest == 0 and share % box == 0 else self.d_head
 
     @property
-    def shared_memory_bytes(self) -> int:
-        """Tiles of K, V, Q and dO, dS of two blocks, dQ, statistics, barriers, the next tiles."""
-        elements = (2 * self.B_c + (self.Q_stages + self.dO_stages) * self.B_r) * self.d_head
-        elements += _BUFFERS_OF_DS * self.B_r * self.B_c
-        sums = self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES
-        statistics = self.Q_stages * self.B_r * STATISTICS_BYTES
+    def shared_memory_parts(self) -> dict[str, int]:
+        """dS is that of two blocks, dQ a warpgroup's share for each, the queue the next tiles."""
+        row = self.d_head * ELEMENT_BYTES
         buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_DS + self.n_warpgroups + 1
         buffers += self.n_warpgroups if self.dQ_in_order else 0
         entries = _TILE_ENTRIES if self.persistent or self.dQ_in_order else 0
-        barriers = 2 * (buffers + entries) * _BARRIER_BYTES
-        return elements * ELEMENT_BYTES + sums + statistics + barriers + entries * _ENTRY_BYTES
+        return {
+            "K": self.B_c * row,
+            "V": self.B_c * row,
+            "Q": self.Q_stages * self.B_r * row,
+            "dO": self.dO_stages * self.B_r * row,
+            "dS": _BUFFERS_OF_DS * self.B_r * self.B_c * ELEMENT_BYTES,
+            "dQ": self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES,
+            "statistics": self.Q_stages * self.B_r * STATISTICS_BYTES,
+            "barriers": 2 * (buffers + entries) * _BARRIER_BYTES,
+            "queue": entries * _ENTRY_BYTES,
+        }
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        """A warpgroup has 64 keys: dK and dV, scores and their gradients, and steps of V."""
+        return {
+            "dK, dV": self.d_head,
+            "S, dP": self.B_r,
+            "V": 4 * self.V_steps_in_registers,
+        }
+
+    @property
+    def moved_registers(self) -> tuple[int, int] | None:
+        return register_split(self.n_warpgroups)
 
 
 def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:

@@ -85,8 +85,16 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
         return self._tiles.threads_per_block
 
     @property
-    def shared_memory_bytes(self) -> int:
-        return self._tiles.shared_memory_bytes
+    def shared_memory_parts(self) -> dict[str, int]:
+        return self._tiles.shared_memory_parts
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        return self._tiles.held_registers
+
+    @property
+    def moved_registers(self) -> tuple[int, int] | None:
+        return self._tiles.moved_registers
 
     @property
     def _tiles(self) -> Sm90ForwardKernelConfig:

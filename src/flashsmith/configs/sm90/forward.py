@@ -41,8 +41,10 @@ MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
 MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 
 SUPPORTED_D_HEADS = D_HEADS
-# Registers of a consumer's thread after setmaxnreg, by the number of consumer warpgroups.
+# Registers of a thread after setmaxnreg, by the number of consumer warpgroups: with one of these
+# no register moves.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
+_PRODUCER_REGISTERS = {2: 24, 3: 32, 4: 32}
 TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and share with it
 # Registers that O, S and P may take of a consumer's thread beside what depends on a score's place,
 # by the number of consumer warpgroups; a bias needs more.
@@ -52,6 +54,17 @@ _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
 _FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
 OTHER_REGISTERS = 24  # what addresses, statistics and temporaries take, at least
+
+
+def register_split(n_warpgroups: int, given: int = 0) -> tuple[int, int] | None:
+    """Of a producer's thread and of a consumer's after setmaxnreg; None: no register moves.
+
+    given: By each consumer's thread where the producer's warpgroup does more than copy.
+    """
+    if n_warpgroups not in _PRODUCER_REGISTERS:
+        return None
+    producer = _PRODUCER_REGISTERS[n_warpgroups] + n_warpgroups * given
+    return producer, CONSUMER_REGISTERS[n_warpgroups] - given
 
 
 def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
@@ -269,17 +282,39 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return (self.n_warpgroups + 1) * WARPGROUP_SIZE
 
     @property
-    def shared_memory_bytes(self) -> int:
-        """Tiles of Q, K and V, columns of O on their way out, words and barriers."""
+    def shared_memory_parts(self) -> dict[str, int]:
+        """Tiles of Q, K and V, and of V before it is transposed; columns of O on their way out,
+        words and barriers: full and empty, for Q of each warpgroup and each stage, two of the
+        queue."""
         staged_columns = min(self.d_head, _STAGED_COLUMNS) if self.tma_store else 0
         transposed_stages = self.n_stages if self.fp8_values else 0
-        of_key = self.n_stages * (self.score_bytes + self.value_bytes)
-        of_key += transposed_stages * self.value_bytes
-        tiles = self.B_r * (self.d_head * self.score_bytes + staged_columns * ELEMENT_BYTES)
-        tiles += self.B_c * self.d_head * of_key
+        row, row_of_V = self.d_head * self.score_bytes, self.d_head * self.value_bytes
         n_barriers = 2 * self.n_warpgroups + 4 * self.n_stages + 2 * transposed_stages + 2
-        words = _QUEUE_BYTES + (_END_BYTES if self.fp8_values else 0)
-        return tiles + words + n_barriers * _BARRIER_BYTES
+        return {
+            "Q": self.B_r * row,
+            "K": self.n_stages * self.B_c * row,
+            "V": self.n_stages * self.B_c * row_of_V,
+            "arriving V": transposed_stages * self.B_c * row_of_V,
+            "ends of V": _END_BYTES if self.fp8_values else 0,
+            "O staging": self.B_r * staged_columns * ELEMENT_BYTES,
+            "queue": _QUEUE_BYTES,
+            "barriers": n_barriers * _BARRIER_BYTES,
+        }
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        return {
+            "O": self.d_head // 2,
+            "S": self.B_c // 2,
+            # Else S is in registers no longer when P, half as large, takes their place.
+            "P": self.B_c * self.value_bytes // 8 if self.overlap_softmax else 0,
+            "a block's O": self.d_head // 2 if self.two_level else 0,
+            "Q": 4 * self.Q_steps_in_registers,
+        }
+
+    @property
+    def moved_registers(self) -> tuple[int, int] | None:
+        return register_split(self.n_warpgroups, TO_TRANSPOSE if self.fp8_values else 0)
 
     @property
     def compute_warpgroups(self) -> int:
@@ -290,7 +325,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         """One where blocks are persistent, or take all registers for several warpgroups."""
         if self.persistent or self.n_warpgroups > 1:
             return 1
-        registers = sum(_registers(self).values()) * self.threads_per_block
+        held = sum(self.held_registers.values()) + OTHER_REGISTERS
+        registers = held * self.threads_per_block
         return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
 
     @property
@@ -365,23 +401,10 @@ def _softmax_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
         yield f"fma_exponentials is {config.fma_exponentials} of 16; at most all of them can be."
 
 
-def _registers(config: Sm90ForwardKernelConfig) -> dict[str, int]:
-    """Of a consumer's thread, by what they hold."""
-    return {
-        "O": config.d_head // 2,
-        "S": config.B_c // 2,
-        # Else S is in registers no longer when P, half as large, takes their place.
-        "P": config.B_c * config.value_bytes // 8 if config.overlap_softmax else 0,
-        "a block's O": config.d_head // 2 if config.two_level else 0,
-        "Q": 4 * config.Q_steps_in_registers,
-        "other": OTHER_REGISTERS,
-    }
-
-
 def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     if config.n_warpgroups not in CONSUMER_REGISTERS:
         return
-    registers = _registers(config)
+    registers = config.held_registers | {"other": OTHER_REGISTERS}
     needed = sum(registers.values())
     available = CONSUMER_REGISTERS[config.n_warpgroups]
     if config.fp8_values and config.n_warpgroups > 1:

@@ -14,7 +14,12 @@ from flashsmith.configs.features import Feature, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm80.backward import BACKWARD
 from flashsmith.configs.sm90.backward import B_R, STATISTICS_BYTES
-from flashsmith.configs.sm90.forward import COMPUTE_CAPABILITY, WGMMA, WGMMA_M
+from flashsmith.configs.sm90.forward import (
+    COMPUTE_CAPABILITY,
+    WGMMA,
+    WGMMA_M,
+    register_split,
+)
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -114,8 +119,18 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
         return (self.n_warpgroups + 1) * WARPGROUP_SIZE
 
     @property
-    def shared_memory_bytes(self) -> int:
-        return max(self.dQ_shared_memory_bytes, self.dK_dV_shared_memory_bytes)
+    def shared_memory_parts(self) -> dict[str, int]:
+        """Of the kernel that has more."""
+        return max(self.dQ_parts, self.dK_dV_parts, key=lambda parts: sum(parts.values()))
+
+    @property
+    def held_registers(self) -> dict[str, int]:
+        """A warpgroup has 64 rows: one of the gradients, scores, and their gradients."""
+        return {"dQ, dK or dV": self.d_head // 2, "S, dP": self.B_c}
+
+    @property
+    def moved_registers(self) -> tuple[int, int] | None:
+        return register_split(self.n_warpgroups)
 
     @property
     def tile_bytes(self) -> int:
@@ -123,20 +138,30 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
         return WGMMA_M * self.d_head * ELEMENT_BYTES
 
     @property
-    def dQ_shared_memory_bytes(self) -> int:
-        """A tile of Q and one of dO for each warpgroup, stages of K and V, and barriers."""
-        stages = self.K_stages + self.V_stages
-        barriers = (self.n_warpgroups + 2 * stages) * _BARRIER_BYTES
-        return (2 * self.n_warpgroups + stages) * self.tile_bytes + barriers
+    def dQ_parts(self) -> dict[str, int]:
+        """Shared memory of its kernel: a tile of Q and one of dO for each warpgroup, stages."""
+        n_barriers = self.n_warpgroups + 2 * (self.K_stages + self.V_stages)
+        return {
+            "Q": self.n_warpgroups * self.tile_bytes,
+            "dO": self.n_warpgroups * self.tile_bytes,
+            "K": self.K_stages * self.tile_bytes,
+            "V": self.V_stages * self.tile_bytes,
+            "barriers": n_barriers * _BARRIER_BYTES,
+        }
 
     @property
-    def dK_dV_shared_memory_bytes(self) -> int:
-        """A tile of K and one of V, stages of Q and dO, P of two blocks, statistics, barriers."""
-        stages = self.Q_stages + self.dO_stages
-        P = _BUFFERS_OF_P * self.B_r * self.B_c * ELEMENT_BYTES
-        statistics = self.Q_stages * self.B_r * STATISTICS_BYTES
-        barriers = (1 + 2 * (stages + _BUFFERS_OF_P)) * _BARRIER_BYTES
-        return (2 + stages) * self.tile_bytes + P + statistics + barriers
+    def dK_dV_parts(self) -> dict[str, int]:
+        """Of theirs: a tile of K and one of V, stages of Q and dO, P of two blocks."""
+        n_barriers = 1 + 2 * (self.Q_stages + self.dO_stages + _BUFFERS_OF_P)
+        return {
+            "K": self.tile_bytes,
+            "V": self.tile_bytes,
+            "Q": self.Q_stages * self.tile_bytes,
+            "dO": self.dO_stages * self.tile_bytes,
+            "P": _BUFFERS_OF_P * self.B_r * self.B_c * ELEMENT_BYTES,
+            "statistics": self.Q_stages * self.B_r * STATISTICS_BYTES,
+            "barriers": n_barriers * _BARRIER_BYTES,
+        }
 
 
 def _tile_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
@@ -164,8 +189,6 @@ def _stage_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
 
 def _gpu_problems(config: Sm90SplitBackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
     yield from another_gpu(gpu, COMPUTE_CAPABILITY, config.family)
-    for name, size in {
-        "dQ": config.dQ_shared_memory_bytes,
-        "dK and dV": config.dK_dV_shared_memory_bytes,
-    }.items():
+    for name, parts in {"dQ": config.dQ_parts, "dK and dV": config.dK_dV_parts}.items():
+        size = sum(parts.values())
         yield from too_little_shared_memory(gpu, size, f"The tiles of the kernel of {name}")

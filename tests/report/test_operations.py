@@ -1,0 +1,128 @@
+"""The report of kernels of the backward and of decode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from flashsmith import settings
+from flashsmith.cli import app
+from flashsmith.configs import parse_kernel_name_into_instance
+from flashsmith.jit import find_cuda_toolkit
+from flashsmith.report import Report, collect, document_of, make_report, read_results
+from flashsmith.report.page import render
+from flashsmith.report.sass import parse_sass
+from support.paths import RESULTS
+from support.report import PLAIN, SASS, Page, no_progress, text_of
+
+BACKWARD = parse_kernel_name_into_instance("(FP16, 64, 64, 64, 4): backward+stages_1")
+SUMS = parse_kernel_name_into_instance("(FP16, 64, 64, 64, 4): backward+sums+stages_1")
+DECODE = parse_kernel_name_into_instance("(FP16, 64, 16, 32, 4): decode+stages_2+blocks_1")
+KERNELS = (BACKWARD, SUMS, DECODE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Times of two backwards, and of a forward beside a peer, at the same lengths."""
+    folder = tmp_path_factory.mktemp("results")
+    head = "kernel,dtype,d_head,mask,batch,heads,seq_len,ms,tflops\n"
+    shape = "FP16,64,full,4,16,4096"
+    (folder / "environment.json").write_text(json.dumps({"gpu": "NVIDIA H200"}))
+    (folder / "backward.csv").write_text(
+        f'{head}"{BACKWARD}",{shape},3.5,100\n"{SUMS}",{shape},2.5,140\ncuDNN,{shape},2,175\n'
+    )
+    forward = str(PLAIN).replace("128", "64", 1)
+    (folder / "forward.csv").write_text(f'{head}"{forward}",{shape},1.5,90\nFA2,{shape},1,135\n')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Report:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(settings.NVCC.name, "/nowhere/nvcc")
+        patch.setattr(collect._Collector, "_cuda_library", lambda *_: find_cuda_toolkit())
+        return make_report(KERNELS, read_results(folder), "sm_90a", no_progress)
+
+
+def test_each_class_has_a_group_of_its_own(report: Report) -> None:
+    assert [group.title.rpartition(", ")[2] for group in report.groups] == [
+        "backward of the sm80 family", "sums backward of the sm80 family",
+        "decode of the sm80 family",
+    ]  # fmt: skip
+    assert set(report.missing) == {"registers and machine code", "roofline"}
+
+
+def test_what_is_computed_tiles_and_counts_are_on_the_page(report: Report) -> None:
+    html = render(report)
+    text = text_of(html)
+    assert Page(html).open == []
+    for words in (
+        "Blocks of queries add up dQ, blocks of keys dK and dV.",  # how it works
+        "Tiles of the visited side",  # a field
+        "visited rows", "statistics", "rings",  # shared memory
+        "one head, 256 rows of Q, 256 of K and V", "one head, 1 rows of Q, 256 of K and V",
+    ):  # fmt: skip
+        assert words in text
+    assert "Bank conflicts, before and after" not in text
+    assert "a tile beside" not in text
+    for group in report.groups:
+        (kernel,) = group.kernels
+        assert kernel.counts
+        assert kernel.counts.whole["mma"] > 0
+
+
+def test_times_are_those_of_the_operation(report: Report) -> None:
+    plain, sums, decode = report.groups
+    assert plain.kernels[0].time and plain.kernels[0].time.ms == 3.5
+    assert [peer.name for peer in plain.peers] == [peer.name for peer in sums.peers] == ["cuDNN"]
+    assert set(plain.series) == {"cuDNN", "flashsmith sm80, best"}
+    assert [round(ratio, 2) for _, ratio in plain.faster] == [1.4]  # the sums are
+    assert decode.run == [] and decode.series == {}
+    assert plain.kernels[0].busy_ms == {}  # of a forward alone
+    document = document_of(report)
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert [each["operation"] for each in document["groups"]] == ["backward", "backward", "decode"]
+
+
+def test_every_function_of_a_call_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one with most registers first: it is the kernel's machine code."""
+    figures = {"arch": "sm_90a", "spill_stores": 0, "spill_loads": 0, "shared": 0}
+    listed = [
+        figures | {"function": "_ZN10flashsmith4sm807no_loopI1aEEvT_", "registers": 32},
+        figures | {"function": "_ZN10flashsmith4sm806kernelI1aEEvT_", "registers": 168},
+        figures | {"arch": "sm_80", "function": "other", "registers": 255},
+    ]
+    library = SimpleNamespace(path=folder, kernels={BACKWARD.slug: {"resources": listed}})
+    code = parse_sass(SASS)
+    monkeypatch.setattr(collect._Collector, "_cuda_library", lambda *_: library)
+    monkeypatch.setattr(
+        collect,
+        "read_machine_code",
+        lambda *_: {
+            listed[0]["function"]: code["no_loop"],
+            listed[1]["function"]: code["kernel"],
+        },
+    )
+    report = make_report([BACKWARD], read_results(folder), "sm_90a", no_progress)
+    (kernel,) = report.groups[0].kernels
+    assert [(each.name, each.registers) for each in kernel.functions] == [
+        ("kernel", 168), ("no_loop", 32),
+    ]  # fmt: skip
+    assert kernel.resources and kernel.resources.registers == 168
+    assert kernel.code == code["kernel"]
+    text = text_of(render(report))
+    assert "The functions of a call" in text and "Machine code of kernel" in text
+
+
+@pytest.mark.parametrize("name", [SUMS.name, DECODE.name])
+def test_the_command_takes_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
+    out = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["report", name, "--results", str(RESULTS), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    text = text_of(out.read_text())
+    assert "Shared memory" in text and "has none of these kernels" in text
