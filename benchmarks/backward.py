@@ -25,9 +25,6 @@ import torch
 from rows_file import write_stamp
 
 import flashsmith
-from flashsmith.bench import fa3
-from flashsmith.bench.peers import PEERS
-from flashsmith.bench.timer import time_back_to_back, time_interleaved
 from flashsmith.configs import (
     CAUSAL,
     FULL,
@@ -40,6 +37,9 @@ from flashsmith.configs import (
 from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
+from flashsmith.lab.bench import fa3
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.timer import time_back_to_back, time_interleaved
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of

@@ -27,9 +27,9 @@ import torch.nn.functional as F
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
 from flashsmith.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.selection.select import select_config
 
 SHAPE = (1, 128, 2, 128)  # batch, seq_len, n_heads, d_head: less work than a launch costs

@@ -34,8 +34,8 @@ from rows_file import recorded, write_stamp
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench.timer import Timing, time_interleaved
 from flashsmith.configs import FlashDecodeKernelConfig, parse_kernel_name_into_config
+from flashsmith.lab.bench.timer import Timing, time_interleaved
 from flashsmith.reference import reference_attention
 
 COLUMNS = (

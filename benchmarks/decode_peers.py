@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from flashsmith.bench import fa3
-from flashsmith.bench.peers import PEERS as FORWARD_PEERS
+from flashsmith.lab.bench import fa3
+from flashsmith.lab.bench.peers import PEERS as FORWARD_PEERS
 
 Run = Callable[[], Any]
 

@@ -35,8 +35,8 @@ from transformers.generation import BaseStreamer
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.integrations.transformers import register
+from flashsmith.lab.bench.stamp import environment_stamp
 
 COLUMNS = (
     *("work", "candidate", "batch", "heads", "heads_kv", "d_head", "length", "mask"),

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.bench import fa3
 from flashsmith.errors import DeviceError
+from flashsmith.lab.bench import fa3
 
 Run = Callable[[], torch.Tensor]
 Tensors = Mapping[str, torch.Tensor]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashsmith.bench.stamp import environment_stamp
+from flashsmith.lab.bench.stamp import environment_stamp
 
 
 def recorded(

@@ -25,11 +25,6 @@ from rich.progress import track
 
 import flashsmith
 from flashsmith import reference
-from flashsmith.bench.grid import make_grid
-from flashsmith.bench.peers import PEERS
-from flashsmith.bench.qkv import make_qkv
-from flashsmith.bench.stamp import environment_stamp
-from flashsmith.bench.timer import time_interleaved
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -41,6 +36,11 @@ from flashsmith.configs import (
     get_kernels_to_build,
 )
 from flashsmith.jit import build_library
+from flashsmith.lab.bench.grid import make_grid
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.qkv import make_qkv
+from flashsmith.lab.bench.stamp import environment_stamp
+from flashsmith.lab.bench.timer import time_interleaved
 from flashsmith.problem import Problem
 from flashsmith.runtime import find_kernel, load_library
 from flashsmith.runtime.device import target_of

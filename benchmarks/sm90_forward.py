@@ -21,11 +21,6 @@ import torch
 from rich.console import Console
 from rows_file import write_stamp
 
-from flashsmith.bench.candidates import Candidate, Checker, name_of
-from flashsmith.bench.ceilings import measure_ceilings
-from flashsmith.bench.monitor import GpuMonitor
-from flashsmith.bench.peers import find_peers
-from flashsmith.bench.timer import time_interleaved
 from flashsmith.configs import (
     VARIANTS,
     DType,
@@ -35,6 +30,11 @@ from flashsmith.configs import (
     get_sm90_kernel_progression_configs,
 )
 from flashsmith.jit import build_library
+from flashsmith.lab.bench.candidates import Candidate, Checker, name_of
+from flashsmith.lab.bench.ceilings import measure_ceilings
+from flashsmith.lab.bench.monitor import GpuMonitor
+from flashsmith.lab.bench.peers import find_peers
+from flashsmith.lab.bench.timer import time_interleaved
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_library
 from flashsmith.runtime.device import target_of

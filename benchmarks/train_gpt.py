@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashsmith
-from flashsmith.bench.stamp import environment_stamp
+from flashsmith.lab.bench.stamp import environment_stamp
 
 COLUMNS = ("attention", "seed", "step", "loss", "seconds")
 LAST = 20  # steps whose mean loss is a run's

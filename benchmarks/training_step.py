@@ -25,8 +25,8 @@ from variant_cases import SKEWED, randn, scores_of
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench import fa3
-from flashsmith.bench.timer import time_back_to_back, time_interleaved
+from flashsmith.lab.bench import fa3
+from flashsmith.lab.bench.timer import time_back_to_back, time_interleaved
 
 COLUMNS = (
     *("case", "d_head", "heads", "heads_kv", "tokens", "pass", "candidate"),

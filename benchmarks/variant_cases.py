@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 import flashsmith
-from flashsmith.bench import fa3
-from flashsmith.bench.peers import PEERS
 from flashsmith.configs import CAUSAL, FULL, DType, Workload
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.gpus import count_multiprocessors
+from flashsmith.lab.bench import fa3
+from flashsmith.lab.bench.peers import PEERS
 from flashsmith.problem import Problem
 
 SKEWED = (8192, 4096, 2048, 2048, 1024, 1024, 512, 512, 256, 256, 128, 128, 96, 64, 33, 17)

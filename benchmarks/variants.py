@@ -24,8 +24,8 @@ import torch
 from variant_cases import GROUPS, Case
 
 from flashsmith import settings
-from flashsmith.bench.stamp import environment_stamp
-from flashsmith.bench.timer import time_interleaved
+from flashsmith.lab.bench.stamp import environment_stamp
+from flashsmith.lab.bench.timer import time_interleaved
 
 FILE_NAME = "variants.csv"
 COLUMNS = ("group", "case", "candidate", "ms", "flop", "tflops", "of_best_peer", "error")

@@ -9,8 +9,8 @@ import pytest
 
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
+from flashsmith.lab.soak import EMULATOR, random_case
 from flashsmith.runtime import find_backward, load_kernels
-from flashsmith.soak import EMULATOR, random_case
 from support.backward_kernels import KERNELS
 from support.gradient_calls import drawn_call
 from support.gradients import assert_near_truth, differing, launch, tensors_of

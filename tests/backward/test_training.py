@@ -16,9 +16,9 @@ from flashsmith.configs import CAUSAL, DType, KernelId, Variant
 from flashsmith.configs.backward import BACKWARD_FAMILIES
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.jit import Target
+from flashsmith.lab.soak import EMULATOR, SoakCase
 from flashsmith.runtime import load_kernels
 from flashsmith.selection.select import select_config
-from flashsmith.soak import EMULATOR, SoakCase
 from support.autograd import ALL_VARIANTS, plain_cases, runs_that_differ, what_is_wrong
 from support.scripts import load_script
 

@@ -17,16 +17,16 @@ import torch
 from typer.testing import CliRunner, Result
 
 from flashsmith import settings
-from flashsmith.bench import ceilings, summary, timer
-from flashsmith.bench.candidates import Candidate, Checker
-from flashsmith.bench.grid import make_grid
-from flashsmith.bench.monitor import GpuMonitor, Sample
-from flashsmith.bench.results import FAILED, KERNEL, OK, PEER, CountRow, ResultFile, TimeRow
 from flashsmith.cli import app
 from flashsmith.configs import DType
 from flashsmith.errors import GpuLostError
-from flashsmith.lab import bench as lab_bench
-from flashsmith.lab import bench_files
+from flashsmith.lab.bench import ceilings, summary, timer
+from flashsmith.lab.bench.candidates import Candidate, Checker
+from flashsmith.lab.bench.grid import make_grid
+from flashsmith.lab.bench.monitor import GpuMonitor, Sample
+from flashsmith.lab.bench.results import FAILED, KERNEL, OK, PEER, CountRow, ResultFile, TimeRow
+from flashsmith.lab.commands import bench as lab_bench
+from flashsmith.lab.commands import bench_files
 from support.bench import CEILINGS, FITTING, PLAIN, svg_texts, times_of
 from support.paths import ROOT
 from support.problems import heed_interrupts

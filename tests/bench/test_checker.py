@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from flashsmith import reference
-from flashsmith.bench import monitor as monitor_module
-from flashsmith.bench.candidates import Checker
-from flashsmith.bench.monitor import GpuMonitor, Sample
-from flashsmith.bench.peers import PEERS
-from flashsmith.bench.qkv import make_qkv
-from flashsmith.bench.results import BACK_TO_BACK, FAILED, IN_TURN, KERNEL, OK, PEER
-from flashsmith.bench.sweep import MeasureTimes
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.lab.bench import monitor as monitor_module
+from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.monitor import GpuMonitor, Sample
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.qkv import make_qkv
+from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, IN_TURN, KERNEL, OK, PEER
+from flashsmith.lab.bench.sweep import MeasureTimes
+from flashsmith.lab.bench.timer import Timing
 from flashsmith.runtime import Kernel
 from support.bench import CEILINGS, PLAIN, SMALL, fake_peer, times_of
 

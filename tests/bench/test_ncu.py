@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 
 from flashsmith import settings
-from flashsmith.bench import ncu
-from flashsmith.bench.ncu import Launch, parse_raw_csv
-from flashsmith.bench.peers import PEERS
-from flashsmith.bench.profile import METRICS, identify, tabulate
 from flashsmith.configs import (
     CAUSAL,
     KernelId,
@@ -20,6 +16,10 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.errors import ProfilerError
+from flashsmith.lab.bench import ncu
+from flashsmith.lab.bench.ncu import Launch, parse_raw_csv
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.profile import METRICS, identify, tabulate
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, WORKLOAD, recorded
 from support.workloads import changed
 

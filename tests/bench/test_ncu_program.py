@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flashsmith import settings
-from flashsmith.bench import ncu
 from flashsmith.errors import ProfilerError
+from flashsmith.lab.bench import ncu
 
 
 def test_an_ncu_that_does_not_start_is_named(

@@ -6,9 +6,10 @@ import csv
 import math
 from pathlib import Path
 
-from flashsmith.bench import plots, summary
-from flashsmith.bench.ratios import ratio_sentence, ratio_table
-from flashsmith.bench.results import (
+from flashsmith.configs import FULL, DType, Workload, parse_kernel_name_into_instance
+from flashsmith.lab.bench import plots, summary
+from flashsmith.lab.bench.ratios import ratio_sentence, ratio_table
+from flashsmith.lab.bench.results import (
     BACK_TO_BACK,
     FAILED,
     IN_TURN,
@@ -17,9 +18,8 @@ from flashsmith.bench.results import (
     read_csv,
     to_csv,
 )
-from flashsmith.configs import FULL, DType, Workload, parse_kernel_name_into_instance
-from flashsmith.report import read_results
-from flashsmith.report.comparison import best_run, best_sweep
+from flashsmith.lab.report import read_results
+from flashsmith.lab.report.comparison import best_run, best_sweep
 from support.bench import CEILINGS, FITTING, PLAIN, SMALL, svg_texts, time_row
 from support.paths import RESULTS
 from support.workloads import changed

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from flashsmith import reference, settings
-from flashsmith.bench import fa3
-from flashsmith.bench.peers import PEERS, find_peers, first_available
-from flashsmith.bench.qkv import make_qkv
 from flashsmith.errors import DeviceError
+from flashsmith.lab.bench import fa3
+from flashsmith.lab.bench.peers import PEERS, find_peers, first_available
+from flashsmith.lab.bench.qkv import make_qkv
 from support.bench import SMALL
 
 

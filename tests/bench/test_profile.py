@@ -19,9 +19,6 @@ import torch
 from typer.testing import CliRunner
 
 from flashsmith import settings
-from flashsmith.bench import launch, ncu, stamp
-from flashsmith.bench.peers import PEERS, Peer
-from flashsmith.bench.profile import METRICS
 from flashsmith.cli import app
 from flashsmith.configs import (
     CAUSAL,
@@ -31,8 +28,11 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.errors import KernelNotFoundError, ProfilerError
-from flashsmith.lab import profile as lab_profile
-from flashsmith.lab.reporter import Reporter
+from flashsmith.lab.bench import launch, ncu, stamp
+from flashsmith.lab.bench.peers import PEERS, Peer
+from flashsmith.lab.bench.profile import METRICS
+from flashsmith.lab.commands import profile as lab_profile
+from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.reference import reference_attention
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, TOOLS, WORKLOAD, recorded
 from support.workloads import changed, square
@@ -90,7 +90,7 @@ def test_the_target_reads_its_own_command_line(
     workload = changed(WORKLOAD, dtype=DType.BF16, mask=mask, heads_kv=2, seq_len_k=8192)
     config = parse_kernel_name_into_config(BEST.replace("FP16", "BF16"))
     command = launch.target_command(workload, [config.short_form()], ["fa2"], 3)
-    assert command[:3] == [sys.executable, "-m", "flashsmith.bench.launch"]
+    assert command[:3] == [sys.executable, "-m", "flashsmith.lab.bench.launch"]
     launch.main(command[3:])
     assert seen == [(workload, [PEERS["fa2"], config], 3)]
     assert loaded == [KernelId(config, workload.variant)]

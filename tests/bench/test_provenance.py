@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.bench.provenance import (
+from flashsmith.jit import kernel_source_stamp
+from flashsmith.lab.bench.provenance import (
     MACHINE_CODE_NOW,
     date_of,
     fields_of,
     kernels_note,
     stamp_of,
 )
-from flashsmith.jit import kernel_source_stamp
 
 TODAY = kernel_source_stamp()
 SM80 = "(BF16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from flashsmith.bench.candidates import Candidate
-from flashsmith.bench.results import (
+from flashsmith.configs import DType, Workload, parse_kernel_name_into_config
+from flashsmith.configs.workload import K_COLUMNS
+from flashsmith.errors import GpuLostError
+from flashsmith.lab.bench.candidates import Candidate
+from flashsmith.lab.bench.results import (
     BACK_TO_BACK,
     FAILED,
     IN_TURN,
@@ -20,11 +23,8 @@ from flashsmith.bench.results import (
     TimeRow,
     read_csv,
 )
-from flashsmith.bench.session import Session
-from flashsmith.bench.sweep import sweep
-from flashsmith.configs import DType, Workload, parse_kernel_name_into_config
-from flashsmith.configs.workload import K_COLUMNS
-from flashsmith.errors import GpuLostError
+from flashsmith.lab.bench.session import Session
+from flashsmith.lab.bench.sweep import sweep
 from flashsmith.problem import Problem
 from support.bench import CEILINGS, FITTING, PLAIN, SMALL, time_row
 from support.paths import RESULTS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.bench.provenance import kernels_note, stamp_of
 from flashsmith.jit import kernel_source_stamp
+from flashsmith.lab.bench.provenance import kernels_note, stamp_of
 from support.paths import ROOT
 
 SCRIPTS = [

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.bench import timer
-from flashsmith.bench.timer import Timing, time_back_to_back, time_interleaved
+from flashsmith.lab.bench import timer
+from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_interleaved
 from support.undisturbed import once_undisturbed
 
 FLUSH_MS = 0.1

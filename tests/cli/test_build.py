@@ -12,8 +12,8 @@ from flashsmith.configs import parse_kernel_name_into_config
 from flashsmith.errors import ToolchainError
 from flashsmith.jit import KernelCache
 from flashsmith.jit.locks import FileLock
-from flashsmith.lab import build as lab_build
-from flashsmith.lab.driver import Gpu
+from flashsmith.lab.commands import build as lab_build
+from flashsmith.lab.commands.driver import Gpu
 from support.cli import (
     FITTING,
     PLAIN,

@@ -34,8 +34,8 @@ from flashsmith.configs.families import SUPPORTED_D_HEADS
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
-from flashsmith.lab import build as lab_build
-from flashsmith.lab.driver import Gpu
+from flashsmith.lab.commands import build as lab_build
+from flashsmith.lab.commands.driver import Gpu
 from flashsmith.ops.choices import Choices
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Bucket, Problem
 from flashsmith.runtime.launch_cache import launch_cache

@@ -17,7 +17,7 @@ import flashsmith
 from flashsmith import settings
 from flashsmith.cli import app
 from flashsmith.configs import DType, get_kernel_configs, parse_kernel_name_into_config
-from flashsmith.lab import run as lab_run
+from flashsmith.lab.commands import run as lab_run
 from support.cli import (
     PLAIN,
     invoke,

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from flashsmith.cli import app, report
-from flashsmith.lab.files import check_output, write_whole
-from flashsmith.lab.tune import refuse_to_discard_others
+from flashsmith.lab.commands.files import check_output, write_whole
+from flashsmith.lab.commands.tune import refuse_to_discard_others
 from flashsmith.selection.table_text import TITLE
 
 KERNEL = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"

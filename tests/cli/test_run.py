@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import flashsmith
-from flashsmith.bench.candidates import Checker
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import KernelId, Workload, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab import run as lab_run
-from flashsmith.lab.inputs import Inputs
-from flashsmith.lab.run_result import Result
+from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.commands import run as lab_run
+from flashsmith.lab.commands.inputs import Inputs
+from flashsmith.lab.commands.run_result import Result
 from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import Kernel
 from flashsmith.selection.select import select_config

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from flashsmith import settings
-from flashsmith.bench.candidates import Checker
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Workload
 from flashsmith.configs.backward import choose_backward
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab import run as lab_run
-from flashsmith.lab.inputs import Inputs
-from flashsmith.lab.run_backward import check_backward, chosen_backward
-from flashsmith.lab.run_result import Result
+from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.commands import run as lab_run
+from flashsmith.lab.commands.inputs import Inputs
+from flashsmith.lab.commands.run_backward import check_backward, chosen_backward
+from flashsmith.lab.commands.run_result import Result
 from flashsmith.problem import Problem
 from flashsmith.runtime import BackwardKernel, GradientTensors
 from support.cli import PLAIN, invoke_json, make_inputs, refused

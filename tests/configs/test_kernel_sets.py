@@ -17,8 +17,8 @@ from flashsmith.cli import app, run_kernels
 from flashsmith.cli.options import KERNEL_SETS
 from flashsmith.configs import get_kernel_configs, parse_kernel_name_into_config
 from flashsmith.configs import sets as configuration_sets
-from flashsmith.lab import tune as lab_tune
-from flashsmith.lab.request import ON_A_GPU, Request
+from flashsmith.lab.commands import tune as lab_tune
+from flashsmith.lab.commands.request import ON_A_GPU, Request
 from support.paths import ROOT
 
 KERNEL = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
@@ -114,7 +114,7 @@ def test_run_on_a_file_hears_KERNELS_unless_it_writes(
 
     path, output = tmp_path / "qkv.safetensors", tmp_path / "o.safetensors"
     save_file({name: torch.randn(1, 64, 1, 64).half() for name in "qkv"}, path)
-    from flashsmith.lab import run
+    from flashsmith.lab.commands import run
 
     chosen: list[list[str]] = []
 
@@ -151,7 +151,7 @@ def test_words_are_checked_before_the_gpu_is_asked_for(
 
     for module in ("bench", "tune", "profile"):
         monkeypatch.setattr(f"flashsmith.lab.{module}.choose_device", no_gpu)
-    monkeypatch.setattr("flashsmith.bench.ncu.find_ncu", lambda: Path("ncu"))
+    monkeypatch.setattr("flashsmith.lab.bench.ncu.find_ncu", lambda: Path("ncu"))
     monkeypatch.delenv("KERNELS", raising=False)
     assert message in invoke(*args, code=2).stderr
 

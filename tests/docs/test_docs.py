@@ -196,7 +196,7 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
 # Need hardware or a broken machine: the text is looked for in the source.
 ELSEWHERE = {
     "flashsmith is not found": "../../tools/_environment.py",
-    "The GPU is older than compute capability 8.0": "lab/device.py",
+    "The GPU is older than compute capability 8.0": "lab/commands/device.py",
     "The kernel cache cannot be used": "jit/cache.py",
     "There is no space, no open file or no memory left": "jit/disk.py",
     "A library's map lacks a configuration": "runtime/kernels.py",
@@ -205,8 +205,8 @@ ELSEWHERE = {
     "A kernel lets shared memory be overwritten before it has read it": "jit/lint.py",
     "Machine code was not linted": "cli/build.py",
     "A header changed during a build": "jit/compile.py",
-    "ncu was not found": "bench/ncu.py",
-    "ncu may not read the counters": "bench/ncu.py",
+    "ncu was not found": "lab/bench/ncu.py",
+    "ncu may not read the counters": "lab/bench/ncu.py",
     "The tuned table is not used": "selection/tables.py",
 }
 

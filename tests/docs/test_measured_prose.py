@@ -10,13 +10,13 @@ from statistics import geometric_mean
 
 import pytest
 
-from flashsmith.bench.panels import OURS, panels
-from flashsmith.bench.ratios import ratios
-from flashsmith.bench.results import TimeRow, read_csv
 from flashsmith.configs import DType, Workload
 from flashsmith.configs.sm80 import forward as sm80
 from flashsmith.configs.sm90 import forward as sm90
 from flashsmith.jit import toolchain
+from flashsmith.lab.bench.panels import OURS, panels
+from flashsmith.lab.bench.ratios import ratios
+from flashsmith.lab.bench.results import TimeRow, read_csv
 from flashsmith.problem import Problem
 from flashsmith.selection.tables import Table, shipped_table_path
 from support import sm80_kernels, sm90_kernels

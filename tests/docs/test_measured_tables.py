@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from flashsmith.bench import provenance
-from flashsmith.bench.results import TimeRow, to_csv
 from flashsmith.jit import kernel_source_stamp
+from flashsmith.lab.bench import provenance
+from flashsmith.lab.bench.results import TimeRow, to_csv
 from support.bench import FITTING, time_row
 from support.paths import ROOT
 from support.scripts import load_script

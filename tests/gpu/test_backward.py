@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.soak import CardLoad, gpu_extent
+from flashsmith.lab.soak import CardLoad, gpu_extent
 from support.autograd import ALL_VARIANTS, plain_cases, runs_that_differ, what_is_wrong
 from support.scripts import load_script
 

@@ -10,9 +10,9 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig
+from flashsmith.lab.soak import CardLoad
 from flashsmith.reference import reference_varlen
 from flashsmith.selection.select import select_config
-from flashsmith.soak import CardLoad
 
 pytestmark = pytest.mark.gpu
 

@@ -11,10 +11,10 @@ import flashsmith
 from flashsmith.configs import DType, KernelId, Variant
 from flashsmith.configs.backward import get_backward_kernel_configs
 from flashsmith.configs.families import FAMILIES
+from flashsmith.lab.soak import that_run_on
 from flashsmith.reference import dropout_mask
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.soak import that_run_on
 from support.dropout import BATCH, HEADS, STATE, P, kept_by, masks_differ
 
 pytestmark = pytest.mark.gpu

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from flashsmith.configs import DType
+from flashsmith.lab.soak import RERUNS, CardLoad, Meaning, SoakCase, check, prepare
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.soak import RERUNS, CardLoad, Meaning, SoakCase, check, prepare
 from support.card_soak import PARTS, assert_part_is_right, kernels_of_set
 
 pytestmark = pytest.mark.gpu

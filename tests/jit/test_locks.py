@@ -20,7 +20,7 @@ import pytest
 from flashsmith.errors import CacheError, TuningError
 from flashsmith.jit import KernelCache, list_libraries
 from flashsmith.jit.locks import FileLock
-from flashsmith.tuning.session import held
+from flashsmith.lab.tuning.session import held
 from support.tiny_build import INSTANCES
 from support.workshop import HOST_FILES, KERNEL_FILES, Workshop
 

@@ -13,15 +13,15 @@ import pytest
 from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId
 from flashsmith.configs.families import FAMILIES
 from flashsmith.jit import Target
-from flashsmith.runtime import load_kernels
-from flashsmith.soak import (
+from flashsmith.lab.soak import (
     EMULATOR,
     random_case,
     rule_configs,
     seam_cases,
     table_configs,
 )
-from flashsmith.soak.session import groups_of
+from flashsmith.lab.soak.session import groups_of
+from flashsmith.runtime import load_kernels
 from support import sm80_kernels, sm90_kernels
 from support.soak import failures
 

@@ -11,11 +11,11 @@ import torch
 
 from flashsmith.configs import VARIANTS, ForwardKernelConfig, KernelId
 from flashsmith.jit import Target
+from flashsmith.lab.soak import EMULATOR, random_case, seam_cases
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Packing, Semantics
 from flashsmith.runtime import emulation, load_kernels
-from flashsmith.soak import EMULATOR, random_case, seam_cases
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
 from support.semantics import (
     BAND,
     CONFIGS,

@@ -7,7 +7,7 @@ import pytest
 from flashsmith.cli.options import make_request
 from flashsmith.configs import Workload
 from flashsmith.gpus import count_multiprocessors
-from flashsmith.lab.grids import GRIDS, tuning_workloads
+from flashsmith.lab.commands.grids import GRIDS, tuning_workloads
 from flashsmith.problem import Bucket
 
 H200, A30 = "NVIDIA H200", "NVIDIA A30"

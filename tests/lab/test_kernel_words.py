@@ -9,7 +9,7 @@ import pytest
 from flashsmith.configs import DType
 from flashsmith.configs.families import FAMILIES
 from flashsmith.configs.family import Family
-from flashsmith.lab.kernel_words import named_forward_kernel, select_instances
+from flashsmith.lab.commands.kernel_words import named_forward_kernel, select_instances
 from support.cli import invoke_json, refused
 
 

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from flashsmith.bench.candidates import Checked
-from flashsmith.bench.results import OK, WRONG
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -19,10 +16,13 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
 )
 from flashsmith.errors import TuningError
-from flashsmith.tuning import lab
-from flashsmith.tuning.lab import KernelLab
-from flashsmith.tuning.search import survivors
-from flashsmith.tuning.session import tuning_session
+from flashsmith.lab.bench.candidates import Checked
+from flashsmith.lab.bench.results import OK, WRONG
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.tuning import lab
+from flashsmith.lab.tuning.lab import KernelLab
+from flashsmith.lab.tuning.search import survivors
+from flashsmith.lab.tuning.session import tuning_session
 from support.workloads import changed, square
 
 WORKLOAD = square(DType.FP16, 128, "full", 4, 16, 4096)

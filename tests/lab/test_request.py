@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.bench.peers import PEERS
 from flashsmith.cli import app
 from flashsmith.cli.options import make_request, parse_peers
 from flashsmith.configs import CAUSAL, FULL, DType
-from flashsmith.lab.request import Grid
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.commands.request import Grid
 
 PACKAGE = Path(flashsmith.__file__).parent
 GRID = Grid((64, 128), tokens=256, hidden=128)

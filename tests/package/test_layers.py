@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,42 +24,61 @@ LAYERS = (
     ("ops",),
     ("integrations",),
     ("flash_attn",),
-    ("bench",),
-    ("soak",),
-    ("tuning",),
-    ("report",),
-    ("lab",),
+    ("lab.bench",),
+    ("lab.soak",),
+    ("lab.tuning",),
+    ("lab.report",),
+    ("lab.commands",),
     ("cli",),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
+def layer(parts: Sequence[str]) -> str:
+    """The layer that a module is of, from the parts of its name below the package."""
+    return ".".join(parts[: 2 if parts[0] == "lab" else 1])
+
+
 def layer_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return layer(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def imported_layers(path: Path) -> Iterator[tuple[str, int]]:
     """The layers that a file imports from, anywhere in it, with the lines."""
     for node in ast.walk(ast.parse(path.read_text())):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom) and node.module == "flashsmith":
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flashsmith."):
-            names = [(node.module or "").split(".")[1]]
+        modules: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module in ("flashsmith", "flashsmith.lab"):
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
         elif isinstance(node, ast.Import):
-            parts = [alias.name.split(".") for alias in node.names]
-            names = [part[1] for part in parts if part[0] == "flashsmith" and len(part) > 1]
-        for name in names:
-            yield name, node.lineno
+            modules = [alias.name for alias in node.names]
+        for module in modules:
+            first, *parts = module.split(".")
+            if first == "flashsmith" and parts:
+                yield layer(parts), node.lineno
 
 
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or layer_of(p) in RANKS)
+LAB = PACKAGE / "lab" / "__init__.py"
+FILES = sorted(
+    p for p in PACKAGE.rglob("*.py") if p != LAB and (p.parent != PACKAGE or layer_of(p) in RANKS)
+)
 
 
 def test_every_folder_has_its_layer() -> None:
-    folders = {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
-    assert folders <= set(RANKS)
-    assert {name for name in RANKS if (PACKAGE / name).is_dir()} == folders
+    found = [*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("lab/*/__init__.py")]
+    folders = {layer_of(path.parent) for path in found if path != LAB}
+    assert {name for name in RANKS if PACKAGE.joinpath(*name.split(".")).is_dir()} == folders
+
+
+def test_the_command_line_alone_imports_the_lab() -> None:
+    importing = {
+        layer_of(path)
+        for path in FILES
+        for name, _ in imported_layers(path)
+        if name.startswith("lab")
+    }
+    assert {name for name in importing if not name.startswith("lab.")} == {"cli"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

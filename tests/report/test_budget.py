@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flashsmith.configs import DType, KernelId, Workload, parse_kernel_name_into_config
-from flashsmith.report.budget import UNITS, busy_ms, find_machine
-from flashsmith.report.description import Counts
-from flashsmith.report.sass import MachineCode, Mix
+from flashsmith.lab.report.budget import UNITS, busy_ms, find_machine
+from flashsmith.lab.report.description import Counts
+from flashsmith.lab.report.sass import MachineCode, Mix
 from support.report import LAST_SM90, LAST_SM90_CAUSAL, PLAIN, SWIZZLED, sm80_report, sm90_report
 from support.workloads import square
 

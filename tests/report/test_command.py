@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flashsmith.cli import app
-from flashsmith.report import Report, collect, document_of, read_results
+from flashsmith.lab.report import Report, collect, document_of, read_results
 from support.paths import RESULTS, ROOT
 from support.report import LAST_SM90, PLAIN, PLAIN_SM90, SWIZZLED, sm80_report, sm90_report, text_of
 
@@ -100,7 +100,8 @@ def test_a_wheel_brings_the_results(tmp_path: Path) -> None:
         assert sum(each.compress_size for each in results) < 300_000
         archive.extractall(tmp_path / "site")
     read = (
-        "from flashsmith.report.results import find_results, read_results; folder = find_results();"
+        "from flashsmith.lab.report.results import find_results, read_results; "
+        "folder = find_results();"
         "print(folder, len(read_results(folder).times))"
     )
     done = subprocess.run(

@@ -12,9 +12,9 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.jit import Target
-from flashsmith.report.banks import bank_map
-from flashsmith.report.counts import count, count_launch
-from flashsmith.report.description import Launch, bank_maps, fma_per_visit, work_of
+from flashsmith.lab.report.banks import bank_map
+from flashsmith.lab.report.counts import count, count_launch
+from flashsmith.lab.report.description import Launch, bank_maps, fma_per_visit, work_of
 from flashsmith.runtime import load_kernels
 from support.report import (
     LAST_SM90,

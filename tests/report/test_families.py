@@ -19,10 +19,10 @@ from flashsmith.configs import (
 from flashsmith.configs.descriptions import how_it_works
 from flashsmith.configs.sm90.forward import TO_TRANSPOSE, register_split
 from flashsmith.gpus import REGISTERS_PER_MULTIPROCESSOR
-from flashsmith.report import Report
-from flashsmith.report.description import explain, regions, roles
-from flashsmith.report.model import Step
-from flashsmith.report.occupancy import compute_occupancy
+from flashsmith.lab.report import Report
+from flashsmith.lab.report.description import explain, regions, roles
+from flashsmith.lab.report.model import Step
+from flashsmith.lab.report.occupancy import compute_occupancy
 from support.paths import ROOT
 from support.report import PLAIN, SWIZZLED, sm80_report, sm90_report
 from support.sm90_kernels import CONFIGS, LAST

@@ -11,7 +11,7 @@ import pytest
 from flashsmith.errors import ToolchainError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import find_cuda_toolkit, find_cxx
-from flashsmith.report.occupancy import compute_occupancy
+from flashsmith.lab.report.occupancy import compute_occupancy
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from flashsmith import settings
 from flashsmith.cli import app
 from flashsmith.configs import parse_kernel_name_into_instance
 from flashsmith.jit import find_cuda_toolkit
-from flashsmith.report import Report, collect, document_of, make_report, read_results
-from flashsmith.report.page import render
-from flashsmith.report.sass import parse_sass
+from flashsmith.lab.report import Report, collect, document_of, make_report, read_results
+from flashsmith.lab.report.page import render
+from flashsmith.lab.report.sass import parse_sass
 from support.paths import RESULTS
 from support.report import PLAIN, SASS, Page, no_progress, text_of
 

@@ -25,13 +25,13 @@ from flashsmith.configs import (
 )
 from flashsmith.errors import BuildError
 from flashsmith.jit import find_cuda_toolkit, kernel_source_stamp
-from flashsmith.report import Report, Results, collect, make_report, read_results
-from flashsmith.report.charts import NARROW, WIDTH, busy_bars
-from flashsmith.report.document import document_of
-from flashsmith.report.lines import roofline, sweep_lines
-from flashsmith.report.page import render
-from flashsmith.report.sass import CLASSES, parse_sass
-from flashsmith.report.svg import text_width
+from flashsmith.lab.report import Report, Results, collect, make_report, read_results
+from flashsmith.lab.report.charts import NARROW, WIDTH, busy_bars
+from flashsmith.lab.report.document import document_of
+from flashsmith.lab.report.lines import roofline, sweep_lines
+from flashsmith.lab.report.page import render
+from flashsmith.lab.report.sass import CLASSES, parse_sass
+from flashsmith.lab.report.svg import text_width
 from flashsmith.runtime.counters import COUNTERS
 from support.paths import RESULTS
 from support.report import (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flashsmith.configs import DType, KernelId
-from flashsmith.report import Results, find_results, read_results
-from flashsmith.report.comparison import best_at, best_run, best_sweep, faster_families
-from flashsmith.report.results import BASELINE, Time
+from flashsmith.lab.report import Results, find_results, read_results
+from flashsmith.lab.report.comparison import best_at, best_run, best_sweep, faster_families
+from flashsmith.lab.report.results import BASELINE, Time
 from support.paths import RESULTS
 from support.report import LAST_SM90, LAST_SM90_CAUSAL, PLAIN, SWIZZLED
 from support.workloads import changed, square

@@ -10,8 +10,8 @@ from flashsmith.configs import KernelId
 from flashsmith.errors import ToolchainError
 from flashsmith.jit import Target, build_library, find_cuda_toolkit
 from flashsmith.jit.disassembler import find_cuobjdump
-from flashsmith.report.description import fma_per_visit
-from flashsmith.report.sass import CLASSES, MachineCode, parse_sass, read_machine_code
+from flashsmith.lab.report.description import fma_per_visit
+from flashsmith.lab.report.sass import CLASSES, MachineCode, parse_sass, read_machine_code
 from support.report import LAST_SM90, SASS, SWIZZLED
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flashsmith.bench.results import CountRow, columns_of
 from flashsmith.cli import app
 from flashsmith.configs import get_sm90_autotuning_kernel_configs
+from flashsmith.lab.bench.results import CountRow, columns_of
+from flashsmith.lab.tuning.ranking import counting_arch, memory_work
 from flashsmith.runtime.counters import COUNTERS, IN_TABLES, explain_headings, table_of
-from flashsmith.tuning.ranking import counting_arch, memory_work
 from support.paths import ROOT
 from support.report import PLAIN, SWIZZLED
 from support.sm90_kernels import LAST, PROGRESSION

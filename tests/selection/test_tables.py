@@ -11,6 +11,7 @@ from flashsmith.configs import get_autotuning_kernel_configs, get_sm90_autotunin
 from flashsmith.configs.families import SM90_FORWARD, families_on, serving
 from flashsmith.errors import TuningError
 from flashsmith.gpus import get_gpu_architecture
+from flashsmith.lab.tuning.journal import Journal
 from flashsmith.problem import LENGTH_BUCKETS
 from flashsmith.selection.choose import find_tables, forget_tables
 from flashsmith.selection.tables import (
@@ -21,7 +22,6 @@ from flashsmith.selection.tables import (
     shipped_table_paths,
     user_table_path,
 )
-from flashsmith.tuning.journal import Journal
 from support.paths import ROOT
 from support.tables import (
     H200,

@@ -20,9 +20,7 @@ from flashsmith.configs import (
     Variant,
     get_kernel_progression_configs,
 )
-from flashsmith.problem import Problem
-from flashsmith.reference import Packing, Semantics
-from flashsmith.soak import (
+from flashsmith.lab.soak import (
     EMULATOR,
     Meaning,
     Ragged,
@@ -35,9 +33,11 @@ from flashsmith.soak import (
     takes,
     truth_of,
 )
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
-from flashsmith.soak.layout import LAYOUTS, place
-from flashsmith.soak.values import PATTERNS, make_values
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.lab.soak.layout import LAYOUTS, place
+from flashsmith.lab.soak.values import PATTERNS, make_values
+from flashsmith.problem import Problem
+from flashsmith.reference import Packing, Semantics
 from support.sm90_kernels import CONFIGS as SM90_CONFIGS
 
 H200 = gpu_extent(132)

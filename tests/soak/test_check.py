@@ -13,10 +13,10 @@ import torch
 from flashsmith.configs import VARIANTS, DType, KernelId, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
+from flashsmith.lab.soak import SoakCase, Values, Verdict, check, prepare, takes
 from flashsmith.problem import Problem
 from flashsmith.runtime import Kernel, load_kernels
 from flashsmith.runtime.plan import Plan
-from flashsmith.soak import SoakCase, Values, Verdict, check, prepare, takes
 from support.sm80_kernels import BASE
 
 SM90 = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")
@@ -217,7 +217,7 @@ def test_nothing_to_do_is_done(lengths: tuple[int, int]) -> None:
 def test_reference_in_parts_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several samples and shared heads, in as many parts as memory may force."""
     whole = prepare(CASE, "cpu").truth
-    monkeypatch.setattr("flashsmith.soak.prepared._MAX_SCORES_AT_ONCE", 1)
+    monkeypatch.setattr("flashsmith.lab.soak.prepared._MAX_SCORES_AT_ONCE", 1)
     parts = prepare(CASE, "cpu").truth
     assert whole is not None and parts is not None
     for name in ("o", "lse", "low_precision", "lse_tolerance"):

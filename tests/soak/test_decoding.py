@@ -20,9 +20,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.decode import choose_decode, get_decode_kernel_configs
 from flashsmith.configs.workload import DecodeWorkload
-from flashsmith.problem import Problem
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
-from flashsmith.soak import (
+from flashsmith.lab.soak import (
     EMULATOR,
     SoakCase,
     Verdict,
@@ -33,9 +31,11 @@ from flashsmith.soak import (
     soaked_kernels,
     takes,
 )
-from flashsmith.soak.decoding import draw_cache
-from flashsmith.soak.functions import number_of_functions
-from flashsmith.soak.meaning import Meaning
+from flashsmith.lab.soak.decoding import draw_cache
+from flashsmith.lab.soak.functions import number_of_functions
+from flashsmith.lab.soak.meaning import Meaning
+from flashsmith.problem import Problem
+from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
 
 CONFIG = choose_decode(DecodeWorkload(DType.FP16, 64), None)
 FP8 = choose_decode(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)

@@ -19,10 +19,7 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.jit import Target
-from flashsmith.problem import Problem
-from flashsmith.reference import Gradients, gradient_allowance, reference_gradients
-from flashsmith.runtime import BackwardKernel, GradientTensors, load_kernels
-from flashsmith.soak import (
+from flashsmith.lab.soak import (
     EMULATOR,
     SoakCase,
     SoakPlan,
@@ -35,7 +32,10 @@ from flashsmith.soak import (
     soaked_kernels,
     takes,
 )
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.problem import Problem
+from flashsmith.reference import Gradients, gradient_allowance, reference_gradients
+from flashsmith.runtime import BackwardKernel, GradientTensors, load_kernels
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): backward+stages_1")
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 20, 30), seed=1)
@@ -245,7 +245,7 @@ def test_truth_in_parts_is_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     for case in (KINDS[1], KINDS[2]):
         whole = prepare_gradients(case, "cpu").truth
         with monkeypatch.context() as context:
-            context.setattr("flashsmith.soak.prepared._MAX_SCORES_AT_ONCE", 1)
+            context.setattr("flashsmith.lab.soak.prepared._MAX_SCORES_AT_ONCE", 1)
             parts = prepare_gradients(case, "cpu").truth
         for name in ("exact", "low_precision", "allowance"):
             torch.testing.assert_close(getattr(parts, name), getattr(whole, name))

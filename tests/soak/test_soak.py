@@ -28,9 +28,8 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.configs.families import FAMILIES
-from flashsmith.lab import soak as lab_soak
-from flashsmith.problem import Problem
-from flashsmith.soak import (
+from flashsmith.lab.commands import soak as lab_soak
+from flashsmith.lab.soak import (
     EMULATOR,
     Meaning,
     SoakCase,
@@ -45,8 +44,9 @@ from flashsmith.soak import (
     table_configs,
     that_run_on,
 )
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
-from flashsmith.soak.session import groups_of, in_turn
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.lab.soak.session import groups_of, in_turn
+from flashsmith.problem import Problem
 
 SM80 = get_kernel_progression_configs()[-1]
 PLAIN = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from flashsmith.lab.soak import truth_of
 from flashsmith.reference import Packing, Semantics, reference_varlen
-from flashsmith.soak import truth_of
 
 HEADS, N_Q, N_K = 2, 40, 50
 LENGTHS = Packing(

@@ -13,8 +13,8 @@ import flashsmith
 from flashsmith.configs import FULL, DType, KernelConfig, Variant
 from flashsmith.configs.backward import BACKWARD_FAMILIES
 from flashsmith.configs.workload import D_HEADS
-from flashsmith.soak import Extent, SoakCase, Values, prepare_gradients, random_case
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.lab.soak import Extent, SoakCase, Values, prepare_gradients, random_case
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 
 _PLAINEST = BACKWARD_FAMILIES[0]  # which serves every dtype and d_head
 

@@ -18,7 +18,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.backward import BACKWARD_FAMILIES, BackwardFamily
 from flashsmith.configs.workload import D_HEADS
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from support.samples import covering
 
 BAND = Variant(causal=True, window=True)

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import torch
 
-from flashsmith.bench.ceilings import Ceilings
-from flashsmith.bench.peers import PEERS, Peer
-from flashsmith.bench.results import KERNEL, PEER, TimeRow
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import DType, Workload
+from flashsmith.lab.bench.ceilings import Ceilings
+from flashsmith.lab.bench.peers import PEERS, Peer
+from flashsmith.lab.bench.results import KERNEL, PEER, TimeRow
+from flashsmith.lab.bench.timer import Timing
 from flashsmith.problem import Problem
 
 PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"

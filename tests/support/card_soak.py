@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from flashsmith.bench.stamp import environment_stamp
 from flashsmith.configs import (
     KernelConfig,
     KernelId,
@@ -15,9 +14,8 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
     get_sm90_kernel_progression_configs,
 )
-from flashsmith.runtime import load_kernels
-from flashsmith.runtime.device import target_of
-from flashsmith.soak import (
+from flashsmith.lab.bench.stamp import environment_stamp
+from flashsmith.lab.soak import (
     SoakPlan,
     Tally,
     reproduce,
@@ -28,7 +26,9 @@ from flashsmith.soak import (
     that_run_on,
     write_csv,
 )
-from flashsmith.soak.session import groups_of
+from flashsmith.lab.soak.session import groups_of
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
 from support.paths import ROOT
 
 PARTS = {"forward": 6, "backward": 4, "decode": 4, "fp8": 1}  # of each set

@@ -14,6 +14,8 @@ from flashsmith.configs.decode import DECODE_FAMILIES
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
+from flashsmith.lab.soak import truth_of
+from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics
 from flashsmith.runtime import (
     DecodeKernel,
@@ -23,8 +25,6 @@ from flashsmith.runtime import (
     emulation,
     find_decode,
 )
-from flashsmith.soak import truth_of
-from flashsmith.soak.prepared import extras_of
 
 # Around a slice of keys, and around a round of all warps.
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 300)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from flashsmith.configs import KernelId, Variant
+from flashsmith.lab.soak import SoakCase
+from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics, lse_shape, reference_varlen
 from flashsmith.runtime import Extras
-from flashsmith.soak import SoakCase
-from flashsmith.soak.prepared import extras_of
 from support.semantics import packing_of
 
 _BEHIND = 3  # rows of packed tensors that belong to no sequence

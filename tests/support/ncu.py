@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flashsmith.bench.ncu import Launch, parse_raw_csv
 from flashsmith.configs import (
     DType,
 )
+from flashsmith.lab.bench.ncu import Launch, parse_raw_csv
 from support.paths import DATA, ROOT
 from support.workloads import square
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from flashsmith.flash_attn import flash_attn_varlen_func
+from flashsmith.lab.soak import truth_of
 from flashsmith.reference import Packing, Semantics
-from flashsmith.soak import truth_of
 from support.decoding import PLAIN, Requests, in_pages, requests
 
 D_HEAD = 64

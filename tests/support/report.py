@@ -17,8 +17,8 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
 )
 from flashsmith.jit import find_cuda_toolkit
-from flashsmith.report import Report, collect, make_report, read_results
-from flashsmith.report.sass import parse_sass
+from flashsmith.lab.report import Report, collect, make_report, read_results
+from flashsmith.lab.report.sass import parse_sass
 from support.paths import RESULTS
 from support.sm90_kernels import LAST, PROGRESSION
 

@@ -9,10 +9,10 @@ import torch
 
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
+from flashsmith.lab.soak import truth_of
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.lab.soak.launches import compare_result
 from flashsmith.reference import Packing, Semantics, lse_shape
-from flashsmith.soak import truth_of
-from flashsmith.soak.draw_meaning import MIXED_VARIANTS
-from flashsmith.soak.launches import compare_result
 from support import sm80_kernels, sm90_kernels
 from support.problems import Tensors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.soak import SoakCase, check, prepare, reproduce
+from flashsmith.lab.soak import SoakCase, check, prepare, reproduce
 
 
 def failures(cfg: ForwardKernelConfig, cases: Iterable[SoakCase], reruns: int) -> str:

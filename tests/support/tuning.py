@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -16,9 +15,10 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.families import SM80_FORWARD
 from flashsmith.jit import kernel_source_stamp
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.tuning.search import make_plan
+from flashsmith.lab.tuning.session import tuning_session
 from flashsmith.selection.tables import Table
-from flashsmith.tuning.search import make_plan
-from flashsmith.tuning.session import tuning_session
 from support.workloads import changed, square
 
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -16,8 +16,8 @@ from vllm.v1.kv_cache_interface import KVCacheTensor, create_kv_cache_views
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from flashsmith.integrations.vllm_attention import FlashsmithBackend
+from flashsmith.lab.soak import truth_of
 from flashsmith.reference import Packing, Semantics
-from flashsmith.soak import truth_of
 from support.decoding import WILD
 from support.fp8_caches import FP8
 

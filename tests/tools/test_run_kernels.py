@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from flashsmith import settings
-from flashsmith.bench.peers import PEERS
 from flashsmith.cli import run_kernels
 from flashsmith.configs import get_kernel_configs
-from flashsmith.lab.compare import chosen_kernels
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.commands.compare import chosen_kernels
 from flashsmith.runtime import Kernel
 from support.paths import ROOT
 

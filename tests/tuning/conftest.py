@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.runtime import Kernel
 from flashsmith.selection.choose import forget_tables
-from flashsmith.tuning.lab import KernelLab
 from support.tuning import (
     fake_timer,
 )

@@ -14,9 +14,9 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
 )
 from flashsmith.jit import Target
-from flashsmith.lab import tune as lab_tune
+from flashsmith.lab.commands import tune as lab_tune
+from flashsmith.lab.tuning.session import journal_path
 from flashsmith.selection.tables import Table, user_table_path
-from flashsmith.tuning.session import journal_path
 from support.tuning import (
     A100,
     BEST,

@@ -11,7 +11,6 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from flashsmith.bench.timer import Timing
 from flashsmith.cli import app
 from flashsmith.codegen import generate
 from flashsmith.configs import DecodeKernelConfig, KernelId
@@ -21,15 +20,16 @@ from flashsmith.dtype import DType
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import Target
-from flashsmith.lab import tune as lab_tune
-from flashsmith.lab import tune_decode as lab_tune_decode
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.commands import tune as lab_tune
+from flashsmith.lab.commands import tune_decode as lab_tune_decode
+from flashsmith.lab.tuning import decode_lab, lab
+from flashsmith.lab.tuning.decode_lab import DecodeLab, Measurements, Shape, shapes_for
+from flashsmith.lab.tuning.decode_search import Found, tune_decode, words_of, workloads_of
+from flashsmith.lab.tuning.session import journal_path
 from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.runtime import DecodeTensors
 from flashsmith.selection.decode_tables import DecodeTable, choose_tuned_decode, decode_table_path
-from flashsmith.tuning import decode_lab, lab
-from flashsmith.tuning.decode_lab import DecodeLab, Measurements, Shape, shapes_for
-from flashsmith.tuning.decode_search import Found, tune_decode, words_of, workloads_of
-from flashsmith.tuning.session import journal_path
 from support.tuning import A100, STAMP, fake_timer
 
 FEW = DecodeWorkload(DType.FP16, 64, rows=16)

@@ -14,10 +14,10 @@ from flashsmith.configs import (
 )
 from flashsmith.errors import BuildError
 from flashsmith.jit import Target
+from flashsmith.lab.tuning import lab
+from flashsmith.lab.tuning.lab import KernelLab
+from flashsmith.lab.tuning.session import tuning_session
 from flashsmith.runtime import Kernel
-from flashsmith.tuning import lab
-from flashsmith.tuning.lab import KernelLab
-from flashsmith.tuning.session import tuning_session
 from support.tuning import (
     PROGRESSION,
     SMALL,

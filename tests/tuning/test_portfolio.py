@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -21,16 +20,17 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_sm90_autotuning_kernel_configs,
 )
-from flashsmith.selection.entries import Entry, Measured
-from flashsmith.selection.tables import Table, shipped_table_paths
-from flashsmith.tuning import portfolio as portfolio_module
-from flashsmith.tuning.portfolio import (
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.tuning import portfolio as portfolio_module
+from flashsmith.lab.tuning.portfolio import (
     MOST_KERNELS,
     TOLERANCE,
     pick,
     portfolios_of,
     with_portfolios,
 )
+from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table, shipped_table_paths
 from support.tuning import SPACE, STAMP, WORKLOAD, WORKLOADS, FakeLab, kernels_of, tune
 from support.workloads import changed, square
 

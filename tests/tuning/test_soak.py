@@ -11,10 +11,10 @@ import torch
 
 from flashsmith.configs import CAUSAL, FULL, FlashForwardKernelConfig
 from flashsmith.errors import GpuLostError, TuningError
+from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.runtime import Kernel
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import Table
-from flashsmith.tuning.lab import KernelLab
 from support.tuning import (
     BEST,
     RULE,

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from flashsmith.bench.timer import Timing
 from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
@@ -23,11 +22,12 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.families import SM90_FORWARD
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.lab import tune as lab_tune
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.commands import tune as lab_tune
+from flashsmith.lab.tuning.search import make_plan, survivors
+from flashsmith.lab.tuning.session import journal_path, tuning_session
 from flashsmith.selection.choose import choose
 from flashsmith.selection.tables import Table, user_table_path
-from flashsmith.tuning.search import make_plan, survivors
-from flashsmith.tuning.session import journal_path, tuning_session
 from support.paths import TESTS
 from support.tuning import (
     A100,

@@ -38,7 +38,6 @@ _environment.enter()
 
 from _units import visit_units
 
-from flashsmith.bench.provenance import MACHINE_CODE_NOW
 from flashsmith.configs import (
     VARIANTS,
     KernelId,
@@ -52,7 +51,8 @@ from flashsmith.jit import Target, find_cuda_toolkit, kernel_source_hash, stamp_
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Function, parse_machine_code
 from flashsmith.jit.units import TranslationUnit
-from flashsmith.lab.build import arch_of
+from flashsmith.lab.bench.provenance import MACHINE_CODE_NOW
+from flashsmith.lab.commands.build import arch_of
 from flashsmith.selection.served import served_instances
 from flashsmith.selection.tables import Table, shipped_table_path
 

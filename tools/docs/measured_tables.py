@@ -31,10 +31,10 @@ import _environment
 
 _environment.enter()
 
-from flashsmith.bench import markdown
-from flashsmith.bench.provenance import date_of, fields_of, kernels_note
-from flashsmith.bench.ratios import rate_table, ratio_sentence, ratio_table
-from flashsmith.bench.results import TimeRow, read_csv
+from flashsmith.lab.bench import markdown
+from flashsmith.lab.bench.provenance import date_of, fields_of, kernels_note
+from flashsmith.lab.bench.ratios import rate_table, ratio_sentence, ratio_table
+from flashsmith.lab.bench.results import TimeRow, read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -269,7 +269,7 @@ AREAS: tuple[Area, ...] = (
         is_sampled=False,
     ),
     Area(
-        "bench", (f"{PACKAGE}/bench/*.py", f"{PACKAGE}/reference/*.py"),
+        "bench", (f"{PACKAGE}/lab/bench/*.py", f"{PACKAGE}/reference/*.py"),
         (
             Stage(("bench/test_*.py", "reference/test_*.py")),
             Stage(("tuning/test_*.py", "lab/test_*.py", "tools/test_run_kernels.py")),
@@ -278,17 +278,17 @@ AREAS: tuple[Area, ...] = (
         left_out=("plots.py", "panels.py"),  # the looks of pictures
     ),
     Area(
-        "tuning", (f"{PACKAGE}/tuning/*.py",),
+        "tuning", (f"{PACKAGE}/lab/tuning/*.py",),
         (Stage(("tuning/test_*.py", "lab/test_*.py", "selection/test_select*.py")),),
         is_sampled=False,
     ),
     Area(
-        "report", (f"{PACKAGE}/report/*.py",), (Stage(("report/test_*.py",)),),
+        "report", (f"{PACKAGE}/lab/report/*.py",), (Stage(("report/test_*.py",)),),
         is_sampled=False,
         left_out=("charts.py", "svg.py"),  # the looks of pictures
     ),
     Area(
-        "cli", tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("cli", "lab")),
+        "cli", tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("cli", "lab/commands")),
         (
             Stage(("selection/test_*.py", "cli/test_*.py", "tools/test_run_kernels.py",
                    "configs/test_kernel_sets.py", "soak/test_*.py")),
@@ -297,7 +297,7 @@ AREAS: tuple[Area, ...] = (
         is_sampled=False,
     ),
     Area(
-        "soak", (f"{PACKAGE}/soak/*.py",),
+        "soak", (f"{PACKAGE}/lab/soak/*.py",),
         (
             Stage(("soak/test_*.py", "reference/test_*.py")),
             Stage(("kernels/test_properties.py",)),

@@ -28,7 +28,7 @@ from flashsmith.cli.tables import ON_STDERR, note
 from flashsmith.errors import GpuLostError
 
 if TYPE_CHECKING:
-    from flashsmith.lab.bench import Benchmark, Measured
+    from flashsmith.lab.commands.bench import Benchmark, Measured
 
 _BAD_KERNEL = 1  # exit code
 _BOTH = "both"  # regimes
@@ -123,7 +123,7 @@ def bench(
     }  # fmt: skip
     request = make_request(kernels=kernels, **shapes)
     from flashsmith.cli import bench_table  # they load torch
-    from flashsmith.lab import bench as lab
+    from flashsmith.lab.commands import bench as lab
 
     request = replace(request, words=request.words or (lab.DEFAULT,))
     words = {"kernels": list(request.words), "peers": peers, "regime": regime}
@@ -137,7 +137,7 @@ def bench(
 
 
 def parse_regimes(text: str) -> list[str]:
-    from flashsmith.bench.results import REGIMES  # it loads torch
+    from flashsmith.lab.bench.results import REGIMES  # it loads torch
 
     regimes = [*REGIMES] if text == _BOTH else split_words(text)
     if unknown := set(regimes) - {*REGIMES}:
@@ -149,7 +149,7 @@ def parse_regimes(text: str) -> list[str]:
 
 
 def _run(asked: Benchmark, out: Path, force: bool) -> Measured:
-    from flashsmith.lab import bench as lab
+    from flashsmith.lab.commands import bench as lab
 
     try:
         return lab.run(asked, out, ON_STDERR, force=force)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flashsmith.bench.panels import OURS, panels, series
-from flashsmith.bench.results import OK, REGIMES, CountRow, Row, TimeRow
 from flashsmith.cli.tables import note, print_json, print_table
-from flashsmith.lab.bench import Measured
+from flashsmith.lab.bench.panels import OURS, panels, series
+from flashsmith.lab.bench.results import OK, REGIMES, CountRow, Row, TimeRow
+from flashsmith.lab.commands.bench import Measured
 from flashsmith.runtime.counters import explain_headings, table_of
 
 

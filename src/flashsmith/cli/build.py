@@ -22,8 +22,8 @@ from flashsmith.jit import (
     default_jobs,
     show_progress,
 )
-from flashsmith.lab.build import choose_target, plan_for_attention
-from flashsmith.lab.files import check_output, write_whole
+from flashsmith.lab.commands.build import choose_target, plan_for_attention
+from flashsmith.lab.commands.files import check_output, write_whole
 
 _TargetOption = Annotated[
     str | None,

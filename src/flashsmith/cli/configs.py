@@ -21,7 +21,7 @@ from flashsmith.cli.tables import note, print_json, print_table
 from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelConfig
 from flashsmith.configs.families import FAMILIES, family_of
 from flashsmith.jit import KernelCache, list_libraries
-from flashsmith.lab.request import Request
+from flashsmith.lab.commands.request import Request
 
 
 def configs(

@@ -25,7 +25,7 @@ from flashsmith.jit import (
 )
 from flashsmith.jit.disassembler import find_cuobjdump
 from flashsmith.jit.toolchain import require_cxx20
-from flashsmith.lab.driver import Gpu, find_gpus
+from flashsmith.lab.commands.driver import Gpu, find_gpus
 
 _INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
 _EMULATOR_NEEDS = ("C++ compiler", "ninja", "tvm-ffi", "torch", "cache")

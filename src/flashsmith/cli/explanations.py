@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from flashsmith.cli.tables import note, print_json, print_list, print_table
-from flashsmith.lab.explanation import Explanation
+from flashsmith.lab.commands.explanation import Explanation
 
 _EXPLAINED_IN_FULL = 4  # shapes, at most; more are a table
 _RATES = (

@@ -10,7 +10,7 @@ import typer
 from flashsmith import settings
 from flashsmith.configs import FULL, DType, Variant
 from flashsmith.configs.families import SUPPORTED_D_HEADS
-from flashsmith.lab.request import Request
+from flashsmith.lab.commands.request import Request
 
 KERNEL_SETS = ", ".join(settings.KERNEL_SETS)
 

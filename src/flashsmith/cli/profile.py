@@ -24,7 +24,7 @@ from flashsmith.cli.tables import ON_STDERR, print_json, print_table
 from flashsmith.errors import ProfilerError
 
 if TYPE_CHECKING:
-    from flashsmith.bench.profile import KernelProfile
+    from flashsmith.lab.bench.profile import KernelProfile
 
 _STALLS_SHOWN = 4
 
@@ -75,8 +75,8 @@ def profile(
         batch=batch,
         heads=heads,
     )
-    from flashsmith.lab.profile import Profiling
-    from flashsmith.lab.profile import profile as profiles_of  # it loads torch
+    from flashsmith.lab.commands.profile import Profiling
+    from flashsmith.lab.commands.profile import profile as profiles_of  # it loads torch
 
     profiles: list[KernelProfile] = []
     try:
@@ -91,7 +91,7 @@ def profile(
 
 def _report(profiles: Sequence[KernelProfile], as_csv: bool, as_json: bool) -> None:
     if as_json:
-        from flashsmith.bench.stamp import environment_stamp
+        from flashsmith.lab.bench.stamp import environment_stamp
 
         print_json(
             {"environment": environment_stamp(), "kernels": [each.as_row() for each in profiles]}

@@ -18,7 +18,7 @@ from flashsmith.cli.options import (
 )
 from flashsmith.cli.tables import note, print_json
 from flashsmith.jit import show_progress
-from flashsmith.lab.files import check_output, write_whole
+from flashsmith.lab.commands.files import check_output, write_whole
 
 _DEFAULT_KERNELS = settings.SM80_SETS.progression
 _PAGE_HEAD_BYTES = 1024
@@ -82,7 +82,7 @@ def report(
     if not as_json:
         out.parent.mkdir(parents=True, exist_ok=True)
         check_output("--out", out, force=force, is_own=_is_report)
-    from flashsmith.report import Results, document_of, find_results, make_report, read_results
+    from flashsmith.lab.report import Results, document_of, find_results, make_report, read_results
 
     folder = results or find_results(gpu)
     measured = read_results(folder, gpu) if folder else Results()
@@ -95,7 +95,7 @@ def report(
     if as_json:
         print_json(document_of(document))
         return
-    from flashsmith.report.page import render
+    from flashsmith.lab.report.page import render
 
     page = render(document)
     write_whole(out, lambda staged: staged.write_text(page))

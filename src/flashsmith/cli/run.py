@@ -22,12 +22,12 @@ from flashsmith.cli.options import (
 )
 from flashsmith.cli.tables import ON_STDERR, note, print_json, print_table
 from flashsmith.configs import VARIANTS
-from flashsmith.lab.files import check_output
+from flashsmith.lab.commands.files import check_output
 
 if TYPE_CHECKING:
-    from flashsmith.lab.run import Files, RunReport
-    from flashsmith.lab.run_call import Asked
-    from flashsmith.lab.run_result import Result
+    from flashsmith.lab.commands.run import Files, RunReport
+    from flashsmith.lab.commands.run_call import Asked
+    from flashsmith.lab.commands.run_result import Result
 
 _WRONG = 1  # exit code
 
@@ -107,8 +107,8 @@ def run(
         check_output("--out", out, force=force, input_file=input)
         if not kernels:  # KERNELS is a set, and o is the result of one kernel
             request = replace(request, words=())
-    from flashsmith.lab import run as lab  # it loads torch
-    from flashsmith.lab.run_call import Asked
+    from flashsmith.lab.commands import run as lab  # it loads torch
+    from flashsmith.lab.commands.run_call import Asked
 
     files = lab.Files(input, out, seed or 0)
     asked = Asked(variant.causal, _parse_window(window), softcap, scale, lse, dropout, seed or 0)

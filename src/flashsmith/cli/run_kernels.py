@@ -13,8 +13,8 @@ from flashsmith.cli.tables import ON_STDERR, note, print_table
 from flashsmith.configs import FULL
 from flashsmith.configs.families import SUPPORTED_D_HEADS
 from flashsmith.errors import DeviceError, FlashsmithError
-from flashsmith.lab.compare import Comparisons, compare_kernels
-from flashsmith.lab.request import Request
+from flashsmith.lab.commands.compare import Comparisons, compare_kernels
+from flashsmith.lab.commands.request import Request
 
 _WRONG = 1
 _WRONG_USAGE = 2

@@ -17,10 +17,10 @@ from flashsmith.cli.options import (
     make_request,
 )
 from flashsmith.cli.tables import ON_STDERR, note, print_json, print_table
-from flashsmith.lab.files import check_output
+from flashsmith.lab.commands.files import check_output
 
 if TYPE_CHECKING:
-    from flashsmith.lab.soak import SoakReport
+    from flashsmith.lab.commands.soak import SoakReport
 
 _WRONG = 1  # exit code
 
@@ -109,7 +109,7 @@ def soak(
             {"dtype": dtype, "d-head": d_head, "seconds": seconds, "cases": cases, "seed": seed},
         )
     request = make_request(kernels=kernels, dtype=dtype, d_head=d_head, device=device)
-    from flashsmith.lab import soak as lab  # it loads torch
+    from flashsmith.lab.commands import soak as lab  # it loads torch
 
     asked = lab.Soak(request, case, seams, cases, seconds, reruns, seed)
     if out is not None:
@@ -130,7 +130,7 @@ def _refuse_with_case(kernels: list[str] | None, options: dict[str, object]) -> 
 
 
 def _report(report: SoakReport, as_json: bool) -> None:
-    from flashsmith.soak import log  # it loads torch
+    from flashsmith.lab.soak import log  # it loads torch
 
     rows = log.rows(report.tallies.values())
     if as_json:

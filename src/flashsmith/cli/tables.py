@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flashsmith.jit import show_progress
-from flashsmith.lab.reporter import Reporter
+from flashsmith.lab.commands.reporter import Reporter
 
 _WIDTH_OF_A_PIPE = 10_000  # nothing is folded or cut
 

@@ -20,7 +20,7 @@ from flashsmith.cli.options import (
     make_request,
 )
 from flashsmith.cli.tables import ON_STDERR
-from flashsmith.lab.request import Request
+from flashsmith.lab.commands.request import Request
 
 _SeqLensOption = Annotated[
     str | None,
@@ -145,12 +145,12 @@ def tune(
         _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
     if explain:
         from flashsmith.cli.explanations import print_explained  # slow, though without torch
-        from flashsmith.lab.explanation import explain_all
+        from flashsmith.lab.commands.explanation import explain_all
 
         print_explained(explain_all(request, gpu), as_json)
         return
     from flashsmith.cli import tune_table  # they load torch
-    from flashsmith.lab import tune as lab
+    from flashsmith.lab.commands import tune as lab
 
     if emulator_counts:
         tune_table.print_counts(lab.count(request, ON_STDERR), as_json)
@@ -163,7 +163,7 @@ def _tune_decode(
     request: Request, out: Path | None, repeats: int | None, force: bool, as_json: bool
 ) -> None:
     from flashsmith.cli import tune_table  # they load torch
-    from flashsmith.lab import tune_decode
+    from flashsmith.lab.commands import tune_decode
 
     tuned = tune_decode.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)
     tune_table.print_tuned_decode(tuned, as_json)

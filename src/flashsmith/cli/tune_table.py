@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flashsmith.bench.results import CountRow
 from flashsmith.cli.tables import note, print_json, print_table
-from flashsmith.lab.tune import Tuned
-from flashsmith.lab.tune_decode import TunedDecode
+from flashsmith.lab.bench.results import CountRow
+from flashsmith.lab.commands.tune import Tuned
+from flashsmith.lab.commands.tune_decode import TunedDecode
+from flashsmith.lab.tuning.decode_search import words_of
+from flashsmith.lab.tuning.portfolio import TOLERANCE, Portfolio
+from flashsmith.lab.tuning.ranking import RANKED_BY
 from flashsmith.runtime.counters import explain_headings, table_of
 from flashsmith.selection.decode_tables import DecodeEntry
 from flashsmith.selection.entries import Entry
-from flashsmith.tuning.decode_search import words_of
-from flashsmith.tuning.portfolio import TOLERANCE, Portfolio
-from flashsmith.tuning.ranking import RANKED_BY
 
 
 def print_tuned(tuned: Tuned, as_json: bool) -> None:

@@ -1,5 +1,4 @@
-"""Kernels built, run, checked and timed as the commands ask; says nothing itself.
+"""The laboratory: all that measures, checks at length, tunes and explains kernels.
 
-torch is loaded by the modules of the commands, and not by ``request``, ``kernel_words``,
-``files``, ``driver``, ``reporter`` and ``build``.
+The command line alone imports it: no call of a user needs it.
 """

@@ -1,0 +1,110 @@
+"""Launches kernels for a profiler to watch.
+
+    ncu --profile-from-start off ... python -m flashsmith.lab.bench.launch 4096 128 --kernels NAME
+
+Every candidate runs once before and is checked; one that fails or is wrong is left out, which is
+said on stderr. The launches between cudaProfilerStart and cudaProfilerStop are the right ones, each
+``--n_runs`` times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from flashsmith.configs import (
+    FULL,
+    DType,
+    KernelId,
+    Variant,
+    Workload,
+    parse_kernel_name_into_config,
+)
+from flashsmith.configs.workload import K_COLUMNS
+from flashsmith.lab.bench.candidates import Candidate, Checker, name_of
+from flashsmith.lab.bench.peers import find_peers
+from flashsmith.problem import Problem
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
+
+LEFT_OUT = "left out: "  # begins a line on stderr
+
+
+def target_command(
+    workload: Workload, kernels: Sequence[str], peers: Sequence[str], n_runs: int
+) -> list[str]:
+    """The command line of this module for these candidates."""
+    row = workload.as_row()
+    names = ("dtype", "mask", "batch", "heads", *K_COLUMNS)
+    options = [f"--{name}={row[name]}" for name in names]
+    return [
+        *(sys.executable, "-m", "flashsmith.lab.bench.launch"),
+        *(str(row["seq_len"]), str(row["d_head"]), *options, f"--n_runs={n_runs}"),
+        *("--peers", *peers, "--kernels", *kernels),
+    ]
+
+
+def launch(
+    workload: Workload, candidates: Sequence[Candidate], n_runs: int, device: str = "cuda"
+) -> list[str]:
+    """Runs what is right, ``n_runs`` times each, for the profiler. Returns why others were not."""
+    checker = Checker(workload, device)
+    checked = [checker.check(candidate) for candidate in candidates]
+    with watched(device):
+        for each in checked:
+            for _ in range(n_runs if each.run else 0):
+                each.run()  # type: ignore[misc]
+    return [f"{name_of(each.candidate)}: {each.reason}" for each in checked if not each.run]
+
+
+@contextmanager
+def watched(device: str) -> Iterator[None]:
+    """`ncu --profile-from-start off` sees what is launched inside, and nothing else."""
+    if device != "cuda":
+        yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Launch kernels for a profiler to watch.")
+    parser.add_argument("seq_len", type=int)
+    parser.add_argument("d_head", type=int)
+    parser.add_argument("--dtype", type=DType.from_string, default=DType.FP16)
+    parser.add_argument("--mask", type=Variant.from_name, default=FULL)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--heads_kv", type=int, help="default: as q")
+    parser.add_argument("--seq_len_k", type=int, help="default: as q")
+    parser.add_argument("--n_runs", type=int, default=1)
+    parser.add_argument("--peers", nargs="*", default=[])
+    parser.add_argument("--kernels", nargs="*", default=[], metavar="SHORT_FORM")
+    args = parser.parse_args(arguments)
+    problem = Problem(
+        *(args.dtype, args.d_head, args.batch, args.heads),
+        heads_kv=args.heads if args.heads_kv is None else args.heads_kv,
+        seq_len_q=args.seq_len,
+        seq_len_k=args.seq_len if args.seq_len_k is None else args.seq_len_k,
+    )
+    workload = Workload(problem, args.mask)
+    configs = [parse_kernel_name_into_config(name, args.d_head) for name in args.kernels]
+    if configs:
+        instances = [KernelId(cfg, workload.variant) for cfg in configs]
+        load_kernels(instances, target_of(torch.device("cuda")))
+    with torch.no_grad():
+        for reason in launch(workload, [*find_peers(args.peers), *configs], args.n_runs):
+            print(LEFT_OUT + reason, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The workloads that tables are tuned on: one for each bucket that calls fall into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+from flashsmith.configs import Workload
+from flashsmith.gpus import count_multiprocessors
+from flashsmith.lab.commands.request import ON_A_GPU, Request
+from flashsmith.problem import Problem
+
+
+class Sizes(NamedTuple):
+    batch: int
+    seq_len_q: int
+    seq_len_k: int
+
+
+_HEADS = 16
+_FULL = "full"
+# By name. Of two workloads in one bucket that of the earlier grid counts.
+GRIDS: Mapping[str, Sequence[Sizes]] = {
+    _FULL: (),  # as many tokens at each length: ON_A_GPU
+    "small": tuple(Sizes(batch, n, n) for n in ON_A_GPU.seq_lens for batch in (1, 2, 4)),
+    "chunk": (Sizes(1, 128, 8192), Sizes(1, 1024, 8192)),  # of a long prompt
+    "decode": (Sizes(4, 1, 16384),),
+}
+
+
+def tuning_workloads(request: Request, gpu: str | None) -> list[Workload]:
+    """What is asked for; where no sizes are, those of ``request.grids``, or all grids, that fall
+    into different buckets on the GPU of this name.
+
+    Raises:
+        ValueError: A grid is not known, or sizes stand beside it; names the option.
+    """
+    if unknown := [name for name in request.grids if name not in GRIDS]:
+        raise ValueError(f"--grid is {unknown[0]!r}; supported: {', '.join(GRIDS)}")
+    if request.names_sizes:
+        if request.grids:
+            raise ValueError("--grid has sizes of its own; leave out --seq-len, --batch and others")
+        return request.workloads(ON_A_GPU)
+    multiprocessors = count_multiprocessors(gpu or "")
+    found: dict[tuple[object, ...], Workload] = {}
+    for dtype, d_head, variant in product(request.dtypes, request.d_heads, request.variants):
+        of_kind = replace(request, dtypes=(dtype,), d_heads=(d_head,), variants=(variant,))
+        for name in request.grids or GRIDS:
+            for workload in _workloads_of(name, of_kind):
+                found.setdefault(workload.tuning_key(multiprocessors), workload)
+    return list(found.values())
+
+
+def _workloads_of(name: str, request: Request) -> list[Workload]:
+    """Of a grid, for a request of one kind."""
+    if name == _FULL:
+        return request.workloads(ON_A_GPU)
+    (dtype,), (d_head,), (variant,) = request.dtypes, request.d_heads, request.variants
+    return [
+        Workload(Problem(dtype, d_head, batch, _HEADS, _HEADS, seq_len_q, seq_len_k), variant)
+        for batch, seq_len_q, seq_len_k in GRIDS[name]
+    ]

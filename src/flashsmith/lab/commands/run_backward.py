@@ -1,0 +1,58 @@
+"""The backward of `flashsmith run`, beside forward kernels: the rule's, on random tensors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from flashsmith.configs import KernelId, Workload
+from flashsmith.configs.backward import choose_backward
+from flashsmith.errors import EmulatorFault
+from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.timer import Run
+from flashsmith.lab.commands.run_result import Result
+from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
+from flashsmith.lab.soak.launches import Launch
+from flashsmith.runtime import Emulation
+
+
+def chosen_backward(workload: Workload, device: str) -> KernelId:
+    capability = torch.cuda.get_device_capability() if device == "cuda" else None
+    return KernelId(choose_backward(workload, capability), workload.variant)
+
+
+def check_backward(
+    instance: KernelId, workload: Workload, device: str, seed: int
+) -> tuple[Result, dict[str, Run]]:
+    """The result of the worst gradient, and what runs the kernels if all are right."""
+    case = SoakCase(workload.problem, Meaning(causal=workload.variant.causal), seed=seed)
+    launch = make_launch(instance, prepare_gradients(case, device))
+    result = Result(instance.name, operation=instance.config.operation)
+    launch.results.poison(math.nan)
+    try:
+        launch.call(launch.workspace())
+    except EmulatorFault as fault:
+        result.worst = str(fault)
+        return result, {}
+    result.counts = {} if device == "cuda" else Emulation(launch.kernel).counters()
+    _compare(launch, result)
+    runs: dict[str, Run] = {result.kernel: lambda: launch.call(launch.workspace())}
+    return result, runs if result.ok else {}
+
+
+def _compare(launch: Launch, result: Result) -> None:
+    compared = launch.compare()
+    name = max(compared, key=lambda name: compared[name].ratio)
+    worst = compared[name]
+    result.error, result.tolerance, result.ok = worst.error, worst.tolerance, worst.ok
+    result.worst = f"{name} {worst.worst}"
+
+
+def fa2_backward(checker: Checker) -> Run:
+    """That of torch's FlashAttention-2, on a checker's tensors."""
+    leaves = [t.detach().requires_grad_() for t in checker.qkv]
+    o = PEERS["fa2"].make(leaves[0], leaves[1], leaves[2], checker.workload.variant.causal)()
+    do = torch.randn_like(o)
+    return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)

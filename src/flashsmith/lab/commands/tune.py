@@ -1,0 +1,159 @@
+"""Tuning: measured on this GPU, or ranked by what the emulator counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flashsmith.configs import (
+    ForwardKernelConfig,
+    KernelId,
+    Workload,
+    is_kernel_name,
+)
+from flashsmith.configs.families import families_for
+from flashsmith.errors import DeviceError, GpuLostError
+from flashsmith.lab.bench.results import OK, CountRow
+from flashsmith.lab.bench.stamp import environment_stamp
+from flashsmith.lab.bench.sweep import measure_counts
+from flashsmith.lab.commands.device import choose_device
+from flashsmith.lab.commands.grids import tuning_workloads
+from flashsmith.lab.commands.kernel_words import named_forward_kernel, select_instances
+from flashsmith.lab.commands.reporter import Reporter
+from flashsmith.lab.commands.request import Grid, Request
+from flashsmith.lab.tuning.lab import KernelLab
+from flashsmith.lab.tuning.portfolio import Portfolio, portfolios_of
+from flashsmith.lab.tuning.ranking import counting_arch, memory_work
+from flashsmith.lab.tuning.search import REPEATS, make_plan
+from flashsmith.lab.tuning.session import journal_path, tuning_session
+from flashsmith.runtime import load_kernels
+from flashsmith.runtime.device import target_of
+from flashsmith.selection.table_text import TITLE
+from flashsmith.selection.tables import Table, user_table_path
+
+_FOR_COUNTS = Grid((256,), tokens=256, hidden=128)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A table, and what this run found for it."""
+
+    path: Path
+    found: Table
+    portfolios: Sequence[Portfolio]  # of the whole table
+
+
+def candidates(
+    words: Sequence[str], workloads: Iterable[Workload], arch: str
+) -> list[ForwardKernelConfig]:
+    """What kernel words choose for the dtypes and head dimensions of the workloads.
+
+    words: None: the tuning space of the architecture.
+    """
+    words = words or [families_for(arch)[0].sets.tuning]
+    names = [word for word in words if is_kernel_name(word)]
+    keys = [word for word in words if word not in names]
+    named = [named_forward_kernel(name).config for name in names]
+    problems = [workload.problem for workload in workloads]
+    kinds = dict.fromkeys((problem.dtype, problem.d_head) for problem in problems)
+    chosen = [
+        instance.config
+        for dtype, d_head in kinds
+        for instance in select_instances(keys, dtype=dtype, d_head=d_head)
+    ]
+    if unused := [cfg for cfg in named if (cfg.dtype, cfg.d_head) not in kinds]:
+        raise ValueError(f"kernel {unused[0]} is for no shape of --dtype and --d-head")
+    return list(dict.fromkeys([*named, *chosen]))
+
+
+def measure(
+    request: Request,
+    out: Path | None,
+    reporter: Reporter,
+    *,
+    repeats: int | None = None,
+    fresh: bool = False,
+) -> Tuned:
+    """Searches on this GPU, and keeps the winners in the table at ``out``.
+
+    Args:
+        out: None: the user's table of this GPU.
+        repeats: Timed runs of each finalist; None: the tuner's.
+        fresh: Discard what the table, or an interrupted run, has.
+    """
+    workloads = tuning_workloads(request, None)
+    if request.words:  # wrong ones, on any architecture, are told before the GPU is asked for
+        candidates(request.words, workloads, counting_arch([]))
+    arch, stamp = gpu_to_tune(
+        "; --explain shows what is chosen without tuning, --emulator-counts ranks by what the "
+        "emulator counts"
+    )
+    workloads = tuning_workloads(request, stamp["gpu"])
+    plan = make_plan(workloads, candidates(request.words, workloads, arch), arch, stamp["gpu"])
+    out = out or user_table_path(stamp["gpu"])
+    if fresh:
+        refuse_to_discard_others(out, TITLE)
+    with tuning_session(out, stamp, fresh) as session:
+        if len(session.journal):
+            reporter.note(f"going on with {session.journal.path}")
+        lab = KernelLab("cuda")
+        with interruptible(out, reporter):
+            with reporter.progress() as progress:
+                lab.build(plan, progress)
+            with reporter.progress() as progress:
+                found = session.run(plan, lab, progress, repeats or REPEATS)
+    return Tuned(out, found, portfolios_of(Table.read(out)))
+
+
+def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
+    """The architecture of this GPU, and the stamp of what is measured here.
+
+    Raises DeviceError: There is none; ``otherwise`` says what can be done then.
+    """
+    device, why = choose_device(None)
+    if device != "cuda":
+        raise DeviceError(f"nothing is tuned: {why}{otherwise}")
+    (arch,) = target_of(torch.device(device)).archs
+    return arch, environment_stamp()
+
+
+@contextmanager
+def interruptible(out: Path, reporter: Reporter) -> Iterator[None]:
+    """Where a run for the table at ``out`` ends early, says how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, GpuLostError):
+        reporter.note(
+            f"{journal_path(out)} has what is measured; the same command goes on from there"
+        )
+        raise
+
+
+def refuse_to_discard_others(out: Path, title: str) -> None:
+    """Raises ValueError if there is a file at ``out`` that does not begin with ``title``."""
+    if out.exists() and not out.read_bytes().startswith(f"{title}, ".encode()):
+        raise ValueError(
+            f"--force discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
+            "choose another --out"
+        )
+
+
+def count(request: Request, reporter: Reporter) -> list[CountRow]:
+    """What the emulator counts of each candidate; of a workload the least memory work first."""
+    workloads = request.workloads(_FOR_COUNTS)
+    configs = candidates(request.words, workloads, counting_arch([]))
+    plan = make_plan(workloads, configs, counting_arch(configs))
+    instances = [KernelId(cfg, each.variant) for each in plan for cfg in plan[each]]
+    with reporter.progress() as progress:
+        load_kernels(list(dict.fromkeys(instances)), target_of(torch.device("cpu")), progress)
+    rows: list[CountRow] = []
+    with reporter.progress() as progress:
+        for done, (workload, configs) in enumerate(plan.items()):
+            progress(done, len(plan), str(workload))
+            counted = measure_counts(workload, configs)
+            rows += sorted(counted, key=lambda row: (row.status != OK, *memory_work(row.counts)))
+    return rows

@@ -1,0 +1,103 @@
+"""How long each unit of a multiprocessor is busy at least, set against the measured time.
+
+A unit's busy time is a lower bound of the kernel's: what the emulator and the machine code count,
+over what the unit does in a cycle. The unit whose bound is next to the measured time is the one the
+kernel waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashsmith.configs import KernelId, Workload
+from flashsmith.gpus import get_gpu_architecture
+from flashsmith.lab.report.description import (
+    SHARED_BYTES_PER_CYCLE,
+    Counts,
+    Launch,
+    exponentials_per_visit,
+    fma_per_visit,
+    work_of,
+)
+from flashsmith.lab.report.occupancy import SCHEDULERS_PER_SM
+from flashsmith.lab.report.sass import MachineCode
+
+# A unit of a multiprocessor, and what it does in a cycle. In the order of the charts.
+UNITS = {
+    "shared memory": "128 bytes a cycle: a wavefront of a warp, or what wgmma and TMA move",
+    "tensor cores": "at the rated speed, which mma.sync does not reach on sm_90",
+    "issue slots": "4 instructions of a warp a cycle; counted on the shortest way through the loop",
+    "exponentials": "16 a cycle",
+    "L2 cache": "5120 bytes a cycle to all multiprocessors together",
+}
+_EX2_PER_CYCLE = 16  # CUDA programming guide, "Throughput of Native Arithmetic Instructions"
+# Read by all multiprocessors together: NVIDIA's A100 whitepaper. H100's is not published.
+_L2_BYTES_PER_CYCLE = 5120
+# Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and multiprocessor: NVIDIA's
+# A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
+_TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
+
+_SM_COUNT = {"A100": 108, "H100 NVL": 132, "H100 PCIe": 114, "H100 80GB HBM3": 132, "H200": 132}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU at the clock it ran at."""
+
+    name: str
+    arch: str
+    sm_count: int
+    clock_mhz: float
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        return get_gpu_architecture(self.arch).compute_capability
+
+    def ms(self, cycles: float) -> float:
+        """Milliseconds for cycles that all multiprocessors share."""
+        return cycles / self.sm_count / self.clock_mhz / 1e3
+
+
+def find_machine(gpu: str, arch: str, clock_mhz: float | None) -> Machine | None:
+    """None if the number of multiprocessors or the clock is not known."""
+    # The longest name first: "H100 PCIe" is no "H100".
+    for name in sorted(_SM_COUNT, key=len, reverse=True):
+        if name.lower() in gpu.lower() and clock_mhz:
+            return Machine(gpu, arch, _SM_COUNT[name], clock_mhz)
+    return None
+
+
+def busy_ms(
+    instance: KernelId,
+    workload: Workload,
+    machine: Machine,
+    counts: Counts | None,
+    code: MachineCode | None,
+) -> dict[str, float]:
+    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS; of a
+    forward alone."""
+    config, problem = instance.config, workload.problem
+    if config.operation != "forward":
+        return {}
+    work = work_of(config, instance.variant, problem.seq_len_q, problem.seq_len_k)
+    work *= problem.batch * problem.heads
+    cycles: dict[str, float] = {}
+    launch = Launch(counts, work) if counts else None
+    if launch:
+        cycles["shared memory"] = launch.shared_bytes(config) / SHARED_BYTES_PER_CYCLE
+    if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
+        cycles["tensor cores"] = work.visits * fma_per_visit(config) / fma_per_cycle
+    if code and code.shortest:
+        instructions = work.visits * config.compute_warps * code.shortest
+        cycles["issue slots"] = instructions / SCHEDULERS_PER_SM
+    cycles["exponentials"] = work.visits * exponentials_per_visit(config) / _EX2_PER_CYCLE
+    if launch:
+        cycles["L2 cache"] = machine.sm_count * launch.loaded_bytes / _L2_BYTES_PER_CYCLE
+    return {unit: machine.ms(n) for unit, n in cycles.items()}
+
+
+def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
+    """Wavefronts beyond those without conflicts, of a whole launch."""
+    launch = Launch.of_self_attention(instance, counts, workload.problem.seq_len_k)
+    conflicts = launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]
+    return workload.problem.batch * workload.problem.heads * conflicts

@@ -1,0 +1,270 @@
+"""From kernels to a Report: compiles them, disassembles them, emulates them, reads their times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from flashsmith import settings
+from flashsmith.configs import KernelId, require_buildable
+from flashsmith.errors import BuildError, FlashsmithError, advice_for_missing
+from flashsmith.jit import Library, Progress, Target, build_library, find_library, stamp_field
+from flashsmith.lab.bench.provenance import kernels_note
+from flashsmith.lab.report.budget import bank_conflicts, busy_ms, find_machine
+from flashsmith.lab.report.comparison import (
+    best_at,
+    best_run,
+    best_sweep,
+    faster_families,
+    of_operation,
+)
+from flashsmith.lab.report.description import Counts, bank_maps, explain, regions, roles
+from flashsmith.lab.report.model import Function, Group, KernelReport, Report, Resources
+from flashsmith.lab.report.occupancy import compute_occupancy
+from flashsmith.lab.report.results import Profile, Results, Time
+from flashsmith.lab.report.sass import MachineCode, read_machine_code
+
+T = TypeVar("T")
+
+
+def make_report(
+    instances: Sequence[KernelId],
+    results: Results,
+    arch: str,
+    progress: Progress,
+    seq_len: int | None = None,
+) -> Report:
+    """The report of kernels, in their order.
+
+    What a missing tool or a missing measurement leaves out is named in the report with the reason.
+
+    Args:
+        arch: The architecture whose registers and machine code are shown.
+        seq_len: The measured length at which kernels are compared; default: see best_run.
+
+    Raises:
+        ValueError: There are no kernels, or one cannot be built for ``arch``, or that is not known.
+    """
+    if not instances:
+        raise ValueError("no kernels were chosen")
+    for instance in instances:
+        require_buildable(instance.config, arch)
+    compute_occupancy(arch, 1, 1, 0)  # refuses an unknown architecture before anything is built
+    return _Collector(results, arch, progress, seq_len).report(list(dict.fromkeys(instances)))
+
+
+class _Collector:
+    def __init__(
+        self, results: Results, arch: str, progress: Progress, seq_len: int | None
+    ) -> None:
+        self.results, self.arch, self.progress = results, arch, progress
+        self.seq_len = seq_len
+        self.missing: dict[str, str] = {}
+        self.libraries: dict[KernelId, Library] = {}
+        self.refused: set[KernelId] = set()  # by the build
+        self.code: dict[str, MachineCode] = {}
+
+    def report(self, instances: Sequence[KernelId]) -> Report:
+        self.libraries = self._cuda_libraries(instances)
+        self.refused = set(instances) - set(self.libraries) if self.libraries else set()
+        for library in {each.path: each for each in self.libraries.values()}.values():
+            code = self._try("machine code", partial(read_machine_code, library, self.arch))
+            self.code |= code or {}
+        counts = self._try("emulator counts", lambda: self._counts(instances)) or {}
+        groups: dict[Any, list[KernelId]] = {}
+        for each in instances:
+            kind = (str(each.config.dtype), each.config.d_head, each.variant.name)
+            groups.setdefault((type(each.config), kind), []).append(each)
+        found = [self._group(kind, members, counts) for (_, kind), members in groups.items()]
+        if not any(group.run for group in found):
+            self.missing["times"] = self._why_no_times()
+        elif not self.results.environment.get("ceilings"):
+            self.missing["roofline"] = (
+                "the results have no ceilings of this GPU; `flashsmith bench` measures them"
+            )
+        return Report(found, self.arch, self.results, self.missing)
+
+    def _try(self, part: str, find: Callable[[], T]) -> T | None:
+        """None, and a line in the report, where something that it takes is missing."""
+        try:
+            return find()
+        except ModuleNotFoundError as error:
+            if (advice := advice_for_missing(error)) is None:
+                raise
+            self.missing[part] = advice
+        except (FlashsmithError, OSError) as error:
+            self.missing[part] = str(error)
+        return None
+
+    def _counts(self, instances: Sequence[KernelId]) -> dict[KernelId, Counts | None]:
+        from flashsmith.lab.report.counts import count  # they load torch
+        from flashsmith.runtime import find_kernels
+
+        find_kernels(instances, Target.emulator(), self.progress)
+        return {
+            each: self._try(f"emulator counts of {each}", partial(count, each))
+            for each in instances
+        }
+
+    def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
+        """One with all kernels; where the build refuses a kernel, one for each of the others."""
+        part = "registers and machine code"
+        try:
+            return dict.fromkeys(instances, self._cuda_library(instances))
+        except BuildError as error:
+            if len(instances) == 1:
+                self.missing[f"{part} of {instances[0]}"] = str(error)
+                return {}
+        except (FlashsmithError, OSError) as error:
+            self.missing[part] = str(error)
+            return {}
+        return {each: lib for one in instances for each, lib in self._cuda_libraries([one]).items()}
+
+    def _cuda_library(self, instances: Sequence[KernelId]) -> Library:
+        target = Target.cuda(self.arch)
+        library = find_library(instances, target)
+        if library is None and settings.BUILD.get() is False:
+            raise FlashsmithError(
+                f"no library has these kernels for {self.arch}, and FLASHSMITH_BUILD forbids to "
+                "build one"
+            )
+        return library or build_library(instances, target, progress=self.progress)
+
+    def _why_no_times(self) -> str:
+        if self.results.folder is None:
+            return (
+                "no results were found; `flashsmith bench` measures kernels and peers on a GPU, "
+                "--results names its folder"
+            )
+        where = "" if self.seq_len is None else f" at a sequence of {self.seq_len}"
+        return f"{self.results.folder} has none of these kernels{where}"
+
+    def _group(
+        self,
+        kind: tuple[str, int, str],
+        instances: Sequence[KernelId],
+        counts: dict[KernelId, Counts | None],
+    ) -> Group:
+        config = instances[0].config
+        all_times = of_operation(self.results.times, config.operation)
+        times = [time for time in all_times if time.workload.kind == kind]
+        run = best_run(times, instances, self.seq_len)
+        profiles = best_run(
+            [
+                each
+                for each in of_operation(self.results.profiles, config.operation)
+                if each.workload.kind == kind
+            ],
+            instances,
+            run[0].workload.problem.seq_len_k if run else None,
+        )
+        kernels = [
+            self._kernel(number, each, counts.get(each), run, profiles)
+            for number, each in enumerate(instances, 1)
+        ]
+        sweep = best_sweep(all_times, kind, instances)
+        return Group(
+            kernels,
+            run,
+            best_at(all_times, run[0].workload, config.family) if run else [],
+            sweep,
+            faster_families(all_times, sweep),
+            profiles,
+            bank_maps(config),
+            self._note(run, instances),
+        )
+
+    def _note(self, run: Sequence[Time], instances: Sequence[KernelId]) -> str:
+        if not run or self.results.folder is None:
+            return ""
+        fields = [stamp_field(type(each.config)) for each in instances]
+        note = kernels_note(self.results.folder / run[0].run, fields)
+        return note and f"{note} All but the times is of today's kernels."
+
+    def _kernel(
+        self,
+        number: int,
+        instance: KernelId,
+        counts: Counts | None,
+        run: Sequence[Time],
+        profiles: Sequence[Profile],
+    ) -> KernelReport:
+        functions = self._functions(instance)
+        code = functions[0].code if functions else None
+        time = next((each for each in run if each.candidate == instance), None)
+        profile = next((each for each in profiles if each.candidate == instance), None)
+        busy, conflicts = {}, None
+        clock: float | None = None
+        if time is not None:
+            profiled = profile.clock_mhz if profile else None
+            clock = time.sm_clock_mhz or profiled or self.results.sm_clock_mhz
+            machine = find_machine(self.results.gpu, self.arch, clock)
+            if machine:
+                busy = busy_ms(instance, time.workload, machine, counts, code)
+        if profile and counts and counts.per_visit:
+            conflicts = bank_conflicts(instance, profile.workload, counts)
+        return KernelReport(
+            number,
+            instance,
+            explain(instance.config),
+            regions(instance.config),
+            self._resources(instance),
+            counts,
+            code,
+            time,
+            busy,
+            clock,
+            profile,
+            conflicts,
+            functions,
+        )
+
+    def _functions(self, instance: KernelId) -> list[Function]:
+        return [
+            Function(
+                _short_name(str(each.get("function", ""))),
+                int(each["registers"]),
+                int(each["spill_stores"]),
+                self.code.get(str(each.get("function"))),
+            )
+            for each in self._ptxas(instance)
+        ]
+
+    def _ptxas(self, instance: KernelId) -> list[dict[str, Any]]:
+        """ptxas' figures of its functions, of most registers first: of the library, else as the
+        results have them; none of a kernel that the build refuses, which is not the one that was
+        measured."""
+        if library := self.libraries.get(instance):
+            listed = library.kernels[instance.slug]["resources"]
+            found = [each for each in listed if each["arch"] == self.arch]
+            return sorted(found, key=lambda each: -int(each["registers"]))
+        if instance in self.refused:
+            return []
+        figures = self.results.registers.get((instance.name, self.arch))
+        return [dict(figures)] if figures else []
+
+    def _resources(self, instance: KernelId) -> Resources | None:
+        if not (listed := self._ptxas(instance)):
+            return None
+        figures = listed[0]
+        config, registers = instance.config, int(figures["registers"])
+        shared = config.shared_memory_bytes + int(figures["shared"])
+        return Resources(
+            registers,
+            int(figures["spill_stores"]),
+            int(figures["spill_loads"]),
+            shared,
+            roles(config, registers),
+            compute_occupancy(self.arch, registers, config.threads_per_block, shared),
+        )
+
+
+def _short_name(mangled: str) -> str:
+    """`backward_dq_kernel` of `_ZN10flashsmith4sm8018backward_dq_kernelI...`."""
+    name, rest = mangled, mangled.removeprefix("_ZN")
+    while length := re.match(r"\d+", rest):
+        start, end = length.end(), length.end() + int(length[0])
+        name, rest = rest[start:end], rest[end:]
+    return name

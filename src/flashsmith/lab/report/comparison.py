@@ -1,0 +1,118 @@
+"""Which of the measured times belong beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from flashsmith.configs import DType, KernelId, Workload
+from flashsmith.lab.report.results import Profile, Time
+
+M = TypeVar("M", Time, Profile)
+
+
+def of_operation(times: Iterable[M], operation: str) -> list[M]:
+    """Those of the runs that measured kernels of the operation, which peers are of, too."""
+    times = list(times)
+    runs = {
+        time.run
+        for time in times
+        if isinstance(time.candidate, KernelId) and time.candidate.config.operation == operation
+    }
+    return [time for time in times if time.run in runs]
+
+
+def best_run(
+    times: Sequence[M], instances: Iterable[KernelId], seq_len: int | None = None
+) -> list[M]:
+    """The times (or profiles) of one run on one workload: of those with most of ``instances``, the
+    longest sequence. Nothing if no run has any of them.
+
+    seq_len: Only at this length.
+    """
+    wanted = set(instances)
+    have = Counter(
+        (time.run, time.workload)
+        for time in times
+        if time.candidate in wanted and seq_len in (None, time.workload.problem.seq_len_k)
+    )
+    if not have:
+        return []
+    run, workload = max(have, key=lambda key: (have[key], key[1].problem.seq_len_k))
+    return [time for time in times if (time.run, time.workload) == (run, workload)]
+
+
+def best_sweep(
+    times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[KernelId]
+) -> list[Time]:
+    """The times of one run over lengths, for (dtype, d_head, mask): of those that measured the
+    family of ``instances``, if there are any, the run with most peers, then with most lengths, then
+    with most of ``instances``. Rather one of another dtype than one without peers: FP16 and BF16
+    differ little."""
+    wanted = set(instances)
+    families = {instance.config.family for instance in wanted}
+    runs: dict[tuple[str, DType], list[Time]] = {}
+    for time in times:
+        if time.workload.kind[1:] == kind[1:]:
+            runs.setdefault((time.run, time.workload.problem.dtype), []).append(time)
+
+    def worth(run: list[Time]) -> tuple[bool, int, int, bool, int]:
+        candidates = {time.candidate for time in run}
+        ours = {each for each in candidates if isinstance(each, KernelId)}
+        same_family = bool(families & {each.config.family for each in ours})
+        same_dtype = run[0].workload.kind[0] == kind[0]
+        lengths = {time.workload for time in run}
+        return same_family, len(candidates - ours), len(lengths), same_dtype, len(ours & wanted)
+
+    return max(runs.values(), key=worth, default=[])
+
+
+def faster_families(times: Iterable[Time], sweep: Sequence[Time]) -> list[Time]:
+    """The fastest flashsmith kernel of any run on each workload of ``sweep``, of families that the
+    sweep has no kernel of; nothing if none of them is faster than the sweep's own."""
+    best = _fastest(time for time in sweep if time.family is not None)
+    swept = {time.family for time in sweep}
+    swept_on = {time.workload for time in sweep}
+    others = _fastest(
+        time for time in times if time.workload in swept_on and time.family not in {None, *swept}
+    )
+    if not any(
+        workload not in best or time.ms < best[workload].ms for workload, time in others.items()
+    ):
+        return []
+    return sorted(others.values(), key=lambda time: time.workload.problem.seq_len_k)
+
+
+def _fastest(times: Iterable[Time]) -> dict[Workload, Time]:
+    best: dict[Workload, Time] = {}
+    for time in times:
+        if time.workload not in best or time.ms < best[time.workload].ms:
+            best[time.workload] = time
+    return best
+
+
+def best_at(times: Iterable[Time], workload: Workload, family: str) -> list[Time]:
+    """Of all runs on this workload flashsmith's fastest kernel of its dtype; and, if that is of
+    ``family`` and one of another family and perhaps another dtype is faster, the fastest of those.
+    """
+    found = [
+        time
+        for time in times
+        if time.family is not None and _at_dtype(time.workload, workload.problem.dtype) == workload
+    ]
+    best = _least(time for time in found if time.workload.problem.dtype == workload.problem.dtype)
+    if best and best[0].family != family:
+        return best
+    other = _least(time for time in found if time.family != family)
+    return [*best, *(time for time in other if not best or time.ms < best[0].ms)]
+
+
+def _at_dtype(workload: Workload, dtype: DType) -> Workload:
+    return replace(workload, problem=replace(workload.problem, dtype=dtype))
+
+
+def _least(times: Iterable[Time]) -> list[Time]:
+    """The fastest, if there is any."""
+    return sorted(times, key=lambda time: time.ms)[:1]

@@ -1,0 +1,299 @@
+"""What a configuration says of its kernels, whatever their operation and architecture: its fields
+in words, parts of shared memory, warps; and of a forward, what a launch consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashsmith.configs import ForwardKernelConfig, KernelConfig, KernelId, Variant
+from flashsmith.configs.descriptions import descriptions
+from flashsmith.dtype import ELEMENT_BYTES
+from flashsmith.lab.report.banks import BankMap, bank_map
+
+SHARED_BYTES_PER_CYCLE = 128
+UNIT_OF_WORK = "10^6 multiply-adds"  # of the tables that compare tiles of different sizes
+# Counters of the blocks of K and V that are loaded, not of those that are worked on.
+_PER_LOAD = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits", "mbarrier_arrivals"))
+_PARTS = {
+    "K": "blocks of K, as many as stages",
+    "V": "blocks of V, as many as stages",
+    "Q": "rows of Q; of the sm80 family's forward O leaves through it",
+    "dO": "rows of the gradient by O",
+    "dS": "gradients of scores, on their way to another product",
+    "P": "weights, which warps hand to others",
+    "dQ": "sums on their way to global memory",
+    "kept rows": "rows that the block keeps, of Q and dO or of K and V",
+    "visited rows": "rows of the other side, as many tiles as stages",
+    "statistics": "the log-sum-exp of each query, and its delta",
+    "rings": "of each team: stages of K and V",
+    "arriving V": "V before it is transposed",
+    "ends of V": "whether no more of it arrives, a word a stage",
+    "O staging": "columns of O on their way to a bulk copy",
+    "queue": "which tiles the block works on next",
+    "barriers": "mbarriers: full and empty, for each buffer that bulk copies fill",
+}
+# By name in the tables of steps: the counter of a visit, or of a tile beside its visits.
+_OF_A_VISIT = {
+    "shared-memory wavefronts": "shared_wavefronts",
+    "bytes that wgmma reads of shared memory": "wgmma_shared_bytes",
+    "bytes that TMA loads": "tma_load_bytes",
+    "threads that wait at mbarriers": "mbarrier_waits",
+    "threads that arrive at mbarriers": "mbarrier_arrivals",
+    "turns passed at named barriers": "named_barriers",
+    "ldmatrix": "ldmatrix",
+    "shuffles": "shuffles",
+    "barriers": "barriers",
+    "cp.async": "cp_async",
+}
+_OF_A_TILE = {
+    "ldmatrix for Q a tile": "ldmatrix",
+    "shared-memory wavefronts of warps a tile": "shared_wavefronts",
+    "bytes that TMA stores a tile": "tma_store_bytes",
+    "bytes that warps store to global memory a tile": "global_store_bytes",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A field of a configuration in words."""
+
+    field: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a block's dynamic shared memory."""
+
+    name: str
+    bytes: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Role:
+    """Warps of a block that do the same, and the registers of their threads."""
+
+    name: str
+    warps: int
+    registers: int
+    holds: Mapping[str, int]  # what is in these registers, as far as the configuration says
+
+
+def explain(config: KernelConfig) -> list[Fact]:
+    """One fact for each field, in their order."""
+    return [
+        Fact(name, value_text(getattr(config, name)), f"{meaning[0].upper()}{meaning[1:]}")
+        for names, meaning in descriptions(type(config)).items()
+        for name in names
+    ]
+
+
+def value_text(value: object) -> str:
+    """A field's value, as the page prints it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
+    """`swizzled off to on`, for every field in which two of a class differ."""
+    return [
+        f"{before.field} {before.value} to {after.value}"
+        for before, after in zip(explain(a), explain(b), strict=True)
+        if before.value != after.value
+    ]
+
+
+def regions(config: KernelConfig) -> list[Region]:
+    """The parts of shared memory that are there; together ``config.shared_memory_bytes``."""
+    parts = config.shared_memory_parts.items()
+    return [Region(name, size, _PARTS[name]) for name, size in parts if size]
+
+
+def roles(config: KernelConfig, registers: int) -> list[Role]:
+    """The warps of a block. registers: a thread's at the launch, as ptxas reports them."""
+    holds = {name: n for name, n in config.held_registers.items() if n}
+    loading, computing = config.moved_registers or (registers, registers)
+    if not config.loading_warps:
+        return [Role("every warp", config.compute_warps, registers, holds)]
+    return [
+        Role("loads", config.loading_warps, loading, {}),
+        Role("compute", config.compute_warps, computing, holds),
+    ]
+
+
+def group_name(config: KernelConfig) -> str:
+    """Of the kernels that the page puts beside each other: the family, and what it does."""
+    name = f"{config.family} family"
+    operation = config.kernels_name().replace("_", " ")
+    return name if config.operation == "forward" else f"{operation} of the {name}"
+
+
+def reader(config: KernelConfig) -> str:
+    """What reads the rows of the bank maps."""
+    core = "ldmatrix, or wgmma of an operand's core matrix,"
+    return core if config.reads_by_maps else "ldmatrix"
+
+
+def bank_maps(config: KernelConfig) -> list[BankMap]:
+    """Which banks one phase reads, without and with the swizzle, of rows of Q and K; these are as
+    wide as the widest swizzle that fits."""
+    row = config.d_head * getattr(config, "score_bytes", ELEMENT_BYTES)
+    width = next(width for width in (128, 64, 32) if row % width == 0)
+    return [bank_map(width, swizzled=swizzled) for swizzled in (False, True)]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch of a forward consists of.
+
+    tiles: Blocks of B_r rows of Q.
+    visits: Visits of a tile to a block of K and V; a part of one where some warpgroups of the tile
+        let the block pass.
+    loads: Blocks of K and V that tiles load.
+    """
+
+    tiles: float
+    visits: float
+    loads: float
+
+    def __mul__(self, n: int) -> Work:
+        return Work(n * self.tiles, n * self.visits, n * self.loads)
+
+
+def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Work:
+    """Of one head, as block_range.cuh has it. config: Of a forward; what its class has no field
+    for, its kernels do not do."""
+    cluster_size = getattr(config, "cluster_size", 1)
+    cluster_rows = config.B_r * cluster_size
+    tiles = -(-seq_len_q // cluster_rows) * cluster_size
+    if not variant.causal:
+        visits = tiles * -(-seq_len_k // config.B_c)
+        return Work(tiles, visits, visits)
+
+    def n_blocks(row_end: int) -> int:
+        visible = min(row_end + seq_len_k - seq_len_q, seq_len_k)
+        blocks: int = -(-visible // config.B_c)
+        return max(int(config.reads_by_maps), blocks)
+
+    parts = getattr(config, "n_warpgroups", 1)  # of a tile, that may let blocks pass
+    loads, visited = 0, 0
+    for first in range(0, tiles * config.B_r, config.B_r // parts):
+        blocks = n_blocks((first // cluster_rows + 1) * cluster_rows)
+        unseen = blocks - n_blocks(first + config.B_r // parts)
+        visited += blocks - min(unseen, getattr(config, "n_stages", 1) - 1)
+        loads += blocks
+    return Work(tiles, visited / parts, loads / parts)
+
+
+def samples(config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows of Q and of K of two launches whose counts tell what a visit costs, and what a tile
+    beside its visits: one cluster's tiles, with two more blocks of K and V in the second. No mask
+    touches these, since the last rows see the last keys."""
+    rows = config.B_r * getattr(config, "cluster_size", 1)
+    keys = (-(-rows // config.B_c) + 1) * config.B_c
+    return (rows, keys), (rows, keys + 2 * config.B_c)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The emulator's counters (runtime/counters.py).
+
+    of: The launch, in words.
+    whole: Its counters.
+    per_visit: What one more visit of a tile to a block of K and V costs.
+    per_tile: What a tile costs beside its visits: loading Q, storing O. Both of a forward alone.
+    """
+
+    of: str
+    whole: dict[str, int]
+    per_visit: dict[str, float]
+    per_tile: dict[str, float]
+
+    @classmethod
+    def split(
+        cls, of: str, a: tuple[Work, dict[str, int]], b: tuple[Work, dict[str, int]]
+    ) -> Counts:
+        """Of two launches of a forward, ``of`` the first."""
+        (work_a, short), (work_b, long) = a, b
+        per_visit, per_tile = {}, {}
+        for name in short.keys() - {"longest_ldmatrix_run", "longest_mma_run"}:  # no sums
+            n_a, n_b = (w.loads if name in _PER_LOAD else w.visits for w in (work_a, work_b))
+            determinant = work_a.tiles * n_b - work_b.tiles * n_a
+            per_visit[name] = (work_a.tiles * long[name] - work_b.tiles * short[name]) / determinant
+            per_tile[name] = (n_b * short[name] - n_a * long[name]) / determinant
+        return cls(of, short, per_visit, per_tile)
+
+    @property
+    def conflicts(self) -> float:
+        """Wavefronts of a visit that are there because of bank conflicts."""
+        return self.per_visit["shared_wavefronts"] - self.per_visit["shared_wavefronts_ideal"]
+
+    def quantities(self, unit: str, scale: float) -> dict[str, float]:
+        """What a change of the configuration may change, by its name in the tables.
+
+        unit: "a visit", or what takes its place where tiles differ in size.
+        scale: On what a visit counts.
+        """
+        visit, tile = self.per_visit, self.per_tile
+        if not visit:
+            return {}
+        found = {f"{name} {unit}": scale * visit[each] for name, each in _OF_A_VISIT.items()}
+        found["of these bank conflicts"] = scale * self.conflicts
+        if visit["mma"]:
+            share = visit["cp_async_in_flight_mma"] / visit["mma"]
+            found["mma with copies in flight, %"] = 100 * share
+        return found | {name: tile[each] for name, each in _OF_A_TILE.items()}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The counts of a launch, made of what its tiles and their visits count."""
+
+    counts: Counts
+    work: Work
+
+    @classmethod
+    def of_self_attention(cls, instance: KernelId, counts: Counts, seq_len: int) -> Launch:
+        """Of one head."""
+        return cls(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
+
+    def visits(self, name: str) -> float:
+        n = self.work.loads if name in _PER_LOAD else self.work.visits
+        return n * self.counts.per_visit[name]
+
+    def beside(self, name: str) -> float:
+        return self.work.tiles * self.counts.per_tile[name]
+
+    def __getitem__(self, name: str) -> float:
+        return self.visits(name) + self.beside(name)
+
+    def shared_bytes(self, config: ForwardKernelConfig) -> float:
+        """That pass through shared memory: operands that wgmma reads, what TMA writes and reads,
+        and the warps' own accesses. A multicast lands in each block of the cluster."""
+        return (
+            self["wgmma_shared_bytes"]
+            + getattr(config, "cluster_size", 1) * self.visits("tma_load_bytes")
+            + self.beside("tma_load_bytes")
+            + self["tma_store_bytes"]
+            + SHARED_BYTES_PER_CYCLE * self["shared_wavefronts"]
+        )
+
+    @property
+    def loaded_bytes(self) -> float:
+        """That the multiprocessors load from L2."""
+        return self["global_load_bytes"] + self["tma_load_bytes"]
+
+
+def fma_per_visit(config: KernelConfig) -> int:
+    """Multiply-adds of both matrix products of a forward's visit."""
+    return 2 * config.B_r * config.B_c * config.d_head
+
+
+def exponentials_per_visit(config: KernelConfig) -> float:
+    """That the special-function units compute, at least; polynomials take the others."""
+    return config.B_r * config.B_c * (16 - getattr(config, "fma_exponentials", 0)) / 16

@@ -1,0 +1,293 @@
+"""Everything that the page says, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flashsmith.configs import KernelId, Workload
+from flashsmith.lab.report.banks import BankMap
+from flashsmith.lab.report.description import (
+    SHARED_BYTES_PER_CYCLE,
+    UNIT_OF_WORK,
+    Counts,
+    Fact,
+    Launch,
+    Region,
+    Role,
+    Work,
+    changed_fields,
+    fma_per_visit,
+    group_name,
+)
+from flashsmith.lab.report.occupancy import Occupancy
+from flashsmith.lab.report.results import BASELINE, Profile, Results, Time
+from flashsmith.lab.report.sass import MachineCode
+
+_LEAST_CHANGE = 0.005  # less is not told
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says of a kernel on one architecture."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    shared_bytes: int  # of a block, static and dynamic
+    roles: list[Role]
+    occupancy: Occupancy
+
+
+@dataclass(frozen=True)
+class Function:
+    """One of the functions that a kernel, or a set of kernels, is compiled to."""
+
+    name: str
+    registers: int
+    spill_stores: int
+    code: MachineCode | None
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel, or the set of those that make one call; resources, counts and machine code are
+    those of the function with most registers, and ``functions`` has all. What could not be found
+    out is None."""
+
+    number: int  # in its group, from 1
+    instance: KernelId
+    facts: list[Fact]
+    regions: list[Region]  # of shared memory
+    resources: Resources | None
+    counts: Counts | None
+    code: MachineCode | None
+    time: Time | None
+    busy_ms: dict[str, float]
+    clock_mhz: float | None  # for which busy_ms holds
+    profile: Profile | None
+    profiled_conflicts: float | None  # as the emulator counts them for the profile's workload
+    functions: list[Function] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.instance.name
+
+    @property
+    def features(self) -> str:
+        return self.instance.config.short_form(include_tup=False)
+
+    @property
+    def busy_share(self) -> dict[str, float]:
+        """Of the measured time."""
+        return {unit: ms / self.time.ms for unit, ms in self.busy_ms.items()} if self.time else {}
+
+    @property
+    def busy_cycles(self) -> dict[str, float]:
+        """In thousands, all multiprocessors at once: comparable where clocks differ."""
+        return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
+
+    @property
+    def busiest(self) -> str | None:
+        return max(self.busy_ms, key=self.busy_ms.__getitem__, default=None)
+
+    @property
+    def shared_cycles(self) -> float | None:
+        """For which a forward's visit keeps shared memory busy."""
+        if self.counts is None or not self.counts.per_visit:
+            return None
+        visit = Launch(self.counts, Work(0, 1, 1))
+        return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
+
+    def quantities(self, per_work: bool) -> dict[str, float]:
+        """What a change of the configuration may change, by its name in the tables.
+
+        per_work: For UNIT_OF_WORK in place of a visit, whose work depends on the tile.
+        """
+        found: dict[str, float] = {}
+        config = self.instance.config
+        unit = f"for {UNIT_OF_WORK}" if per_work else "a visit"
+        scale = 1e6 / fma_per_visit(config) if per_work else 1.0
+        if self.counts:
+            found |= self.counts.quantities(unit, scale)
+        if self.code and self.code.loop and self.code.shortest:
+            warps = config.compute_warps if per_work else 1
+            name = f"instructions {unit}" if per_work else "instructions in the main loop"
+            found[name] = scale * warps * self.code.loop.total
+            found[f"{name}, at least"] = scale * warps * self.code.shortest
+        if self.resources:
+            found |= {
+                "registers a thread": self.resources.registers,
+                "bytes spilled a thread": self.resources.spill_stores,
+                "blocks a multiprocessor": self.resources.occupancy.blocks,
+            }
+        found["bytes of shared memory a block"] = config.shared_memory_bytes
+        return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one kernel to the next."""
+
+    before: KernelReport
+    after: KernelReport
+
+    @property
+    def changes(self) -> list[str]:
+        return changed_fields(self.before.instance.config, self.after.instance.config)
+
+    @property
+    def speedup(self) -> float | None:
+        if self.before.time and self.after.time:
+            return self.before.time.ms / self.after.time.ms
+        return None
+
+    @property
+    def quantities(self) -> list[tuple[str, float, float]]:
+        """(name, before, after) of what differs noticeably."""
+        a, b = self.before, self.after
+        per_work = len({fma_per_visit(each.instance.config) for each in (a, b)}) > 1
+        before, after = a.quantities(per_work), b.quantities(per_work)
+        return [
+            (name, value, after[name])
+            for name, value in before.items()
+            if name in after and abs(after[name] - value) > _LEAST_CHANGE * max(abs(value), 1)
+        ]
+
+    @property
+    def headline(self) -> str:
+        speedup = self.speedup
+        if speedup is None:
+            return "not measured in one run"
+        if speedup >= 2:
+            return f"{speedup:.1f} times as fast"
+        percent = 100 * (1 - 1 / speedup)
+        if abs(percent) < 0.05:
+            return "as fast"
+        return f"{abs(percent):.1f}% {'less' if percent > 0 else 'more'} time"
+
+    @property
+    def reason(self) -> str:
+        """What the unit that was the busiest has to do now, and which is the busiest now."""
+        a, b = self.before, self.after
+        if not (a.busiest and b.busiest and a.busiest in b.busy_ms):
+            return ""
+        unit = a.busiest
+        change = b.busy_cycles[unit] / a.busy_cycles[unit] - 1
+        work = f"{abs(change):.0%} {'less' if change < 0 else 'more'} work"
+        if abs(change) < _LEAST_CHANGE:
+            work = "the same work"
+        text = (
+            f"The busiest unit, {unit}, was busy for at least {a.busy_share[unit]:.0%} of the "
+            f"time; it now has {work}, and is busy for {b.busy_share[unit]:.0%}."
+        )
+        if b.busiest != unit:
+            text += f" The busiest unit is now {b.busiest}, with {b.busy_share[b.busiest]:.0%}."
+        return text
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels of one class of configurations that compute the same: one dtype, d_head and mask."""
+
+    kernels: list[KernelReport]
+    run: list[Time]  # of one run on one workload, peers too
+    best: list[Time]  # flashsmith's fastest kernels on this workload, see comparison.py
+    sweep: list[Time]  # of one run over lengths, peers too; maybe of another dtype
+    faster_families: list[Time]  # see comparison.py
+    profiles: list[Profile]  # of one run on one workload, peers too
+    bank_maps: list[BankMap]
+    note: str = ""  # that the times are of other kernels than today's, see lab/bench/provenance.py
+
+    @property
+    def title(self) -> str:
+        first = self.kernels[0].instance
+        return (
+            f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention, "
+            f"{group_name(first.config)}"
+        )
+
+    @property
+    def family(self) -> str:
+        return str(self.kernels[0].instance.config.family)
+
+    @property
+    def is_forward(self) -> bool:
+        return bool(self.kernels[0].instance.config.operation == "forward")
+
+    @property
+    def workload(self) -> Workload | None:
+        return self.run[0].workload if self.run else None
+
+    @property
+    def baseline(self) -> Time | None:
+        return next((time for time in self.run if time.candidate == BASELINE), None)
+
+    @property
+    def peers(self) -> list[Time]:
+        return [time for time in self.run if isinstance(time.candidate, str)]
+
+    @property
+    def series(self) -> dict[str, dict[int, Time]]:
+        """By name and length: the sweep's peers, flashsmith's best of the run by family, and its
+        best of other families in other runs where these are faster."""
+        peers: dict[str, dict[int, Time]] = {}
+        ours: dict[str, dict[int, Time]] = {}
+        for time in [*self.sweep, *self.faster_families]:
+            length = time.workload.problem.seq_len_k
+            if time.family is None:
+                peers.setdefault(time.name, {})[length] = time
+                continue
+            elsewhere = "" if time.run == self.sweep[0].run else ", another run"
+            best = ours.setdefault(f"flashsmith {time.family}, best{elsewhere}", {})
+            if length not in best or time.ms < best[length].ms:
+                best[length] = time
+        return peers | ours
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the machine code of any kernel was read."""
+        return any(kernel.code and kernel.code.loop for kernel in self.kernels)
+
+    @property
+    def steps(self) -> list[Step]:
+        return [Step(a, b) for a, b in zip(self.kernels, self.kernels[1:], strict=False)]
+
+    @property
+    def largest_step(self) -> Step | None:
+        measured = [step for step in self.steps if step.speedup and step.speedup > 1]
+        return max(measured, key=lambda step: step.speedup or 0, default=None)
+
+    @property
+    def fastest(self) -> KernelReport | None:
+        measured = [kernel for kernel in self.kernels if kernel.time]
+        return min(measured, key=lambda kernel: kernel.time.ms if kernel.time else 0, default=None)
+
+    @property
+    def faster(self) -> list[tuple[Time, float]]:
+        """Of ``best`` what is faster than every kernel here, and how many times as fast it is."""
+        mine = self.fastest.time if self.fastest else None
+        if mine is None:
+            return []
+        return [(time, mine.ms / time.ms) for time in self.best if time.ms < mine.ms]
+
+    def of_baseline(self, time: Time) -> float | None:
+        """The baseline's time over this one's."""
+        return self.baseline.ms / time.ms if self.baseline else None
+
+
+@dataclass(frozen=True)
+class Report:
+    groups: list[Group]
+    arch: str
+    results: Results
+    missing: dict[str, str] = field(default_factory=dict)  # part of the page -> why it is absent
+
+    @property
+    def families(self) -> list[str]:
+        """Their names, each once."""
+        return list(dict.fromkeys(group.family for group in self.groups))
+
+    @property
+    def operations(self) -> list[str]:
+        """Likewise."""
+        return list(dict.fromkeys(g.kernels[0].instance.config.operation for g in self.groups))

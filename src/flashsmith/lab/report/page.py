@@ -1,0 +1,119 @@
+"""A Report as one HTML page that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.resources import files
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from flashsmith.configs import Workload
+from flashsmith.configs.descriptions import how_it_works
+from flashsmith.lab.report import charts, description, lines
+from flashsmith.lab.report.model import Report
+from flashsmith.lab.report.sass import CLASSES
+from flashsmith.runtime.counters import COUNTERS
+from flashsmith.version import __version__
+
+_TEMPLATES = files("flashsmith.lab.report") / "templates"
+
+
+# Nsight Compute's stall reasons in words.
+_STALLS = {
+    "barrier": "other warps at a barrier",
+    "dispatch": "the dispatcher",
+    "gmma": "wgmma",
+    "long_scoreboard": "global memory",
+    "math_pipe_throttle": "the arithmetic or tensor pipe",
+    "mio_throttle": "the queue to shared memory",
+    "not_selected": "their turn",
+    "short_scoreboard": "shared memory",
+    "wait": "fixed latencies",
+}
+
+
+def render(report: Report) -> str:
+    """The page's HTML."""
+    environment = Environment(
+        loader=FunctionLoader(_read),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": _number,
+        "percent": _percent,
+        "signed": _signed,
+        "millions": _millions,
+        "name": _name,
+        "ticks": _ticks,
+        "described": _described,
+    }
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        charts=charts,
+        lines=lines,
+        description=description,
+        how_it_works=how_it_works,
+        drawn=_drawn,
+        counters=COUNTERS,
+        classes=CLASSES,
+        stalls=_STALLS,
+        style=Markup(_read("report.css")),
+        version=__version__,
+    )
+
+
+def _drawn(chart: Callable[..., Markup], *args: object) -> Markup:
+    """For a screen and for a phone; the style sheet shows one of them."""
+    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(
+        chart(*args), chart(*args, width=charts.NARROW)
+    )
+
+
+def _read(name: str) -> str:
+    return (_TEMPLATES / name).read_text()
+
+
+def _name(kernel: str) -> Markup:
+    """A short form that may break after each feature."""
+    return Markup("<code>{}</code>").format(Markup("+<wbr>").join(kernel.split("+")))
+
+
+def _described(workload: Workload) -> str:
+    problem = workload.problem
+    return (
+        f"{problem.dtype}, d_head {problem.d_head}, {workload.variant.name} attention, sequence "
+        f"{problem.seq_len_k}, batch {problem.batch}, {problem.heads} heads"
+    )
+
+
+def _ticks(text: str) -> Markup:
+    """`x` as code."""
+    # A str, since re.sub would have an escaped Markup escape its parts once more.
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _number(value: float) -> str:
+    """Whole numbers with thin spaces, others with as many digits as matter."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _millions(value: float) -> str:
+    return f"{value / 1e6:,.1f} M"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _signed(before: float, after: float) -> str:
+    """The change from one number to another."""
+    if not before:
+        return "new"
+    return f"{100 * (after / before - 1):+.0f}%".replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,227 @@
+"""Times of kernels and their peers, read from the CSV files of a folder of results."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import flashsmith
+from flashsmith.configs import KernelId, Variant, Workload, parse_kernel_name_into_instance
+from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
+from flashsmith.lab.bench.peer_titles import PEER_TITLES
+from flashsmith.selection.stamped_csv import read_measure
+
+# Where results are looked for: those of the working directory, those of the checkout that this is
+# installed from, those that a wheel brings (pyproject.toml puts them there).
+_PACKAGE = Path(flashsmith.__file__).parent
+RESULTS_FOLDERS = (
+    Path("benchmarks") / "results",
+    _PACKAGE.parents[1] / "benchmarks" / "results",
+    _PACKAGE / "results",
+)
+_ENVIRONMENT = "environment.json"
+_SHAPE_COLUMNS = {"kernel", *ROW_COLUMNS}
+_TIME_COLUMNS = _SHAPE_COLUMNS | {"ms", "tflops"}
+_PROFILE_COLUMNS = _SHAPE_COLUMNS | {"duration_us", "cycles"}
+_REGIME, _IN_TURN = "regime", "in-turn"
+_REGISTER_COLUMNS = {"kernel", "arch", "registers", "spill_stores", "spill_loads", "shared"}
+_STALL = "stall_"
+BASELINE = PEER_TITLES["fa2"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Time:
+    """One candidate on one workload, in one run (a file of results)."""
+
+    run: str
+    candidate: KernelId | str  # a peer by its title
+    workload: Workload
+    ms: float
+    tflops: float
+    sm_clock_mhz: float | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.candidate)
+
+    @property
+    def family(self) -> str | None:
+        """Its name; None of a peer."""
+        return self.candidate.config.family if isinstance(self.candidate, KernelId) else None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What ncu measured of one candidate on one workload, as `flashsmith profile` writes it."""
+
+    run: str
+    candidate: KernelId | str
+    workload: Workload
+    metrics: dict[str, float]
+    stalls: dict[str, float]  # warps that wait each time that one issues, the largest first
+
+    @property
+    def name(self) -> str:
+        return str(self.candidate)
+
+    @property
+    def clock_mhz(self) -> float | None:
+        cycles, us = self.metrics.get("cycles"), self.metrics.get("duration_us")
+        return cycles / us if cycles and us else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """A folder of results: its environment, and the times in it."""
+
+    folder: Path | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    times: tuple[Time, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    registers: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    # Of each session, by its folder in this one: dtype -> rates.
+    ceilings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def gpu(self) -> str:
+        return str(self.environment.get("gpu", ""))
+
+    @property
+    def sm_clock_mhz(self) -> float | None:
+        """The clock in the stamp, "1935 MHz"."""
+        words = str(self.environment.get("clocks.sm", "")).split()
+        return float(words[0]) if words and words[0].replace(".", "", 1).isdigit() else None
+
+    def ceiling(self, dtype: str, run: str) -> dict[str, float] | None:
+        """matmul_tflops and copy_gb_per_s: those that the run's own session measured, else those of
+        the folder."""
+        own = self.ceilings.get(str(Path(run).parent), {})
+        found = own.get(dtype) or self.environment.get("ceilings", {}).get(dtype)
+        return {k: float(v) for k, v in found.items() if k != "dtype"} if found else None
+
+
+def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS) -> Path | None:
+    """The newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is given; of
+    the first root that has one."""
+    for root in roots:
+        stamps = sorted(root.glob(f"*/*/{_ENVIRONMENT}"), key=lambda path: path.parent.name)
+        for stamp in reversed(stamps):
+            if gpu is None or _same_gpu(gpu, str(_read_json(stamp).get("gpu", ""))):
+                return stamp.parent
+    return None
+
+
+def read_results(folder: Path, gpu: str | None = None) -> Results:
+    """Every CSV file under the folder that has times, profiles or ptxas' figures.
+
+    Raises:
+        ValueError: It is no folder, has no times, or is of another GPU than ``gpu``.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"--results is {folder}, which is no folder; `flashsmith bench` makes one")
+    stamps = sorted(folder.rglob(_ENVIRONMENT), key=lambda path: len(path.parts))
+    environment: dict[str, Any] = {}
+    ceilings: dict[str, dict[str, Any]] = {}
+    for stamp in reversed(stamps):  # that of the folder itself comes last, and counts most
+        document = _read_json(stamp)
+        environment |= document
+        ceilings[str(stamp.parent.relative_to(folder))] = document.get("ceilings", {})
+    found = str(environment.get("gpu", "unknown"))
+    if gpu is not None and not _same_gpu(gpu, found):
+        raise ValueError(f"--gpu is {gpu!r}, but the results in {folder} are of {found!r}")
+    times: list[Time] = []
+    profiles: list[Profile] = []
+    registers: dict[tuple[str, str], dict[str, int]] = {}
+    for path in sorted(folder.rglob("*.csv")):
+        run = str(path.relative_to(folder))
+        times += _read(path, _TIME_COLUMNS, partial(_time, run=run))
+        profiles += _read(path, _PROFILE_COLUMNS, partial(_profile, run=run))
+        registers |= dict(_read(path, _REGISTER_COLUMNS, _registers))
+    if not times:
+        raise ValueError(
+            f"--results is {folder}, where no CSV file has the columns "
+            f"{', '.join(sorted(_TIME_COLUMNS))}; `flashsmith bench` writes such"
+        )
+    return Results(folder, environment, tuple(times), tuple(profiles), registers, ceilings)
+
+
+def _same_gpu(a: str, b: str) -> bool:
+    def normal(name: str) -> str:
+        return name.lower().removeprefix("nvidia").strip()
+
+    return normal(a) == normal(b)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return document if isinstance(document, dict) else {}
+
+
+def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
+    """The rows of a file that has the columns, and in each of these a value; of no other file.
+
+    Of the regimes of `flashsmith bench` only the first, in turn: times of two are not compared.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        if not set(reader.fieldnames or ()) >= columns:
+            return []
+        return [
+            parse(row)
+            for row in reader
+            if all(row[name] for name in columns) and row.get(_REGIME, _IN_TURN) == _IN_TURN
+        ]
+    except (ValueError, TypeError, csv.Error) as error:  # TypeError: of a line with more cells
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _time(row: dict[str, str], run: str) -> Time:
+    clock = row.get("sm_clock_mhz")
+    return Time(
+        run, _candidate(row), Workload.from_row(row),
+        read_measure(row, "ms"), read_measure(row, "tflops"), float(clock) if clock else None,
+    )  # fmt: skip
+
+
+def _profile(row: dict[str, str], run: str) -> Profile:
+    values = {
+        name: float(text)
+        for name, text in row.items()
+        if name not in {*_SHAPE_COLUMNS, *K_COLUMNS} and text not in (None, "")
+    }
+    stalls = {name.removeprefix(_STALL): value for name, value in values.items() if _STALL in name}
+    return Profile(
+        run,
+        _candidate(row),
+        Workload.from_row(row),
+        {name: value for name, value in values.items() if _STALL not in name},
+        dict(sorted(stalls.items(), key=lambda item: -item[1])),
+    )
+
+
+def _candidate(row: dict[str, str]) -> KernelId | str:
+    if ":" not in row["kernel"]:
+        return PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
+    config = parse_kernel_name_into_instance(row["kernel"]).config
+    return KernelId(config, Variant.from_name(row["mask"]))
+
+
+def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:
+    """(kernel's name, architecture), and ptxas' figures as benchmarks write them."""
+    figures = {name: int(n) for name, n in row.items() if name not in ("kernel", "arch")}
+    return (row["kernel"], row["arch"]), figures

@@ -1,0 +1,107 @@
+"""The machine code of kernels: what instructions it has, and what its main loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flashsmith.jit import Library
+from flashsmith.jit.disassembler import disassemble
+from flashsmith.jit.machine_code import Instruction, parse_machine_code
+from flashsmith.lab.report.loops import main_loop
+
+# In the order of the charts.
+CLASSES = {
+    "tensor": "matrix products on the tensor cores",
+    "shared loads": "ldmatrix and loads from shared memory",
+    "shared stores": "stores to shared memory",
+    "async copies": "between global and shared memory, past the registers",
+    "global": "loads and stores of global memory",
+    "exp": "special functions: the exponentials of the softmax",
+    "fp32": "multiply, add, maximum, compare and select in FP32",
+    "convert": "FP32 to FP16 or BF16",
+    "shuffle": "exchange between the lanes of a warp",
+    "moves": "copies between registers, and constants",
+    "spills": "registers saved to and restored from local memory",
+    "address": "integers: addresses, counters, predicates",
+    "control": "branches, barriers, waits",
+}
+_OPCODES = {
+    "tensor": "HMMA HGMMA",
+    "shared loads": "LDSM LDS",
+    "shared stores": "STS STSM",
+    "async copies": "LDGSTS LDGDEPBAR UTMALDG UTMASTG UTMACMDFLUSH UTMAPF UBLKCP",
+    "global": "LDG STG LD ST ATOMG RED",
+    "exp": "MUFU",
+    "fp32": "FADD FMUL FFMA FMNMX FMNMX3 FSETP FSEL FSET FCHK",
+    "convert": "F2FP F2F F2I I2F I2FP HADD2 HMUL2",
+    "shuffle": "SHFL VOTE VOTEU REDUX",
+    # HFMA2.MMA without operands and CS2R make constants.
+    "moves": "MOV UMOV CS2R R2UR S2R S2UR PRMT UPRMT SEL USEL HFMA2 MOVM R2P P2R",
+    "spills": "LDL STL",
+    "control": "BRA EXIT CALL RET BSSY BSYNC BAR DEPBAR WARPSYNC NOP YIELD MEMBAR ERRBAR "
+    "NANOSLEEP BRX BREAK WARPGROUP ACQBULK SYNCS ARRIVES FENCE USETMAXREG ELECT UCGABAR_ARV "
+    "UCGABAR_WAIT CCTL",
+}
+_CLASS_OF = {opcode: name for name, text in _OPCODES.items() for opcode in text.split()}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Instructions by class, all CLASSES, and by opcode."""
+
+    classes: dict[str, int]
+    opcodes: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.classes.values())
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """One kernel. ``loop``: a visit to an unmasked block of K and V; None if there is no loop with
+    matrix products."""
+
+    whole: Mix
+    loop: Mix | None
+    shortest: int | None = None  # instructions of a warp in the loop, on the shortest way through
+
+
+def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
+    """The machine code of a library's kernels by mangled name.
+
+    Raises:
+        ToolchainError: cuobjdump is missing or fails.
+    """
+    return parse_sass(disassemble(library.path, arch))
+
+
+def parse_sass(text: str) -> dict[str, MachineCode]:
+    """What cuobjdump -sass prints, by function."""
+    return {
+        function.name: _machine_code(function.instructions) for function in parse_machine_code(text)
+    }
+
+
+def _class_of(instruction: Instruction) -> str:
+    """One of CLASSES."""
+    if instruction.opcode.startswith("IMAD.MOV"):
+        return "moves"
+    return _CLASS_OF.get(instruction.base, "address")
+
+
+def _machine_code(code: Sequence[Instruction]) -> MachineCode:
+    loop = main_loop(code, lambda each: _class_of(each) == "tensor")
+    if loop is None:
+        return MachineCode(_mix(code), None)
+    return MachineCode(_mix(code), _mix(loop.instructions), loop.shortest)
+
+
+def _mix(code: Sequence[Instruction]) -> Mix:
+    classes: Mapping[str, int] = Counter(_class_of(each) for each in code)
+    return Mix(
+        {name: classes.get(name, 0) for name in CLASSES},
+        dict(Counter(each.opcode for each in code).most_common()),
+    )
