@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,10 @@ from flashsmith.configs import (
     KernelId,
     Workload,
 )
-from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
+from flashsmith.configs.registry import BACKWARD
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
+from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.timer import time_back_to_back, time_interleaved
@@ -70,17 +72,18 @@ def tensors_of(problem: Problem) -> tuple[torch.Tensor, ...]:
 
 def forward_config(problem: Problem) -> ForwardKernelConfig:
     """One that every GPU runs: how o came about is not measured."""
-    return SM80_FORWARD.rule(problem.dtype, problem.d_head, problem.seq_len_k)
+    return SM80_FORWARD.rule(Workload.square(problem.dtype, problem.d_head, problem.seq_len_k))
 
 
 def backward_configs(workload: Workload, wanted: set[str]) -> dict[str, BackwardKernelConfig]:
     """What is chosen, and what else there is. What is the same at every run has a peer of its own,
     whether it is what is chosen or not. wanted: Candidates; none: all of them."""
     problem, capability = workload.problem, torch.cuda.get_device_capability()
+    asked = BackwardWorkload(problem, workload.variant)
     configs = {
-        OURS: choose_backward(workload, capability),
-        SAME: choose_backward(workload, capability, deterministic=True),
-        PLAINEST: BACKWARD_FAMILIES[0].rule(problem.dtype, problem.d_head),
+        OURS: BACKWARD.choose_by_rule(asked, capability),
+        SAME: BACKWARD.choose_by_rule(replace(asked, deterministic=True), capability),
+        PLAINEST: BACKWARD.families[0].rule(asked),
         SUMS: sums_rule(problem.dtype, problem.d_head),
     }
     unique = {config: name for name, config in reversed(configs.items())}

@@ -27,7 +27,7 @@ import flashsmith
 from decode import OURS, Shape, check_and_time, paged, reference, tensors_of
 from flashsmith import settings
 from flashsmith.configs import DType, parse_kernel_name_into_config
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 
 COLUMNS = (
@@ -64,7 +64,7 @@ def candidates(
     runs: dict[str, Run] = {OURS: partial(run, None)}
     named = [parse_kernel_name_into_config(name) for name in others]
     workload = DecodeWorkload(DType.BF16, shape.d_head, rows)
-    by_rule = [family.rule(workload) for family in DECODE_FAMILIES]
+    by_rule = [family.rule(workload) for family in DECODE.families]
     for config in (*by_rule, *(config for config in named if config.d_head == shape.d_head)):
         runs[str(config)] = partial(run, config)
     peer = None if PEERS[PEER].why_missing() else PEERS[PEER].make(q, cache)

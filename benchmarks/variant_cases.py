@@ -10,7 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import CAUSAL, FULL, DType, Workload
-from flashsmith.configs.families import SM80_FORWARD
+from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.peers import PEERS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "flashsmith"
 # What measures, tunes and explains, and the command line.
-NOT_THE_LIBRARY = ("bench", "cli", "lab", "report", "soak", "tuning")
+NOT_THE_LIBRARY = ("cli", "lab")
 # Functions that other libraries or torch call have the signatures of those.
 SIGNATURES_OF_OTHERS = ("flash_attn", "integrations")
 

@@ -13,8 +13,8 @@ import torch
 
 import flashsmith
 from flashsmith.configs import CAUSAL, DType, KernelId, Variant
-from flashsmith.configs.backward import BACKWARD_FAMILIES
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import D_HEADS, BackwardWorkload
 from flashsmith.jit import Target
 from flashsmith.lab.soak import EMULATOR, SoakCase
 from flashsmith.runtime import load_kernels
@@ -38,12 +38,12 @@ CASES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    backward = BACKWARD_FAMILIES[0]
+    backward = BACKWARD.families[0]
     kernels = []
     variants = {RAGGED, CAUSAL, *(case.variant for case in CASES)}
     for dtype, wanted in ((DType.BF16, variants), (DType.FP16, {CAUSAL})):
         forward = select_config(torch.empty(1, 9, 2, 64, dtype=dtype.to_torch_dtype()))
-        for config in (forward, backward.rule(dtype, 64)):
+        for config in (forward, backward.rule(BackwardWorkload.square(dtype, 64, 256))):
             kernels += [KernelId(config.with_room_for(v), v) for v in sorted(wanted)]
     load_kernels(list(dict.fromkeys(kernels)), Target.emulator())
 

@@ -30,8 +30,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     parse_kernel_name_into_instance,
 )
-from flashsmith.configs.families import SUPPORTED_D_HEADS
-from flashsmith.configs.workload import TuningKey
+from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
 from flashsmith.lab.commands import build as lab_build
@@ -95,7 +94,7 @@ def test_whatever_is_chosen_is_among_the_served(gpu: str | None) -> None:
     served = set(served_instances(gpu))
     lengths = [n for bucket in LENGTH_BUCKETS for n in (bucket - 64, bucket, 2 * bucket)]
     taken = set()
-    for dtype, d_head, seq_len in product(DType, SUPPORTED_D_HEADS, [*lengths, 1, 777, 5001]):
+    for dtype, d_head, seq_len in product(DType, D_HEADS, [*lengths, 1, 777, 5001]):
         problem = Problem.square(dtype, d_head, 1, 2, seq_len)
         few = replace(problem, seq_len_q=1 + seq_len // 40, heads=6)
         for each, variant in product((problem, replace(problem, heads_kv=1), few), VARIANTS):

@@ -9,7 +9,8 @@ import pytest
 
 from flashsmith import settings
 from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Workload
-from flashsmith.configs.backward import choose_backward
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.errors import EmulatorFault
 from flashsmith.lab.bench.candidates import Checker
 from flashsmith.lab.bench.timer import Timing
@@ -22,14 +23,14 @@ from flashsmith.runtime import BackwardKernel, GradientTensors
 from support.cli import PLAIN, invoke_json, make_inputs, refused
 
 WORKLOAD = Workload(Problem.square(DType.FP16, 64, 1, 2, 64), FULL)
-BACKWARD = chosen_backward(WORKLOAD, "cpu")
+CHOSEN = chosen_backward(WORKLOAD, "cpu")
 
 
 def test_the_rule_backward_is_checked_and_counted_whole() -> None:
     workload = Workload(Problem.square(DType.FP16, 64, 1, 2, 128), FULL)  # of whole tiles
-    result, runs = check_backward(BACKWARD, workload, "cpu", seed=0)
+    result, runs = check_backward(CHOSEN, workload, "cpu", seed=0)
     assert result.ok and 0 < result.error < result.tolerance < 0.01, result
-    assert (result.kernel, result.operation) == (str(BACKWARD), "backward")
+    assert (result.kernel, result.operation) == (str(CHOSEN), "backward")
     assert list(runs) == [result.kernel]
     # dQ takes three products, dK and dV four: of 128 x 128 x 64 for 2 heads, in mma of 16 x 8 x 16.
     assert result.counts["mma"] == 7 * 2 * 128 * 128 * 64 // (16 * 8 * 16)
@@ -45,7 +46,7 @@ def test_the_worst_gradient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return elapsed
 
     monkeypatch.setattr(BackwardKernel, "__call__", spoiled)
-    result, runs = check_backward(BACKWARD, WORKLOAD, "cpu", seed=0)
+    result, runs = check_backward(CHOSEN, WORKLOAD, "cpu", seed=0)
     assert not result.ok and not runs
     assert result.worst.startswith("dk at (0, 3, 1, 7)")
     assert result.error == pytest.approx(1, abs=0.01)
@@ -56,7 +57,7 @@ def test_a_fault_is_a_wrong_backward(monkeypatch: pytest.MonkeyPatch) -> None:
         raise EmulatorFault("a race at shared address 16")
 
     monkeypatch.setattr(BackwardKernel, "__call__", faulty)
-    result, runs = check_backward(BACKWARD, WORKLOAD, "cpu", seed=0)
+    result, runs = check_backward(CHOSEN, WORKLOAD, "cpu", seed=0)
     assert (result.ok, result.worst, runs) == (False, "a race at shared address 16", {})
 
 
@@ -77,7 +78,9 @@ def test_run_has_a_backward_where_nothing_is_named(without_forward: list[KernelI
     report = invoke_json("run", *sizes, "--mask", "causal")
     one, backward = report["kernels"]
     assert (one["operation"], backward["operation"], report["ok"]) == ("forward", "backward", True)
-    chosen = KernelId(choose_backward(Workload(WORKLOAD.problem, CAUSAL), None), CAUSAL)
+    chosen = KernelId(
+        BACKWARD.choose_by_rule(BackwardWorkload(WORKLOAD.problem, CAUSAL), None), CAUSAL
+    )
     assert backward["kernel"] == str(chosen) and chosen in without_forward
     assert len(invoke_json("run", *sizes, "-k", PLAIN)["kernels"]) == 1
 
@@ -95,7 +98,7 @@ def test_a_backward_is_timed_beside_that_of_fa2(monkeypatch: pytest.MonkeyPatch)
     assert result.fa2_percent == 150
 
 
-@pytest.mark.parametrize("word", [str(BACKWARD), "backward"])
+@pytest.mark.parametrize("word", [str(CHOSEN), "backward"])
 @pytest.mark.parametrize(
     "command", [("run", "-k"), ("bench", "-k"), ("tune", "--emulator-counts", "-k")]
 )

@@ -25,7 +25,7 @@ from flashsmith.configs import (
     get_sm90_kernel_progression_configs,
     parse_kernel_name_into_instance,
 )
-from flashsmith.configs.backward import get_backward_kernel_configs
+from flashsmith.configs.registry import BACKWARD
 from support.paths import CSRC_INCLUDE, ROOT
 
 TOOL = ROOT / "tools" / "build" / "generate_kernel_instantiations.py"
@@ -38,7 +38,7 @@ SM90_INSTANCES = [
 ]
 BACKWARD_INSTANCES = [
     KernelId(cfg, variant)
-    for cfg in get_backward_kernel_configs()
+    for cfg in BACKWARD.rule_configs()
     if cfg.dtype == DType.FP16 and cfg.d_head in (64, 192)
     for variant in (FULL, CAUSAL)
 ]

@@ -9,13 +9,8 @@ import pytest
 
 from flashsmith.configs import FlashDecodeKernelConfig
 from flashsmith.configs.base import Capability
-from flashsmith.configs.decode import (
-    KINDS_OF_CACHE,
-    as_tuned,
-    choose_decode,
-    decode_candidates,
-    why_not_served,
-)
+from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.gpus import get_gpu_architecture
@@ -30,11 +25,11 @@ def test_candidates_serve_fit_and_end_with_the_rules_choice(arch: str) -> None:
         D_HEADS, (1, 32, 128), KINDS_OF_CACHE, (False, True)
     ):
         workload = DecodeWorkload(DType.FP16, d_head, rows, *kind, in_boxes=in_boxes)
-        *others, rule = decode_candidates(workload, arch)
-        assert rule == choose_decode(workload, gpu.compute_capability)
+        *others, rule = DECODE.candidates(workload, arch)
+        assert rule == DECODE.choose_by_rule(workload, gpu.compute_capability)
         assert rule not in others and len(set(others)) == len(others)
         for config in (*others, rule):
-            assert why_not_served(config, workload) is None, (config, workload)
+            assert DECODE.why_not(config, workload) == "", (config, workload)
             assert config.is_buildable(arch)
             if isinstance(config, FlashDecodeKernelConfig) and config != rule:
                 room = gpu.blocks_by_shared_memory(config.shared_memory_bytes)
@@ -43,7 +38,7 @@ def test_candidates_serve_fit_and_end_with_the_rules_choice(arch: str) -> None:
 
 def test_a_multiprocessor_is_full_of_stages() -> None:
     gpu = get_gpu_architecture("sm_90a")
-    for config in decode_candidates(PLAIN, "sm_90a")[:-1]:
+    for config in DECODE.candidates(PLAIN, "sm_90a")[:-1]:
         assert isinstance(config, FlashDecodeKernelConfig)
         one_more = replace(config, n_stages=config.n_stages + 1)
         room = gpu.blocks_by_shared_memory(one_more.shared_memory_bytes)
@@ -52,7 +47,7 @@ def test_a_multiprocessor_is_full_of_stages() -> None:
 
 def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
     def tried(workload: DecodeWorkload, arch: str = "sm_90a") -> set[tuple[str, int]]:
-        found = decode_candidates(workload, arch)
+        found = DECODE.candidates(workload, arch)
         return {(config.family, getattr(config, "B_r")) for config in found}  # noqa: B009
 
     many = replace(PLAIN, rows=128, in_boxes=True)
@@ -81,16 +76,17 @@ def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
 def test_tables_tell_apart_what_kernels_do(
     capability: Capability, given: dict[str, int], expected: dict[str, int]
 ) -> None:
-    tuned = as_tuned(replace(PLAIN, **given), capability)
+    families = DECODE.families_on(capability)
+    tuned = as_tuned(replace(PLAIN, **given), families)
     assert tuned == replace(PLAIN, **expected)
-    assert as_tuned(tuned, capability) == tuned
+    assert as_tuned(tuned, families) == tuned
 
 
 def test_what_cannot_serve_says_why() -> None:
-    sm80, fp8 = choose_decode(PLAIN, None), replace(PLAIN, fp8_cache=True)
+    sm80, fp8 = DECODE.choose_by_rule(PLAIN, None), replace(PLAIN, fp8_cache=True)
     boxed = replace(PLAIN, rows=64, in_boxes=True)
-    sm90 = choose_decode(boxed, (9, 0))
-    assert why_not_served(sm80, PLAIN) is None and why_not_served(sm90, boxed) is None
-    assert why_not_served(sm80, fp8) == "its fp8_cache is False"
-    assert why_not_served(sm80, replace(PLAIN, d_head=64)) == "its d_head is 128"
-    assert why_not_served(sm90, PLAIN) == "the sm90 family is not for such caches or rows"
+    sm90 = DECODE.choose_by_rule(boxed, (9, 0))
+    assert DECODE.why_not(sm80, PLAIN) == DECODE.why_not(sm90, boxed) == ""
+    assert DECODE.why_not(sm80, fp8) == "its fp8_cache is False"
+    assert DECODE.why_not(sm80, replace(PLAIN, d_head=64)) == "it is for BF16 and d_head 128"
+    assert DECODE.why_not(sm90, PLAIN) == "the sm90 family is not for such caches or rows"

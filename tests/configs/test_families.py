@@ -16,19 +16,13 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_sm90_autotuning_kernel_configs,
 )
-from flashsmith.configs.families import (
-    FAMILIES,
-    SM80_FORWARD,
-    SM90_FORWARD,
-    SUPPORTED_D_HEADS,
-    Family,
-    Serving,
-    families_for,
-    families_on,
-    family_of,
-    serving,
-)
+from flashsmith.configs.family import Family
+from flashsmith.configs.operation import Serving
+from flashsmith.configs.registry import FORWARD, family_of
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.waves import grid_cost, resident_blocks
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_multiprocessors
 from flashsmith.problem import Problem
@@ -41,22 +35,29 @@ ODD = replace(SQUARE, heads_kv=2, seq_len_q=77, seq_len_k=100)
 
 
 def served(gpu: str | None, problem: Problem = SQUARE) -> Serving:
-    return serving(Workload(problem), gpu)
+    return FORWARD.serving(Workload(problem), gpu)
 
 
 def test_families_on_a_gpu_come_newest_first_and_on_the_emulator_plainest_first() -> None:
-    assert families_on(None) == (SM80_FORWARD, SM90_FORWARD)
-    assert families_on((9, 0)) == (SM90_FORWARD, SM80_FORWARD)
+    assert FORWARD.families_on(None) == (SM80_FORWARD, SM90_FORWARD)
+    assert FORWARD.families_on((9, 0)) == (SM90_FORWARD, SM80_FORWARD)
     for capability in ((8, 0), (8, 9), (10, 0), (12, 1)):
-        assert families_on(capability) == (SM80_FORWARD,)
-    assert families_on((7, 5)) == ()
-    assert families_for(None) == families_on(None)
-    assert families_for("NVIDIA H200") == families_for("sm_90a") == families_on((9, 0))
-    assert families_for("a card of tomorrow", (9, 0)) == families_on((9, 0))  # by what it can do
+        assert FORWARD.families_on(capability) == (SM80_FORWARD,)
+    with pytest.raises(DeviceError, match=r"the GPU has compute capability 7\.5"):
+        FORWARD.families_on((7, 5))
+    assert FORWARD.families_for(None) == FORWARD.families_on(None)
+    assert (
+        FORWARD.families_for("NVIDIA H200")
+        == FORWARD.families_for("sm_90a")
+        == FORWARD.families_on((9, 0))
+    )
+    assert FORWARD.families_for("a card of tomorrow", (9, 0)) == FORWARD.families_on(
+        (9, 0)
+    )  # by what it can do
     with pytest.raises(ValueError, match="gpu 'a card of tomorrow' is not known"):
-        families_for("a card of tomorrow")
+        FORWARD.families_for("a card of tomorrow")
     with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5; .* need 8\.0"):
-        families_for("Tesla T4")
+        FORWARD.families_for("Tesla T4")
 
 
 def test_the_families_that_serve_come_in_the_order_of_the_gpu() -> None:
@@ -74,11 +75,11 @@ def test_the_families_that_serve_come_in_the_order_of_the_gpu() -> None:
 def test_a_family_serves_every_shape_of_its_d_heads_and_every_variant() -> None:
     for problem, variant in product((SQUARE, ODD), VARIANTS):
         for gpu in (None, H100, A100):
-            found = [*serving(Workload(problem, variant), gpu).by_rule]
+            found = [*FORWARD.serving(Workload(problem, variant), gpu).by_rule]
             assert found == [*served(gpu).by_rule], (problem, gpu)
-    for d_head in SUPPORTED_D_HEADS:
+    for d_head in D_HEADS:
         problem = replace(SQUARE, d_head=d_head, d_v=d_head)
-        expected = [family for family in FAMILIES if d_head in family.d_heads]
+        expected = [family for family in FORWARD.families if d_head in family.d_heads]
         assert [*served(None, problem).by_rule] == expected
 
 
@@ -116,24 +117,26 @@ def test_what_no_family_takes_is_refused_in_the_words_of_the_newest() -> None:
             with pytest.raises(ValueError, match=message):
                 served(gpu, problem)
         with pytest.raises(ValueError, match=message):
-            serving(Workload(problem, CAUSAL), A100)
+            FORWARD.serving(Workload(problem, CAUSAL), A100)
     with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5"):
         served("Tesla T4")
 
 
 def test_every_config_has_its_family() -> None:
     assert (family_of(BASE), family_of(LAST)) == (SM80_FORWARD, SM90_FORWARD)
-    for family in FAMILIES:
-        both = [*family.progression(), *family.tuning_space()]
+    for family in FORWARD.families:
+        both = [*family.sets.progression(), *family.sets.tuning_space()]
         assert both and all(family_of(config) is family for config in both)
         assert {config.d_head for config in both} <= set(family.d_heads)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FORWARD.families, ids=lambda family: family.name)
 def test_some_lengths_stand_for_every_answer_of_the_rule(family: Family) -> None:
     for d_head in family.d_heads:
-        answers = [family.rule(DType.FP16, d_head, n) for n in family.rule_lengths]
-        assert {family.rule(DType.FP16, d_head, n) for n in range(1, 5000)} == set(answers)
+        answers = [family.rule(workload) for workload in family.answers(DType.FP16, d_head)]
+        assert {family.rule(Workload.square(DType.FP16, d_head, n)) for n in range(1, 5000)} == set(
+            answers
+        )
 
 
 def test_a_causal_mask_leaves_a_query_fewer_keys() -> None:
@@ -149,16 +152,21 @@ def test_a_causal_mask_leaves_a_query_fewer_keys() -> None:
     assert tiles == [128, 64]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FORWARD.families, ids=lambda family: family.name)
 def test_small_tiles_are_legal_smaller_and_tried_by_the_tuner(family: Family) -> None:
-    tried = {*family.tuning_space(), *get_autotuning_kernel_configs(d_heads=(64, 96, 128, 256))}
+    tried = {
+        *family.sets.tuning_space(),
+        *get_autotuning_kernel_configs(d_heads=(64, 96, 128, 256)),
+    }
     for dtype, d_head in product(DType, family.d_heads):
-        usual = family.rule(dtype, d_head, 4096)
-        for small in family.small_tiles(dtype, d_head):
+        usual = family.rule(Workload.square(dtype, d_head, 4096))
+        for small in family.smaller(Workload.square(dtype, d_head, 4096)):
             assert small.B_r < usual.B_r and not small.problems(small.minimum_gpu)
             assert small in tried
         configs = family.rule_configs(dtype, d_head)
-        assert usual in configs and {*family.small_tiles(dtype, d_head)} <= {*configs}
+        assert usual in configs and {*family.smaller(Workload.square(dtype, d_head, 4096))} <= {
+            *configs
+        }
 
 
 # The model of waves, on 132 multiprocessors.
@@ -168,10 +176,10 @@ def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
     return Problem.square(DType.BF16, d_head, batch, heads, seq_len)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FORWARD.families, ids=lambda family: family.name)
 def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
-    usual = family.rule(DType.BF16, 128, 512)
-    (small,) = family.small_tiles(DType.BF16, 128)
+    usual = family.rule(Workload.square(DType.BF16, 128, 512))
+    (small,) = family.smaller(Workload.square(DType.BF16, 128, 4096))
 
     def chosen(batch: int, seq_len: int, multiprocessors: int | None = 132) -> object:
         return family.choose(Workload(grid(batch, 16, seq_len, 128)), multiprocessors)
@@ -185,7 +193,9 @@ def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
 
 
 def test_the_multiprocessor_with_most_tiles_decides() -> None:
-    usual = SM90_FORWARD.rule(DType.BF16, 128, 512)  # tiles of 128 rows, one at a time
+    usual = SM90_FORWARD.rule(
+        Workload.square(DType.BF16, 128, 512)
+    )  # tiles of 128 rows, one at a time
     of_tiles = {n: grid_cost(usual, grid(1, n, 128, 128), 132) for n in (1, 132, 133, 264, 265)}
     assert of_tiles[1] == of_tiles[132] > 0
     assert of_tiles[133] == of_tiles[264] == 2 * of_tiles[1]
@@ -194,7 +204,7 @@ def test_the_multiprocessor_with_most_tiles_decides() -> None:
 
 
 def test_blocks_that_are_resident_together_cover_each_other() -> None:
-    (small,) = SM90_FORWARD.small_tiles(DType.BF16, 64)
+    (small,) = SM90_FORWARD.smaller(Workload.square(DType.BF16, 64, 4096))
     assert resident_blocks(small) == 2
     one, two, three = (grid_cost(small, grid(1, n * 132, 64), 132) for n in (1, 2, 3))
     assert one < two < 2 * one
@@ -203,11 +213,16 @@ def test_blocks_that_are_resident_together_cover_each_other() -> None:
 
 def test_resident_blocks_are_as_ptxas_makes_them() -> None:
     """What was built for the H200: 112, 127, 145, 175 and 217 registers of a thread at most."""
-    small = {d: SM90_FORWARD.small_tiles(DType.BF16, d)[0] for d in SM90_FORWARD.d_heads}
+    small = {
+        d: SM90_FORWARD.smaller(Workload.square(DType.BF16, d, 4096))[0]
+        for d in SM90_FORWARD.d_heads
+    }
     assert [resident_blocks(cfg) for cfg in small.values()] == [2, 2, 1, 1, 1]
     for d_head in SM90_FORWARD.d_heads:
-        assert resident_blocks(SM90_FORWARD.rule(DType.BF16, d_head, 512)) == 1
-    assert [resident_blocks(SM80_FORWARD.rule(DType.BF16, 128, n)) for n in (64, 512)] == [3, 2]
+        assert resident_blocks(SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 512))) == 1
+    assert [
+        resident_blocks(SM80_FORWARD.rule(Workload.square(DType.BF16, 128, n))) for n in (64, 512)
+    ] == [3, 2]
 
 
 def test_multiprocessors_are_counted_by_the_name() -> None:
@@ -227,25 +242,27 @@ def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:
     tried_sm80 = get_autotuning_kernel_configs(d_heads=(64, 128))
     for dtype in DType:
         for d_head in SM90_FORWARD.d_heads:
-            rule = SM90_FORWARD.rule(dtype, d_head, 4096)
+            rule = SM90_FORWARD.rule(Workload.square(dtype, d_head, 4096))
             assert not rule.problems() and replace(rule, n_stages=2) in tried, rule
         for d_head, length in product((64, 128), (64, 128, 192)):
-            assert SM80_FORWARD.rule(dtype, d_head, length) in tried_sm80
+            assert SM80_FORWARD.rule(Workload.square(dtype, d_head, length)) in tried_sm80
 
 
 def test_a_tile_that_the_gpu_has_no_shared_memory_for_is_passed_over() -> None:
     """At d_head 256 the rule's takes 128 KiB; GPUs of 8.6, 8.9 and 12.0 have 99."""
     workload = Workload(grid(8, 16, 4096, 256))
-    usual = SM80_FORWARD.rule(DType.BF16, 256, 4096)
-    (small,) = SM80_FORWARD.small_tiles(DType.BF16, 256)
-    chosen = {gpu: serving(workload, gpu).by_rule[SM80_FORWARD] for gpu in (A100, H100, "L40S")}
+    usual = SM80_FORWARD.rule(Workload.square(DType.BF16, 256, 4096))
+    (small,) = SM80_FORWARD.smaller(Workload.square(DType.BF16, 256, 4096))
+    chosen = {
+        gpu: FORWARD.serving(workload, gpu).by_rule[SM80_FORWARD] for gpu in (A100, H100, "L40S")
+    }
     assert chosen == {A100: usual, H100: usual, "L40S": small}
     for gpu in ("sm_80", "sm_86", "sm_89", "sm_120"):
         for d_head in SM80_FORWARD.d_heads:
-            config = serving(Workload(grid(8, 16, 4096, d_head)), gpu).by_rule[SM80_FORWARD]
+            config = FORWARD.serving(Workload(grid(8, 16, 4096, d_head)), gpu).by_rule[SM80_FORWARD]
             assert config.problems(gpu) == []
 
 
 def test_a_gpu_that_is_in_no_list_takes_what_its_family_has() -> None:
-    unknown = serving(Workload(grid(8, 16, 4096, 256)), "NVIDIA Z1", (13, 7))
-    assert unknown.rule_config == SM80_FORWARD.rule(DType.BF16, 256, 4096)
+    unknown = FORWARD.serving(Workload(grid(8, 16, 4096, 256)), "NVIDIA Z1", (13, 7))
+    assert unknown.rule_config == SM80_FORWARD.rule(Workload.square(DType.BF16, 256, 4096))

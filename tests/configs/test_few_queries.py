@@ -85,7 +85,7 @@ def test_on_a_cpu_length_and_rows_decide() -> None:
 
 
 def test_the_model_grows_with_what_is_done() -> None:
-    forward = SM90_FORWARD.rule(DType.BF16, 128, 8192)
+    forward = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 8192))
     found = rather_decode(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
     assert found is not None
     config, share = found

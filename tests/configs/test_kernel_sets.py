@@ -150,7 +150,7 @@ def test_words_are_checked_before_the_gpu_is_asked_for(
         pytest.fail("a GPU was asked for")
 
     for module in ("bench", "tune", "profile"):
-        monkeypatch.setattr(f"flashsmith.lab.{module}.choose_device", no_gpu)
+        monkeypatch.setattr(f"flashsmith.lab.commands.{module}.choose_device", no_gpu)
     monkeypatch.setattr("flashsmith.lab.bench.ncu.find_ncu", lambda: Path("ncu"))
     monkeypatch.delenv("KERNELS", raising=False)
     assert message in invoke(*args, code=2).stderr

@@ -29,7 +29,7 @@ from flashsmith.configs import (
     select_kernel_configs,
     sort_key,
 )
-from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.gpus import get_gpu_architecture
 from support.paths import CSRC_INCLUDE
 from support.sm90_kernels import CONFIGS as BUILT

@@ -11,7 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, parse_kernel_name_into_config
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.reference import Semantics
@@ -28,10 +28,10 @@ from support.fp8_caches import FP8, SMALL, Quantised
 
 RULES = [
     family.rule(DecodeWorkload(dtype, d_head, fp8_cache=True))
-    for family in DECODE_FAMILIES
-    if not family.by_boxes
+    for family in DECODE.families
     for d_head in D_HEADS
     for dtype in DType
+    if family.is_for(DecodeWorkload(dtype, d_head, fp8_cache=True))
 ]
 # What no rule chooses.
 VARIED = [
@@ -52,7 +52,7 @@ def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
 
 @pytest.mark.parametrize("d_head, rows", [(64, 64), (96, 32), (256, 64)])
 def test_teams_of_warps_share_keys_of_8_bits(d_head: int, rows: int) -> None:
-    cfg = DECODE_FAMILIES[0].rule(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
+    cfg = DECODE.families[0].rule(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
     assert cfg.B_r == rows
     asked = Quantised(cfg, (33, 0, 90, 1), n_q=rows // 2 + 1, heads=(4, 2))
     placed = in_pages(asked.stored, 16)

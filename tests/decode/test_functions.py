@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.errors import TracingError
@@ -30,8 +30,8 @@ from support.decoding import (
 from support.fp8_caches import SMALL, Quantised
 
 WIDE, TALL = TEAMS[0], TEAMS[2]  # 64 rows a work tile; with Q in registers, and in shared memory
-WIDE_FP8 = DECODE_FAMILIES[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
-TOKENS = DECODE_FAMILIES[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True, token_scales=True))
+WIDE_FP8 = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
+TOKENS = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True, token_scales=True))
 
 LENGTHS = (70, 33, 1, 0, 300)
 HEADS = (6, 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
@@ -25,7 +25,7 @@ from support.decoding import (
 )
 from support.fp8_caches import SMALL, Quantised
 
-_rule = DECODE_FAMILIES[0].rule
+_rule = DECODE.families[0].rule
 # Rows of 12, 16 and 32 chunks: the threads that share splits hold whole rows of them, or parts.
 CONFIGS = [_rule(DecodeWorkload(DType.FP16, d_head)) for d_head in (96, 128, 256)]
 LONG = CONFIGS[-1]  # of few splits, and few multiprocessors, already

@@ -11,7 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, parse_kernel_name_into_config
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.reference import Semantics
@@ -29,7 +29,7 @@ from support.decoding import (
 from support.fp8_caches import FP8, LARGEST, Quantised, quantised, spread
 
 RULES = [
-    DECODE_FAMILIES[0].rule(DecodeWorkload(dtype, d_head, fp8_cache=True, token_scales=True))
+    DECODE.families[0].rule(DecodeWorkload(dtype, d_head, fp8_cache=True, token_scales=True))
     for d_head, dtype in (
         (64, DType.BF16), (96, DType.FP16), (128, DType.BF16), (192, DType.FP16), (256, DType.BF16),
     )

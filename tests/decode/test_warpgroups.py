@@ -11,7 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Sm90DecodeKernelConfig
-from flashsmith.configs.decode import choose_decode
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
@@ -143,7 +143,7 @@ def test_a_window_is_refused_before_anything_is_built() -> None:
 def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     def chosen(rows: int, in_boxes: bool = False, fp8_cache: bool = False) -> tuple[str, int]:
         workload = DecodeWorkload(DType.BF16, 128, rows, fp8_cache, in_boxes=in_boxes)
-        config = choose_decode(workload, (9, 0))
+        config = DECODE.choose_by_rule(workload, (9, 0))
         return config.family, config.B_r
 
     assert [chosen(rows, in_boxes=True) for rows in (1, 16, 17, 64, 65, 4096)] == [
@@ -151,7 +151,7 @@ def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     ]  # fmt: skip
     assert chosen(64) == ("sm80", 64)
     assert chosen(64, in_boxes=True, fp8_cache=True) == ("sm80", 64)
-    newer = choose_decode(DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0))
+    newer = DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0))
     assert newer.family == "sm80"  # wgmma exists on 9.0 alone
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.configs.families import Family, family_of
+from flashsmith.configs.family import Family
+from flashsmith.configs.registry import family_of
 from flashsmith.jit import build_library
 from flashsmith.runtime import load_library
 from flashsmith.runtime.device import target_of

@@ -7,7 +7,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.configs.families import SUPPORTED_D_HEADS
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.reference import reference_lse
 from support import sm80_kernels, sm90_kernels
 from support.gpu_tensors import assert_correct, random_qkv
@@ -105,7 +105,7 @@ def test_heads_before_sequence(cfg: ForwardKernelConfig, causal: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("d_head", SUPPORTED_D_HEADS)
+@pytest.mark.parametrize("d_head", D_HEADS)
 def test_attention_takes_any_length(d_head: int, causal: bool) -> None:
     shape = (1, 777, 4, d_head)
     q, k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))

@@ -9,8 +9,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DType, KernelId, Variant
-from flashsmith.configs.backward import get_backward_kernel_configs
-from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.registry import BACKWARD, FORWARD
 from flashsmith.lab.soak import that_run_on
 from flashsmith.reference import dropout_mask
 from flashsmith.runtime import load_kernels
@@ -23,7 +22,9 @@ DROPOUT = Variant(dropout=True)
 
 
 def test_the_forward_kernels_have_the_masks_of_the_reference() -> None:
-    found = [c for f in FAMILIES for d in f.d_heads for t in DType for c in f.rule_configs(t, d)]
+    found = [
+        c for f in FORWARD.families for d in f.d_heads for t in DType for c in f.rule_configs(t, d)
+    ]
     configs = that_run_on(found, "cuda")
     load_kernels([KernelId(cfg, DROPOUT) for cfg in configs], target_of(torch.device("cuda")))
     for cfg in configs:
@@ -33,7 +34,7 @@ def test_the_forward_kernels_have_the_masks_of_the_reference() -> None:
 
 
 def test_the_backward_kernels_have_the_masks_of_the_reference() -> None:
-    found = [cfg.with_room_for(DROPOUT) for cfg in get_backward_kernel_configs()]
+    found = [cfg.with_room_for(DROPOUT) for cfg in BACKWARD.rule_configs()]
     configs = that_run_on((cfg for cfg in found if cfg.serves_variant(DROPOUT)), "cuda")
     load_kernels([KernelId(cfg, DROPOUT) for cfg in configs], target_of(torch.device("cuda")))
     kept = dropout_mask(STATE.cuda(), P, (BATCH, HEADS, 64 * 3 + 37, 64 * 5 + 19))

@@ -14,7 +14,8 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DType, KernelId, Variant
-from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import Workload
 from flashsmith.flash_attn import flash_attn_varlen_func
 from flashsmith.reference import reference_varlen
 from flashsmith.runtime import load_kernels
@@ -118,7 +119,9 @@ def _built() -> None:
         for window in (False, True)
         for paged in (False, True)
     )
-    kernels = product((SM90_FORWARD.rule(DType.BF16, d, 4096) for d in D_HEADS), variants)
+    kernels = product(
+        (SM90_FORWARD.rule(Workload.square(DType.BF16, d, 4096)) for d in D_HEADS), variants
+    )
     load_kernels([KernelId(*each) for each in kernels], target_of(torch.device("cuda")))
 
 
@@ -149,7 +152,7 @@ def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
     cu_q = torch.tensor([0, *n_q], device="cuda").cumsum(0).int()
     used = torch.tensor(n_k, device="cuda").int()
     given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max(n_q), "seqused_k": used, **semantics}
-    config = SM90_FORWARD.rule(DType.BF16, d_head, 4096)
+    config = SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 4096))
     expected = flashsmith.forward(config, q, *rows, return_lse=True, **given)
     for _ in range(12):
         found = flashsmith.forward(

@@ -13,8 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from flashsmith.configs import DType
-from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
 from flashsmith.configs.family import Family
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import Workload
 from flashsmith.flash_attn import flash_attn_varlen_func
 from flashsmith.flash_attn.flash_attn_interface import _flash_attn_varlen_forward
 from flashsmith.integrations import pages, torch_sdpa
@@ -116,7 +118,7 @@ def test_pages_are_copied_for_configurations_that_do_not_read_them(
     made: list[Any] = []
     monkeypatch.setattr(KVCache, "gathered", recording(KVCache.gathered, made))
     given = paged(MANY)
-    config = family.rule(DType.BF16, D_HEAD, 128)
+    config = family.rule(Workload.square(DType.BF16, D_HEAD, 128))
     given.assert_right(*given.attend(causal=True, config=config), causal=True)
     assert len(made) == copies
 

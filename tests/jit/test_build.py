@@ -17,7 +17,7 @@ from flashsmith.configs import (
     get_kernel_configs,
     get_sm90_kernel_progression_configs,
 )
-from flashsmith.configs.decode import choose_decode
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import BuildError
@@ -84,7 +84,7 @@ def test_decode_has_what_gpus_can() -> None:
     newest = "compute_90,code=[sm_90a,sm_100]"
     target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
     fp8, plain = (
-        KernelId(choose_decode(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
+        KernelId(DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
         for fp8 in (True, False)
     )
     units = planned(target, [fp8, plain])

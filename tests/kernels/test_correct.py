@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, KernelId
-from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.registry import FORWARD
 from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import emulation
 from support.kernels import BY_FAMILY, SAMPLES, SOME, Samples, both_variants
@@ -22,7 +22,7 @@ FMA = [cfg for cfg in VARIED if cfg.fma_exponentials]
 
 
 def test_every_family_has_samples() -> None:
-    assert [samples.family for samples in SAMPLES] == list(FAMILIES)
+    assert [samples.family for samples in SAMPLES] == list(FORWARD.families)
 
 
 @BY_FAMILY
@@ -39,7 +39,7 @@ def test_the_tuning_space_stays_inside_the_samples(samples: Samples) -> None:
     """No value of a field in the tuning space is outside of what the tests run."""
     for name in {field.name for field in fields(samples.family.config)} - SMALL:
         run_here = {getattr(cfg, name) for cfg in samples.configs}
-        assert {getattr(cfg, name) for cfg in samples.family.tuning_space()} <= run_here, name
+        assert {getattr(cfg, name) for cfg in samples.family.sets.tuning_space()} <= run_here, name
 
 
 def test_the_declared_set_is_complete() -> None:

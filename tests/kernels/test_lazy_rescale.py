@@ -17,7 +17,8 @@ from flashsmith.configs import (
     ForwardKernelConfig,
     KernelId,
 )
-from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import Workload
 from flashsmith.runtime import Kernel
 from support.problems import Emulated, run
 from support.sm80_kernels import LAST
@@ -48,7 +49,7 @@ def _sm90(config: ForwardKernelConfig, stale: bool) -> Lazy:
 
 SM80 = Lazy(KernelId(LAST), 8, 0)
 LAZY = _sm90(VARIED[3], stale=False)
-STALE = _sm90(SM90_FORWARD.rule(DType.FP16, 64, 4096), stale=True)
+STALE = _sm90(SM90_FORWARD.rule(Workload.square(DType.FP16, 64, 4096)), stale=True)
 EACH = pytest.mark.parametrize("lazy", [SM80, LAZY, STALE], ids=["sm80", "sm90 lazy", "stale"])
 
 

@@ -11,12 +11,11 @@ from random import Random
 import pytest
 
 from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId
-from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.registry import FORWARD
 from flashsmith.jit import Target
 from flashsmith.lab.soak import (
     EMULATOR,
     random_case,
-    rule_configs,
     seam_cases,
     table_configs,
 )
@@ -33,13 +32,13 @@ SMALL = 3_000  # scores of a seam's case
 
 
 def sampled_table_configs() -> list[ForwardKernelConfig]:
-    known = {*rule_configs(), *VARIED}
+    known = {*FORWARD.rule_configs(), *VARIED}
     groups = groups_of([KernelId(cfg) for cfg in table_configs() if cfg not in known])
     rng = Random(0)
     return [k.config for group in groups for k in rng.sample(group, min(SAMPLED, len(group)))]
 
 
-CONFIGS = [*rule_configs(), *VARIED, *sampled_table_configs()]
+CONFIGS = [*FORWARD.rule_configs(), *VARIED, *sampled_table_configs()]
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=str)
 
 
@@ -52,10 +51,10 @@ def test_the_set_is_whole() -> None:
     """At least 300 random problems, every rule configuration, tables, both families."""
     assert len(CONFIGS) * RANDOM_CASES >= 300
     assert len(set(CONFIGS)) == len(CONFIGS)
-    kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in rule_configs()}
+    kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in FORWARD.rule_configs()}
     assert kinds == {
         (family.name, dtype, d_head)
-        for family in FAMILIES
+        for family in FORWARD.families
         for dtype, d_head in product(DType, family.d_heads)
     }
     assert len(sampled_table_configs()) >= 8

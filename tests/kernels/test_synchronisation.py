@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from flashsmith.configs import KernelId
-from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.errors import EmulatorFault
 from flashsmith.runtime import Kernel, Site, emulation
 from support import sm80_kernels

@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 
 from flashsmith.configs import DType
-from flashsmith.configs.families import FAMILIES
 from flashsmith.configs.family import Family
+from flashsmith.configs.registry import FORWARD
+from flashsmith.configs.workload import Workload
 from flashsmith.lab.commands.kernel_words import named_forward_kernel, select_instances
 from support.cli import invoke_json, refused
 
 
 @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FORWARD.families, ids=lambda family: family.name)
 def test_a_tuning_space_is_that_of_its_d_head(family: Family, d_head: int) -> None:
-    chosen = select_instances([family.sets.tuning], dtype=DType.BF16, d_head=d_head)
+    chosen = select_instances([family.sets.keys.tuning], dtype=DType.BF16, d_head=d_head)
     configs = [instance.config for instance in chosen]
     assert configs and {(cfg.dtype, cfg.d_head) for cfg in configs} == {(DType.BF16, d_head)}
     assert not [cfg for cfg in configs if cfg.problems(cfg.minimum_gpu)]
-    rule = family.rule(DType.BF16, d_head, 4096)
+    rule = family.rule(Workload.square(DType.BF16, d_head, 4096))
     tiles = {(cfg.B_r, cfg.B_c) for cfg in configs}
     assert (rule.B_r, rule.B_c) in tiles
 

@@ -9,8 +9,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import flashsmith
-from flashsmith.configs import KernelId, Sm80SumsBackwardKernelConfig, Variant, Workload
-from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
+from flashsmith.configs import KernelId, Sm80SumsBackwardKernelConfig, Variant
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.problem import Problem
 from flashsmith.reference import dropout_mask, reference_attention, reference_gradients
 from flashsmith.selection.select import select_config
@@ -138,14 +139,14 @@ def test_the_rules_have_kernels_for_dropout() -> None:
     """Every family's configuration for it is the one without, and can be built; one family has no
     registers for it, and leaves it to the others."""
     variant = Variant(dropout=True)
-    for family in BACKWARD_FAMILIES:
-        config = family.rule(flashsmith.DType.BF16, 128)
+    for family in BACKWARD.families:
+        config = family.rule(BackwardWorkload.square(flashsmith.DType.BF16, 128, 4096))
         assert config.with_room_for(variant) == config
         assert config.serves_variant(variant) == (family.config is not Sm80SumsBackwardKernelConfig)
         assert KernelId(config, variant).name.endswith(" dropout")
     for capability in ((8, 0), (9, 0)):
         problem = Problem.square(flashsmith.DType.BF16, 128, 1, 1, 4096)
-        chosen = choose_backward(Workload(problem, variant), capability)
+        chosen = BACKWARD.choose_by_rule(BackwardWorkload(problem, variant), capability)
         assert chosen.serves_variant(variant)
 
 

@@ -10,9 +10,9 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, DType, FlashDecodeKernelConfig
-from flashsmith.configs.decode import choose_decode
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.sm80.family import SM80_FORWARD
-from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.configs.workload import DecodeWorkload, Workload
 from flashsmith.flash_attn import flash_attn_func
 from flashsmith.ops import few_queries
 from flashsmith.reference import Semantics
@@ -20,8 +20,8 @@ from flashsmith.selection.select import select_config
 from support.decoding import Requests, assert_near_truth, assert_same_bits, requests
 
 KEYS = 520
-PLAIN = choose_decode(DecodeWorkload(DType.BF16, 64), None)
-FORWARD = SM80_FORWARD.rule(DType.BF16, 64, KEYS)
+PLAIN = DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 64), None)
+FORWARD = SM80_FORWARD.rule(Workload.square(DType.BF16, 64, KEYS))
 
 
 def few(n_q: int = 3, lengths: tuple[int, ...] = (KEYS, KEYS), **how: Any) -> Requests:

@@ -10,6 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import CAUSAL, FULL, KernelId, Variant
+from flashsmith.configs.registry import BACKWARD
 from flashsmith.jit import Target
 from flashsmith.ops import backward, launch
 from flashsmith.ops.layout import laid_out
@@ -84,7 +85,7 @@ def test_a_kernel_that_was_named_refuses() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load_kernels([KernelId(GRADIENTS, RAGGED)], Target.emulator())
-    monkeypatch.setattr(backward, "choose_backward", lambda *_, **__: GRADIENTS)
+    monkeypatch.setattr(type(BACKWARD), "choose_by_rule", lambda *_: GRADIENTS)
     backward._choices.clear()
     d_head, dtype = GRADIENTS.d_head, GRADIENTS.dtype.to_torch_dtype()
     qkv = [LAYOUTS[layout]()[..., :d_head].to(dtype) for _ in range(3)]

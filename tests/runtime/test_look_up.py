@@ -16,8 +16,7 @@ import torch
 import flashsmith
 from flashsmith import codegen
 from flashsmith.configs import CONFIG_CLASSES, DType, KernelConfig, KernelId, Variant
-from flashsmith.configs.backward import get_backward_kernel_configs
-from flashsmith.configs.decode import get_decode_kernel_configs
+from flashsmith.configs.registry import BACKWARD, DECODE
 from flashsmith.configs.sets import get_kernel_configs
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import SourceTree, Target, build_library, find_library
@@ -37,7 +36,7 @@ def drawn(rng: random.Random) -> list[KernelId]:
     """Returns kernels of each class and variant, whose configurations may be alike in much."""
     known = [
         *(get_kernel_configs("all") + get_kernel_configs("sm90")),
-        *(get_backward_kernel_configs() + get_decode_kernel_configs()),
+        *(BACKWARD.rule_configs() + DECODE.rule_configs()),
     ]
     by_kind = {kind: [c for c in known if type(c) is kind] for kind in CONFIG_CLASSES}
     return [

@@ -15,7 +15,8 @@ import torch
 import support.tiny_build as tiny
 from flashsmith import settings
 from flashsmith.configs import DType, KernelId
-from flashsmith.configs.families import SM80_FORWARD
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.workload import Workload
 from flashsmith.jit import Target, build_library
 from flashsmith.ops.attention import attention
 from flashsmith.ops.choices import Choices
@@ -87,18 +88,19 @@ def test_attention_switches_to_the_kernel_that_was_built(
 
     of_calls = [launch._choices.clear, lambda: launch_cache.forget()]
     monkeypatch.setattr(choose, "_of_calls", of_calls)
-    chosen, other = (SM80_FORWARD.rule(DType.FP16, 96, length) for length in (128, 64))
+    of_lengths = (Workload.square(DType.FP16, 96, length) for length in (128, 64))
+    chosen, other = map(SM80_FORWARD.rule, of_lengths)
     assert chosen != other
     build_library([KernelId(other)], Target.emulator())
     q = torch.randn(1, 128, 1, 96).half()
 
-    def serving() -> Any:
+    def in_use() -> Any:
         attention(q, q.clone(), q.clone())
         calls = list(launch._choices.values())
         return calls[0].config if calls else None  # they are forgotten at any time
 
     first = attention(q, q.clone(), q.clone())
-    assert serving() == other
-    wait_for(lambda: serving() == chosen)
+    assert in_use() == other
+    wait_for(lambda: in_use() == chosen)
     torch.testing.assert_close(attention(q, q.clone(), q.clone()), first, atol=2e-3, rtol=1e-2)
     assert capfd.readouterr() == ("", "")

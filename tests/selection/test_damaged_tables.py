@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.configs.decode import decode_candidates
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.errors import TuningError
@@ -57,7 +57,7 @@ def write_table() -> Path:
 
 
 def write_decode_table(path: Path) -> None:
-    config = decode_candidates(OF_DECODE, "sm_90a")[2]
+    config = DECODE.candidates(OF_DECODE, "sm_90a")[2]
     entry = DecodeEntry(OF_DECODE, config, 12.5, 1.25, tried=12, excluded=1)
     DecodeTable.of(STAMP, [entry]).write(path)
 

@@ -11,7 +11,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import CAUSAL, FULL
-from flashsmith.configs.decode import choose_decode, decode_candidates
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload, Workload
 from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError, TuningError
@@ -32,8 +32,8 @@ H200 = "NVIDIA H200"
 STAMP = {**OF_AN_A100, "gpu": H200}
 PLAIN = DecodeWorkload(DType.BF16, 128, rows=16)
 BOXED = DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True)
-OTHER = decode_candidates(PLAIN, "sm_90a")[2]
-OTHER_BOXED = next(c for c in decode_candidates(BOXED, "sm_90a")[:-1] if c.family == "sm90")
+OTHER = DECODE.candidates(PLAIN, "sm_90a")[2]
+OTHER_BOXED = next(c for c in DECODE.candidates(BOXED, "sm_90a")[:-1] if c.family == "sm90")
 TABLE = DecodeTable.of(
     STAMP,
     [
@@ -61,7 +61,7 @@ def test_it_serves_what_it_was_measured_for_and_the_rule_the_rest(tuned: Path) -
     def chosen(workload: DecodeWorkload) -> object:
         return choose_tuned_decode(workload, H200).config
 
-    rule = choose_decode(PLAIN, (9, 0))
+    rule = DECODE.choose_by_rule(PLAIN, (9, 0))
     assert chosen(PLAIN) == rule != OTHER  # there is no table yet
     TABLE.write(tuned)
     forget_tables()
@@ -76,9 +76,9 @@ def test_it_serves_what_it_was_measured_for_and_the_rule_the_rest(tuned: Path) -
         replace(BOXED, in_boxes=False),
         replace(BOXED, rows=65),
     ):
-        assert chosen(unmeasured) == choose_decode(unmeasured, (9, 0))
+        assert chosen(unmeasured) == DECODE.choose_by_rule(unmeasured, (9, 0))
     on_cpu = choose_tuned_decode(PLAIN, None)
-    assert on_cpu == (choose_decode(PLAIN, None), "the rule of its family")
+    assert on_cpu == (DECODE.choose_by_rule(PLAIN, None), "the rule of its family")
     assert choose_tuned_decode(PLAIN, "NVIDIA Unheard Of", (9, 0)).config == rule
 
 
@@ -97,7 +97,7 @@ def test_few_queries_of_attention_take_it_too(tuned: Path) -> None:
         (("H200", "A100"), "GPU: NVIDIA A100 there, NVIDIA H200 here"),
         (("kernels_sm80_decode: ", "kernels_sm80_decode: 0"), "kernels of sm_80: 0.* there"),
         (("BF16,128,16,no", "BF16,128,16,perhaps"), "fp8_cache is 'perhaps'"),
-        (("BF16,128,16,no", "BF16,64,16,no"), "cannot serve .*its d_head is 128"),
+        (("BF16,128,16,no", "BF16,64,16,no"), "cannot serve .*it is for BF16 and d_head 128"),
         (("format 1", "format 9"), "its format is 9"),
         (("2 rows", "3 rows"), "it was cut off"),
     ],
@@ -111,15 +111,15 @@ def test_a_table_that_is_not_for_here_is_passed_over_with_a_warning(
     tuned.write_text(text.replace(*changed, 1))
     with pytest.warns(UserWarning, match=rf"{words}(.|\n)*tune --decode --force"):
         found = choose_tuned_decode(PLAIN, H200)
-    assert found.config == choose_decode(PLAIN, (9, 0))
+    assert found.config == DECODE.choose_by_rule(PLAIN, (9, 0))
 
 
 def test_what_does_not_fit_the_gpu_is_passed_over() -> None:
-    large = next(c for c in decode_candidates(PLAIN, "sm_90a") if not c.is_buildable("sm_80"))
+    large = next(c for c in DECODE.candidates(PLAIN, "sm_90a") if not c.is_buildable("sm_80"))
     a100 = "NVIDIA A100-SXM4-80GB"
     entry = DecodeEntry(PLAIN, large, 10.0, 1.5, tried=9, excluded=0)
     DecodeTable.of({**STAMP, "gpu": a100}, [entry]).write(decode_table_path(a100))
-    assert choose_tuned_decode(PLAIN, a100).config == choose_decode(PLAIN, (8, 0))
+    assert choose_tuned_decode(PLAIN, a100).config == DECODE.choose_by_rule(PLAIN, (8, 0))
 
 
 def test_a_gpu_that_is_too_old_is_refused_with_or_without_a_table() -> None:

@@ -16,10 +16,10 @@ from flashsmith.configs import (
     DType,
     FlashForwardKernelConfig,
     Workload,
-    families,
     get_sm90_autotuning_kernel_configs,
+    operation,
 )
-from flashsmith.configs.families import SM80_FORWARD
+from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.ops.attention import attention
 from flashsmith.ops.choices import Choices
@@ -63,7 +63,7 @@ def test_users_table_comes_before_the_shipped_one() -> None:
 def test_without_a_table_the_rule_decides() -> None:
     choice = chosen(gpu=A100)
     assert choice.source is None
-    assert choice.config == SM80_FORWARD.rule(DType.FP16, 128, 1024)
+    assert choice.config == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
     assert "shipped table: there is none" in choice.passed_over[1]
 
 
@@ -99,7 +99,7 @@ def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before an entry of the other dtype for just this fill."""
-    monkeypatch.setattr(families, "_RATHER", 0.0)
+    monkeypatch.setattr(operation, "_RATHER", 0.0)
     full, few = make_entry([LARGE]), make_entry([SM90_BF16])
     few = replace(few, workload=square(DType.BF16, 128, "full", 1, 16, 1024))
     write_user_table(full, few, gpu=A100)
@@ -141,7 +141,7 @@ def test_kernels_outside_the_portfolio_serve_nothing() -> None:
 def test_an_entry_of_families_that_do_not_run_there_is_passed_over() -> None:
     write_user_table(make_entry([SM90]), gpu=A100)
     choice = chosen(gpu=A100)
-    assert choice.config == SM80_FORWARD.rule(DType.FP16, 128, 1024)
+    assert choice.config == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
     assert f"none of its kernels serves: the sm90 family does not run on {A100}" in " ".join(
         choice.passed_over
     )
@@ -242,7 +242,7 @@ def test_gpu_names_are_normalised() -> None:
 def test_cpu_tensors_get_the_rule_and_no_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "read", lambda path: pytest.fail("a table was read"))
     q = torch.empty(1, 1024, 1, 128, dtype=torch.float16)
-    assert select_config(q) == SM80_FORWARD.rule(DType.FP16, 128, 1024)
+    assert select_config(q) == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
 
 
 def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpus[str(device)][1])
     write_user_table(make_entry([SMALL], mask="causal"))
     q = torch.empty(4, 1024, 32, 128, dtype=torch.float16)
-    rule = SM80_FORWARD.rule(DType.FP16, 128, 1024)
+    rule = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
     assert select_config(q, True, torch.device("cuda", 1)) == SMALL
     assert select_config(q, True, torch.device("cuda", 0)) == rule
 

@@ -15,9 +15,11 @@ from flashsmith.configs import (
     DType,
     Sm90ForwardKernelConfig,
     Workload,
-    families,
+    operation,
 )
-from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD, SUPPORTED_D_HEADS
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.problem import Problem
@@ -62,20 +64,20 @@ def test_k_of_another_shape_is_served_by_the_same_tables() -> None:
     for variant in VARIANTS:
         assert choose_forward(Workload(problem, variant), H200).source is not None
     assert choose_forward(Workload(problem), H200).config == SMALL
-    (small,) = SM80_FORWARD.small_tiles(DType.FP16, 128)
+    (small,) = SM80_FORWARD.smaller(Workload.square(DType.FP16, 128, 4096))
     assert choose_forward(Workload(problem), A100).config == small  # by rule: 64 tiles of 128 rows
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])
 def test_sm90_rule_takes_every_d_head(d_head: int) -> None:
-    rule = SM90_FORWARD.rule(DType.BF16, d_head, 1000)
+    rule = SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 1000))
     choice = chosen(seq_len=1000, dtype=DType.BF16, d_head=d_head, gpu=H100)  # it has no table
     assert (choice.config, choice.source) == (rule, None)
     assert isinstance(rule, Sm90ForwardKernelConfig) and not rule.problems()
 
 
 def test_every_gpu_takes_every_d_head_and_length() -> None:
-    for d_head, seq_len in product(SUPPORTED_D_HEADS, (1, 1000, 4096)):
+    for d_head, seq_len in product(D_HEADS, (1, 1000, 4096)):
         for gpu in (None, A100, H100, H200):
             config = chosen(seq_len, gpu=gpu, d_head=d_head).config
             assert config.serves(Problem.square(DType.FP16, d_head, 1, 1, seq_len))
@@ -101,7 +103,7 @@ def test_cpu_tensors_get_the_plainest_family(d_head: int, k_shape: tuple[int, ..
     k = None if k_shape is None else torch.empty(*k_shape[:3], d_head, dtype=torch.float16)
     length = (q if k is None else k).shape[1]
     config = select_config(q, k=k)
-    assert config == SM80_FORWARD.rule(DType.FP16, d_head, length)
+    assert config == SM80_FORWARD.rule(Workload.square(DType.FP16, d_head, length))
 
 
 def test_length_of_the_keys_chooses_the_bucket() -> None:
@@ -110,7 +112,7 @@ def test_length_of_the_keys_chooses_the_bucket() -> None:
     problem = Problem.of_shapes(DType.FP16, q.shape, k.shape)
     assert choose_forward(Workload(problem), H200).config == SM90
     on_cpu = choose_forward(Workload(problem), None).config
-    assert on_cpu == SM80_FORWARD.rule(DType.FP16, 128, 4096)
+    assert on_cpu == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_sm90_by_name(gpu: str, expected: bool | None) -> None:
 
 
 def test_explain_says_which_entry_and_what_was_measured() -> None:
-    rule = SM80_FORWARD.rule(DType.FP16, 128, 1024)
+    rule = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
     path = write_user_table(make_entry([SM90, SMALL]), gpu=A100)
     shape = ("--gpu", A100, "--seq-len", 1000, "--d-head", 128, "--mask", "full")
     text = explained(*shape, "--dtype", "fp16")
@@ -182,7 +184,7 @@ def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> N
 
 
 def test_explain_lists_many_shapes_and_speaks_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "_RATHER", 0.0)
+    monkeypatch.setattr(operation, "_RATHER", 0.0)
     shapes = ("--gpu", H200, "--seq-len", "1024,4096", "--dtype", "fp16", "--d-head", 128)
     table = explained(*shapes)
     assert table.count("shipped table") == 4

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from flashsmith.configs import DType, Variant, Workload
-from flashsmith.configs.families import SM90_FORWARD, reads_pages_on
+from flashsmith.configs.registry import reads_pages_on
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.problem import Problem
 from flashsmith.selection.choose import choose_forward
 from flashsmith.selection.served import served_instances
@@ -33,7 +34,9 @@ def test_where_no_family_reads_pages_that_is_said() -> None:
 
 
 def test_the_emulator_s_plainest_family_that_reads_pages_is_the_newer() -> None:
-    assert choose_forward(WORKLOAD, None).config == SM90_FORWARD.rule(DType.FP16, 128, 1024)
+    assert choose_forward(WORKLOAD, None).config == SM90_FORWARD.rule(
+        Workload.square(DType.FP16, 128, 1024)
+    )
 
 
 @pytest.mark.parametrize(("gpu", "can"), [(None, True), (H100, True), (A100, False)])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flashsmith.configs import get_autotuning_kernel_configs, get_sm90_autotuning_kernel_configs
-from flashsmith.configs.families import SM90_FORWARD, families_on, serving
+from flashsmith.configs.registry import FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.tuning.journal import Journal
@@ -91,7 +92,7 @@ def test_shipped_table_is_whole(path: Path) -> None:
     for entry in table.entries.values():
         costs = [row.cost for row in entry.ranked]
         assert costs == sorted(costs)
-        best, served = entry.ranked[0].config, serving(entry.workload, table.stamp["gpu"])
+        best, served = entry.ranked[0].config, FORWARD.serving(entry.workload, table.stamp["gpu"])
         assert not served.why_not(best)
     kinds = {key[:2] for key in table.entries}
     for dtype, d_head in kinds:
@@ -104,11 +105,11 @@ def test_shipped_table_is_whole(path: Path) -> None:
 @SHIPPED
 def test_shipped_table_names_kernels_of_the_tuning_space(path: Path) -> None:
     table = Table.read(path)
-    families = families_on(get_gpu_architecture(table.stamp["gpu"]).compute_capability)
+    families = FORWARD.families_on(get_gpu_architecture(table.stamp["gpu"]).compute_capability)
     space = {*get_autotuning_kernel_configs(d_heads=(64, 128))}
     space |= {*get_sm90_autotuning_kernel_configs()} if SM90_FORWARD in families else set()
     for entry in table.entries.values():
-        rule = serving(entry.workload, table.stamp["gpu"]).rule_config
+        rule = FORWARD.serving(entry.workload, table.stamp["gpu"]).rule_config
         assert {row.config for row in entry.ranked} <= space | {rule}
 
 

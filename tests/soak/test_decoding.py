@@ -18,7 +18,7 @@ from flashsmith.configs import (
     KernelId,
     Variant,
 )
-from flashsmith.configs.decode import choose_decode, get_decode_kernel_configs
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.lab.soak import (
     EMULATOR,
@@ -37,9 +37,11 @@ from flashsmith.lab.soak.meaning import Meaning
 from flashsmith.problem import Problem
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
 
-CONFIG = choose_decode(DecodeWorkload(DType.FP16, 64), None)
-FP8 = choose_decode(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
-TOKENS = choose_decode(DecodeWorkload(DType.FP16, 64, fp8_cache=True, token_scales=True), None)
+CONFIG = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64), None)
+FP8 = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
+TOKENS = DECODE.choose_by_rule(
+    DecodeWorkload(DType.FP16, 64, fp8_cache=True, token_scales=True), None
+)
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 FUNCTIONS = replace(ALL, score=number_of_functions())
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
@@ -106,7 +108,7 @@ def test_an_empty_cache_is_taken() -> None:
 
 
 def test_every_rule_is_soaked_with_variants_it_serves() -> None:
-    configs = get_decode_kernel_configs()
+    configs = DECODE.rule_configs()
     kernels = soaked_kernels(configs)
     assert {kernel.config for kernel in kernels} == set(configs)
     assert all(kernel.config.serves_variant(kernel.variant) for kernel in kernels)

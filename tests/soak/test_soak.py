@@ -27,7 +27,7 @@ from flashsmith.configs import (
     get_sm90_autotuning_kernel_configs,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.commands import soak as lab_soak
 from flashsmith.lab.soak import (
     EMULATOR,
@@ -36,7 +36,6 @@ from flashsmith.lab.soak import (
     SoakPlan,
     Values,
     Verdict,
-    rule_configs,
     seam_cases,
     session,
     soak,
@@ -67,7 +66,7 @@ def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_groups_take_turns() -> None:
     sources = [iter("abc"), iter("xy"), iter("")]
     assert list(in_turn(sources)) == ["a", "x", "b", "y", "c"]  # type: ignore[arg-type]
-    groups = groups_of([KernelId(cfg) for cfg in rule_configs()])
+    groups = groups_of([KernelId(cfg) for cfg in FORWARD.rule_configs()])
     assert len(groups) == 10
     assert all(len({(k.config.dtype, k.config.d_head) for k in group}) == 1 for group in groups)
 
@@ -107,7 +106,7 @@ def test_every_second_configuration_or_so_has_each_mixed_variant(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
     """Beside full and causal, of which every configuration has both."""
-    configs = rule_configs()
+    configs = FORWARD.rule_configs()
     kernels = soaked_kernels(configs)
     assert {KernelId(cfg, variant) for cfg in configs for variant in VARIANTS} < set(kernels)
     mixed = [kernel.variant for kernel in kernels if kernel.variant not in VARIANTS]
@@ -133,7 +132,9 @@ def test_time_limit_leaves_the_kernels_alike(
 ) -> None:
     """A clock that a check moves on by a second."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
-    tallies = soak(soaked_kernels(rule_configs()), SoakPlan(random_cases=None, seconds=1000), "cpu")
+    tallies = soak(
+        soaked_kernels(FORWARD.rule_configs()), SoakPlan(random_cases=None, seconds=1000), "cpu"
+    )
     counts = [tally.cases for tally in tallies.values()]
     assert sum(counts) == 1001
     assert min(counts) >= 5
@@ -145,18 +146,18 @@ def test_each_kernel_has_its_min_cases_after_the_time(
     """And none has more of them than its neighbours had to have."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     plan = SoakPlan(random_cases=None, seconds=300, min_cases=6)
-    tallies = soak(soaked_kernels(rule_configs()), plan, "cpu")
+    tallies = soak(soaked_kernels(FORWARD.rule_configs()), plan, "cpu")
     assert min(tally.cases for tally in tallies.values()) == 6
     late = Counter(kernel for _, kernel in checked[301:])
     assert late and max(tallies[kernel].cases for kernel in late) == 6
 
 
 def test_tables_and_rules_name_their_kernels() -> None:
-    rule, table = rule_configs(), table_configs()
+    rule, table = FORWARD.rule_configs(), table_configs()
     assert len(rule) == len(set(rule))
     assert {(cfg.family, cfg.dtype, cfg.d_head) for cfg in rule} == {
         (family.name, dtype, d_head)
-        for family in FAMILIES
+        for family in FORWARD.families
         for dtype, d_head in product(DType, family.d_heads)
     }
     blocks = {cfg.B_r for cfg in rule if cfg.family == "sm80" and cfg.d_head == 128}
@@ -220,7 +221,9 @@ def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> No
         rows = json.loads(result.stdout)
         return {row["kernel"] for row in rows if row["variant"] in ("full", "causal")}
 
-    rule, table = ({str(c) for c in configs} for configs in (rule_configs(), table_configs()))
+    rule, table = (
+        {str(c) for c in configs} for configs in (FORWARD.rule_configs(), table_configs())
+    )
     assert kernels("-k", "rule") == rule
     assert kernels() == table | rule
     assert kernels("-k", "prog", "-k", "rule") == rule | {

@@ -11,12 +11,12 @@ import torch
 
 import flashsmith
 from flashsmith.configs import FULL, DType, KernelConfig, Variant
-from flashsmith.configs.backward import BACKWARD_FAMILIES
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import D_HEADS, BackwardWorkload
 from flashsmith.lab.soak import Extent, SoakCase, Values, prepare_gradients, random_case
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 
-_PLAINEST = BACKWARD_FAMILIES[0]  # which serves every dtype and d_head
+_PLAINEST = BACKWARD.families[0]  # which serves every dtype and d_head
 
 
 def plain_cases(seed: int, extent: Extent, variants: tuple[Variant, ...]) -> Iterator[SoakCase]:
@@ -24,7 +24,7 @@ def plain_cases(seed: int, extent: Extent, variants: tuple[Variant, ...]) -> Ite
     rng = Random(seed)
     kinds = [(dtype, d_head) for d_head in D_HEADS for dtype in DType]
     for i in range(max(len(kinds), len(variants))):
-        config: KernelConfig = _PLAINEST.rule(*kinds[i % len(kinds)])
+        config: KernelConfig = _PLAINEST.rule(BackwardWorkload.square(*kinds[i % len(kinds)], 256))
         case = random_case(rng, config, variants[i % len(variants)], extent)
         while case.values != Values():
             case = random_case(rng, config, case.variant, extent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle
 
@@ -16,8 +15,9 @@ from flashsmith.configs import (
     Variant,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.backward import BACKWARD_FAMILIES, BackwardFamily
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.family import Family
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import D_HEADS, BackwardWorkload
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from support.samples import covering
 
@@ -49,12 +49,17 @@ VARIED = [
     )
 ]
 
+_LONG = 8192  # queries, of which sums need no order
 
-def _rule(family: BackwardFamily) -> Iterator[BackwardKernelConfig]:
+
+def _rule(family: Family[BackwardWorkload, BackwardKernelConfig]) -> list[BackwardKernelConfig]:
     """One configuration of every d_head that a family has, of one dtype and then the other."""
-    for d_head, dtype in zip(D_HEADS, cycle((DType.BF16, DType.FP16))):
-        with suppress(ValueError):
-            yield family.rule(dtype, d_head)
+    kinds = zip(D_HEADS, cycle((DType.BF16, DType.FP16)))
+    return [
+        family.rule(BackwardWorkload.square(dtype, d_head, _LONG))
+        for d_head, dtype in kinds
+        if d_head in family.d_heads
+    ]
 
 
 def name_of(config: BackwardKernelConfig) -> str:
@@ -63,7 +68,7 @@ def name_of(config: BackwardKernelConfig) -> str:
     return " ".join(filter(None, (config.family, config.scheme, order)))
 
 
-_OF_FAMILIES = [list(_rule(family)) for family in BACKWARD_FAMILIES]
+_OF_FAMILIES = [list(_rule(family)) for family in BACKWARD.families]
 _OF_FAMILIES += [[cfg.made_deterministic() for cfg in each] for each in _OF_FAMILIES]
 CONFIGS = list(dict.fromkeys([*(cfg for each in _OF_FAMILIES for cfg in each), *VARIED]))
 # One of each family, of BF16, which has every variant.

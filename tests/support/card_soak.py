@@ -14,12 +14,12 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
     get_sm90_kernel_progression_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.lab.soak import (
     SoakPlan,
     Tally,
     reproduce,
-    rule_configs,
     soak,
     soaked_kernels,
     table_configs,
@@ -45,7 +45,7 @@ def kernels_of_set(key: str) -> list[KernelId]:
     if key == "forward":
         configs = [
             *table_configs(),
-            *rule_configs(),
+            *FORWARD.rule_configs(),
             *get_kernel_progression_configs(),
             *get_sm90_kernel_progression_configs(),
         ]

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, parse_kernel_name_into_config
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.decode import rows_of_kernels
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
@@ -31,13 +32,13 @@ LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 300)
 WILD = -(1 << 30)  # a page, or an entry, that is nowhere
 
 _DTYPES = dict(zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False))
-_SM80, _SM90 = DECODE_FAMILIES
+_SM80, _SM90 = DECODE.families
 RULES = [_SM80.rule(DecodeWorkload(dtype, d_head)) for d_head, dtype in _DTYPES.items()]
 # Of the sm90 family: one warpgroup and two.
 WGMMA = [
     _SM90.rule(DecodeWorkload(dtype, d_head, rows))
     for d_head, dtype in _DTYPES.items()
-    for rows in _SM90.rows
+    for rows in rows_of_kernels([_SM90])
 ]
 # What no rule chooses: longer slices, other numbers of warps, stages and blocks.
 VARIED = [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flashsmith.configs import DecodeKernelConfig
-from flashsmith.configs.decode import DECODE_FAMILIES
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.reference import Semantics
@@ -23,7 +23,7 @@ from support.decoding import (
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
-SMALL = DECODE_FAMILIES[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True))
+SMALL = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True))
 
 
 class Quantised:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from flashsmith.configs import VARIANTS, ForwardKernelConfig, KernelId
-from flashsmith.configs.families import SM80_FORWARD, SM90_FORWARD, Family
+from flashsmith.configs.family import Family
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from support import sm80_kernels, sm90_kernels
 
 

@@ -17,7 +17,8 @@ from flashsmith.configs import (
     get_kernels_to_build,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.families import SM80_FORWARD
+from flashsmith.configs.sm80.family import SM80_FORWARD
+from flashsmith.configs.workload import Workload
 from support.samples import covering
 
 PROGRESSION = get_kernel_progression_configs()
@@ -25,7 +26,9 @@ BASE = PROGRESSION[3]  # async+eager+swizzled+load_2_2_2_tiles
 LAST = PROGRESSION[-1]  # optimized softmax, Q in registers
 # What `attention` takes: every d_head and dtype.
 RULE = [
-    SM80_FORWARD.rule(dtype, d_head, 4096) for d_head in SM80_FORWARD.d_heads for dtype in DType
+    SM80_FORWARD.rule(Workload.square(dtype, d_head, 4096))
+    for d_head in SM80_FORWARD.d_heads
+    for dtype in DType
 ]
 # The ends of the space, and what neither of the others has.
 VARIED = [

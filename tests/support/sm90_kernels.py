@@ -8,13 +8,16 @@ from flashsmith.configs import (
     get_sm90_kernel_progression_configs,
     parse_kernel_name_into_config,
 )
-from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import Workload
 
 PROGRESSION = get_sm90_kernel_progression_configs()
 LAST = PROGRESSION[-1]
 # What `attention` takes: every d_head and dtype.
 RULE = [
-    SM90_FORWARD.rule(dtype, d_head, 4096) for d_head in SM90_FORWARD.d_heads for dtype in DType
+    SM90_FORWARD.rule(Workload.square(dtype, d_head, 4096))
+    for d_head in SM90_FORWARD.d_heads
+    for dtype in DType
 ]
 # The ends of the space, and what neither of the others has.
 VARIED = [

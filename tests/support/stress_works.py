@@ -10,7 +10,8 @@ import torch
 
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
+from flashsmith.configs.workload import Workload
 from flashsmith.dtype import DType
 from flashsmith.ops import decode_calls
 from flashsmith.selection.choose import forget_calls
@@ -199,7 +200,7 @@ def works_on(device: torch.device) -> list[Work]:
         make.gradients(by_autograd=True),
     ]
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0):
-        queued = SM90_FORWARD.rule(DType.BF16, 128, 4096)
+        queued = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 4096))
         assert queued.dynamic_queue  # type: ignore[attr-defined]
         works.append(make.named(queued))
     return works

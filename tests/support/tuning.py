@@ -13,7 +13,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_kernel_progression_configs,
 )
-from flashsmith.configs.families import SM80_FORWARD
+from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.search import make_plan
@@ -26,7 +26,7 @@ STAMP = {"gpu": A100, "driver_version": "580.159.04", **kernel_source_stamp()}
 SPACE = get_autotuning_kernel_configs([DType.FP16])
 WORKLOAD = square(DType.FP16, 128, "full", 4, 16, 4096)
 WORKLOADS = [changed(WORKLOAD, seq_len=seq_len) for seq_len in (1024, 4096)]
-RULE = SM80_FORWARD.rule(DType.FP16, 128, 4096)
+RULE = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
 BEST = SPACE[17]
 SMALL = square(DType.FP16, 128, "full", 1, 1, 128)
 PROGRESSION = get_kernel_progression_configs()[-2:]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from flashsmith.cli import app
 from flashsmith.codegen import generate
 from flashsmith.configs import DecodeKernelConfig, KernelId
-from flashsmith.configs.decode import choose_decode, decode_candidates
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.errors import GpuLostError, TuningError
@@ -34,7 +34,7 @@ from support.tuning import A100, STAMP, fake_timer
 
 FEW = DecodeWorkload(DType.FP16, 64, rows=16)
 FP8 = DecodeWorkload(DType.FP16, 64, rows=16, fp8_cache=True)
-PLAN = {workload: decode_candidates(workload, "sm_80") for workload in (FEW, FP8)}
+PLAN = {workload: DECODE.candidates(workload, "sm_80") for workload in (FEW, FP8)}
 BEST, RULE = PLAN[FEW][3], PLAN[FEW][-1]
 
 
@@ -78,7 +78,7 @@ def test_candidates_can_be_built_for_their_gpu(arch: str) -> None:
     """Those of sm_90 include rings of stages for which sm_80 has no room."""
     architecture = get_gpu_architecture(arch)
     workloads = workloads_of(DType, D_HEADS, architecture.compute_capability)
-    found = {config for each in workloads for config in decode_candidates(each, arch)}
+    found = {config for each in workloads for config in DECODE.candidates(each, arch)}
     generate(map(KernelId, found))
     assert all(config.is_buildable(arch) for config in found)
 
@@ -185,7 +185,7 @@ KINDS = [
 
 @pytest.mark.parametrize("workload", KINDS, ids=words_of)
 def test_the_lab_checks_times_and_soaks(workload: DecodeWorkload) -> None:
-    rule = choose_decode(workload, None)
+    rule = DECODE.choose_by_rule(workload, None)
     SMALL.build({workload: [rule]}, lambda *_: None)
     wrong, microseconds = SMALL.measure(workload, [rule], 1)
     assert not wrong and microseconds == {rule: pytest.approx(1000.0)}
@@ -198,7 +198,7 @@ def test_times_are_geometric_means_over_shapes() -> None:
         asked.append(repeats or 0)
         return {name: Timing([2.0, 8.0][len(asked) - 1], 0, 0) for name in runs}
 
-    rule = choose_decode(FEW, None)
+    rule = DECODE.choose_by_rule(FEW, None)
     lab = DecodeLab(lambda _: (Shape(1, 17), Shape(1, 9)), "cpu", timer)
     assert lab.measure(FEW, [rule], 7).microseconds == {rule: pytest.approx(4000.0)}
     assert asked == [7, 7]
@@ -209,7 +209,7 @@ def test_the_lab_finds_a_wrong_kernel(
     batch: int, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On whichever shape it is wrong."""
-    rule, call = choose_decode(FEW, None), BoundDecode.__call__
+    rule, call = DECODE.choose_by_rule(FEW, None), BoundDecode.__call__
 
     def off_by_a_bit(self: BoundDecode, tensors: Any, *arguments: Any) -> None:
         call(self, tensors, *arguments)
@@ -240,7 +240,7 @@ def test_the_lab_says_what_a_kernel_raises_and_what_was_not_built(
 
 
 def test_the_lab_soaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, soaked = choose_decode(FEW, None), []
+    rule, soaked = DECODE.choose_by_rule(FEW, None), []
 
     class Failure:
         case, failure = "case 1", "NaN"

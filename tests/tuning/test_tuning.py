@@ -20,7 +20,7 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
     get_sm90_autotuning_kernel_configs,
 )
-from flashsmith.configs.families import SM90_FORWARD
+from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.commands import tune as lab_tune
@@ -258,7 +258,7 @@ def test_plan_has_what_fits_and_the_rule() -> None:
 
 def test_plan_on_sm90_has_both_families_and_its_own_rule() -> None:
     sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
-    rule = SM90_FORWARD.rule(DType.FP16, 128, 4096)
+    rule = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
     (configs,) = make_plan([WORKLOAD], [*SPACE, *sm90], "sm_90a").values()
     assert configs[-1] == rule
     assert set(configs) == {*SPACE, *sm90, rule}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flashsmith.configs import KernelConfig, KernelId, Variant
-from flashsmith.configs.families import SUPPORTED_D_HEADS
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.ops import launch
 from flashsmith.ops.choices import Choices
 from flashsmith.runtime.launch_cache import LaunchCache
@@ -49,7 +49,7 @@ def kernels_of(test: Callable[..., Any], case: Case) -> frozenset[KernelId]:
 def kind_of(name: str, case: Case) -> Hashable:
     """What cases of a test have in common that need the same kernel, or one of a few."""
     d = case.get("d", 0)
-    room = next((size for size in SUPPORTED_D_HEADS if size >= d), d)
+    room = next((size for size in D_HEADS if size >= d), d)
     told = tuple(case.get(parameter) for parameter in _TELLING)
     return ("varlen" in name, room, room == d, *told)
 

@@ -19,7 +19,7 @@ from flashsmith.cli.options import (
 )
 from flashsmith.cli.tables import note, print_json, print_table
 from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelConfig
-from flashsmith.configs.families import FAMILIES, family_of
+from flashsmith.configs.registry import FORWARD, family_of
 from flashsmith.jit import KernelCache, list_libraries
 from flashsmith.lab.commands.request import Request
 
@@ -82,7 +82,7 @@ def configs(
 
 
 def _at_all_blocks(configs: list[ForwardKernelConfig]) -> list[ForwardKernelConfig]:
-    able = [family for family in FAMILIES if family.block_values]
+    able = [family for family in FORWARD.families if family.sets.block_values]
     if other := [cfg for cfg in configs if family_of(cfg) not in able]:
         names = " and ".join(family.name for family in able)
         raise ValueError(
@@ -93,7 +93,7 @@ def _at_all_blocks(configs: list[ForwardKernelConfig]) -> list[ForwardKernelConf
 
 
 def _at_each_block(config: ForwardKernelConfig) -> Iterator[ForwardKernelConfig]:
-    names, choices = zip(*family_of(config).block_values, strict=True)
+    names, choices = zip(*family_of(config).sets.block_values, strict=True)
     for values in product(*choices):
         yield replace(config, **dict(zip(names, values, strict=True)))
 

@@ -9,7 +9,7 @@ import typer
 
 from flashsmith import settings
 from flashsmith.configs import FULL, DType, Variant
-from flashsmith.configs.families import SUPPORTED_D_HEADS
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.lab.commands.request import Request
 
 KERNEL_SETS = ", ".join(settings.KERNEL_SETS)
@@ -32,7 +32,7 @@ DtypeOption = Annotated[
 DHeadOption = Annotated[
     int | None,
     typer.Option(
-        help=f"One of {', '.join(map(str, SUPPORTED_D_HEADS))}. Narrows a set; a set without it is "
+        help=f"One of {', '.join(map(str, D_HEADS))}. Narrows a set; a set without it is "
         "taken at it."
     ),
 ]
@@ -120,8 +120,8 @@ def parse_peers(text: str) -> list[str] | None:
 
 
 def check_d_head(d_head: int) -> int:
-    if d_head not in SUPPORTED_D_HEADS:
-        supported = ", ".join(map(str, SUPPORTED_D_HEADS))
+    if d_head not in D_HEADS:
+        supported = ", ".join(map(str, D_HEADS))
         raise ValueError(f"--d-head is {d_head}; supported are {supported}")
     return d_head
 

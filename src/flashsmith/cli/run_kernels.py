@@ -11,7 +11,7 @@ from flashsmith import settings
 from flashsmith.cli.options import KERNEL_SETS, make_request
 from flashsmith.cli.tables import ON_STDERR, note, print_table
 from flashsmith.configs import FULL
-from flashsmith.configs.families import SUPPORTED_D_HEADS
+from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError, FlashsmithError
 from flashsmith.lab.commands.compare import Comparisons, compare_kernels
 from flashsmith.lab.commands.request import Request
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         "d_head",
         metavar="D_HEAD",
         type=int,
-        help=f"one of {', '.join(map(str, SUPPORTED_D_HEADS))}",
+        help=f"one of {', '.join(map(str, D_HEADS))}",
     )
     add("--n_runs", type=int, default=1, help="of each kernel (default: 1)")
     add(

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flashsmith.configs.features import Feature, write_features
 from flashsmith.configs.variant import FULL, Variant
-from flashsmith.configs.workload import Workload, padded_d_head
+from flashsmith.configs.workload import (
+    AnyWorkload,
+    BackwardWorkload,
+    DecodeWorkload,
+    Workload,
+    padded_d_head,
+)
 from flashsmith.dtype import DType
 from flashsmith.gpus import WARP_SIZE, WARPGROUP_SIZE, get_gpu_architecture
 from flashsmith.problem import Problem
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 Capability = tuple[int, int]  # a GPU's compute capability
 
 # The configuration class of every operation and family, from the plainest: each joins when it is
-# defined, and flashsmith.configs.families defines them in its order.
+# defined, and flashsmith.configs.registry defines them in its order.
 CONFIG_CLASSES: list[type[KernelConfig]] = []
 
 
@@ -177,6 +183,14 @@ class KernelConfig(ABC):
         """What of a variant kernels may be for, whatever the others say."""
         return replace(variant, paged=False)
 
+    def why_not(self, workload: AnyWorkload) -> str:
+        """Why kernels of this do not compute a workload; "" if they do."""
+        if (self.dtype, self.d_head) != (workload.dtype, workload.d_head):
+            return f"it is for {self.dtype} and d_head {self.d_head}"
+        if not self.serves_variant(workload.variant):
+            return f"it has no kernels for {workload.variant.name}"
+        return ""
+
     def for_dtype(self, dtype: DType) -> Self:
         """The same tiles for another element type."""
         return replace(self, dtype=dtype)
@@ -296,6 +310,12 @@ class BackwardKernelConfig(KernelConfig):
     operation: ClassVar[str] = "backward"
     is_set_of_kernels: ClassVar[bool] = True
 
+    def why_not(self, workload: AnyWorkload) -> str:
+        same_bits = isinstance(workload, BackwardWorkload) and workload.deterministic
+        if same_bits and not self.is_deterministic:
+            return "it has results that differ from run to run"
+        return super().why_not(workload)
+
     def suited_to(self, workload: Workload) -> Self:
         """The same tiles with what is faster for a workload's mask and lengths."""
         return self
@@ -334,6 +354,13 @@ class DecodeKernelConfig(KernelConfig):
     @property
     def fp8_tensors(self) -> frozenset[str]:
         return frozenset("kv" if self.fp8_cache else "")
+
+    def why_not(self, workload: AnyWorkload) -> str:
+        assert isinstance(workload, DecodeWorkload)
+        for name in ("fp8_cache", "token_scales"):
+            if getattr(self, name) != getattr(workload, name):
+                return f"its {name} is {getattr(self, name)}"
+        return super().why_not(workload)
 
     def has_room_for(self, problem: Problem) -> bool:
         rows = problem.d_head, problem.d_v

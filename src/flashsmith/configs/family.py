@@ -4,89 +4,126 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from flashsmith import settings
-from flashsmith.configs.base import Capability, ForwardKernelConfig
+from flashsmith.configs.base import Capability, KernelConfig
 from flashsmith.configs.kernel_id import require_buildable
-from flashsmith.configs.waves import grid_cost
-from flashsmith.configs.workload import Workload, padded_d_head
+from flashsmith.configs.workload import D_HEADS, AnyWorkload
 from flashsmith.dtype import DType
-from flashsmith.errors import DeviceError
+from flashsmith.gpus import GpuArchitecture
 
-_CLEARLY = 0.95  # what the model says counts from 5% on
+W = TypeVar("W", bound=AnyWorkload)
+C = TypeVar("C", bound=KernelConfig)
+
+_CLEARLY = 0.95  # what a cost model says counts from 5% on
 
 
 @dataclass(frozen=True)
-class Family:
-    """One family.
+class DeclaredSets(Generic[C]):
+    """The sets of a family that words name.
 
     Args:
-        config: The class of its configurations, which says what a single one can do.
-        d_heads: The head dimensions that it has.
-        sets: The keys of its sets.
+        keys: What they are called.
         progression: The configurations that show one idea a step.
-        tuning_space: The configurations that the tuner tries, of some d_heads; by ``d_heads=`` of
-            others.
-        rule: (dtype, d_head, about how many keys a query sees) -> what serves well where nothing
-            was measured and the grid fills the GPU. Raises ValueError that names what the family
-            does not take.
-        small_tiles: (dtype, d_head) -> what may serve in its place where its tiles are too few.
-        rule_lengths: Numbers of keys that stand for all others: one for each answer of the rule.
-        rule_in_words: For people who ask why a kernel was chosen.
+        tuning_space: (d_heads=) The configurations that the tuner tries, of the usual d_heads or of
+            these.
         block_values: Fields of its block sizes with all of their values, where these vary by
             themselves, without other fields that go with them.
     """
 
-    config: type[ForwardKernelConfig]
-    d_heads: tuple[int, ...]
-    sets: settings.FamilySets
-    progression: Callable[[], Sequence[ForwardKernelConfig]]
-    tuning_space: Callable[..., Sequence[ForwardKernelConfig]]
-    rule: Callable[[DType, int, int], ForwardKernelConfig]
-    small_tiles: Callable[[DType, int], Sequence[ForwardKernelConfig]]
-    rule_lengths: tuple[int, ...]
-    rule_in_words: str
+    keys: settings.FamilySets
+    progression: Callable[[], Sequence[C]]
+    tuning_space: Callable[..., Sequence[C]]
     block_values: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+def _nothing(_: AnyWorkload) -> tuple[()]:
+    return ()
+
+
+def _always(_: AnyWorkload) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Family(Generic[W, C]):
+    """One operation on one architecture, done in one way.
+
+    Args:
+        config: The class of its configurations, which says what a single one can do.
+        rule: What serves a workload well where nothing was measured and the grid fills the GPU.
+            Raises ValueError that names what the family does not take.
+        rule_in_words: For people who ask why a kernel was chosen.
+        answers: (dtype, d_head) -> workloads that stand for all others: one for each answer of the
+            rule.
+        tuning_space: What the tuner tries for a workload on an architecture.
+        d_heads: The head dimensions that it has.
+        smaller: What may serve a workload in place of the rule's answer, the best first: where the
+            GPU has no room for that, or where its tiles are too few.
+        cost: (configuration, workload, multiprocessors) -> the time by a model that tells tiles of
+            the family apart; None: there is none, and what has room is taken in its order.
+        is_for: Whether it is to be asked for a workload: for others a plainer family's kernels are
+            as fast, or it has none.
+        minimum: The compute capability from which on it is asked.
+        is_rival: Whether it may be the fastest where a newer family runs, so that the tuner has to
+            try it.
+        declared_sets: Those that words name, of a family of the forward.
+    """
+
+    config: type[C]
+    rule: Callable[[W], C]
+    rule_in_words: str
+    answers: Callable[[DType, int], Sequence[W]]
+    tuning_space: Callable[[W, GpuArchitecture], Sequence[C]]
+    d_heads: tuple[int, ...] = D_HEADS
+    smaller: Callable[[W], Sequence[C]] = _nothing
+    cost: Callable[[C, W, int], float] | None = None
+    is_for: Callable[[W], bool] = _always
+    minimum: Capability = (8, 0)
+    is_rival: bool = True
+    declared_sets: DeclaredSets[C] | None = None
 
     @property
     def name(self) -> str:
         return self.config.family
 
+    @property
+    def sets(self) -> DeclaredSets[C]:
+        """Of a family of the forward, ``declared_sets``."""
+        assert self.declared_sets is not None, self.config
+        return self.declared_sets
+
     def runs_on(self, capability: Capability) -> bool:
         """Whether GPUs of this compute capability have its instructions."""
-        return self.config.runs_on(capability)
+        return self.config.runs_on(capability) and capability >= self.minimum
 
     def choose(
-        self, workload: Workload, multiprocessors: int | None, architecture: str | None = None
-    ) -> ForwardKernelConfig:
-        """By rule, and by the model of waves on a GPU of so many; None: on the emulator.
+        self, workload: W, multiprocessors: int | None, architecture: str | None = None
+    ) -> C:
+        """By rule, and by the cost model on a GPU of so many multiprocessors; None: on the
+        emulator.
 
-        architecture: The GPU's: what does not fit there is passed over. None: everything fits.
+        architecture: The GPU's: what does not fit there is passed over. None: everything fits that
+            has room on the plainest GPU of its own.
 
         Raises:
             ValueError: Names what the family does not take.
         """
-        problem = workload.problem
-        d_head = padded_d_head(problem)
-        usual = self.rule(problem.dtype, d_head, workload.keys_per_query)
-        if multiprocessors is None:
-            return usual
-        small = self.small_tiles(problem.dtype, d_head)
-        fitting = [cfg for cfg in (usual, *small) if cfg.is_buildable(architecture)]
+        usual = self.rule(workload)
+        options = [usual, *self.smaller(workload)]
+        fitting = [cfg for cfg in options if cfg.is_buildable(architecture)]
         if not fitting:
             require_buildable(usual, architecture)
-        usual = fitting[0]
-        costs = {cfg: grid_cost(cfg, problem, multiprocessors) for cfg in fitting}
+        first = fitting[0]
+        if self.cost is None or multiprocessors is None:
+            return first
+        costs = {cfg: self.cost(cfg, workload, multiprocessors) for cfg in fitting}
         best = min(costs, key=lambda cfg: costs[cfg])
-        return best if costs[best] < _CLEARLY * costs[usual] else usual
+        return best if costs[best] < _CLEARLY * costs[first] else first
 
-    def rule_configs(self, dtype: DType, d_head: int) -> list[ForwardKernelConfig]:
+    def rule_configs(self, dtype: DType, d_head: int) -> list[C]:
         """All that it may choose by rule, each once."""
-        usual = [self.rule(dtype, d_head, n_keys) for n_keys in self.rule_lengths]
-        return list(dict.fromkeys([*usual, *self.small_tiles(dtype, d_head)]))
-
-
-def too_old(gpu: str, capability: Capability) -> DeviceError:
-    """What is raised where no family runs on a GPU."""
-    version = ".".join(map(str, capability))
-    return DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
+        workloads = self.answers(dtype, d_head)
+        found = dict.fromkeys(self.rule(workload) for workload in workloads)
+        return list(found | dict.fromkeys(c for w in workloads for c in self.smaller(w)))

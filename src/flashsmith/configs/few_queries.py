@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
-from flashsmith.configs.decode import ROWS, choose_decode, has_many_tiles
+from flashsmith.configs.decode import has_many_tiles, rows_of_kernels
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import DecodeWorkload, Workload, padded_d_head
@@ -52,7 +53,7 @@ def rather_decode(
     config: ForwardKernelConfig,
     multiprocessors: int | None,
     capability: Capability | None,
-    choose: ChooseDecode = choose_decode,
+    choose: ChooseDecode = DECODE.choose_by_rule,
 ) -> tuple[DecodeKernelConfig, float] | None:
     """Decode's configuration for a workload, and about what share of the time of ``config``, the
     forward's choice, it takes; None: the forward is as good.
@@ -81,14 +82,14 @@ def configs_of_few_queries(
     d_head: int,
     variant: Variant,
     capability: Capability | None,
-    choose: ChooseDecode = choose_decode,
+    choose: ChooseDecode = DECODE.choose_by_rule,
 ) -> set[DecodeKernelConfig]:
-    """All that ``rather_decode`` may give for some sizes. Raises as ``choose_decode``."""
+    """All that ``rather_decode`` may give for some sizes. Raises as ``choose``."""
     if not _is_plain(variant):
         return set()
     return {
         choose(DecodeWorkload(dtype, d_head, rows, many_tiles=many, in_boxes=True), capability)
-        for rows in ROWS
+        for rows in rows_of_kernels(DECODE.families)
         for many in ((False, True) if capability else (False,))
     }
 

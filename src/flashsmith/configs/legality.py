@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import TypeVar
 
 from flashsmith.configs.base import Capability, KernelConfig
 from flashsmith.gpus import GpuArchitecture, get_gpu_architecture
 
 Tiles = TypeVar("Tiles")
+Config = TypeVar("Config", bound=KernelConfig)
 
 LARGEST_GPU = "sm_90a"  # by the shared memory of a block
 
@@ -64,6 +67,25 @@ def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
         supported = ", ".join(map(str, table))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
     return table[d_head]
+
+
+def with_most_stages(config: Config, names: tuple[str, str], most: int) -> list[Config]:
+    """The same tiles with every legal pair of numbers of stages that leaves room for no more of
+    either.
+
+    names: The two fields; each has ``most`` stages or fewer.
+    """
+    pairs = product(range(1, most + 1), repeat=2)
+    by_pair = {
+        pair: changed
+        for pair in pairs
+        if (changed := replace(config, **dict(zip(names, pair, strict=True)))).is_buildable()
+    }
+    return [
+        changed
+        for (first, second), changed in by_pair.items()
+        if (first + 1, second) not in by_pair and (first, second + 1) not in by_pair
+    ]
 
 
 def _has_capability(gpu: GpuArchitecture) -> str:

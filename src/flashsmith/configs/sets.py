@@ -8,13 +8,11 @@ from functools import partial
 from typing import TypeVar
 
 from flashsmith import settings
-from flashsmith.configs.backward import get_backward_kernel_configs
 from flashsmith.configs.base import ForwardKernelConfig, KernelConfig
-from flashsmith.configs.decode import get_decode_kernel_configs
-from flashsmith.configs.families import FAMILIES
-from flashsmith.configs.family import Family
+from flashsmith.configs.family import DeclaredSets
 from flashsmith.configs.kernel_id import sort_key
 from flashsmith.configs.names import is_kernel_name, parse_kernel_name_into_config
+from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
 from flashsmith.configs.sm80.forward_space import (
     get_autotuning_kernel_configs,
@@ -45,21 +43,21 @@ def _union(*sets: Iterable[C]) -> list[C]:
     return sorted(unique, key=sort_key)
 
 
-def _both(family: Family) -> list[ForwardKernelConfig]:
-    return _union(family.tuning_space(), family.progression())
+def _both(sets: DeclaredSets[C]) -> list[C]:
+    return _union(sets.tuning_space(), sets.progression())
 
 
 _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
     key: make
-    for family in FAMILIES
+    for sets in (family.sets for family in FORWARD.families)
     for key, make in (
-        (family.sets.progression, family.progression),
-        (family.sets.tuning, family.tuning_space),
-        (family.sets.both, partial(_both, family)),
+        (sets.keys.progression, sets.progression),
+        (sets.keys.tuning, sets.tuning_space),
+        (sets.keys.both, partial(_both, sets)),
     )
 } | {
-    settings.BACKWARD_SET: get_backward_kernel_configs,
-    settings.DECODE_SET: get_decode_kernel_configs,
+    settings.BACKWARD_SET: BACKWARD.rule_configs,
+    settings.DECODE_SET: DECODE.rule_configs,
     settings.FP8_SET: get_fp8_kernel_configs,
 }
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from flashsmith.configs.variant import FULL, Variant
 from flashsmith.dtype import DType
 from flashsmith.problem import Bucket, Problem
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 # The head dimensions that kernels have; rows of others are padded to the next.
 D_HEADS = (64, 96, 128, 192, 256)
@@ -80,6 +83,11 @@ class DecodeWorkload:
     many_tiles: bool = False
     in_boxes: bool = False
 
+    @property
+    def variant(self) -> Variant:
+        """What kernels of all variants share their choice with."""
+        return FULL
+
 
 @dataclass(frozen=True, order=True)
 class Workload:
@@ -88,13 +96,27 @@ class Workload:
     problem: Problem
     variant: Variant = FULL
 
+    @classmethod
+    def square(cls, dtype: DType, d_head: int, seq_len: int, variant: Variant = FULL) -> Self:
+        """Of one head, with as many keys as queries."""
+        return cls(Problem.square(dtype, d_head, 1, 1, seq_len), variant)
+
+    @property
+    def dtype(self) -> DType:
+        return self.problem.dtype
+
+    @property
+    def d_head(self) -> int:
+        """The kernels' d_head that the rows take. Raises as ``d_head_of_rows``."""
+        return padded_d_head(self.problem)
+
     def __str__(self) -> str:
         """`FP16 d 128 causal 4 x 16 x 4096`."""
         problem = self.problem
         return f"{problem.dtype} d {problem.d_head} {self.variant.name} {problem.sizes}"
 
     @property
-    def representative(self) -> Workload:
+    def representative(self) -> Self:
         """The workload for which the kernel of this one is chosen."""
         return replace(self, problem=self.problem.representative)
 
@@ -137,7 +159,7 @@ class Workload:
         return dict(zip(columns, (*self.kind, *of_q, *of_k), strict=True))
 
     @classmethod
-    def from_row(cls, row: Mapping[str, str | int]) -> Workload:
+    def from_row(cls, row: Mapping[str, str | int]) -> Self:
         """That of a row, which may have other columns.
 
         Raises:
@@ -152,3 +174,16 @@ class Workload:
         )
         heads, seq_len = of_q
         return cls(Problem(dtype, d_head, batch, heads, heads_kv, seq_len, seq_len_k), variant)
+
+
+@dataclass(frozen=True, order=True)
+class BackwardWorkload(Workload):
+    """One problem and one variant, whose gradients are wanted.
+
+    deterministic: Whether they have to have the same bits at every run.
+    """
+
+    deterministic: bool = False
+
+
+AnyWorkload: TypeAlias = Workload | DecodeWorkload  # what kernels are chosen for

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashsmith.configs import BackwardKernelConfig, KernelId, Variant, Workload
-from flashsmith.configs.backward import BACKWARD_FAMILIES, choose_backward
+from flashsmith.configs import BackwardKernelConfig, KernelId, Variant
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.ops.checks import (
     check_config,
     check_flags,
@@ -45,7 +46,7 @@ from flashsmith.runtime import BackwardKernel, GradientTensors, find_backward
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.selection.select import dtype_of, gpu_of
 
-_CONFIGS = tuple(family.config for family in BACKWARD_FAMILIES)
+_CONFIGS = tuple(family.config for family in BACKWARD.families)
 _DENSE = 4  # dimensions of rows that are not packed
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
 _NO_MEMORY = (False, 0, None, None)  # by_split_kv, stream, workspace, counters of `Making`
@@ -321,8 +322,8 @@ def _checked_config(
         q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
         problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k.shape, v.shape[-1])
         _, capability = gpu_of(q.device)
-        workload = Workload(problem, variant).representative
-        config = choose_backward(workload, capability, deterministic=how.deterministic)
+        workload = BackwardWorkload(problem, variant, how.deterministic).representative
+        config = BACKWARD.choose_by_rule(workload, capability)
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
     check_before_building(config, **rows)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
-from flashsmith.configs.decode import DECODE_FAMILIES, has_many_tiles
+from flashsmith.configs.decode import has_many_tiles
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.ops.bound_decode import BoundDecode
@@ -42,7 +43,7 @@ from flashsmith.runtime.workspace import Scratch
 from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
 
-_CONFIGS = tuple(family.config for family in DECODE_FAMILIES)
+_CONFIGS = tuple(family.config for family in DECODE.families)
 _ALL = -1  # of a window's sides: every key
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import DecodeKernelConfig, ForwardKernelConfig
-from flashsmith.configs.families import family_of
+from flashsmith.configs.registry import family_of
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 

@@ -14,8 +14,8 @@ from flashsmith.configs import (
     Workload,
 )
 from flashsmith.configs.base import Capability
-from flashsmith.configs.families import serving
 from flashsmith.configs.few_queries import rather_decode
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
@@ -73,7 +73,7 @@ def choose_forward(
             is known.
     """
     workload = workload.representative
-    served = serving(workload, gpu, capability)
+    served = FORWARD.serving(workload, gpu, capability)
     if gpu is None:
         why = "no GPU: on a CPU the emulator runs, and there is no table"
         return Choice(served.rule_config, (why,))

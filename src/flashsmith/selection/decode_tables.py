@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from flashsmith.configs import DecodeKernelConfig, DType, parse_kernel_name_into_config
 from flashsmith.configs.base import Capability
-from flashsmith.configs.decode import as_tuned, choose_decode, why_not_served
+from flashsmith.configs.decode import as_tuned
 from flashsmith.configs.few_queries import ChooseDecode
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import TuningError
 from flashsmith.gpus import find_architecture, get_gpu_architecture
@@ -74,7 +75,7 @@ class DecodeEntry:
         dtype, d_head, rows = DType.from_string(row["dtype"]), int(row["d_head"]), int(row["rows"])
         workload = DecodeWorkload(dtype, d_head, rows, **flags)
         config = parse_kernel_name_into_config(row["kernel"])
-        if not isinstance(config, DecodeKernelConfig) or (why := why_not_served(config, workload)):
+        if not isinstance(config, DecodeKernelConfig) or (why := DECODE.why_not(config, workload)):
             raise ValueError(f"{config} cannot serve {workload}: {why}")
         ratio = read_measure(row, "rule_ratio") if row["rule_ratio"] else None
         microseconds, tried = read_measure(row, "microseconds"), read_count(row, "tried")
@@ -160,11 +161,12 @@ def choose_tuned_decode(
     if gpu is not None:
         capability = capability or get_gpu_architecture(gpu).compute_capability
         found = find_architecture(capability)
-        entry = _entry_for(as_tuned(workload, capability), find_decode_table(gpu))
+        tuned = as_tuned(workload, DECODE.families_on(capability))
+        entry = _entry_for(tuned, find_decode_table(gpu))
         if entry is not None and entry.config.is_buildable(found.name if found else None):
             config = entry.config.for_dtype(workload.dtype)
             return DecodeChoice(config, f"your table {decode_table_path(gpu)}")
-    return DecodeChoice(choose_decode(workload, capability), "the rule of its family")
+    return DecodeChoice(DECODE.choose_by_rule(workload, capability), "the rule of its family")
 
 
 def tuned_decode_of(gpu: str | None) -> ChooseDecode:

@@ -18,7 +18,7 @@ from flashsmith.configs import (
     Workload,
 )
 from flashsmith.configs.base import Capability
-from flashsmith.configs.families import reads_pages_on
+from flashsmith.configs.registry import reads_pages_on
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule
 from flashsmith.errors import DeviceError

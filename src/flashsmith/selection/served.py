@@ -8,9 +8,9 @@ from itertools import product
 
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
 from flashsmith.configs.base import Capability
-from flashsmith.configs.families import SUPPORTED_D_HEADS, families_for, serving
 from flashsmith.configs.few_queries import configs_of_few_queries
-from flashsmith.configs.workload import TuningKey
+from flashsmith.configs.registry import FORWARD
+from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
@@ -25,7 +25,7 @@ def served_instances(
     *,
     capability: Capability | None = None,
     dtypes: Iterable[DType] = tuple(DType),
-    d_heads: Iterable[int] = SUPPORTED_D_HEADS,
+    d_heads: Iterable[int] = D_HEADS,
     variants: Iterable[Variant] = VARIANTS,
 ) -> list[KernelId]:
     """What ``attention`` takes for all shapes that it serves on a GPU, sorted.
@@ -41,7 +41,7 @@ def served_instances(
         DeviceError: The GPU is too old for every family.
         ValueError: No GPU of this name is known.
     """
-    families_for(gpu, capability)
+    FORWARD.families_for(gpu, capability)
     if gpu is not None:
         capability = capability or get_gpu_architecture(gpu).compute_capability
     heads = count_multiprocessors(gpu or "")
@@ -58,7 +58,7 @@ def served_instances(
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The rule may come first for some of the bucket, and tells more apart.
-                    configs += serving(workload, gpu, capability).rule_configs
+                    configs += FORWARD.serving(workload, gpu, capability).rule_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 

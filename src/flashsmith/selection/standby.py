@@ -15,7 +15,7 @@ import torch
 
 from flashsmith import settings
 from flashsmith.configs import AttentionKernelConfig, ForwardKernelConfig, KernelId, Variant
-from flashsmith.configs.families import families_for, family_of
+from flashsmith.configs.registry import FORWARD, family_of
 from flashsmith.jit import Target, build_apart, default_jobs
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.kernels import (
@@ -102,7 +102,7 @@ def _find_stand_in(
 def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernelConfig]:
     """What tables and rules name for the kernel's dtype, d_head and variant."""
     config, variant, (gpu, capability) = instance.config, instance.variant, gpu_of(device)
-    families = families_for(gpu, capability)
+    families = FORWARD.families_for(gpu, capability)
     for family in families:
         if config.d_head in family.d_heads:
             for of_rule in family.rule_configs(config.dtype, config.d_head):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
-from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
+from flashsmith.configs.sm80.backward import SUPPORTED_VALUES, FlashBackwardKernelConfig
 from flashsmith.dtype import DType
 
 
@@ -33,3 +34,13 @@ _RULE = {
 def rule(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
     """One configuration for each d_head. Raises ValueError for others."""
     return FlashBackwardKernelConfig(dtype, d_head, *tiles_of(_RULE, d_head))
+
+
+def tuning_space(dtype: DType, d_head: int) -> list[FlashBackwardKernelConfig]:
+    """All that is legal."""
+    names = ("B_r", "B_c", "n_warps", "n_stages")
+    every = product(*(SUPPORTED_VALUES[name] for name in names))
+    return [
+        FlashBackwardKernelConfig(dtype, d_head, B_r, B_c, n_warps, n_stages, split)
+        for (B_r, B_c, n_warps, n_stages), split in product(every, (False, True))
+    ]

@@ -1,28 +1,74 @@
-"""The family of forward kernels of the sm80 architecture, and of those after it."""
+"""The families of the sm80 architecture, which run on all that came after it."""
+
+from typing import Any
 
 from flashsmith import settings
-from flashsmith.configs.family import Family
-from flashsmith.configs.sm80.forward import SUPPORTED_VALUES, FlashForwardKernelConfig
-from flashsmith.configs.sm80.forward_space import (
-    get_autotuning_kernel_configs,
-    get_kernel_progression_configs,
-    rule,
-    small_tiles,
+from flashsmith.configs.backward import backward_family
+from flashsmith.configs.decode import decode_family
+from flashsmith.configs.family import DeclaredSets, Family
+from flashsmith.configs.forward import forward_family
+from flashsmith.configs.sm80 import (
+    backward_space,
+    decode_space,
+    forward_space,
+    sums_backward_space,
 )
+from flashsmith.configs.sm80.backward import FlashBackwardKernelConfig
+from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
+from flashsmith.configs.sm80.forward import SUPPORTED_VALUES, FlashForwardKernelConfig
+from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
 
 _BLOCKS = ("B_r", "B_c", "n_warps")
-SM80_FORWARD = Family(
-    config=FlashForwardKernelConfig,
-    d_heads=SUPPORTED_VALUES["d_head"],
-    sets=settings.SM80_SETS,
-    progression=get_kernel_progression_configs,
-    tuning_space=get_autotuning_kernel_configs,
-    rule=rule,
-    small_tiles=small_tiles,
+SM80_FORWARD = forward_family(
+    FlashForwardKernelConfig,
+    forward_space.rule,
+    "one configuration for each d_head, and one of half the rows where queries see few keys or "
+    "large tiles would leave multiprocessors idle",
     rule_lengths=(64, 4096),
-    rule_in_words=(
-        "one configuration for each d_head, and one of half the rows where queries see few keys or "
-        "large tiles would leave multiprocessors idle"
+    small_tiles=forward_space.small_tiles,
+    d_heads=SUPPORTED_VALUES["d_head"],
+    sets=DeclaredSets(
+        settings.SM80_SETS,
+        forward_space.get_kernel_progression_configs,
+        forward_space.get_autotuning_kernel_configs,
+        tuple((name, SUPPORTED_VALUES[name]) for name in _BLOCKS),
     ),
-    block_values=tuple((name, SUPPORTED_VALUES[name]) for name in _BLOCKS),
+    is_rival=False,  # sm90's was the faster wherever both were measured
+)
+SM80_BACKWARD = backward_family(
+    FlashBackwardKernelConfig,
+    backward_space.rule,
+    "one configuration for each d_head, which computes dQ by itself",
+    backward_space.tuning_space,
+)
+# For GPUs of less shared memory.
+SM80_SMALL_SUMS_BACKWARD = backward_family(
+    Sm80SumsBackwardKernelConfig,
+    sums_backward_space.small_rule,
+    "one configuration for each d_head, which adds dQ up in memory",
+    sums_backward_space.tuning_space,
+    d_heads=sums_backward_space.SMALL_D_HEADS,
+)
+SM80_SUMS_BACKWARD = backward_family(
+    Sm80SumsBackwardKernelConfig,
+    sums_backward_space.rule,
+    "one configuration for each d_head, which adds dQ up in memory",
+    sums_backward_space.tuning_space,
+    minimum=(9, 0),
+)
+SM80_DECODE = decode_family(
+    FlashDecodeKernelConfig,
+    decode_space.rule,
+    "one configuration for each d_head, kind of cache and number of rows, of smaller blocks where "
+    "work tiles are many",
+    decode_space.ROWS,
+    decode_space.tuning_space,
+)
+# From the plainest.
+SM80_FAMILIES: tuple[Family[Any, Any], ...] = (
+    SM80_FORWARD,
+    SM80_BACKWARD,
+    SM80_SMALL_SUMS_BACKWARD,
+    SM80_SUMS_BACKWARD,
+    SM80_DECODE,
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm80.backward import STATISTICS_ROWS
-from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
+from flashsmith.configs.sm80.sums_backward import (
+    SUPPORTED_VALUES,
+    Sm80SumsBackwardKernelConfig,
+)
 from flashsmith.dtype import DType
 
 
@@ -31,6 +35,7 @@ _RULE = {
 
 # For GPUs of less shared memory: of d_head 64 two blocks have to fit, and none of them has room.
 _SMALL = {d_head: tiles._replace(n_stages=1) for d_head, tiles in _RULE.items() if d_head > 64}
+SMALL_D_HEADS = tuple(_SMALL)
 
 
 def rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
@@ -41,3 +46,12 @@ def rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
 def small_rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
     """The same for GPUs of less shared memory."""
     return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_SMALL, d_head))
+
+
+def tuning_space(dtype: DType, d_head: int) -> list[Sm80SumsBackwardKernelConfig]:
+    """All that is legal."""
+    values = (SUPPORTED_VALUES[name] for name in SumsBackwardTiles._fields)
+    return [
+        Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles)
+        for tiles in product(*values)
+    ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
-from flashsmith.configs.sm90.backward import B_R, Sm90BackwardKernelConfig
-from flashsmith.configs.sm90.forward import WGMMA_M
+from flashsmith.configs.legality import with_most_stages
+from flashsmith.configs.sm90.backward import B_R, MAX_STAGES, TURNS, Sm90BackwardKernelConfig
+from flashsmith.configs.sm90.forward import WGMMA_K, WGMMA_M
 from flashsmith.dtype import DType
 
 
@@ -51,3 +54,21 @@ def rule(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
         supported = ", ".join(map(str, _RULE))
         raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")
     return make_sm90_backward_config(dtype, d_head, _RULE[d_head])
+
+
+def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
+    """Two and three warpgroups, none, half and all of the steps of V in registers, every kind of
+    turns, and of each as many stages as there is room for; persistent blocks, with sums in order
+    and without, and others."""
+    found = []
+    steps = d_head // WGMMA_K
+    for n_warpgroups, V_steps in product((2, 3), sorted({0, steps // 2, steps, 4, 6})):
+        plain = make_sm90_backward_config(
+            dtype, d_head, BackwardTiles(n_warpgroups, 1, 1, V_steps, turns=0)
+        )
+        for tiles in with_most_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES):
+            for turns in range(TURNS + 1):
+                taking_turns = replace(tiles, turns=turns)
+                persistent = replace(taking_turns, persistent=True)
+                found += [taking_turns, persistent, persistent.made_deterministic()]
+    return found

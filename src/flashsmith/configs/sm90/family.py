@@ -1,26 +1,64 @@
-"""The family of forward kernels of the sm90 architecture."""
+"""The families of the sm90 architecture."""
+
+from typing import Any
 
 from flashsmith import settings
-from flashsmith.configs.family import Family
-from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS, Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.forward_space import (
-    get_sm90_autotuning_kernel_configs,
-    get_sm90_kernel_progression_configs,
-    rule,
-    small_tiles,
+from flashsmith.configs.backward import backward_family
+from flashsmith.configs.decode import decode_family
+from flashsmith.configs.family import DeclaredSets, Family
+from flashsmith.configs.forward import forward_family
+from flashsmith.configs.sm90 import (
+    backward_space,
+    decode_space,
+    forward_space,
+    split_backward_space,
 )
+from flashsmith.configs.sm90.backward import SUPPORTED_D_HEADS as BACKWARD_D_HEADS
+from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
+from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
+from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS, Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
 
-SM90_FORWARD = Family(
-    config=Sm90ForwardKernelConfig,
-    d_heads=SUPPORTED_D_HEADS,
-    sets=settings.SM90_SETS,
-    progression=get_sm90_kernel_progression_configs,
-    tuning_space=get_sm90_autotuning_kernel_configs,
-    rule=rule,
-    small_tiles=small_tiles,
+SM90_FORWARD = forward_family(
+    Sm90ForwardKernelConfig,
+    forward_space.rule,
+    "one configuration of the sm90 family for each d_head, with smaller tiles where large ones "
+    "would leave multiprocessors idle",
     rule_lengths=(128,),
-    rule_in_words=(
-        "one configuration of the sm90 family for each d_head, with smaller tiles where large ones "
-        "would leave multiprocessors idle"
+    small_tiles=forward_space.small_tiles,
+    d_heads=SUPPORTED_D_HEADS,
+    sets=DeclaredSets(
+        settings.SM90_SETS,
+        forward_space.get_sm90_kernel_progression_configs,
+        forward_space.get_sm90_autotuning_kernel_configs,
     ),
+)
+SM90_SPLIT_BACKWARD = backward_family(
+    Sm90SplitBackwardKernelConfig,
+    split_backward_space.rule,
+    "one configuration for each d_head, with dQ and dK, dV by kernels of their own",
+    split_backward_space.tuning_space,
+)
+SM90_BACKWARD = backward_family(
+    Sm90BackwardKernelConfig,
+    backward_space.rule,
+    "one configuration for each d_head, with sums in order where queries see few keys",
+    backward_space.tuning_space,
+    d_heads=BACKWARD_D_HEADS,
+)
+SM90_DECODE = decode_family(
+    Sm90DecodeKernelConfig,
+    decode_space.rule,
+    "one configuration for each d_head and number of rows",
+    decode_space.ROWS,
+    decode_space.tuning_space,
+    fewest_rows=decode_space.FEWEST_ROWS,
+    by_boxes=True,
+)
+# From the plainest.
+SM90_FAMILIES: tuple[Family[Any, Any], ...] = (
+    SM90_FORWARD,
+    SM90_SPLIT_BACKWARD,
+    SM90_BACKWARD,
+    SM90_DECODE,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
-from flashsmith.configs import Workload
+from flashsmith.configs import ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
-from flashsmith.configs.families import Serving, family_of, serving
+from flashsmith.configs.operation import Serving
+from flashsmith.configs.registry import FORWARD, family_of
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.commands.grids import tuning_workloads
@@ -19,6 +20,7 @@ from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
 RULE = "rule"
+_Serving = Serving[Workload, ForwardKernelConfig]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def explain(
         return words
     if not (gpu and choice.source and choice.entry and choice.measured):
         return words
-    entry, row, served = choice.entry, choice.measured, serving(workload, gpu, capability)
+    entry, row, served = choice.entry, choice.measured, FORWARD.serving(workload, gpu, capability)
     at = entry.workload.problem
     measured = (
         f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms and "
@@ -154,14 +156,14 @@ def _portfolio(workload: Workload, table: Table) -> str:
     )
 
 
-def _next_best(entry: Entry, row: Measured, served: Serving) -> str | None:
+def _next_best(entry: Entry, row: Measured, served: _Serving) -> str | None:
     after = entry.ranked[entry.ranked.index(row) + 1 :]
     dtype = served.workload.problem.dtype
     fitting = next((o for o in after if not served.why_not(o.config.for_dtype(dtype))), None)
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: Entry, row: Measured, served: Serving) -> str:
+def _rule(entry: Entry, row: Measured, served: _Serving) -> str:
     rule = served.rule_config.for_dtype(entry.workload.problem.dtype)
     if rule == row.config:
         return "would choose the same"

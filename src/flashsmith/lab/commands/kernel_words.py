@@ -16,7 +16,7 @@ from flashsmith.configs import (
     is_kernel_name,
     parse_kernel_name_into_instance,
 )
-from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.registry import FORWARD
 
 
 def select_instances(
@@ -81,9 +81,9 @@ def _refuse_other_operations(configs: Iterable[KernelConfig]) -> None:
 
 
 def _set_of(key: str, d_head: int | None) -> list[KernelConfig]:
-    for family in FAMILIES:
-        if key.strip().lower() == family.sets.tuning and d_head in family.d_heads:
-            return list(family.tuning_space(d_heads=(d_head,)))
+    for family in FORWARD.families:
+        if key.strip().lower() == family.sets.keys.tuning and d_head in family.d_heads:
+            return list(family.sets.tuning_space(d_heads=(d_head,)))
     return get_kernel_configs(key)
 
 

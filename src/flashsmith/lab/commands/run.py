@@ -16,7 +16,7 @@ from flashsmith.configs import (
     Variant,
     Workload,
 )
-from flashsmith.configs.families import families_on
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import padded_d_head
 from flashsmith.errors import EmulatorFault
 from flashsmith.lab.bench.candidates import Checker
@@ -104,7 +104,7 @@ def _prepare(
     words = request.words
     if not words and files.input is None and files.output is None:
         capability = torch.cuda.get_device_capability() if on_gpu else None
-        words = (families_on(capability)[0].sets.progression,)
+        words = (FORWARD.families_on(capability)[0].sets.keys.progression,)
     ((dtype, d_head),) = request.kinds
     inputs, scales = None, NO_SCALES
     if files.input is not None:

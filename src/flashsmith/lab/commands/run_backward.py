@@ -7,7 +7,8 @@ import math
 import torch
 
 from flashsmith.configs import KernelId, Workload
-from flashsmith.configs.backward import choose_backward
+from flashsmith.configs.registry import BACKWARD
+from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.errors import EmulatorFault
 from flashsmith.lab.bench.candidates import Checker
 from flashsmith.lab.bench.peers import PEERS
@@ -20,7 +21,8 @@ from flashsmith.runtime import Emulation
 
 def chosen_backward(workload: Workload, device: str) -> KernelId:
     capability = torch.cuda.get_device_capability() if device == "cuda" else None
-    return KernelId(choose_backward(workload, capability), workload.variant)
+    asked = BackwardWorkload(workload.problem, workload.variant)
+    return KernelId(BACKWARD.choose_by_rule(asked, capability), workload.variant)
 
 
 def check_backward(

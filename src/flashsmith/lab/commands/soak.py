@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from flashsmith.configs import KernelConfig, KernelId
+from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.lab.commands.device import choose_device, where_it_is
 from flashsmith.lab.commands.files import write_whole
@@ -26,7 +27,6 @@ from flashsmith.lab.soak import (
     check,
     log,
     prepare_for,
-    rule_configs,
     soak,
     soaked_kernels,
     table_configs,
@@ -75,7 +75,9 @@ class Soak:
             instances = select_instances([word], dtype=dtype, d_head=d_head, forward_only=False)
             return [instance.config for instance in instances]
         gpu = torch.cuda.get_device_name() if device == "cuda" else None
-        configs: list[KernelConfig] = [*(rule_configs() if word == _RULE else table_configs(gpu))]
+        configs: list[KernelConfig] = [
+            *(FORWARD.rule_configs() if word == _RULE else table_configs(gpu))
+        ]
         return [cfg for cfg in configs if self.request.takes(cfg.dtype, cfg.d_head)]
 
 

@@ -15,7 +15,7 @@ from flashsmith.configs import (
     Workload,
     is_kernel_name,
 )
-from flashsmith.configs.families import families_for
+from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.lab.bench.results import OK, CountRow
 from flashsmith.lab.bench.stamp import environment_stamp
@@ -54,7 +54,7 @@ def candidates(
 
     words: None: the tuning space of the architecture.
     """
-    words = words or [families_for(arch)[0].sets.tuning]
+    words = words or [FORWARD.families_for(arch)[0].sets.keys.tuning]
     names = [word for word in words if is_kernel_name(word)]
     keys = [word for word in words if word not in names]
     named = [named_forward_kernel(name).config for name in names]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from flashsmith.configs.decode import decode_candidates
+from flashsmith.configs.registry import DECODE
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.lab.commands.request import Request
@@ -42,7 +42,7 @@ def measure(
     if fresh:
         refuse_to_discard_others(out, TITLE)
     workloads = workloads_of(request.dtypes, request.d_heads, capability)
-    plan = {workload: decode_candidates(workload, arch) for workload in workloads}
+    plan = {workload: DECODE.candidates(workload, arch) for workload in workloads}
     lab = DecodeLab(partial(shapes_for, multiprocessors=count_multiprocessors(gpu)))
     with interruptible(out, reporter):
         with reporter.progress() as progress:

@@ -7,7 +7,7 @@ from flashsmith.lab.soak.case import SoakCase
 from flashsmith.lab.soak.check import RERUNS, Verdict, check, takes
 from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
 from flashsmith.lab.soak.gradients import PreparedGradients, prepare_gradients
-from flashsmith.lab.soak.kernels import rule_configs, soaked_kernels, table_configs, that_run_on
+from flashsmith.lab.soak.kernels import soaked_kernels, table_configs, that_run_on
 from flashsmith.lab.soak.launches import Prepared, make_launch, prepare_for
 from flashsmith.lab.soak.load import CardLoad
 from flashsmith.lab.soak.log import reproduce, write_csv
@@ -40,7 +40,6 @@ __all__ = [
     "prepare_gradients",
     "random_case",
     "reproduce",
-    "rule_configs",
     "seam_cases",
     "soak",
     "soaked_kernels",

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import TypeVar
 
 import torch
 
 from flashsmith.configs import (
     VARIANTS,
-    DType,
     ForwardKernelConfig,
     KernelConfig,
     KernelId,
     Variant,
-    sort_key,
 )
-from flashsmith.configs.families import FAMILIES
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.lab.soak.functions import number_of_functions
 from flashsmith.runtime.device import target_of
@@ -30,17 +26,6 @@ from flashsmith.selection.tables import (
 )
 
 C = TypeVar("C", bound=KernelConfig)
-
-
-def rule_configs() -> list[ForwardKernelConfig]:
-    """What the rules of all families choose, for every dtype, d_head and length, sorted."""
-    chosen = {
-        config
-        for family in FAMILIES
-        for dtype, d_head in product(DType, family.d_heads)
-        for config in family.rule_configs(dtype, d_head)
-    }
-    return sorted(chosen, key=sort_key)
 
 
 def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from flashsmith.configs import DecodeKernelConfig, DType, parse_kernel_name_into_config
 from flashsmith.configs.base import Capability
-from flashsmith.configs.decode import KINDS_OF_CACHE, ROWS, as_tuned
+from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned, rows_of_kernels
+from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.lab.tuning.decode_lab import DecodePlan, Measurements
@@ -47,13 +48,14 @@ def workloads_of(
     dtypes: Iterable[DType], d_heads: Iterable[int], capability: Capability
 ) -> list[DecodeWorkload]:
     """All that tables tell apart on a GPU."""
+    families = DECODE.families_on(capability)
     asked = (
         DecodeWorkload(dtype, d_head, rows, *kind, many_tiles, in_boxes)
         for dtype, d_head, kind, rows, many_tiles, in_boxes in product(
-            dtypes, d_heads, KINDS_OF_CACHE, ROWS, (False, True), (False, True)
+            dtypes, d_heads, KINDS_OF_CACHE, rows_of_kernels(families), (False, True), (False, True)
         )
     )
-    return list(dict.fromkeys(as_tuned(workload, capability) for workload in asked))
+    return list(dict.fromkeys(as_tuned(workload, families) for workload in asked))
 
 
 def tune_decode(

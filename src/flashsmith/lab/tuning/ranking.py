@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from flashsmith.configs import CONFIG_CLASSES, ForwardKernelConfig
-from flashsmith.configs.families import FAMILIES
+from flashsmith.configs.registry import FORWARD
 
 RANKED_BY = (
     "ranked by bytes of shared memory (a warp's wavefront is 128, beside what wgmma and TMA move), "
@@ -18,7 +18,7 @@ _SECTOR_BYTES = 32
 
 def counting_arch(configs: Iterable[ForwardKernelConfig]) -> str:
     """The plainest architecture that has all kernels."""
-    kinds = {type(config) for config in configs} or {FAMILIES[0].config}
+    kinds = {type(config) for config in configs} or {FORWARD.families[0].config}
     return max(kinds, key=CONFIG_CLASSES.index).minimum_gpu
 
 

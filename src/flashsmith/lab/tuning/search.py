@@ -21,7 +21,7 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
     sort_key,
 )
-from flashsmith.configs.families import serving
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
@@ -77,7 +77,7 @@ def make_plan(
     plan: dict[Workload, list[Config]] = {}
     taken: dict[TuningKey, Workload] = {}
     for workload in workloads:
-        served = serving(workload, gpu, capability)
+        served = FORWARD.serving(workload, gpu, capability)
         fitting = [cfg for cfg in configs if not served.why_not(cfg) and cfg.is_buildable(arch)]
         if not fitting:
             raise ValueError(

@@ -1,0 +1,55 @@
+"""How a family of the forward is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.family import DeclaredSets, Family
+from flashsmith.configs.waves import grid_cost
+from flashsmith.configs.workload import Workload
+from flashsmith.dtype import DType
+from flashsmith.gpus import GpuArchitecture
+
+F = TypeVar("F", bound=ForwardKernelConfig)
+
+
+def forward_family(
+    config: type[F],
+    rule: Callable[[DType, int, int], F],
+    rule_in_words: str,
+    rule_lengths: Sequence[int],
+    small_tiles: Callable[[DType, int], Sequence[F]],
+    d_heads: tuple[int, ...],
+    sets: DeclaredSets[F],
+    *,
+    is_rival: bool = True,
+) -> Family[Workload, F]:
+    """A family whose rule goes by dtype, d_head and about how many keys a query sees.
+
+    Args:
+        rule_lengths: Numbers of keys that stand for all others.
+        small_tiles: What may serve where the rule's tiles are too few.
+        Others: as of ``Family``.
+    """
+
+    def answers(dtype: DType, d_head: int) -> list[Workload]:
+        return [Workload.square(dtype, d_head, n_keys) for n_keys in rule_lengths]
+
+    def tuning_space(workload: Workload, _: GpuArchitecture) -> list[F]:
+        space = sets.tuning_space(d_heads=(workload.d_head,))
+        return [cfg for cfg in space if cfg.dtype == workload.dtype]
+
+    return Family(
+        config=config,
+        rule=lambda workload: rule(workload.dtype, workload.d_head, workload.keys_per_query),
+        rule_in_words=rule_in_words,
+        answers=answers,
+        tuning_space=tuning_space,
+        d_heads=d_heads,
+        smaller=lambda workload: small_tiles(workload.dtype, workload.d_head),
+        cost=lambda cfg, workload, n: grid_cost(cfg, workload.problem, n),
+        is_rival=is_rival,
+        declared_sets=sets,
+    )

@@ -1,0 +1,218 @@
+"""What is asked of all families of an operation: which run on a GPU, and which serve a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Generic
+
+from flashsmith.configs.base import Capability
+from flashsmith.configs.family import C, Family, W
+from flashsmith.configs.kernel_id import sort_key
+from flashsmith.dtype import DType
+from flashsmith.errors import DeviceError
+from flashsmith.gpus import count_multiprocessors, find_architecture, get_gpu_architecture
+
+_RATHER = 0.85  # where a cost model said less than this, measurements always agreed
+
+_NOT_ASKED = "is not for such caches or rows"
+
+
+@dataclass(frozen=True)
+class Serving(Generic[W, C]):
+    """Which families serve a workload somewhere.
+
+    Attributes:
+        by_rule: What each of them chooses where nothing was measured, the first choice first; at
+            least one.
+        refusals: Why the other families do not.
+        architecture: What tiles have to fit; None: the emulator, or a GPU newer than the list.
+    """
+
+    workload: W
+    by_rule: Mapping[Family[W, C], C]
+    refusals: Mapping[Family[W, C], str]
+    architecture: str | None
+
+    @property
+    def rule_config(self) -> C:
+        return next(iter(self.by_rule.values()))
+
+    @property
+    def rule_configs(self) -> list[C]:
+        """All that the first choice's family may take here by rule for this dtype and d_head."""
+        first, workload = next(iter(self.by_rule)), self.workload
+        configs = first.rule_configs(workload.dtype, workload.d_head)
+        return [cfg for cfg in configs if cfg.is_buildable(self.architecture)]
+
+    def why_not(self, config: C) -> str:
+        """Why a configuration does not serve the workload; "" if it does."""
+        if all(type(config) is not family.config for family in self.by_rule):
+            refused = (why for each, why in self.refusals.items() if type(config) is each.config)
+            return next(refused)
+        return config.why_not(self.workload)
+
+    def why_rather_the_rule(self, config: C, multiprocessors: int) -> str:
+        """Why the rule's choice is to be preferred to a configuration that was measured on another
+        fill of the GPU; "" if the cost model, which tells tiles of one family apart, sees no great
+        difference."""
+        family, chosen = next(iter(self.by_rule.items()))
+        if type(config) is not type(chosen) or family.cost is None:
+            return ""
+        of_rule = family.cost(chosen, self.workload, multiprocessors)
+        of_config = family.cost(config, self.workload, multiprocessors)
+        if of_rule < _RATHER * of_config:
+            return f"measured on a fuller GPU; the rule's tiles save {1 - of_rule / of_config:.0%}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Operation(Generic[W, C]):
+    """An operation, and the families that do it, from the plainest.
+
+    Attributes:
+        name: "forward", "backward" or "decode", as configurations have it.
+        workload: The class of what its kernels are chosen for.
+    """
+
+    name: str
+    workload: type[W]
+    families: tuple[Family[W, C], ...]
+
+    def families_on(
+        self, capability: Capability | None, gpu: str = "the GPU"
+    ) -> tuple[Family[W, C], ...]:
+        """Those that run on a GPU, the newest first; None: on the emulator, the plainest first.
+
+        Raises DeviceError: The GPU, which the message calls ``gpu``, is too old for every family.
+        """
+        if capability is None:
+            return self.families
+        found = tuple(each for each in reversed(self.families) if each.runs_on(capability))
+        if found:
+            return found
+        version = ".".join(map(str, capability))
+        raise DeviceError(f"{gpu} has compute capability {version}; the kernels need 8.0 or newer")
+
+    def families_for(
+        self, gpu: str | None, capability: Capability | None = None
+    ) -> tuple[Family[W, C], ...]:
+        """``families_on`` the GPU, or architecture, of this name; None: the emulator.
+
+        capability: The GPU's, where it is known; None: going by its name.
+
+        Raises:
+            ValueError: No GPU of this name is known.
+            DeviceError: It is too old for every family.
+        """
+        if gpu is None:
+            return self.families_on(None)
+        return self.families_on(capability_of(gpu, capability), gpu)
+
+    def serving(
+        self, workload: W, gpu: str | None, capability: Capability | None = None
+    ) -> Serving[W, C]:
+        """Which families serve a workload on the GPU, or architecture, of this name (None: on the
+        emulator), and why the others do not.
+
+        capability: The GPU's, where it is known; None: going by its name.
+
+        Raises:
+            DeviceError: The GPU is too old for every family.
+            ValueError: No family takes the problem there: says what the newest does not take. Or no
+                GPU of this name is known.
+        """
+        running = self.families_for(gpu, capability)
+        if gpu is None:
+            return self._serving(workload, running, None, None)
+        found = find_architecture(capability_of(gpu, capability))
+        architecture = None if found is None else found.name
+        served = self._serving(workload, running, count_multiprocessors(gpu), architecture)
+        elsewhere = {
+            family: f"the {family.name} family does not run on {gpu}"
+            for family in self.families
+            if family not in running
+        }
+        return Serving(workload, served.by_rule, elsewhere | {**served.refusals}, architecture)
+
+    def choose_by_rule(self, workload: W, capability: Capability | None) -> C:
+        """What serves a workload on a GPU of which no more is known; None: on the emulator.
+
+        Raises: as ``serving``.
+        """
+        found = find_architecture(capability) if capability else None
+        architecture = None if found is None else found.name
+        running = self.families_on(capability)
+        return self._serving(workload, running, None, architecture).rule_config
+
+    def _serving(
+        self,
+        workload: W,
+        running: Sequence[Family[W, C]],
+        multiprocessors: int | None,
+        architecture: str | None,
+    ) -> Serving[W, C]:
+        by_rule: dict[Family[W, C], C] = {}
+        refusals: dict[Family[W, C], str] = {}
+        for family in running:
+            if not family.is_for(workload):
+                refusals[family] = f"the {family.name} family {_NOT_ASKED}"
+                continue
+            try:
+                chosen = family.choose(workload, multiprocessors, architecture)
+                chosen = chosen.with_room_for(workload.variant)
+            except ValueError as error:
+                refusals[family] = str(error)
+                continue
+            if why := chosen.why_not(workload):
+                refusals[family] = f"the {family.name} family {why.removeprefix('it ')}"
+            elif not chosen.is_buildable(architecture):
+                refusals[family] = f"the {family.name} family has tiles too large for it"
+            else:
+                by_rule[family] = chosen
+        if not by_rule:
+            newest = max(running, key=self.families.index)
+            raise ValueError(refusals[newest])
+        return Serving(workload, by_rule, refusals, architecture)
+
+    def why_not(self, config: C, workload: W) -> str:
+        """Why a configuration does not serve a workload, wherever it runs; "" if it does."""
+        families = [each for each in self.families if type(config) is each.config]
+        if not any(family.is_for(workload) for family in families):
+            return f"the {config.family} family {_NOT_ASKED}"
+        return config.why_not(workload)
+
+    def rule_configs(self) -> list[C]:
+        """What the rules of all families choose, for every dtype and d_head, sorted."""
+        chosen = {
+            config
+            for family in self.families
+            for dtype, d_head in product(DType, family.d_heads)
+            for config in family.rule_configs(dtype, d_head)
+        }
+        return sorted(chosen, key=sort_key)
+
+    def candidates(self, workload: W, arch: str) -> list[C]:
+        """What the tuner tries for a workload on an architecture; the rule's choice last.
+
+        Raises: as ``serving``.
+        """
+        architecture = get_gpu_architecture(arch)
+        served = self.serving(workload, arch)
+        newest = next(iter(served.by_rule))
+        found = [
+            config.with_room_for(workload.variant)
+            for family in served.by_rule
+            if family.is_rival or family is newest
+            for config in family.tuning_space(workload, architecture)
+        ]
+        fitting = (c for c in found if not c.why_not(workload) and c.is_buildable(arch))
+        rule = served.rule_config
+        return [*(config for config in dict.fromkeys(fitting) if config != rule), rule]
+
+
+def capability_of(gpu: str, capability: Capability | None = None) -> Capability:
+    """A GPU's compute capability, where it is not known by its name. Raises ValueError: No GPU of
+    this name is known."""
+    return capability or get_gpu_architecture(gpu).compute_capability

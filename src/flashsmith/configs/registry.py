@@ -1,0 +1,61 @@
+"""The families of kernels, each one operation on one architecture.
+
+This list is the only one: whoever needs to know which families there are, which of them run on a
+GPU, or which serve a workload, asks here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashsmith.configs.base import (
+    BackwardKernelConfig,
+    Capability,
+    DecodeKernelConfig,
+    ForwardKernelConfig,
+    KernelConfig,
+)
+from flashsmith.configs.family import C, Family
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.sm80.family import SM80_FAMILIES
+from flashsmith.configs.sm90.family import SM90_FAMILIES
+from flashsmith.configs.variant import PAGED
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, Workload
+from flashsmith.dtype import DType
+
+FAMILIES: tuple[Family[Any, Any], ...] = (*SM80_FAMILIES, *SM90_FAMILIES)  # from the plainest
+
+
+def _families_of(operation: str) -> tuple[Family[Any, Any], ...]:
+    return tuple(family for family in FAMILIES if family.config.operation == operation)
+
+
+FORWARD: Operation[Workload, ForwardKernelConfig] = Operation(
+    "forward", Workload, _families_of("forward")
+)
+BACKWARD: Operation[BackwardWorkload, BackwardKernelConfig] = Operation(
+    "backward", BackwardWorkload, _families_of("backward")
+)
+DECODE: Operation[DecodeWorkload, DecodeKernelConfig] = Operation(
+    "decode", DecodeWorkload, _families_of("decode")
+)
+OPERATIONS: tuple[Operation[Any, Any], ...] = (FORWARD, BACKWARD, DECODE)
+
+
+def family_of(config: C) -> Family[Any, C]:
+    """The first that has configurations of this class."""
+    return next(family for family in FAMILIES if type(config) is family.config)
+
+
+def operation_of(config: KernelConfig) -> Operation[Any, Any]:
+    return next(each for each in OPERATIONS if each.name == config.operation)
+
+
+def reads_pages_on(gpu: str | None, capability: Capability | None = None) -> bool:
+    """Whether kernels of some family's forward take keys in pages on the GPU of this name; None: on
+    the emulator. Args, raises: as ``Operation.families_for``."""
+    return any(
+        config.with_room_for(PAGED).serves_variant(PAGED)
+        for family in FORWARD.families_for(gpu, capability)
+        for config in family.rule_configs(DType.BF16, family.d_heads[0])
+    )
