@@ -30,6 +30,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     parse_kernel_name_into_instance,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
@@ -119,7 +120,7 @@ def test_a_table_of_ones_own_is_served_with_its_best_alone() -> None:
     chosen = {"dtypes": [DType.FP16], "d_heads": [128], "variants": [FULL]}
     before = {instance.config for instance in served_instances(A100, **chosen)}
     stamp = {**shipped.stamp, **kernel_source_stamp(), "gpu": A100}
-    Table.of(stamp, [changed]).write(user_table_path(A100))
+    Table.of(FORWARD, stamp, [changed]).write(user_table_path(A100))
     forget_tables()
     after = {instance.config for instance in served_instances(A100, **chosen)}
     assert after - before == {best}
@@ -138,7 +139,7 @@ def test_what_serves_grids_of_few_tiles_is_built_too() -> None:
         replace(entry, workload=small, ranked=rows[1]),
     ]
     stamp = {**shipped.stamp, **kernel_source_stamp(), "gpu": A100}
-    Table.of(stamp, entries).write(user_table_path(A100))
+    Table.of(FORWARD, stamp, entries).write(user_table_path(A100))
     forget_tables()
     served = served_instances(A100, dtypes=[DType.FP16], d_heads=[128], variants=[FULL])
     assert {full, few} <= {instance.config for instance in served}
@@ -147,10 +148,12 @@ def test_what_serves_grids_of_few_tiles_is_built_too() -> None:
 def test_files_that_are_no_table_of_a_known_gpu_are_passed_over() -> None:
     shipped = Table.read(shipped_table_path(H200))
     without = {name: value for name, value in shipped.stamp.items() if name != "gpu"}
-    Table(without, shipped.entries).write(user_table_path("nameless"))
-    Table({**without, "gpu": "Voodoo 2"}, shipped.entries).write(user_table_path("Voodoo 2"))
+    Table(FORWARD, without, shipped.entries).write(user_table_path("nameless"))
+    Table(FORWARD, {**without, "gpu": "Voodoo 2"}, shipped.entries).write(
+        user_table_path("Voodoo 2")
+    )
     user_table_path("notes").write_text("{}")
-    Table({**without, "gpu": A100}, shipped.entries).write(user_table_path(A100))
+    Table(FORWARD, {**without, "gpu": A100}, shipped.entries).write(user_table_path(A100))
     assert gpus_with_tables("sm_80") == [A100]
 
 

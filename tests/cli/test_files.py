@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from flashsmith.cli import app, report
+from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.commands.files import check_output, write_whole
 from flashsmith.lab.commands.tune import refuse_to_discard_others
-from flashsmith.selection.table_text import TITLE
+from flashsmith.selection.table_text import title_of
 
 KERNEL = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
 
@@ -96,10 +97,10 @@ def test_tuning_anew_discards_no_file_of_another_kind(tmp_path: Path) -> None:
     other.write_text('{"name": "my-site"}')
     text.write_text("notes")
     for path in (table, tmp_path / "new.csv"):
-        refuse_to_discard_others(path, TITLE)
+        refuse_to_discard_others(path, title_of(FORWARD))
     for path in (other, text):
         with pytest.raises(ValueError, match=f"and {path} is none"):
-            refuse_to_discard_others(path, TITLE)
+            refuse_to_discard_others(path, title_of(FORWARD))
 
 
 def test_soak_replaces_its_logs_and_nothing_else(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, Variant, Workload
 from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, rather_decode
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.problem import Problem
-from flashsmith.selection.choose import choose, choose_forward
+from flashsmith.selection.choose import choose, choose_for
 
 H200 = "NVIDIA H200"
 
@@ -57,7 +58,7 @@ def test_a_tile_that_is_mostly_empty_does_not_serve_few_queries() -> None:
     """The forward's own choice, where decode is not for the call."""
     for variant, n_q in ((FULL, 128), (CAUSAL, 128), (FULL, 64), (CAUSAL, 1)):
         for n_k in (8192, 32768):
-            config = choose_forward(Workload(problem(4, n_q, n_k), variant), H200).config
+            config = choose_for(FORWARD, Workload(problem(4, n_q, n_k), variant), H200).config
             assert config.B_r <= max(64, n_q)
 
 
@@ -107,7 +108,7 @@ def test_the_model_grows_with_what_is_done() -> None:
 def test_decode_of_few_queries_names_what_it_stands_before() -> None:
     workload = Workload(problem(4, 16, 8192), FULL)
     choice = choose(workload, H200)
-    forward = choose_forward(workload, H200)
+    forward = choose_for(FORWARD, workload, H200)
     assert "few queries" in choice.reason
     assert str(forward.config) in choice.passed_over[-1]
     assert "about 44% of its time" in choice.passed_over[-1]

@@ -102,7 +102,8 @@ def test_tune_takes_its_candidates_from_KERNELS(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("KERNELS")
     invoke("tune", "--emulator-counts")
     assert [request.words for request in seen] == [("64,32",), (KERNEL,), ()]
-    configs = lab_tune.candidates(seen[0].words, seen[0].workloads(ON_A_GPU), "sm_80")
+    configs = lab_tune.named_candidates(seen[0].words, seen[0].workloads(ON_A_GPU))
+    assert configs is not None
     assert {(cfg.B_r, cfg.B_c) for cfg in configs} == {(64, 32)}
 
 

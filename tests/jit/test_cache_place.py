@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flashsmith.selection.decode_tables import find_decode_table
 
 import support.tiny_build as tiny
 from flashsmith import settings
+from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import BuildError, CacheError, ToolchainError, TuningError
 from flashsmith.jit import KernelCache, disk, find_cxx, list_libraries
 from flashsmith.selection.choose import find_tables, forget_tables
-from flashsmith.selection.decode_tables import find_decode_table
 from flashsmith.selection.tables import user_table_path
 from support.permissions import obeying_permissions
 from support.tables import H200
@@ -51,7 +52,7 @@ def test_without_a_home_the_variable_is_named(use: Callable[[], object]) -> None
 def test_without_a_home_there_is_no_table_of_the_users() -> None:
     with pytest.raises(TuningError, match="set HOME, or FLASHSMITH_TUNED"):
         user_table_path(H200)
-    sources, refused = find_tables(H200)
+    sources, refused = find_tables(FORWARD, H200)
     assert all(source.title == "shipped table" for source in sources)
     assert any("no home directory" in text for text in refused)
     assert find_decode_table(H200) is None

@@ -15,11 +15,13 @@ from flashsmith.configs import (
     Workload,
     get_kernel_progression_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.lab.bench.candidates import Checked
 from flashsmith.lab.bench.results import OK, WRONG
 from flashsmith.lab.bench.timer import Timing
-from flashsmith.lab.tuning import lab
+from flashsmith.lab.tuning import benches, lab
+from flashsmith.lab.tuning.benches import benches_of
 from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.lab.tuning.search import survivors
 from flashsmith.lab.tuning.session import tuning_session
@@ -63,7 +65,7 @@ class _FakeChecker:
 @pytest.fixture
 def checkers(monkeypatch: pytest.MonkeyPatch) -> FakeCheckers:
     fake = FakeCheckers()
-    monkeypatch.setattr(lab, "Checker", fake)
+    monkeypatch.setattr(benches, "Checker", fake)
     return fake
 
 
@@ -82,7 +84,7 @@ class RunningTimer:
 
 def test_timer_runs_each_kernel_by_its_name_in_the_order_asked(checkers: FakeCheckers) -> None:
     timer = RunningTimer()
-    here = KernelLab("cpu", timer)
+    here = KernelLab(benches_of(FORWARD), "cpu", timer)
     assert here.check(WORKLOAD, [A, B, C]) == {}
     assert checkers.ran == []
     times = here.time(WORKLOAD, [C, A], 7)
@@ -92,7 +94,7 @@ def test_timer_runs_each_kernel_by_its_name_in_the_order_asked(checkers: FakeChe
 
 
 def test_what_was_checked_is_not_checked_again_before_it_is_timed(checkers: FakeCheckers) -> None:
-    here = KernelLab("cpu", RunningTimer())
+    here = KernelLab(benches_of(FORWARD), "cpu", RunningTimer())
     here.check(WORKLOAD, [A, B])
     here.time(WORKLOAD, [A, B], 3)
     here.time(WORKLOAD, [B], 9)
@@ -103,7 +105,9 @@ def test_what_was_checked_is_not_checked_again_before_it_is_timed(checkers: Fake
 def test_after_an_interruption_kernels_are_checked_before_they_are_timed(
     checkers: FakeCheckers,
 ) -> None:
-    here = KernelLab("cpu", RunningTimer())  # a new process: the journal knows the checks
+    here = KernelLab(
+        benches_of(FORWARD), "cpu", RunningTimer()
+    )  # a new process: the journal knows the checks
     here.time(WORKLOAD, [A], 3)
     here.time(WORKLOAD, [A, B], 9)
     assert checkers.checked == [(4096, A), (4096, B)]
@@ -111,7 +115,7 @@ def test_after_an_interruption_kernels_are_checked_before_they_are_timed(
 
 
 def test_another_problem_has_runs_of_its_own(checkers: FakeCheckers) -> None:
-    here = KernelLab("cpu", RunningTimer())
+    here = KernelLab(benches_of(FORWARD), "cpu", RunningTimer())
     here.check(WORKLOAD, [A, B])
     here.time(OTHER, [A], 3)
     here.time(OTHER, [B], 3)
@@ -121,7 +125,7 @@ def test_another_problem_has_runs_of_its_own(checkers: FakeCheckers) -> None:
 
 
 def test_a_kernel_that_is_wrong_now_is_not_timed(checkers: FakeCheckers) -> None:
-    here = KernelLab("cpu", RunningTimer())
+    here = KernelLab(benches_of(FORWARD), "cpu", RunningTimer())
     checkers.wrong = {B}
     assert here.check(WORKLOAD, [A, B]) == {B: "wrong: by far"}
     with pytest.raises(TuningError, match="was right before and is not now: wrong: by far"):
@@ -139,7 +143,7 @@ def test_on_a_gpu_kernels_are_timed_in_turn_with_a_pause(
         return dict.fromkeys(runs, Timing(1.0, 1.0, 1.0))
 
     monkeypatch.setattr(lab, "time_interleaved", time_interleaved)
-    here = KernelLab("cpu")
+    here = KernelLab(benches_of(FORWARD), "cpu")
     here.time(WORKLOAD, [B, A], 30)
     assert asked == {"names": [str(B), str(A)], "repeats": 30, "warmup": 1, "pause": 0.001}
 
@@ -150,7 +154,7 @@ def test_on_a_gpu_finalists_are_timed_back_to_back(
     monkeypatch.setattr(
         lab, "time_back_to_back", lambda runs: dict.fromkeys(runs, Timing(2.0, 2.0, 2.0))
     )
-    times = KernelLab("cpu").time(WORKLOAD, [B, A], None)
+    times = KernelLab(benches_of(FORWARD), "cpu").time(WORKLOAD, [B, A], None)
     assert times == {B: Timing(2.0, 2.0, 2.0), A: Timing(2.0, 2.0, 2.0)}
 
 
@@ -190,7 +194,7 @@ class LabOfTimes:
 
 def test_a_table_is_ranked_by_both_regimes(tmp_path: Path) -> None:
     """In turn B is the fastest; in the product of both regimes it is D, 16 beside 20."""
-    with tuning_session(tmp_path / "table.json", STAMP) as session:
+    with tuning_session(FORWARD, tmp_path / "table.json", STAMP) as session:
         table = session.run({WORKLOAD: [A, B, C, D]}, LabOfTimes(), lambda *_: None)
     (entry,) = table.entries.values()
     assert [row.config for row in entry.ranked] == [D, B]

@@ -32,8 +32,7 @@ def test_choices_over_a_cache_are_made_anew_when_tables_are_forgotten(
 # All that functions of these packages keep of their results, by what may make it another.
 FORGOTTEN_WITH_TABLES = {
     "ops.dispatch.chosen_over_cache", "selection.select._select", "selection.choose.find_tables",
-    "selection.select.select_for", "selection.decode_tables.find_decode_table",
-}  # fmt: skip
+    "selection.select.select_for", }  # fmt: skip
 OF_ITS_ARGUMENTS_ALONE = {
     "ops.backward._kernel_for", "ops.decode_calls._kernel_for",
     "ops.few_queries.few_queries_kernel_for", "ops.operators.parsed_config",

@@ -10,6 +10,7 @@ import pytest
 from flashsmith.configs import (
     get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.problem import LENGTH_BUCKETS
 from flashsmith.selection import tables
 from flashsmith.selection.choose import forget_tables
@@ -31,6 +32,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sm90 = get_sm90_autotuning_kernel_configs(d_heads=(64, 128))
     firsts = {(cfg.dtype, cfg.d_head): cfg for cfg in reversed(sm90)}
     Table.of(
+        FORWARD,
         STAMP,
         [
             make_entry([cfg], bucket, mask)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.configs.registry import DECODE
+from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.errors import TuningError
 from flashsmith.selection.choose import choose, find_tables, forget_tables
-from flashsmith.selection.decode_tables import DecodeEntry, DecodeTable, find_decode_table
+from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.stamped_csv import read_count, read_measure
 from flashsmith.selection.tables import Table, user_table_path
 from support.tables import H200, STAMP, make_entry
@@ -52,14 +52,15 @@ def with_value(path: Path, column: str, value: str) -> None:
 
 def write_table() -> Path:
     path = user_table_path(H200)
-    Table.of(STAMP, [make_entry()]).write(path)
+    Table.of(FORWARD, STAMP, [make_entry()]).write(path)
     return path
 
 
 def write_decode_table(path: Path) -> None:
     config = DECODE.candidates(OF_DECODE, "sm_90a")[2]
-    entry = DecodeEntry(OF_DECODE, config, 12.5, 1.25, tried=12, excluded=1)
-    DecodeTable.of(STAMP, [entry]).write(path)
+    row = Measured(config, 0.0125, 0.012, 0.013)
+    entry = Entry(OF_DECODE, tried=12, excluded={}, rule_ratio=1.25, ranked=(row,))
+    Table.of(DECODE, STAMP, [entry]).write(path)
 
 
 @pytest.mark.parametrize(
@@ -82,18 +83,18 @@ def test_a_number_that_no_measurement_gives_is_refused(column: str, value: str) 
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        *(("microseconds", value) for value in ("nan", "-1", "0", "inf")),
+        *(("ms", value) for value in ("nan", "-1", "0", "inf")),
         *(("rule_ratio", value) for value in ("nan", "-1", "0", "inf")),
-        *((name, "-5") for name in ("tried", "excluded")),
+        *((name, "-5") for name in ("tried",)),
     ],
 )
 def test_a_table_of_decode_likewise(tuned: Path, column: str, value: str) -> None:
     path = tuned / "table.csv"
     write_decode_table(path)
-    DecodeTable.read(path)
+    Table.read(path)
     with_value(path, column, value)
     with pytest.raises(TuningError, match=r"the tuned table .* cannot be used"):
-        DecodeTable.read(path)
+        Table.read(path)
 
 
 @pytest.mark.parametrize("value", ODD_MEASURES)
@@ -115,7 +116,7 @@ def test_what_is_no_csv_is_refused_and_the_rule_serves(cell: str) -> None:
         path.write_text(text[:at] + cell + text[at:], encoding="latin-1")
         forget_tables()
         with pytest.warns(UserWarning, match=r"table .* (cannot be used|is not for here)"):
-            found = find_tables(H200)[0]
+            found = find_tables(FORWARD, H200)[0]
         assert all(source.path != path for source in found)
         assert choose(square(DType.FP16, 128, "full", 4, 16, 1024), H200).config
 
@@ -125,7 +126,8 @@ def test_a_damaged_table_of_decode_is_passed_over(tuned: Path) -> None:
     write_decode_table(path)
     path.write_bytes(path.read_bytes().replace(b"BF16", b"B\0F16", 1))
     with pytest.warns(UserWarning, match="cannot be used"):
-        assert find_decode_table(H200) is None
+        sources, refused = find_tables(DECODE, H200)
+    assert not sources and "cannot be used" in refused[0]
 
 
 def test_whatever_is_damaged_it_is_read_or_refused() -> None:

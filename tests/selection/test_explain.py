@@ -21,6 +21,7 @@ from flashsmith.configs import (
     get_sm90_autotuning_kernel_configs,
 )
 from flashsmith.configs import parse_kernel_name_into_config as parse
+from flashsmith.configs.registry import FORWARD
 from flashsmith.gpus import GPU_MODELS, get_gpu_architecture
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.selection.choose import forget_tables
@@ -109,7 +110,7 @@ def explain_from(ranked: Sequence[ForwardKernelConfig], seq_len: int) -> dict[st
         tried=40, excluded={}, rule_ratio=1.5, ranked=tuple(rows),
     )  # fmt: skip
     stamp = {"gpu": gpu, "driver_version": "1", "date": "d", **kernel_source_stamp()}
-    Table.of(stamp, [entry]).write(user_table_path(gpu))
+    Table.of(FORWARD, stamp, [entry]).write(user_table_path(gpu))
     forget_tables()
     shape = ("--d-head", 128, "--dtype", "fp16", "--mask", "full", "--seq-len", seq_len)
     (found,) = explain_json(*shape, "--gpu", gpu)

@@ -19,6 +19,7 @@ from flashsmith.configs import (
     get_sm90_autotuning_kernel_configs,
     operation,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.ops.attention import attention
@@ -173,7 +174,7 @@ def test_users_table_from_elsewhere_is_refused_with_a_warning(
     gpu: str, stamp: dict[str, str], reason: str
 ) -> None:
     path = user_table_path(gpu)
-    Table.of(STAMP | stamp, [make_entry()]).write(path)
+    Table.of(FORWARD, STAMP | stamp, [make_entry()]).write(path)
     with pytest.warns(UserWarning, match=reason):
         choice = chosen()
     assert choice.source.title == "shipped table"
@@ -212,7 +213,7 @@ def test_table_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
     excluded = {"(FP16, 128, 64, 64, 4): async": "wrong: 1, 2", "b": "x"}
     other = replace(entry, excluded=excluded, rule_ratio=None, ranked=(rest, *entry.ranked[1:]))
     decode = replace(make_entry(), workload=Workload(Problem(DType.FP16, 128, 3, 8, 2, 1, 9000)))
-    table = Table.of(STAMP, [make_entry(), other, decode])
+    table = Table.of(FORWARD, STAMP, [make_entry(), other, decode])
     assert len(table.entries) == 3
     table.write(tmp_path / "deep" / "t.json")
     assert Table.read(tmp_path / "deep" / "t.json") == table
@@ -229,7 +230,7 @@ def test_table_is_replaced_whole_or_not_at_all(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        Table.of(STAMP, [make_entry([SMALL])]).write(path)
+        Table.of(FORWARD, STAMP, [make_entry([SMALL])]).write(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -294,7 +295,7 @@ def test_tables_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for seq_len in LENGTH_BUCKETS:
         chosen(seq_len)
     assert len(reads) == 1
-    assert find_tables(H200) is find_tables(H200)
+    assert find_tables(FORWARD, H200) is find_tables(FORWARD, H200)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,14 @@ from flashsmith.configs import (
     Workload,
     operation,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.problem import Problem
-from flashsmith.selection.choose import choose, choose_forward
+from flashsmith.selection.choose import choose, choose_for
 from flashsmith.selection.select import select_config
 from flashsmith.selection.tables import (
     Table,
@@ -62,10 +63,12 @@ def test_k_of_another_shape_is_served_by_the_same_tables() -> None:
     write_user_table(make_entry([SMALL, SM90]))
     problem = Problem(DType.FP16, 128, 4, 16, 2, 77, 1024)
     for variant in VARIANTS:
-        assert choose_forward(Workload(problem, variant), H200).source is not None
-    assert choose_forward(Workload(problem), H200).config == SMALL
+        assert choose_for(FORWARD, Workload(problem, variant), H200).source is not None
+    assert choose_for(FORWARD, Workload(problem), H200).config == SMALL
     (small,) = SM80_FORWARD.smaller(Workload.square(DType.FP16, 128, 4096))
-    assert choose_forward(Workload(problem), A100).config == small  # by rule: 64 tiles of 128 rows
+    assert (
+        choose_for(FORWARD, Workload(problem), A100).config == small
+    )  # by rule: 64 tiles of 128 rows
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])
@@ -91,7 +94,7 @@ def test_tiles_of_bf16_serve_fp16_which_has_fewer_exponents() -> None:
 
 
 def test_table_holds_both_families(tmp_path: Path) -> None:
-    table = Table.of(STAMP, [make_entry([SM90, SMALL]), make_entry([SM90_BF16], 4096)])
+    table = Table.of(FORWARD, STAMP, [make_entry([SM90, SMALL]), make_entry([SM90_BF16], 4096)])
     table.write(tmp_path / "t.json")
     assert Table.read(tmp_path / "t.json") == table
 
@@ -110,8 +113,8 @@ def test_length_of_the_keys_chooses_the_bucket() -> None:
     write_user_table(make_entry([SM90], 4096), make_entry([SMALL], 512))
     q, k = (torch.empty(1, n, 1, 128, dtype=torch.float16) for n in (1, 4096))
     problem = Problem.of_shapes(DType.FP16, q.shape, k.shape)
-    assert choose_forward(Workload(problem), H200).config == SM90
-    on_cpu = choose_forward(Workload(problem), None).config
+    assert choose_for(FORWARD, Workload(problem), H200).config == SM90
+    on_cpu = choose_for(FORWARD, Workload(problem), None).config
     assert on_cpu == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
 
 

@@ -65,9 +65,9 @@ def test_only_the_families_in_a_table_have_to_be_the_same(
     other = "sm90" if family == "sm80" else "sm80"
 
     def title_after(stamp: dict[str, str]) -> list[str]:
-        Table.of(stamp, [make_entry([config])]).write(user_table_path(H200))
+        Table.of(FORWARD, stamp, [make_entry([config])]).write(user_table_path(H200))
         forget_tables()
-        return [source.title for source in find_tables(H200)[0]]
+        return [source.title for source in find_tables(FORWARD, H200)[0]]
 
     lacks = {name: value for name, value in STAMP.items() if name != f"kernels_{other}"}
     assert "your table" in title_after(lacks | {f"kernels_{other}": "of others"})

@@ -16,6 +16,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.selection.choose import choose, forget_tables
 from flashsmith.selection.entries import Entry, Measured
@@ -50,7 +51,7 @@ def make_entry(
 
 def write_user_table(*entries: Entry, gpu: str = H200, **stamp: str) -> Path:
     path = user_table_path(gpu)
-    Table.of(STAMP | {"gpu": gpu} | stamp, entries).write(path)
+    Table.of(FORWARD, STAMP | {"gpu": gpu} | stamp, entries).write(path)
     forget_tables()
     return path
 

@@ -13,6 +13,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_kernel_progression_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.jit import kernel_source_stamp
 from flashsmith.lab.bench.timer import Timing
@@ -89,8 +90,10 @@ class FakeLab:
 def tune(
     out: Path, fake: Any, workloads: Sequence[Workload] = (WORKLOAD,), **options: Any
 ) -> Table:
-    plan = make_plan(workloads, SPACE, "sm_80")
-    with tuning_session(out, options.pop("stamp", STAMP), options.pop("fresh", False)) as session:
+    plan = make_plan(FORWARD, workloads, "sm_80", configs=SPACE)
+    with tuning_session(
+        FORWARD, out, options.pop("stamp", STAMP), options.pop("fresh", False)
+    ) as session:
         return session.run(plan, fake, lambda *_: None, **options)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flashsmith.configs.registry import FORWARD
+from flashsmith.lab.tuning.benches import benches_of
 from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.runtime import Kernel
 from flashsmith.selection.choose import forget_tables
@@ -27,4 +29,4 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def emulated_lab(emulated: Callable[..., Kernel]) -> KernelLab:
     """The real lab on the emulator, with a timer that only runs."""
-    return KernelLab("cpu", fake_timer)
+    return KernelLab(benches_of(FORWARD), "cpu", fake_timer)

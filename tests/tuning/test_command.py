@@ -23,6 +23,7 @@ from support.tuning import (
     PROGRESSION,
     RULE,
     STAMP,
+    WORKLOAD,
     FakeLab,
     kernels_of,
 )
@@ -40,7 +41,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
-    monkeypatch.setattr(lab_tune, "KernelLab", lambda _: FakeLab(wrong={RULE: "wrong: by far"}))
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: FakeLab(wrong={RULE: "wrong: by far"}))
     return FakeLab
 
 
@@ -51,7 +52,7 @@ SHAPE = ("--d-head", "128", "--dtype", "fp16", "--mask", "full", "--seq-len", "4
 def test_command_tunes_reports_and_writes_the_users_table() -> None:
     result = invoke(*SHAPE)
     assert BEST.short_form() in result.stdout
-    assert f"excluded: {RULE} full at length 4096: wrong: by far" in result.stderr
+    assert f"excluded: {RULE} for {WORKLOAD}: wrong: by far" in result.stderr
     path = user_table_path(A100)
     assert f"the table is {path}" in result.stderr
     assert kernels_of(Table.read(path))[0] == BEST
@@ -83,11 +84,11 @@ def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None
 def test_command_says_how_to_go_on_after_an_interruption(
     gpu: type[FakeLab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lab_tune, "KernelLab", lambda _: gpu(die_at=3))
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: gpu(die_at=3))
     result = invoke(*SHAPE, code=130)
     path = journal_path(user_table_path(A100))
     assert f"{path} has what is measured; the same command goes on" in result.stderr
-    monkeypatch.setattr(lab_tune, "KernelLab", lambda _: gpu())
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: gpu())
     assert f"going on with {path}" in invoke(*SHAPE).stderr
 
 

@@ -12,9 +12,11 @@ from flashsmith.configs import (
     FlashForwardKernelConfig,
     get_kernel_progression_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import BuildError
 from flashsmith.jit import Target
 from flashsmith.lab.tuning import lab
+from flashsmith.lab.tuning.benches import benches_of
 from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.lab.tuning.session import tuning_session
 from flashsmith.runtime import Kernel
@@ -32,7 +34,7 @@ def test_lab_builds_checks_and_times_on_the_emulator(
 ) -> None:
     plan = {SMALL: PROGRESSION}
     emulated_lab.build(plan, lambda *_: None)
-    with tuning_session(tmp_path / "t.json", STAMP) as session:
+    with tuning_session(FORWARD, tmp_path / "t.json", STAMP) as session:
         table = session.run(plan, emulated_lab, lambda *_: None)
     (entry,) = table.entries.values()
     assert (entry.tried, entry.excluded) == (2, {})
@@ -68,7 +70,7 @@ def test_lab_builds_the_others_when_some_cannot_be_built(monkeypatch: pytest.Mon
         built.extend(instance.config for instance in instances)
 
     monkeypatch.setattr(lab, "load_kernels", load)
-    here = KernelLab("cpu", fake_timer)
+    here = KernelLab(benches_of(FORWARD), "cpu", fake_timer)
     here.build({SMALL: configs}, lambda *_: None)
     assert set(built) == set(configs) - bad
     assert here.check(SMALL, sorted(bad)) == dict.fromkeys(sorted(bad), "spills")

@@ -20,6 +20,7 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning import portfolio as portfolio_module
 from flashsmith.lab.tuning.portfolio import (
@@ -55,7 +56,7 @@ def table_of(
         for dtype in dtypes
         for n, each in zip(LENGTHS, costs, strict=False)
     ]
-    return Table.of(STAMP, entries)
+    return Table.of(FORWARD, STAMP, entries)
 
 
 def chosen_of(table: Table) -> set[ForwardKernelConfig]:
@@ -119,7 +120,7 @@ def test_dtypes_share_tiles() -> None:
 def test_masks_and_d_heads_have_portfolios_of_their_own() -> None:
     full, causal = entry_of({A: 1.0}, 512), entry_of({B: 1.0}, 512)
     causal = replace(causal, workload=square(DType.FP16, 128, "causal", 64, 64, 512))
-    found = portfolios_of(with_portfolios(Table.of(STAMP, [full, causal])))
+    found = portfolios_of(with_portfolios(Table.of(FORWARD, STAMP, [full, causal])))
     assert [(each.variant, each.tiles) for each in found] == [("causal", (B,)), ("full", (A,))]
 
 

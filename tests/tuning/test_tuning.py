@@ -20,10 +20,10 @@ from flashsmith.configs import (
     get_kernel_progression_configs,
     get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.lab.bench.timer import Timing
-from flashsmith.lab.commands import tune as lab_tune
 from flashsmith.lab.tuning.search import make_plan, survivors
 from flashsmith.lab.tuning.session import journal_path, tuning_session
 from flashsmith.selection.choose import choose
@@ -234,9 +234,9 @@ def test_entries_for_other_shapes_stay(tmp_path: Path) -> None:
 def test_two_processes_do_not_tune_for_one_file(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     with (
-        tuning_session(out, STAMP),
+        tuning_session(FORWARD, out, STAMP),
         pytest.raises(TuningError, match="another process is tuning"),
-        tuning_session(out, STAMP),
+        tuning_session(FORWARD, out, STAMP),
     ):
         pass
 
@@ -250,21 +250,30 @@ def test_what_was_tuned_is_what_attention_takes(tmp_path: Path) -> None:
 
 def test_plan_has_what_fits_and_the_rule() -> None:
     progression = get_kernel_progression_configs()
-    assert make_plan([WORKLOAD], progression, "sm_80") == {WORKLOAD: [*progression, RULE]}
+    assert make_plan(FORWARD, [WORKLOAD], "sm_80", configs=progression) == {
+        WORKLOAD: [*progression, RULE]
+    }
     odd = changed(WORKLOAD, seq_len=1000)  # which no blocks divide
-    *others, _ = make_plan([odd], SPACE, "sm_80")[odd]
+    *others, _ = make_plan(FORWARD, [odd], "sm_80", configs=SPACE)[odd]
     assert set(others) <= set(SPACE) and {cfg.B_r for cfg in others} == {64, 128}
 
 
 def test_plan_on_sm90_has_both_families_and_its_own_rule() -> None:
     sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
     rule = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
-    (configs,) = make_plan([WORKLOAD], [*SPACE, *sm90], "sm_90a").values()
+    (configs,) = make_plan(FORWARD, [WORKLOAD], "sm_90a", configs=[*SPACE, *sm90]).values()
     assert configs[-1] == rule
     assert set(configs) == {*SPACE, *sm90, rule}
     odd = changed(WORKLOAD, seq_len=1000)
-    assert set(make_plan([odd], [*SPACE, *sm90], "sm_90a")[odd]) == {*SPACE, *sm90, rule}
-    assert set(make_plan([WORKLOAD], [*SPACE, *sm90], "sm_80")[WORKLOAD]) == {*SPACE, RULE}
+    assert set(make_plan(FORWARD, [odd], "sm_90a", configs=[*SPACE, *sm90])[odd]) == {
+        *SPACE,
+        *sm90,
+        rule,
+    }
+    assert set(make_plan(FORWARD, [WORKLOAD], "sm_80", configs=[*SPACE, *sm90])[WORKLOAD]) == {
+        *SPACE,
+        RULE,
+    }
 
 
 def test_both_families_are_ranked_together() -> None:
@@ -276,7 +285,9 @@ def test_both_families_are_ranked_together() -> None:
 @pytest.mark.parametrize(("arch", "key"), [("sm_90a", "sm90-tune"), ("sm_80", "tune")])
 def test_default_candidates_are_those_of_the_gpu(arch: str, key: str) -> None:
     wanted = {cfg for cfg in get_kernel_configs(key) if (cfg.dtype, cfg.d_head) == (5, 128)}
-    assert set(lab_tune.candidates([], [WORKLOAD], arch)) == wanted
+    assert set(*make_plan(FORWARD, [WORKLOAD], arch).values()) == wanted | {
+        FORWARD.serving(WORKLOAD, arch).rule_config
+    }
 
 
 @pytest.mark.parametrize(
@@ -292,4 +303,4 @@ def test_default_candidates_are_those_of_the_gpu(arch: str, key: str) -> None:
 )
 def test_plan_refuses(workloads: list[Workload], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_plan(workloads, SPACE, "sm_80")
+        make_plan(FORWARD, workloads, "sm_80", configs=SPACE)

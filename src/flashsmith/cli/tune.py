@@ -20,7 +20,6 @@ from flashsmith.cli.options import (
     make_request,
 )
 from flashsmith.cli.tables import ON_STDERR
-from flashsmith.lab.commands.request import Request
 
 _SeqLensOption = Annotated[
     str | None,
@@ -64,11 +63,12 @@ _GpuOption = Annotated[
     str | None,
     typer.Option(help='With --explain: the GPU, like "NVIDIA H200"; default: this one.'),
 ]
-_DecodeOption = Annotated[
-    bool,
+_OperationOption = Annotated[
+    str,
     typer.Option(
-        "--decode",
-        help="Tune the kernels of decode, on shapes of its own; --dtype and --d-head say which.",
+        "--operation",
+        help="forward, backward or decode. The kernels of decode have shapes of their own: --dtype "
+        "and --d-head say which.",
     ),
 ]
 _EmulatorCountsOption = Annotated[
@@ -97,7 +97,7 @@ def tune(
     explain: _ExplainOption = False,
     gpu: _GpuOption = None,
     emulator_counts: _EmulatorCountsOption = False,
-    decode: _DecodeOption = False,
+    operation: _OperationOption = "forward",
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest kernel for each shape on this GPU, and keep it in a table.
@@ -110,8 +110,9 @@ def tune(
     of a bucket: lengths of k up to 512, 1024, and so on to 16384 and beyond, with so many rows for
     each multiprocessor.
 
-    With --decode, `decode`'s kernels: the fastest over all lengths for each kind of cache and
-    number of rows, and for few and many work tiles, in a table of its own.
+    Each operation has a table of its own. Of the backward each shape is tuned with and without the
+    same bits at every run; of decode the fastest is found over all lengths for each kind of cache
+    and number of rows, and for few and many work tiles.
 
     An interrupted run goes on where it was, by the same command. A table of another GPU or driver,
     or of other kernel sources, is refused.
@@ -128,13 +129,15 @@ def tune(
         heads=heads,
         grids=grid,
     )
-    if decode:
+    of_forward: dict[str, object] = {"--kernels": kernels, "--emulator-counts": emulator_counts}
+    if operation == "decode":
         sizes = {"--grid": grid, "--seq-len": seq_lens, "--tokens": tokens, "--hidden": hidden}
-        others = {"--explain": explain, "--gpu": gpu, "--emulator-counts": emulator_counts}
-        of_forward = {"--batch": batch, "--heads": heads, "--kernels": kernels}
-        _refuse("--decode has shapes and kernels of its own", {**sizes, **of_forward, **others})
-        _tune_decode(request, out, repeats, force, as_json)
-        return
+        others = {"--batch": batch, "--heads": heads}
+        _refuse("decode has shapes and kernels of its own", {**sizes, **others, **of_forward})
+    elif operation == "backward":
+        _refuse("these are for the forward alone", of_forward)
+    elif operation != "forward":
+        raise ValueError(f"--operation is {operation!r}; supported: forward, backward, decode")
     kept: dict[str, object] = {"--repeats": repeats, "--out": out, "--force": force}
     if explain:
         given = {"--kernels": kernels, **kept, "--emulator-counts": emulator_counts}
@@ -143,11 +146,14 @@ def tune(
         _refuse("without --explain this GPU is the one", {"--gpu": gpu})
     if emulator_counts:
         _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
+    from flashsmith.configs.registry import OPERATIONS
+
+    (chosen,) = (each for each in OPERATIONS if each.name == operation)
     if explain:
         from flashsmith.cli.explanations import print_explained  # slow, though without torch
         from flashsmith.lab.commands.explanation import explain_all
 
-        print_explained(explain_all(request, gpu), as_json)
+        print_explained(explain_all(chosen, request, gpu), as_json)
         return
     from flashsmith.cli import tune_table  # they load torch
     from flashsmith.lab.commands import tune as lab
@@ -155,18 +161,8 @@ def tune(
     if emulator_counts:
         tune_table.print_counts(lab.count(request, ON_STDERR), as_json)
     else:
-        tuned = lab.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)
+        tuned = lab.measure(chosen, request, out, ON_STDERR, repeats=repeats, fresh=force)
         tune_table.print_tuned(tuned, as_json)
-
-
-def _tune_decode(
-    request: Request, out: Path | None, repeats: int | None, force: bool, as_json: bool
-) -> None:
-    from flashsmith.cli import tune_table  # they load torch
-    from flashsmith.lab.commands import tune_decode
-
-    tuned = tune_decode.measure(request, out, ON_STDERR, repeats=repeats, fresh=force)
-    tune_table.print_tuned_decode(tuned, as_json)
 
 
 def _refuse(why: str, options: dict[str, object]) -> None:

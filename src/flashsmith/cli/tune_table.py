@@ -9,12 +9,9 @@ from typing import Any
 from flashsmith.cli.tables import note, print_json, print_table
 from flashsmith.lab.bench.results import CountRow
 from flashsmith.lab.commands.tune import Tuned
-from flashsmith.lab.commands.tune_decode import TunedDecode
-from flashsmith.lab.tuning.decode_search import words_of
 from flashsmith.lab.tuning.portfolio import TOLERANCE, Portfolio
 from flashsmith.lab.tuning.ranking import RANKED_BY
 from flashsmith.runtime.counters import explain_headings, table_of
-from flashsmith.selection.decode_tables import DecodeEntry
 from flashsmith.selection.entries import Entry
 
 
@@ -22,8 +19,7 @@ def print_tuned(tuned: Tuned, as_json: bool) -> None:
     entries = list(tuned.found.entries.values())
     for entry in entries:
         for kernel, reason in entry.excluded.items():
-            row = entry.workload.as_row()
-            note(f"excluded: {kernel} {row['mask']} at length {row['seq_len_k']}: {reason}")
+            note(f"excluded: {kernel} for {entry.workload}: {reason}")
     rows = [_row(entry) for entry in entries]
     if as_json:
         portfolios = [_portfolio_row(each) for each in tuned.portfolios]
@@ -36,35 +32,13 @@ def print_tuned(tuned: Tuned, as_json: bool) -> None:
     note(f"the table is {tuned.path}")
 
 
-def print_tuned_decode(tuned: TunedDecode, as_json: bool) -> None:
-    for each in tuned.found:
-        for kernel, reason in each.excluded.items():
-            note(f"excluded: {kernel} for {words_of(each.entry.workload)}: {reason}")
-    rows = [_decode_row(each.entry) for each in tuned.found]
-    if as_json:
-        print_json({"table": tuned.path, "entries": [each.entry.as_row() for each in tuned.found]})
-        return
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
-    note(f"us are geometric means over lengths; the table is {tuned.path}")
-
-
-def _decode_row(entry: DecodeEntry) -> dict[str, Any]:
-    return {
-        "workload": words_of(entry.workload),
-        "kernel": entry.config.short_form(),
-        "us": entry.microseconds,
-        "rule": entry.rule_ratio and f"+{100 * (entry.rule_ratio - 1):.1f} %",
-        "tried": entry.tried,
-        "excluded": entry.excluded,
-    }
-
-
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: Entry[Any, Any]) -> dict[str, Any]:
     best, *others = entry.ranked
     shape = entry.workload.as_row()
+    said_by_kernel = ("dtype", "d_head")
     return {
         "kernel": best.config.short_form(),
-        **{name: shape[name] for name in ("mask", "seq_len", "seq_len_k", "batch", "heads")},
+        **{name: value for name, value in shape.items() if name not in said_by_kernel},
         "ms": best.ms,
         "TFLOP/s": best.tflops,
         "ms back to back": best.ms_back_to_back,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Generic
@@ -51,7 +51,9 @@ class Serving(Generic[W, C]):
         if all(type(config) is not family.config for family in self.by_rule):
             refused = (why for each, why in self.refusals.items() if type(config) is each.config)
             return next(refused)
-        return config.why_not(self.workload)
+        if why := config.why_not(self.workload):
+            return why
+        return "" if config.is_buildable(self.architecture) else "it has no room there"
 
     def why_rather_the_rule(self, config: C, multiprocessors: int) -> str:
         """Why the rule's choice is to be preferred to a configuration that was measured on another
@@ -67,6 +69,10 @@ class Serving(Generic[W, C]):
         return ""
 
 
+def _as_it_is(workload: W, _: Sequence[Family[W, C]]) -> W:
+    return workload
+
+
 @dataclass(frozen=True)
 class Operation(Generic[W, C]):
     """An operation, and the families that do it, from the plainest.
@@ -74,11 +80,13 @@ class Operation(Generic[W, C]):
     Attributes:
         name: "forward", "backward" or "decode", as configurations have it.
         workload: The class of what its kernels are chosen for.
+        as_tuned: (workload, families that run) -> that whose measurements serve it.
     """
 
     name: str
     workload: type[W]
     families: tuple[Family[W, C], ...]
+    as_tuned: Callable[[W, Sequence[Family[W, C]]], W] = _as_it_is
 
     def families_on(
         self, capability: Capability | None, gpu: str = "the GPU"
@@ -193,13 +201,15 @@ class Operation(Generic[W, C]):
         }
         return sorted(chosen, key=sort_key)
 
-    def candidates(self, workload: W, arch: str) -> list[C]:
+    def candidates(self, workload: W, arch: str, gpu: str | None = None) -> list[C]:
         """What the tuner tries for a workload on an architecture; the rule's choice last.
+
+        gpu: The GPU's name; None: any of the architecture.
 
         Raises: as ``serving``.
         """
         architecture = get_gpu_architecture(arch)
-        served = self.serving(workload, arch)
+        served = self.serving(workload, gpu or arch, architecture.compute_capability)
         newest = next(iter(served.by_rule))
         found = [
             config.with_room_for(workload.variant)
@@ -207,7 +217,7 @@ class Operation(Generic[W, C]):
             if family.is_rival or family is newest
             for config in family.tuning_space(workload, architecture)
         ]
-        fitting = (c for c in found if not c.why_not(workload) and c.is_buildable(arch))
+        fitting = (config for config in found if not served.why_not(config))
         rule = served.rule_config
         return [*(config for config in dict.fromkeys(fitting) if config != rule), rule]
 

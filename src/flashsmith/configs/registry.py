@@ -15,6 +15,7 @@ from flashsmith.configs.base import (
     ForwardKernelConfig,
     KernelConfig,
 )
+from flashsmith.configs.decode import as_tuned
 from flashsmith.configs.family import C, Family
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.sm80.family import SM80_FAMILIES
@@ -37,7 +38,7 @@ BACKWARD: Operation[BackwardWorkload, BackwardKernelConfig] = Operation(
     "backward", BackwardWorkload, _families_of("backward")
 )
 DECODE: Operation[DecodeWorkload, DecodeKernelConfig] = Operation(
-    "decode", DecodeWorkload, _families_of("decode")
+    "decode", DecodeWorkload, _families_of("decode"), as_tuned
 )
 OPERATIONS: tuple[Operation[Any, Any], ...] = (FORWARD, BACKWARD, DECODE)
 

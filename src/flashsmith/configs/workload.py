@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from flashsmith.configs.variant import FULL, Variant
+from flashsmith.configs.variant import FULL, VARIANTS, Variant
 from flashsmith.dtype import DType
-from flashsmith.problem import Bucket, Problem
+from flashsmith.problem import FILL_BUCKETS, Bucket, Problem
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -21,19 +21,83 @@ _CHUNK = 8  # elements: rows are moved 16 bytes at a time
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
 # Sizes of k: a row that lacks them, or leaves them empty, has those of q.
 K_COLUMNS = ("heads_kv", "seq_len_k")
+_FLAGS = ("fp8_cache", "token_scales", "many_tiles", "in_boxes")  # of decode
+_YES, _NO = "yes", "no"
+
+
+def flag_text(flag: bool) -> str:
+    return _YES if flag else _NO
+
+
+def read_flag(row: Mapping[str, str | int], name: str) -> bool:
+    """Raises ValueError: The column has another value than those of ``flag_text``."""
+    if row[name] not in (_YES, _NO):
+        raise ValueError(f"{name} is {row[name]!r}; expected {_YES} or {_NO}")
+    return row[name] == _YES
+
+
+class DecodeBucket(NamedTuple):
+    """The workloads of decode that share an entry of a tuned table, beside dtype, d_head and kind
+    of cache: of all lengths."""
+
+    rows: int
+    many_tiles: bool
+    in_boxes: bool
+
+    @property
+    def words(self) -> str:
+        """`up to 16 rows, few tiles`."""
+        tiles = "many tiles" if self.many_tiles else "few tiles"
+        return f"up to {self.rows} rows, {tiles}{', in boxes' if self.in_boxes else ''}"
+
+    @property
+    def lengths(self) -> str:
+        return self.words
+
+    def likewise(self) -> list[DecodeBucket]:
+        return [self]
 
 
 class TuningKey(NamedTuple):
-    """What an entry of a tuned table is for."""
+    """What an entry of a tuned table is for.
+
+    variant: What else than sizes tells best configurations apart: a mask, or a kind of cache.
+    """
 
     dtype: DType
     d_head: int
-    variant: str  # its tuning_key()
-    bucket: Bucket
+    variant: str
+    bucket: Bucket | DecodeBucket
 
     @property
     def words(self) -> str:
         return f"{self.dtype} d {self.d_head} {self.variant}, {self.bucket.words}"
+
+
+class AnyWorkload(Protocol):
+    """What kernels of some operation are chosen for, and what entries of its tuned tables are
+    of."""
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def d_head(self) -> int: ...
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def soaked_variants(self) -> tuple[Variant, ...]: ...
+    @property
+    def representative(self) -> Self: ...
+    def tuning_key(self, multiprocessors: int) -> TuningKey: ...
+    @property
+    def measured_at(self) -> str: ...
+    def fills(self, multiprocessors: int) -> bool: ...
+    def tflops(self, milliseconds: float) -> float | None: ...
+    def as_row(self) -> dict[str, str | int]: ...
+    @classmethod
+    def from_row(cls, row: Mapping[str, str | int]) -> Self: ...
 
 
 def check_row_sizes(d_head: int, d_v: int) -> None:
@@ -60,7 +124,7 @@ def d_head_of_rows(d_head: int, d_v: int) -> int:
     return next(each for each in D_HEADS if each >= max(d_head, d_v))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class DecodeWorkload:
     """What decode's kernels are chosen for.
 
@@ -75,6 +139,13 @@ class DecodeWorkload:
         which a window forbids.
     """
 
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "dtype",
+        "d_head",
+        "rows",
+        *_FLAGS,
+    )  # of a row of a tuned table
+
     dtype: DType
     d_head: int
     rows: int = 1
@@ -83,15 +154,65 @@ class DecodeWorkload:
     many_tiles: bool = False
     in_boxes: bool = False
 
+    def __str__(self) -> str:
+        """`BF16 d 128 fp8, up to 16 rows, few tiles`."""
+        key = self.tuning_key()
+        kind = f" {key.variant}" if self.fp8_cache else ""
+        return f"{self.dtype} d {self.d_head}{kind}, {key.bucket.words}"
+
     @property
     def variant(self) -> Variant:
         """What kernels of all variants share their choice with."""
         return FULL
 
+    @property
+    def soaked_variants(self) -> tuple[Variant, ...]:
+        """What kernels have to be right for to enter a table: its entries serve all masks."""
+        return VARIANTS
+
+    @property
+    def representative(self) -> Self:
+        return self
+
+    def tuning_key(self, multiprocessors: int = 0) -> TuningKey:
+        """What shares this shares an entry of a tuned table; its rows are some that tables tell
+        apart (``as_tuned``)."""
+        kind = "16 bits"
+        if self.fp8_cache:
+            kind = "fp8 with scales of tokens" if self.token_scales else "fp8"
+        bucket = DecodeBucket(self.rows, self.many_tiles, self.in_boxes)
+        return TuningKey(self.dtype, self.d_head, kind, bucket)
+
+    @property
+    def measured_at(self) -> str:
+        """What times in a table are of, in words."""
+        return "as the geometric mean over lengths"
+
+    def fills(self, multiprocessors: int) -> bool:
+        """Whether its grid fills a GPU: decode waits for memory, and meets no limit of power."""
+        return False
+
+    def tflops(self, milliseconds: float) -> None:
+        """There is no one speed: times are means over lengths."""
+
+    def as_row(self) -> dict[str, str | int]:
+        """COLUMNS with their values."""
+        flags = {name: flag_text(getattr(self, name)) for name in _FLAGS}
+        return {"dtype": str(self.dtype), "d_head": self.d_head, "rows": self.rows, **flags}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str | int]) -> Self:
+        """That of a row, which may have other columns. Raises as ``Workload.from_row``."""
+        flags = {name: read_flag(row, name) for name in _FLAGS}
+        dtype = DType.from_string(str(row["dtype"]))
+        return cls(dtype, int(row["d_head"]), int(row["rows"]), **flags)
+
 
 @dataclass(frozen=True, order=True)
 class Workload:
     """One problem and one variant, as a row of a benchmark or a tuned table has them."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (*ROW_COLUMNS, *K_COLUMNS)  # of a row of a tuned table
 
     problem: Problem
     variant: Variant = FULL
@@ -132,6 +253,20 @@ class Workload:
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
+    def soaked_variants(self) -> tuple[Variant, ...]:
+        """What kernels have to be right for to enter a table: its entries tell masks apart."""
+        return (self.variant,)
+
+    @property
+    def measured_at(self) -> str:
+        """What times in a table are of, in words."""
+        return f"at {self.problem.sizes} (batch x heads x length)"
+
+    def fills(self, multiprocessors: int) -> bool:
+        """Whether its grid fills a GPU of so many, which then meets its limit of power."""
+        return self.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
+
+    @property
     def keys_per_query(self) -> int:
         """About how many keys a query sees."""
         problem = self.problem
@@ -151,12 +286,11 @@ class Workload:
         return self.flop / milliseconds / 1e9
 
     def as_row(self) -> dict[str, str | int]:
-        """ROW_COLUMNS and K_COLUMNS with their values."""
+        """COLUMNS with their values."""
         problem = self.problem
         of_q = problem.batch, problem.heads, problem.seq_len_q
         of_k = problem.heads_kv, problem.seq_len_k
-        columns = (*ROW_COLUMNS, *K_COLUMNS)
-        return dict(zip(columns, (*self.kind, *of_q, *of_k), strict=True))
+        return dict(zip(Workload.COLUMNS, (*self.kind, *of_q, *of_k), strict=True))
 
     @classmethod
     def from_row(cls, row: Mapping[str, str | int]) -> Self:
@@ -183,7 +317,26 @@ class BackwardWorkload(Workload):
     deterministic: Whether they have to have the same bits at every run.
     """
 
+    COLUMNS: ClassVar[tuple[str, ...]] = (*Workload.COLUMNS, "deterministic")
+
     deterministic: bool = False
 
+    def __str__(self) -> str:
+        return super().__str__() + (" deterministic" if self.deterministic else "")
 
-AnyWorkload: TypeAlias = Workload | DecodeWorkload  # what kernels are chosen for
+    def tuning_key(self, multiprocessors: int) -> TuningKey:
+        key = super().tuning_key(multiprocessors)
+        kind = f"{key.variant} deterministic" if self.deterministic else key.variant
+        return key._replace(variant=kind)
+
+    @property
+    def flop(self) -> int:
+        """Of five products, where the forward has two."""
+        return super().flop * 5 // 2
+
+    def as_row(self) -> dict[str, str | int]:
+        return {**super().as_row(), "deterministic": flag_text(self.deterministic)}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str | int]) -> Self:
+        return replace(super().from_row(row), deterministic=read_flag(row, "deterministic"))

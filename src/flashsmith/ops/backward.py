@@ -44,7 +44,8 @@ from flashsmith.ops.spec import (
 from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import BackwardKernel, GradientTensors, find_backward
 from flashsmith.runtime.launch_cache import MADE, launch_cache
-from flashsmith.selection.select import dtype_of, gpu_of
+from flashsmith.selection.choose import choose_for
+from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
 
 _CONFIGS = tuple(family.config for family in BACKWARD.families)
 _DENSE = 4  # dimensions of rows that are not packed
@@ -317,17 +318,19 @@ def _checked_config(
         check_rank(name, rows[name], None)
     q, k, v = rows["q"], rows["k"], rows["v"]
     lse = tensors.lse if spec.extras.cu_seqlens_q is None else tensors.lse[None]
-    variant, config = spec.extras.variant, how.config
+    variant, config, reason = spec.extras.variant, how.config, None
     if config is None:
         q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
         problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k.shape, v.shape[-1])
-        _, capability = gpu_of(q.device)
         workload = BackwardWorkload(problem, variant, how.deterministic).representative
-        config = BACKWARD.choose_by_rule(workload, capability)
+        chosen = choose_for(BACKWARD, workload, *gpu_of(q.device))
+        config, reason = chosen.config, chosen.reason
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:
         variant = replace(variant, padded=True)
     check_before_building(config, **rows)
     check_extras_before_building(spec.extras, q, k, lse)
+    if reason is not None:
+        remember_reason(config, variant, q.device, reason)
     return config, variant
 
 
@@ -335,7 +338,8 @@ def _checked_config(
 def _kernel_for(
     config: BackwardKernelConfig, variant: Variant, device: torch.device
 ) -> BackwardKernel:
-    return find_first(find_backward, KernelId(config, variant), device, "the rule of its family")
+    reason = why_chosen(config, variant, device) or "named by the caller"
+    return find_first(find_backward, KernelId(config, variant), device, reason)
 
 
 def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:

@@ -40,7 +40,7 @@ from flashsmith.runtime import DecodeKernel, Extras, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.runtime.workspace import Scratch
-from flashsmith.selection.decode_tables import DecodeChoice, choose_tuned_decode
+from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
 
 _CONFIGS = tuple(family.config for family in DECODE.families)
@@ -318,8 +318,11 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
     return config, variant
 
 
-def _choose(asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int) -> DecodeChoice:
-    """With ``splits`` it must not depend on the other requests, so not on how many."""
+def _choose(
+    asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int
+) -> tuple[DecodeKernelConfig, str]:
+    """The configuration, and where it comes from. With ``splits`` it must not depend on the other
+    requests, so not on how many."""
     q, cache = call.q, call.cache
     gpu, capability = gpu_of(q.device)
     heads_kv = max(cache.k.shape[2], 1)
@@ -334,7 +337,8 @@ def _choose(asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int)
         many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, multiprocessors),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
-    return choose_tuned_decode(workload, gpu, capability)
+    chosen = choose_for(DECODE, workload, gpu, capability)
+    return chosen.config, chosen.reason
 
 
 @functools.lru_cache(MAX_CHOICES)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic
 
-from flashsmith.configs import DecodeKernelConfig, ForwardKernelConfig
+from flashsmith.configs import DecodeKernelConfig
+from flashsmith.configs.family import C, W
 from flashsmith.configs.registry import family_of
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Generic[W, C]):
     """A table that may be used for a GPU."""
 
     title: str  # "your table" or "shipped table"
     path: Path
-    table: Table
+    table: Table[W, C]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A forward's configuration, and where it comes from: a table's entry, or the rule."""
+class Choice(Generic[W, C]):
+    """A configuration, and where it comes from: a table's entry, or the rule."""
 
-    config: ForwardKernelConfig
+    config: C
     passed_over: tuple[str, ...]  # what would have come first, and why it did not serve
-    source: Source | None = None  # None: the rule
-    entry: Entry | None = None
-    measured: Measured | None = None  # the entry's row; of the entry's dtype
+    source: Source[W, C] | None = None  # None: the rule
+    entry: Entry[W, C] | None = None
+    measured: Measured[C] | None = None  # the entry's row; of the entry's dtype
 
     @property
     def reason(self) -> str:
@@ -48,7 +50,7 @@ class FewQueriesChoice:
     """
 
     config: DecodeKernelConfig
-    forward: Choice  # what would serve else
+    forward: Choice[Any, Any]  # what would serve else
     share: float
 
     @property

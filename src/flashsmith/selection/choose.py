@@ -9,25 +9,18 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 
-from flashsmith.configs import (
-    DType,
-    Workload,
-)
+from flashsmith.configs import DType, ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
-from flashsmith.configs.few_queries import rather_decode
-from flashsmith.configs.registry import FORWARD
+from flashsmith.configs.family import C, W
+from flashsmith.configs.few_queries import ChooseDecode, rather_decode
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
-from flashsmith.selection.decode_tables import find_decode_table, tuned_decode_of
 from flashsmith.selection.entries import Entry
-from flashsmith.selection.tables import (
-    Table,
-    refuse_other_places,
-    shipped_table_path,
-    user_table_path,
-)
+from flashsmith.selection.tables import read_for, shipped_table_path, user_table_path
 
 
 def choose(
@@ -36,7 +29,7 @@ def choose(
     capability: Capability | None = None,
     *,
     is_cache: bool | None = None,
-) -> Choice | FewQueriesChoice:
+) -> Choice[Workload, ForwardKernelConfig] | FewQueriesChoice:
     """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why: the same for
     all problems that have one representative, so that a choice can be remembered.
 
@@ -44,10 +37,10 @@ def choose(
     is_cache: Whether decode counts keys and diagonals as the call does; None: if no sequences have
         lengths of their own.
 
-    Raises: as ``choose_forward``.
+    Raises: as ``choose_for``.
     """
     workload = workload.representative
-    forward = choose_forward(workload, gpu, capability)
+    forward = choose_for(FORWARD, workload, gpu, capability)
     if not (not workload.variant.ragged if is_cache is None else is_cache):
         return forward
     multiprocessors = None
@@ -60,10 +53,19 @@ def choose(
     return forward if found is None else FewQueriesChoice(found[0], forward, found[1])
 
 
-def choose_forward(
-    workload: Workload, gpu: str | None, capability: Capability | None = None
-) -> Choice:
-    """The forward's configuration that is chosen on the GPU of this name, and why.
+def tuned_decode_of(gpu: str | None) -> ChooseDecode:
+    """``choose_for`` decode on one GPU."""
+    return lambda workload, capability: choose_for(DECODE, workload, gpu, capability).config
+
+
+def choose_for(
+    operation: Operation[W, C],
+    workload: W,
+    gpu: str | None,
+    capability: Capability | None = None,
+) -> Choice[W, C]:
+    """The configuration that is chosen on the GPU of this name (None: on a CPU), and why: of the
+    user's table, then the shipped one; else the rule's.
 
     capability: The GPU's; None: going by its name.
 
@@ -73,19 +75,19 @@ def choose_forward(
             is known.
     """
     workload = workload.representative
-    served = FORWARD.serving(workload, gpu, capability)
+    served = operation.serving(workload, gpu, capability)
     if gpu is None:
         why = "no GPU: on a CPU the emulator runs, and there is no table"
         return Choice(served.rule_config, (why,))
-    sources, refused = find_tables(gpu)
+    sources, refused = find_tables(operation, gpu)
     passed_over = list(refused)
     multiprocessors = count_multiprocessors(gpu)
-    key = workload.tuning_key(multiprocessors)
+    tuned = operation.as_tuned(workload, operation.families_for(gpu, capability))
+    key = tuned.tuning_key(multiprocessors)
     for source, entry in _entries_for(sources, key, passed_over):
         why_not = "none is in the portfolio"
         for row in entry.choices:
-            config = row.config.for_dtype(workload.problem.dtype)
-            config = config.with_room_for(workload.variant)
+            config = row.config.for_dtype(workload.dtype).with_room_for(workload.variant)
             why_not = served.why_not(config)
             if why_not:
                 continue
@@ -100,16 +102,18 @@ def choose_forward(
 
 
 @functools.cache
-def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """The tables for a GPU, best first, and what was refused or is not there.
+def find_tables(
+    operation: Operation[W, C], gpu: str
+) -> tuple[tuple[Source[W, C], ...], tuple[str, ...]]:
+    """The tables of an operation for a GPU, best first, and what was refused or is not there.
 
     A table that is damaged, from elsewhere or of other kernels is also warned of. Read once a
     process: ``forget_tables`` has them read again.
     """
     sources, refused = [], []
-    places = {"shipped table": shipped_table_path(gpu)}
+    places = {"shipped table": shipped_table_path(gpu, operation)}
     try:
-        places = {"your table": user_table_path(gpu)} | places
+        places = {"your table": user_table_path(gpu, operation)} | places
     except TuningError as error:
         refused.append(f"your table: {error}")
     for title, path in places.items():
@@ -117,14 +121,14 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
             refused.append(f"{title}: there is none ({path})")
             continue
         try:
-            table = Table.read(path)
-            refuse_other_places(path, table.stamp, table.requirements(gpu))
-            sources.append(Source(title, path, table))
+            sources.append(Source(title, path, read_for(operation, gpu, path)))
         except TuningError as error:
             refused.append(f"{title}: {error}")
-            remedy = "`flashsmith tune --force` replaces it"
+            tune = f"flashsmith tune --operation {operation.name}"
+            tune = tune.removesuffix(f" --operation {FORWARD.name}")
+            remedy = f"`{tune} --force` replaces it"
             if title != "your table":
-                remedy = "`flashsmith tune` makes one of your own"
+                remedy = f"`{tune}` makes one of your own"
             warnings.warn(f"{error}; {remedy}", stacklevel=2)
     return tuple(sources), tuple(refused)
 
@@ -132,7 +136,6 @@ def find_tables(gpu: str) -> tuple[tuple[Source, ...], tuple[str, ...]]:
 def forget_tables() -> None:
     """Has the tables read again at the next choice."""
     find_tables.cache_clear()
-    find_decode_table.cache_clear()
     for clear in _of_tables:
         clear()
     forget_calls()
@@ -159,8 +162,8 @@ def forget_with_calls(clear: Callable[[], None]) -> None:
 
 
 def _entries_for(
-    sources: tuple[Source, ...], key: TuningKey, passed_over: list[str]
-) -> Iterator[tuple[Source, Entry]]:
+    sources: tuple[Source[W, C], ...], key: TuningKey, passed_over: list[str]
+) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
     """The entries that may serve, best first; what is missing goes to ``passed_over``."""
     for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
         keys = [key._replace(dtype=dtype, bucket=bucket) for bucket in key.bucket.likewise()]

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic
 
-from flashsmith.configs import ForwardKernelConfig, Workload
+from flashsmith.configs.family import C, W
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Generic[C]):
     """One configuration's time, in milliseconds, and speed.
 
     ``ms``, its percentiles and ``tflops`` are of runs in turn, as ``time_interleaved`` has
     them; ``ms_back_to_back`` is of runs without a pause.
     """
 
-    config: ForwardKernelConfig
-    ms: float  # median
+    config: C
+    ms: float  # median; of decode the geometric mean over lengths
     ms_p20: float
     ms_p80: float
-    tflops: float
+    tflops: float | None = None  # None where times are means over lengths
     ms_back_to_back: float | None = None  # None where it was not tuned for
     in_portfolio: bool = True  # else it is a measurement alone, and serves nothing
 
@@ -36,20 +37,20 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Generic[W, C]):
     """The fastest configurations of one workload; they serve all problems of its bucket."""
 
-    workload: Workload
+    workload: W
     tried: int  # configurations, with the excluded
     excluded: Mapping[str, str]  # kernel -> what is wrong with it
     rule_ratio: float | None  # cost of the rule's choice / that of the best
-    ranked: tuple[Measured, ...]  # fastest first
+    ranked: tuple[Measured[C], ...]  # fastest first
 
     @property
-    def choices(self) -> tuple[Measured, ...]:
+    def choices(self) -> tuple[Measured[C], ...]:
         """What of it may serve, fastest first."""
         return tuple(row for row in self.ranked if row.in_portfolio)
 
-    def loss(self, row: Measured) -> float:
+    def loss(self, row: Measured[C]) -> float:
         """How much slower than the best a row is, as a share of the best's cost."""
         return row.cost / self.ranked[0].cost - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import product
+from typing import Any
 
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
 from flashsmith.configs.base import Capability
@@ -15,8 +16,7 @@ from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
 from flashsmith.selection.choice import Choice
-from flashsmith.selection.choose import choose_forward
-from flashsmith.selection.decode_tables import tuned_decode_of
+from flashsmith.selection.choose import choose_for, tuned_decode_of
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 
@@ -54,7 +54,7 @@ def served_instances(
             problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
             with suppress(ValueError):  # attention refuses it, too
                 workload = Workload(problem, variant)
-                choice = choose_forward(workload, gpu, capability)
+                choice = choose_for(FORWARD, workload, gpu, capability)
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The rule may come first for some of the bucket, and tells more apart.
@@ -63,7 +63,7 @@ def served_instances(
     return sorted(found)
 
 
-def _is_of_its_bucket(choice: Choice, key: TuningKey) -> bool:
+def _is_of_its_bucket(choice: Choice[Any, Any], key: TuningKey) -> bool:
     """Whether what was measured for just this bucket was chosen."""
     if choice.source is None or choice.entry is None:
         return False

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Row = Mapping[str, str]
-_YES, _NO = "yes", "no"
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,6 @@ def _stamped(line: str) -> tuple[str, str]:
     if not separator:
         raise ValueError(f"{line.rstrip()!r} is no line of a stamp")
     return name, value
-
-
-def flag_text(flag: bool) -> str:
-    return _YES if flag else _NO
-
-
-def read_flag(row: Row, name: str) -> bool:
-    """Raises ValueError: The column has another value than those of ``flag_text``."""
-    if row[name] not in (_YES, _NO):
-        raise ValueError(f"{name} is {row[name]!r}; expected {_YES} or {_NO}")
-    return row[name] == _YES
 
 
 def read_measure(row: Row, name: str) -> float:

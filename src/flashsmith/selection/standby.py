@@ -107,7 +107,7 @@ def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernel
         if config.d_head in family.d_heads:
             for of_rule in family.rule_configs(config.dtype, config.d_head):
                 yield of_rule.with_room_for(variant)
-    sources = find_tables(gpu)[0] if gpu is not None else ()
+    sources = find_tables(FORWARD, gpu)[0] if gpu is not None else ()
     for entry in (entry for source in sources for entry in source.table.entries.values()):
         if entry.workload.variant.tuning_key() == variant.tuning_key():
             for row in entry.ranked:

@@ -1,6 +1,7 @@
-"""A tuned table as CSV: a row for each kernel.
+"""A tuned table as CSV: a row for each kernel, beside the columns of its operation's workloads.
 
-The rows of an entry follow each other, the fastest first, and those of excluded kernels last.
+The rows of an entry follow each other, the fastest first, and those of excluded kernels last. The
+first line names the operation, but for the forward.
 """
 
 from __future__ import annotations
@@ -9,39 +10,48 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from flashsmith.configs import Workload, parse_kernel_name_into_config
-from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
+from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.configs.family import C, W
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.registry import FORWARD, OPERATIONS
+from flashsmith.configs.workload import flag_text, read_flag
 from flashsmith.selection.entries import Entry, Measured
-from flashsmith.selection.stamped_csv import (
-    Row,
-    StampedCsv,
-    flag_text,
-    read_count,
-    read_flag,
-    read_measure,
-)
+from flashsmith.selection.stamped_csv import Row, StampedCsv, read_count, read_measure
 
 FORMAT = 2
-TITLE = "# flashsmith tuned table"
 
-_SHAPE = (*ROW_COLUMNS, *K_COLUMNS)
 _TIMES = ("ms", "ms_p20", "ms_p80", "tflops", "ms_back_to_back")
-_COLUMNS = (*_SHAPE, "tried", "rule_ratio", "kernel", *_TIMES, "portfolio", "excluded")
-_CSV = StampedCsv(TITLE, FORMAT, _COLUMNS)
+_COLUMNS = ("tried", "rule_ratio", "kernel", *_TIMES, "portfolio", "excluded")
 
 
-def to_text(stamp: Mapping[str, str], entries: Iterable[Entry]) -> str:
-    return _CSV.to_text(stamp, [row for entry in entries for row in _rows_of(entry)])
+def title_of(operation: Operation[Any, Any]) -> str:
+    """How the first line of its tables begins."""
+    return "# flashsmith tuned table" + ("" if operation is FORWARD else f" of {operation.name}")
 
 
-def from_text(text: str) -> tuple[dict[str, str], list[Entry]]:
-    """The stamp and the entries. Raises ValueError: It is no such table, or not a whole one."""
-    stamp, rows = _CSV.from_text(text)
-    groups = groupby(rows, key=lambda row: [row[name] for name in _SHAPE])
-    return stamp, [_entry(list(group)) for _, group in groups]
+def to_text(
+    operation: Operation[W, C], stamp: Mapping[str, str], entries: Iterable[Entry[W, C]]
+) -> str:
+    return _csv_of(operation).to_text(stamp, [row for entry in entries for row in _rows_of(entry)])
 
 
-def _rows_of(entry: Entry) -> Iterator[dict[str, object]]:
+def from_text(text: str) -> tuple[Operation[Any, Any], dict[str, str], list[Entry[Any, Any]]]:
+    """Whose table it is, the stamp and the entries. Raises ValueError: It is no such table, or not
+    a whole one."""
+    named = (each for each in OPERATIONS if text.startswith(f"{title_of(each)},"))
+    operation = next(named, FORWARD)
+    stamp, rows = _csv_of(operation).from_text(text)
+    shape = operation.workload.COLUMNS
+    groups = groupby(rows, key=lambda row: [row[name] for name in shape])
+    return operation, stamp, [_entry(operation, list(group)) for _, group in groups]
+
+
+def _csv_of(operation: Operation[Any, Any]) -> StampedCsv:
+    columns = (*operation.workload.COLUMNS, *_COLUMNS)
+    return StampedCsv(title_of(operation), FORMAT, columns)
+
+
+def _rows_of(entry: Entry[W, C]) -> Iterator[dict[str, object]]:
     ratio = "" if entry.rule_ratio is None else entry.rule_ratio
     of_entry = {**entry.workload.as_row(), "tried": entry.tried, "rule_ratio": ratio}
     for row in entry.ranked:
@@ -52,27 +62,33 @@ def _rows_of(entry: Entry) -> Iterator[dict[str, object]]:
         yield {**of_entry, "kernel": kernel, "excluded": " ".join(why.split())}
 
 
-def _entry(rows: list[Row]) -> Entry:
+def _entry(operation: Operation[W, C], rows: list[Row]) -> Entry[W, C]:
     first, measured = rows[0], [row for row in rows if not row["excluded"]]
-    entry = Entry(
-        Workload.from_row(first),
+    entry: Entry[W, C] = Entry(
+        operation.workload.from_row(first),
         tried=read_count(first, "tried"),
         excluded={row["kernel"]: row["excluded"] for row in rows if row["excluded"]},
         rule_ratio=read_measure(first, "rule_ratio") if first["rule_ratio"] else None,
         ranked=tuple(map(_measured, measured)),
     )
     for row in entry.ranked:
-        if not _can_serve(row, entry.workload):
-            raise ValueError(f"{row.config} cannot serve {entry.workload}")
+        if (row.tflops is None) != (entry.workload.tflops(row.ms) is None):
+            raise ValueError(f"tflops is {row.tflops} for {entry.workload}")
+        if why := _why_not(operation, row.config, entry.workload):
+            raise ValueError(f"{row.config} cannot serve {entry.workload}: {why}")
     return entry
 
 
-def _measured(row: Row) -> Measured:
+def _measured(row: Row) -> Measured[Any]:
     in_portfolio = read_flag(row, "portfolio")
     times: dict[str, Any] = {name: read_measure(row, name) for name in _TIMES if row[name]}
     config = parse_kernel_name_into_config(row["kernel"])
     return Measured(config, **times, in_portfolio=in_portfolio)
 
 
-def _can_serve(row: Measured, workload: Workload) -> bool:
-    return row.config.serves(workload.problem) and row.config.is_buildable()
+def _why_not(operation: Operation[W, C], config: C, workload: W) -> str:
+    if config.operation != operation.name:
+        return f"it is one of the {config.operation}"
+    if why := operation.why_not(config, workload):
+        return why
+    return "" if config.is_buildable() else "no GPU has room for it"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Generic
 
 from flashsmith import settings
-from flashsmith.configs import CONFIG_CLASSES, KernelConfig, Workload
+from flashsmith.configs import CONFIG_CLASSES
+from flashsmith.configs.family import C, W
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors
@@ -39,11 +43,12 @@ _COMPARED_PART: Mapping[str, Callable[[str], str]] = {
 
 
 @dataclass(frozen=True)
-class Table:
-    """What was measured on one GPU; the stamp says where and with what."""
+class Table(Generic[W, C]):
+    """What was measured of one operation on one GPU; the stamp says where and with what."""
 
+    operation: Operation[W, C] = field(compare=False)
     stamp: Mapping[str, str]
-    entries: Mapping[TuningKey, Entry]
+    entries: Mapping[TuningKey, Entry[W, C]]
 
     def requirements(self, gpu: str) -> dict[str, str]:
         """What the stamp has to say for the table to be used now, on the GPU of this name.
@@ -52,19 +57,25 @@ class Table:
         families that are in it, neither is known.
         """
         rows = (row for entry in self.entries.values() for row in entry.ranked)
-        return requirements_of(gpu, (row.config for row in rows))
+        families = {type(row.config) for row in rows}
+        return {"gpu": gpu} | {stamp_field(kind): kernel_source_hash(kind) for kind in families}
 
     @classmethod
-    def of(cls, stamp: Mapping[str, str], entries: Iterable[Entry]) -> Table:
-        empty = cls(stamp, {})
-        return cls(stamp, {empty.key_of(entry.workload): entry for entry in entries})
+    def of(
+        cls,
+        operation: Operation[W, C],
+        stamp: Mapping[str, str],
+        entries: Iterable[Entry[W, C]],
+    ) -> Table[W, C]:
+        empty = cls(operation, stamp, {})
+        return cls(operation, stamp, {empty.key_of(each.workload): each for each in entries})
 
-    def key_of(self, workload: Workload) -> TuningKey:
+    def key_of(self, workload: W) -> TuningKey:
         """On the table's GPU."""
         return workload.tuning_key(count_multiprocessors(self.stamp.get("gpu", "")))
 
     @classmethod
-    def read(cls, path: Path) -> Table:
+    def read(cls, path: Path) -> Table[Any, Any]:
         """Raises TuningError if the file cannot be read or is no such table."""
         try:
             return cls.of(*from_text(path.read_text()))
@@ -73,33 +84,44 @@ class Table:
 
     def write(self, path: Path) -> None:
         """Replaces the file whole: a reader sees the old or the new one."""
-        replace_file(path, to_text(self.stamp, (self.entries[key] for key in sorted(self.entries))))
+        entries = (self.entries[key] for key in sorted(self.entries))
+        replace_file(path, to_text(self.operation, self.stamp, entries))
 
 
-def requirements_of(gpu: str, configs: Iterable[KernelConfig]) -> dict[str, str]:
-    """What the stamp of a table with such configurations has to say on the GPU of this name."""
-    families = {type(config) for config in configs}
-    return {"gpu": gpu} | {stamp_field(kind): kernel_source_hash(kind) for kind in families}
+def read_for(operation: Operation[W, C], gpu: str, path: Path) -> Table[W, C]:
+    """A table that may be used for an operation on the GPU of this name.
 
-
-def refuse_other_places(path: Path, stamp: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raises TuningError: The table with this stamp does not meet the requirements ``here``."""
-    if differing := mismatches(stamp, here):
+    Raises:
+        TuningError: The file is no table of the operation, or not one for there.
+    """
+    table = Table.read(path)
+    if table.operation is not operation:
+        raise TuningError(
+            f"the tuned table {path} cannot be used: it is of {table.operation.name} kernels, and "
+            f"was looked up for {operation.name}"
+        )
+    if differing := mismatches(table.stamp, table.requirements(gpu)):
         raise TuningError(f"the tuned table {path} is not for here: {'; '.join(differing)}")
+    return table
 
 
-def user_table_path(gpu: str) -> Path:
-    """Where the user's own table for this GPU is, or would be.
+def user_table_path(gpu: str, operation: Operation[Any, Any] = FORWARD) -> Path:
+    """Where the user's own table of an operation for this GPU is, or would be.
 
     Raises:
         TuningError: The user has no home directory.
     """
-    return settings.tables_folder() / f"{gpu_slug(gpu)}.csv"
+    return settings.tables_folder() / _file_name(gpu, operation)
 
 
-def shipped_table_path(gpu: str) -> Path:
+def shipped_table_path(gpu: str, operation: Operation[Any, Any] = FORWARD) -> Path:
     """Where the table that comes with the package for this GPU is, if there is one."""
-    return _SHIPPED / f"{gpu_slug(gpu)}.csv"
+    return _SHIPPED / _file_name(gpu, operation)
+
+
+def _file_name(gpu: str, operation: Operation[Any, Any]) -> str:
+    """`h200.csv` for the forward, `h200-decode.csv` for others."""
+    return gpu_slug(gpu) + ("" if operation is FORWARD else f"-{operation.name}") + ".csv"
 
 
 def shipped_table_paths() -> list[Path]:

@@ -11,7 +11,12 @@ from typing import ClassVar
 
 from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
-from flashsmith.configs.legality import too_little_shared_memory, too_old_a_gpu, unsupported_values
+from flashsmith.configs.legality import (
+    plainest_with_room,
+    too_little_shared_memory,
+    too_old_a_gpu,
+    unsupported_values,
+)
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY, MMA_M
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -83,6 +88,11 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
         flag("split", "split_dK_dV"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def plainest_gpu(self) -> str:
+        """Some tiles need more shared memory than sm_80 has."""
+        return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
 
     def problems(self, gpu: str = "sm_80") -> list[str]:
         architecture = get_gpu_architecture(gpu)

@@ -18,6 +18,7 @@ from flashsmith.configs import (
     Workload,
     is_kernel_name,
 )
+from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import BuildError, DeviceError
 from flashsmith.jit import Progress
 from flashsmith.lab.bench import ceilings, stamp, timer
@@ -44,7 +45,7 @@ from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.lab.commands.request import ON_A_GPU, Grid, Request
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.selection.choose import choose_forward
+from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import gpu_of
 
 Plan = dict[Workload, list[Candidate]]
@@ -199,7 +200,7 @@ def make_plan(
 def _configs(word: str, workload: Workload, device: str) -> list[ForwardKernelConfig]:
     problem = workload.problem
     if word == DEFAULT:
-        return [choose_forward(workload, *gpu_of(torch.device(device))).config]
+        return [choose_for(FORWARD, workload, *gpu_of(torch.device(device))).config]
     if not is_kernel_name(word):
         found = select_instances([word], [workload.variant], problem.dtype, problem.d_head)
         return [instance.config for instance in found]

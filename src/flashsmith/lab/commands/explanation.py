@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any
 
-from flashsmith.configs import ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
-from flashsmith.configs.operation import Serving
+from flashsmith.configs.operation import Operation, Serving, capability_of
 from flashsmith.configs.registry import FORWARD, family_of
 from flashsmith.configs.sm80.forward import MIN_COMPUTE_CAPABILITY
 from flashsmith.gpus import get_gpu_architecture
-from flashsmith.lab.commands.grids import tuning_workloads
+from flashsmith.lab.commands.grids import workloads_to_tune
 from flashsmith.lab.commands.request import Request
 from flashsmith.lab.tuning.portfolio import portfolios_of
-from flashsmith.selection.choice import FewQueriesChoice, Source
-from flashsmith.selection.choose import choose
+from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
+from flashsmith.selection.choose import choose, choose_for
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
 RULE = "rule"
-_Serving = Serving[Workload, ForwardKernelConfig]
+_Serving = Serving[Any, Any]
+_Entry = Entry[Any, Any]
+_Row = Measured[Any]
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,11 @@ class Explanation:
     passed_over: tuple[str, ...] = ()
 
 
-def explain_all(request: Request, gpu: str | None) -> list[Explanation]:
-    """Why each shape gets its kernel; on the GPU of this name, on this one, or on the emulator.
+def explain_all(
+    operation: Operation[Any, Any], request: Request, gpu: str | None
+) -> list[Explanation]:
+    """Why each shape gets its kernel of an operation; on the GPU of this name, on this one, or on
+    the emulator.
 
     Raises:
         ValueError: No GPU of this name is known, or it is too old for the kernels; or neither a
@@ -58,7 +63,9 @@ def explain_all(request: Request, gpu: str | None) -> list[Explanation]:
             "--explain without a shape explains the table of a GPU, and there is no GPU here: name "
             'one, like --gpu "NVIDIA H200", or a shape, like --seq-len 4096'
         )
-    return [explain(each, gpu, capability) for each in tuning_workloads(request, gpu)]
+    known = None if gpu is None else capability_of(gpu, capability)
+    workloads = workloads_to_tune(operation, request, gpu, known)
+    return [explain(each, gpu, capability, operation) for each in workloads]
 
 
 def _gpu_here() -> tuple[str, Capability] | None:
@@ -80,13 +87,21 @@ def _check_supported(gpu: str) -> None:
 
 
 def explain(
-    workload: Workload, gpu: str | None, capability: Capability | None = None
+    workload: Any,
+    gpu: str | None,
+    capability: Capability | None = None,
+    operation: Operation[Any, Any] = FORWARD,
 ) -> Explanation:
-    """Why ``attention`` takes which kernel for a workload on the GPU of this name (None: a CPU).
+    """Why ``attention``, its backward or ``decode`` take which kernel for a workload on the GPU of
+    this name (None: a CPU).
 
     capability: The GPU's; None: going by its name.
     """
-    choice = choose(workload, gpu, capability)
+    choice: Choice[Any, Any] | FewQueriesChoice
+    if operation is FORWARD:
+        choice = choose(workload, gpu, capability)
+    else:
+        choice = choose_for(operation, workload, gpu, capability)
     words = Explanation(
         shape=str(workload),
         gpu=gpu,
@@ -99,11 +114,11 @@ def explain(
         return words
     if not (gpu and choice.source and choice.entry and choice.measured):
         return words
-    entry, row, served = choice.entry, choice.measured, FORWARD.serving(workload, gpu, capability)
-    at = entry.workload.problem
+    entry, row, served = choice.entry, choice.measured, operation.serving(workload, gpu, capability)
+    speed = "" if row.tflops is None else f" and {row.tflops} TFLOP/s"
     measured = (
-        f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms and "
-        f"{row.tflops} TFLOP/s, at {at.sizes} (batch x heads x length)"
+        f"{row.described()}; in turn 20th to 80th percentile {row.ms_p20} to {row.ms_p80} ms"
+        f"{speed}, {entry.workload.measured_at}"
     )
     return replace(
         words,
@@ -118,7 +133,7 @@ def explain(
     )
 
 
-def _reason(workload: Workload, source: Source, entry: Entry, row: Measured) -> str:
+def _reason(workload: Any, source: Source[Any, Any], entry: _Entry, row: _Row) -> str:
     stamp, table = source.table.stamp, source.table
     measured, wanted = table.key_of(entry.workload), table.key_of(workload)
     text = (
@@ -145,7 +160,7 @@ def _reason(workload: Workload, source: Source, entry: Entry, row: Measured) -> 
     return text
 
 
-def _portfolio(workload: Workload, table: Table) -> str:
+def _portfolio(workload: Any, table: Table[Any, Any]) -> str:
     """What serves this kind of workload, whatever its sizes."""
     key = table.key_of(workload)
     kind = key.d_head, key.variant
@@ -156,15 +171,15 @@ def _portfolio(workload: Workload, table: Table) -> str:
     )
 
 
-def _next_best(entry: Entry, row: Measured, served: _Serving) -> str | None:
+def _next_best(entry: _Entry, row: _Row, served: _Serving) -> str | None:
     after = entry.ranked[entry.ranked.index(row) + 1 :]
-    dtype = served.workload.problem.dtype
+    dtype = served.workload.dtype
     fitting = next((o for o in after if not served.why_not(o.config.for_dtype(dtype))), None)
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: Entry, row: Measured, served: _Serving) -> str:
-    rule = served.rule_config.for_dtype(entry.workload.problem.dtype)
+def _rule(entry: _Entry, row: _Row, served: _Serving) -> str:
+    rule = served.rule_config.for_dtype(entry.workload.dtype)
     if rule == row.config:
         return "would choose the same"
     measured = next((other for other in entry.ranked if other.config == rule), None)
@@ -173,6 +188,6 @@ def _rule(entry: Entry, row: Measured, served: _Serving) -> str:
     return f"would choose {_compared(measured, row)}"
 
 
-def _compared(other: Measured, row: Measured) -> str:
+def _compared(other: _Row, row: _Row) -> str:
     slower = 100 * (other.cost / row.cost - 1)
     return f"{other.config}: {other.described()}, {slower:.1f} % slower"

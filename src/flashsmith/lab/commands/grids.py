@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flashsmith.configs import Workload
+from flashsmith.configs.base import Capability
+from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned, rows_of_kernels
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.registry import BACKWARD, DECODE
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.lab.commands.request import ON_A_GPU, Request
 from flashsmith.problem import Problem
@@ -62,3 +67,42 @@ def _workloads_of(name: str, request: Request) -> list[Workload]:
         Workload(Problem(dtype, d_head, batch, _HEADS, _HEADS, seq_len_q, seq_len_k), variant)
         for batch, seq_len_q, seq_len_k in GRIDS[name]
     ]
+
+
+def workloads_to_tune(
+    operation: Operation[Any, Any],
+    request: Request,
+    gpu: str | None,
+    capability: Capability | None,
+) -> list[Any]:
+    """What the tuner tries of an operation on the GPU of this name; None: on the emulator.
+
+    Of decode all that tables tell apart, for the request's dtypes and head dimensions; of the
+    backward each shape with and without the same bits at every run.
+
+    Raises: as ``tuning_workloads``.
+    """
+    if operation is DECODE:
+        return decode_workloads(request, capability)
+    workloads = tuning_workloads(request, gpu)
+    if operation is BACKWARD:
+        both = product(workloads, (False, True))
+        return [BackwardWorkload(w.problem, w.variant, same_bits) for w, same_bits in both]
+    return workloads
+
+
+def decode_workloads(request: Request, capability: Capability | None) -> list[DecodeWorkload]:
+    """All that tables tell apart on a GPU."""
+    families = DECODE.families_on(capability)
+    asked = (
+        DecodeWorkload(dtype, d_head, rows, *kind, many_tiles, in_boxes)
+        for dtype, d_head, kind, rows, many_tiles, in_boxes in product(
+            request.dtypes,
+            request.d_heads,
+            KINDS_OF_CACHE,
+            rows_of_kernels(families),
+            (False, True),
+            (False, True),
+        )
+    )
+    return list(dict.fromkeys(as_tuned(workload, families) for workload in asked))

@@ -36,7 +36,7 @@ from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.extras import NO_SCALES, Scales
-from flashsmith.selection.choose import choose_forward
+from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import gpu_of, select_fp8
 
 _FA2, _FA2_BACKWARD = "fa2", "fa2 backward"
@@ -132,7 +132,7 @@ def _chosen(inputs: Inputs, variant: Variant) -> ForwardKernelConfig:
     if inputs.q.dtype == FP8:
         return select_fp8(inputs.q, inputs.v, None, variant)
     workload = Workload(inputs.problem, variant)
-    return choose_forward(workload, *gpu_of(inputs.q.device)).config
+    return choose_for(FORWARD, workload, *gpu_of(inputs.q.device)).config
 
 
 def _problem(request: Request, dtype: DType, d_head: int, on_gpu: bool) -> Problem:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,16 +16,18 @@ from flashsmith.configs import (
     Workload,
     is_kernel_name,
 )
+from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import DeviceError, GpuLostError
 from flashsmith.lab.bench.results import OK, CountRow
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.lab.bench.sweep import measure_counts
 from flashsmith.lab.commands.device import choose_device
-from flashsmith.lab.commands.grids import tuning_workloads
+from flashsmith.lab.commands.grids import tuning_workloads, workloads_to_tune
 from flashsmith.lab.commands.kernel_words import named_forward_kernel, select_instances
 from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.lab.commands.request import Grid, Request
+from flashsmith.lab.tuning.benches import benches_of
 from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.lab.tuning.portfolio import Portfolio, portfolios_of
 from flashsmith.lab.tuning.ranking import counting_arch, memory_work
@@ -32,7 +35,7 @@ from flashsmith.lab.tuning.search import REPEATS, make_plan
 from flashsmith.lab.tuning.session import journal_path, tuning_session
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from flashsmith.selection.table_text import TITLE
+from flashsmith.selection.table_text import title_of
 from flashsmith.selection.tables import Table, user_table_path
 
 _FOR_COUNTS = Grid((256,), tokens=256, hidden=128)
@@ -43,18 +46,17 @@ class Tuned:
     """A table, and what this run found for it."""
 
     path: Path
-    found: Table
+    found: Table[Any, Any]
     portfolios: Sequence[Portfolio]  # of the whole table
 
 
-def candidates(
-    words: Sequence[str], workloads: Iterable[Workload], arch: str
-) -> list[ForwardKernelConfig]:
-    """What kernel words choose for the dtypes and head dimensions of the workloads.
-
-    words: None: the tuning space of the architecture.
-    """
-    words = words or [FORWARD.families_for(arch)[0].sets.keys.tuning]
+def named_candidates(
+    words: Sequence[str], workloads: Iterable[Workload]
+) -> list[ForwardKernelConfig] | None:
+    """What kernel words choose for the dtypes and head dimensions of the workloads; None: no words
+    stand for the tuning spaces of the families."""
+    if not words:
+        return None
     names = [word for word in words if is_kernel_name(word)]
     keys = [word for word in words if word not in names]
     named = [named_forward_kernel(name).config for name in names]
@@ -71,6 +73,7 @@ def candidates(
 
 
 def measure(
+    operation: Operation[Any, Any],
     request: Request,
     out: Path | None,
     reporter: Reporter,
@@ -81,26 +84,28 @@ def measure(
     """Searches on this GPU, and keeps the winners in the table at ``out``.
 
     Args:
+        request: Its words choose kernels of the forward alone.
         out: None: the user's table of this GPU.
         repeats: Timed runs of each finalist; None: the tuner's.
         fresh: Discard what the table, or an interrupted run, has.
     """
-    workloads = tuning_workloads(request, None)
     if request.words:  # wrong ones, on any architecture, are told before the GPU is asked for
-        candidates(request.words, workloads, counting_arch([]))
+        named_candidates(request.words, tuning_workloads(request, None))
     arch, stamp = gpu_to_tune(
         "; --explain shows what is chosen without tuning, --emulator-counts ranks by what the "
         "emulator counts"
     )
-    workloads = tuning_workloads(request, stamp["gpu"])
-    plan = make_plan(workloads, candidates(request.words, workloads, arch), arch, stamp["gpu"])
-    out = out or user_table_path(stamp["gpu"])
+    gpu = stamp["gpu"]
+    workloads = workloads_to_tune(operation, request, gpu, capability_of(arch))
+    named = named_candidates(request.words, workloads) if request.words else None
+    plan = make_plan(operation, workloads, arch, gpu, named)
+    out = out or user_table_path(gpu, operation)
     if fresh:
-        refuse_to_discard_others(out, TITLE)
-    with tuning_session(out, stamp, fresh) as session:
+        refuse_to_discard_others(out, title_of(operation))
+    with tuning_session(operation, out, stamp, fresh) as session:
         if len(session.journal):
             reporter.note(f"going on with {session.journal.path}")
-        lab = KernelLab("cuda")
+        lab = KernelLab(benches_of(operation), "cuda")
         with interruptible(out, reporter):
             with reporter.progress() as progress:
                 lab.build(plan, progress)
@@ -145,8 +150,8 @@ def refuse_to_discard_others(out: Path, title: str) -> None:
 def count(request: Request, reporter: Reporter) -> list[CountRow]:
     """What the emulator counts of each candidate; of a workload the least memory work first."""
     workloads = request.workloads(_FOR_COUNTS)
-    configs = candidates(request.words, workloads, counting_arch([]))
-    plan = make_plan(workloads, configs, counting_arch(configs))
+    configs = named_candidates(request.words, workloads)
+    plan = make_plan(FORWARD, workloads, counting_arch(configs or []), configs=configs)
     instances = [KernelId(cfg, each.variant) for each in plan for cfg in plan[each]]
     with reporter.progress() as progress:
         load_kernels(list(dict.fromkeys(instances)), target_of(torch.device("cpu")), progress)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic
 
 import torch
 
-from flashsmith.configs import ForwardKernelConfig, KernelId, Workload
+from flashsmith.configs import KernelId
+from flashsmith.configs.family import C, W
 from flashsmith.errors import BuildError, TuningError
 from flashsmith.jit import Progress, Target
-from flashsmith.lab.bench.candidates import Checker
 from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_interleaved
 from flashsmith.lab.soak import RERUNS, SoakPlan, soak
 from flashsmith.lab.soak.session import RERUNS_ON_EMULATOR
+from flashsmith.lab.tuning.benches import Bench, Run
 from flashsmith.lab.tuning.search import Plan
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
-Runs = Mapping[str, Callable[[], object]]
+Runs = Mapping[str, Run]
 Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # as Lab.time, of functions
+MakeBenches = Callable[[W, str], Sequence[Callable[[], Bench[C]]]]  # of a workload on a device
 
 
 # Seconds. Without it dozens of good kernels in turn hold the card at its power limit, which levels
@@ -32,65 +36,87 @@ def time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
     return time_interleaved(runs, repeats=repeats, warmup=1, pause=_PAUSE)
 
 
-class KernelLab:
-    """The kernels of a plan on one device; a ``Lab``."""
+class KernelLab(Generic[W, C]):
+    """The kernels of a plan on one device; a ``Lab``.
 
-    def __init__(self, device: str = "cuda", timer: Timer = time_on_gpu) -> None:
-        self._device = device
+    make_benches: What a workload is checked and timed on: one shape, or several that stand for all.
+    """
+
+    def __init__(
+        self, make_benches: MakeBenches[W, C], device: str = "cuda", timer: Timer = time_on_gpu
+    ) -> None:
+        self._make_benches, self._device = make_benches, device
         self._target = target_of(torch.device(device))
         self._timer = timer
         self._unbuilt: Mapping[KernelId, str] = {}
-        self._checker: Checker | None = None  # of the latest workload: its tensors are large
-        self._runs: dict[ForwardKernelConfig, Callable[[], object]] = {}
+        self._workload: W | None = None  # the latest, whose tensors are kept: they are large
+        self._benches: Sequence[Bench[C]] = ()
+        self._runs: dict[C, list[Run]] = {}  # on each bench
 
-    def build(self, plan: Plan, progress: Progress) -> None:
+    def build(self, plan: Plan[W, C], progress: Progress) -> None:
         """Has the kernels of a plan in one loaded library, without those that cannot be built."""
         instances = {
             KernelId(cfg, workload.variant) for workload, configs in plan.items() for cfg in configs
         }
         self._unbuilt = load_buildable(sorted(instances), self._target, progress)
 
-    def check(
-        self, workload: Workload, configs: Sequence[ForwardKernelConfig]
-    ) -> dict[ForwardKernelConfig, str]:
+    def check(self, workload: W, configs: Sequence[C]) -> dict[C, str]:
         wrong = {}
-        if self._checker is None or self._checker.workload != workload:
-            self._checker = None  # frees the tensors before the next are made
-            self._runs = {}
-            self._checker = Checker(workload, self._device)
+        self._enter(workload)
         for cfg in configs:
             why_not = self._unbuilt.get(KernelId(cfg, workload.variant))
-            if why_not is not None:
-                wrong[cfg] = why_not
-                continue
-            checked = self._checker.check(cfg)
-            if checked.run is None:
-                wrong[cfg] = f"{checked.status}: {checked.reason}"
+            runs: list[Run] = []
+            for bench in self._benches:
+                if why_not is None:
+                    checked = bench.check(cfg)
+                    if isinstance(checked, str):
+                        why_not = checked
+                    else:
+                        runs.append(checked)
+            if why_not is None:
+                self._runs[cfg] = runs
             else:
-                self._runs[cfg] = checked.run
+                wrong[cfg] = why_not
         return wrong
 
-    def time(
-        self, workload: Workload, configs: Sequence[ForwardKernelConfig], repeats: int | None
-    ) -> dict[ForwardKernelConfig, Timing]:
+    def time(self, workload: W, configs: Sequence[C], repeats: int | None) -> dict[C, Timing]:
+        """Over several shapes geometric means."""
         self._prepare(workload, configs)
-        times = self._timer({str(cfg): self._runs[cfg] for cfg in configs}, repeats)
-        return {cfg: times[str(cfg)] for cfg in configs}
+        by_bench = [
+            self._timer({str(cfg): self._runs[cfg][place] for cfg in configs}, repeats)
+            for place in range(len(self._benches))
+        ]
+        return {cfg: _mean([times[str(cfg)] for times in by_bench]) for cfg in configs}
 
-    def soak(
-        self, workload: Workload, configs: Sequence[ForwardKernelConfig]
-    ) -> dict[ForwardKernelConfig, str]:
+    def soak(self, workload: W, configs: Sequence[C]) -> dict[C, str]:
         """On the cases at the seams of each kernel's tiles, none of them random, with reruns."""
-        kernels = {KernelId(cfg, workload.variant): cfg for cfg in configs}
-        wrong = soak_at_seams(list(kernels), self._device)
+        kernels = {
+            KernelId(cfg, variant): cfg for cfg in configs for variant in workload.soaked_variants
+        }
+        unbuilt = load_buildable(list(kernels), self._target, None)
+        built = [kernel for kernel in kernels if kernel not in unbuilt]
+        wrong = unbuilt | soak_at_seams(built, self._device)
         return {kernels[kernel]: why for kernel, why in wrong.items()}
 
-    def _prepare(self, workload: Workload, configs: Sequence[ForwardKernelConfig]) -> None:
+    def _enter(self, workload: W) -> None:
+        if workload != self._workload:
+            self._workload, self._runs, self._benches = None, {}, ()  # frees the tensors first
+            self._benches = [make() for make in self._make_benches(workload, self._device)]
+            self._workload = workload
+
+    def _prepare(self, workload: W, configs: Sequence[C]) -> None:
         """After an interruption they were checked by an earlier process: once more is cheap."""
-        known = self._runs if self._checker and self._checker.workload == workload else {}
+        known = self._runs if workload == self._workload else {}
         if wrong := self.check(workload, [cfg for cfg in configs if cfg not in known]):
             name, why = next(iter(wrong.items()))
             raise TuningError(f"{name} was right before and is not now: {why}")
+
+
+def _mean(timings: Sequence[Timing]) -> Timing:
+    if len(timings) == 1:
+        return timings[0]
+    columns: Any = zip(*((each.ms, each.low, each.high) for each in timings), strict=True)
+    return Timing(*(math.exp(sum(map(math.log, column)) / len(column)) for column in columns))
 
 
 def soak_at_seams(kernels: Sequence[KernelId], device: str) -> dict[KernelId, str]:

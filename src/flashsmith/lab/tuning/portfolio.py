@@ -12,8 +12,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
-from flashsmith.configs import DType, ForwardKernelConfig, sort_key
+from flashsmith.configs import DType, KernelConfig, sort_key
+from flashsmith.configs.family import C, W
 from flashsmith.configs.workload import TuningKey
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
@@ -23,7 +25,7 @@ _ALL_SETS_UP_TO = 3
 _MOST_CANDIDATES = 60  # of these sets
 TOLERANCE = 0.01  # a smaller loss is none
 
-Tiles = ForwardKernelConfig  # as those of FP16, which has the least room
+Tiles = KernelConfig  # as those of FP16, which has the least room
 Losses = tuple[float, ...]  # of each entry; infinite where none of the kernels was measured
 
 
@@ -50,18 +52,18 @@ class Portfolio:
         return {key: loss for key, loss in self.losses.items() if loss > TOLERANCE}
 
 
-def with_portfolios(table: Table) -> Table:
+def with_portfolios(table: Table[W, C]) -> Table[W, C]:
     """The table, which chooses from portfolios alone now; its measurements stay."""
-    restricted: dict[TuningKey, Entry] = {}
+    restricted: dict[TuningKey, Entry[W, C]] = {}
     for entries in _kinds(table).values():
         chosen = pick(_losses(entries))
         for key, entry in entries.items():
             rows = (replace(row, in_portfolio=_tiles(row) in chosen) for row in entry.ranked)
             restricted[key] = replace(entry, ranked=tuple(rows))
-    return Table(table.stamp, restricted)
+    return Table(table.operation, table.stamp, restricted)
 
 
-def portfolios_of(table: Table) -> list[Portfolio]:
+def portfolios_of(table: Table[Any, Any]) -> list[Portfolio]:
     """What a table may choose, and what that loses."""
     portfolios = []
     for (d_head, variant), entries in _kinds(table).items():
@@ -103,15 +105,15 @@ def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
     return tuple(sorted(chosen, key=sort_key))
 
 
-def _kinds(table: Table) -> dict[tuple[int, str], dict[TuningKey, Entry]]:
+def _kinds(table: Table[W, C]) -> dict[tuple[int, str], dict[TuningKey, Entry[W, C]]]:
     """The entries by d_head and variant."""
-    kinds: dict[tuple[int, str], dict[TuningKey, Entry]] = {}
+    kinds: dict[tuple[int, str], dict[TuningKey, Entry[W, C]]] = {}
     for key in sorted(table.entries, key=lambda key: (key.d_head, key.variant, key)):
         kinds.setdefault((key.d_head, key.variant), {})[key] = table.entries[key]
     return kinds
 
 
-def _losses(entries: Mapping[TuningKey, Entry]) -> dict[Tiles, Losses]:
+def _losses(entries: Mapping[TuningKey, Entry[Any, Any]]) -> dict[Tiles, Losses]:
     """Of all that was measured, in the order of configurations."""
     # The fastest counts, if two rows of an entry have the same tiles: it is written last.
     of_entries = [
@@ -122,12 +124,13 @@ def _losses(entries: Mapping[TuningKey, Entry]) -> dict[Tiles, Losses]:
     return {tiles: tuple(each.get(tiles, math.inf) for each in of_entries) for tiles in known}
 
 
-def _loss_of_choice(entry: Entry) -> float:
+def _loss_of_choice(entry: Entry[Any, Any]) -> float:
     return entry.loss(entry.choices[0]) if entry.choices else math.inf
 
 
-def _tiles(row: Measured) -> Tiles:
-    return row.config.for_dtype(DType.FP16)
+def _tiles(row: Measured[Any]) -> Tiles:
+    config: Tiles = row.config.for_dtype(DType.FP16)
+    return config
 
 
 def _best_of(losses: Iterable[Losses]) -> Losses:

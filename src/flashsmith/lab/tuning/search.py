@@ -11,28 +11,22 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from flashsmith.configs import (
-    DType,
-    ForwardKernelConfig,
-    KernelId,
-    Workload,
-    parse_kernel_name_into_config,
-    sort_key,
-)
-from flashsmith.configs.registry import FORWARD
-from flashsmith.configs.workload import TuningKey
+from flashsmith.configs import DType, KernelId, sort_key
+from flashsmith.configs.family import C, W
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.workload import AnyWorkload, TuningKey
 from flashsmith.errors import GpuLostError, TuningError
 from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
-from flashsmith.problem import FILL_BUCKETS
 from flashsmith.selection.entries import Entry, Measured
 
-Config = ForwardKernelConfig
-Plan = Mapping[Workload, Sequence[Config]]  # the last one of each workload is the rule's choice
+Plan = Mapping[W, Sequence[C]]  # the last one of each workload is the rule's choice
 Progress = Callable[[int, int, str], None]  # done, in all, what comes now
+
+W_contra = TypeVar("W_contra", bound=AnyWorkload, contravariant=True)
 
 REPEATS = 30  # of the last round
 _ROUNDS = (0.1, 0.3, 1.0)  # as shares of the last round's repeats
@@ -40,21 +34,21 @@ _KEEP = 1 / 3  # of the configurations, from round to round
 _CHAMPIONS = 3  # that won most entries of their d_head and variant, and stay in the others
 
 
-class Lab(Protocol):
+class Lab(Protocol[W_contra, C]):
     """Where kernels run. All methods take configurations of one workload."""
 
-    def check(self, workload: Workload, configs: Sequence[Config]) -> dict[Config, str]:
+    def check(self, workload: W_contra, configs: Sequence[C]) -> dict[C, str]:
         """Runs each once; those that are wrong or failed, and why.
 
         Raises GpuLostError when a kernel took the GPU with it.
         """
 
     def time(
-        self, workload: Workload, configs: Sequence[Config], repeats: int | None
-    ) -> Mapping[Config, Timing]:
+        self, workload: W_contra, configs: Sequence[C], repeats: int | None
+    ) -> Mapping[C, Timing]:
         """Times them in turn, ``repeats`` times each; back to back if it is None."""
 
-    def soak(self, workload: Workload, configs: Sequence[Config]) -> dict[Config, str]:
+    def soak(self, workload: W_contra, configs: Sequence[C]) -> dict[C, str]:
         """Runs kernels of the workload's variant where their tiles meet, whatever its lengths.
 
         Those that were wrong anywhere, and where. Raises GpuLostError as ``check``.
@@ -62,46 +56,60 @@ class Lab(Protocol):
 
 
 def make_plan(
-    workloads: Sequence[Workload], configs: Sequence[Config], arch: str, gpu: str | None = None
-) -> dict[Workload, list[Config]]:
+    operation: Operation[W, C],
+    workloads: Sequence[W],
+    arch: str,
+    gpu: str | None = None,
+    configs: Sequence[C] | None = None,
+) -> dict[W, list[C]]:
     """What to try for each workload: what can run it on ``arch``, and last the rule's choice.
 
     gpu: The GPU's name; None: any of the architecture.
+    configs: Of these alone, beside the rule's choice; None: the tuning spaces of the families.
 
     Raises:
         ValueError: No family takes a workload there, or ``configs`` has nothing for it; two
             workloads fall into one bucket, so that they would have one entry.
     """
-    gpu, capability = gpu or arch, get_gpu_architecture(arch).compute_capability
-    multiprocessors = count_multiprocessors(gpu)
-    plan: dict[Workload, list[Config]] = {}
-    taken: dict[TuningKey, Workload] = {}
+    multiprocessors = count_multiprocessors(gpu or arch)
+    plan: dict[W, list[C]] = {}
+    taken: dict[TuningKey, W] = {}
     for workload in workloads:
-        served = FORWARD.serving(workload, gpu, capability)
-        fitting = [cfg for cfg in configs if not served.why_not(cfg) and cfg.is_buildable(arch)]
-        if not fitting:
-            raise ValueError(
-                f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
-                "narrow --dtype, --d-head or --seq-len"
-            )
+        if configs is None:
+            plan[workload] = operation.candidates(workload, arch, gpu)
+        else:
+            plan[workload] = _fitting(operation, workload, arch, gpu, configs)
         other = taken.setdefault(workload.tuning_key(multiprocessors), workload)
         if other is not workload:
             raise ValueError(
                 f"{other} and {workload} share one entry of the table; tune for one of them"
             )
-        rule = served.rule_config
-        plan[workload] = [*(cfg for cfg in dict.fromkeys(fitting) if cfg != rule), rule]
     return plan
 
 
+def _fitting(
+    operation: Operation[W, C], workload: W, arch: str, gpu: str | None, configs: Sequence[C]
+) -> list[C]:
+    capability = get_gpu_architecture(arch).compute_capability
+    served = operation.serving(workload, gpu or arch, capability)
+    fitting = [cfg for cfg in dict.fromkeys(configs) if not served.why_not(cfg)]
+    if not fitting:
+        raise ValueError(
+            f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
+            "narrow --dtype, --d-head or --seq-len"
+        )
+    rule = served.rule_config
+    return [*(cfg for cfg in fitting if cfg != rule), rule]
+
+
 def search(
-    plan: Plan,
-    lab: Lab,
+    plan: Plan[W, C],
+    lab: Lab[W, C],
     journal: Journal,
     progress: Progress,
     repeats: int,
     multiprocessors: int,
-) -> list[Entry]:
+) -> list[Entry[W, C]]:
     """The best configurations of each workload, from what the journal knows and the lab measures.
 
     Raises:
@@ -110,12 +118,12 @@ def search(
             goes on without it.
     """
     steps_each = 3 + len(_ROUNDS)
-    entries: list[Entry] = []
+    entries: list[Entry[W, C]] = []
     for i, (workload, configs) in enumerate(plan.items()):
-        fills_the_gpu = workload.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
-        task = _Task(workload, configs, fills_the_gpu, _champions(workload, configs, entries))
+        champions = _champions(workload, configs, entries)
+        task = _Task(workload, configs, workload.fills(multiprocessors), champions)
 
-        def say(step: int, what: str, i: int = i, workload: Workload = workload) -> None:
+        def say(step: int, what: str, i: int = i, workload: W = workload) -> None:
             progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
 
         entries.append(_search_one(task, lab, journal, say, repeats))
@@ -124,43 +132,46 @@ def search(
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Task(Generic[W, C]):
     """One workload, and what to try for it."""
 
-    workload: Workload
-    configs: Sequence[Config]  # the last is the rule's choice
+    workload: W
+    configs: Sequence[C]  # the last is the rule's choice
     fills_the_gpu: bool
-    champions: Collection[Config]
+    champions: Collection[C]
 
 
-def _champions(
-    workload: Workload, configs: Sequence[Config], entries: Sequence[Entry]
-) -> set[Config]:
+def _champions(workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]]) -> set[C]:
     """Those of ``configs`` whose tiles won most of the entries that share a portfolio with this."""
-    kind = workload.problem.d_head, workload.variant.tuning_key()
+    kind = _kind(workload)
     won = Counter(
         entry.ranked[0].config.for_dtype(DType.FP16)
         for entry in entries
-        if (entry.workload.problem.d_head, entry.workload.variant.tuning_key()) == kind
+        if _kind(entry.workload) == kind
     )
     best = {tiles for tiles, _ in won.most_common(_CHAMPIONS)}
     return {cfg for cfg in configs if cfg.for_dtype(DType.FP16) in best}
 
 
+def _kind(workload: AnyWorkload) -> tuple[int, str]:
+    key = workload.tuning_key(count_multiprocessors(""))
+    return key.d_head, key.variant
+
+
 def _search_one(
-    task: _Task,
-    lab: Lab,
+    task: _Task[W, C],
+    lab: Lab[W, C],
     journal: Journal,
     say: Callable[[int, str], None],
     repeats: int,
-) -> Entry:
+) -> Entry[W, C]:
     workload, configs = task.workload, task.configs
     say(0, f"checking {len(configs)} kernels")
     excluded = _check(workload, configs, lab, journal)
     left = [cfg for cfg in configs if cfg not in excluded]
     if not left:
         raise _nothing_left(workload, excluded)
-    times: dict[Config, Timing] = {}
+    times: dict[C, Timing] = {}
     for step, share in enumerate(_ROUNDS, 1):
         if times:
             left = survivors(times, {configs[-1], *task.champions})
@@ -172,7 +183,7 @@ def _search_one(
     sound = [cfg for cfg in _rank(times) if cfg not in unsound]
     if not sound:
         raise _nothing_left(workload, unsound)
-    steady: Mapping[Config, Timing] = {}
+    steady: Mapping[C, Timing] = {}
     if task.fills_the_gpu:  # else it draws too little power for a limit
         say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
         steady = _time(workload, sound, None, lab, journal)
@@ -180,21 +191,19 @@ def _search_one(
     return _entry(workload, configs, {**excluded, **unsound}, measured)
 
 
-def _nothing_left(workload: Workload, excluded: Mapping[Config, str]) -> TuningError:
+def _nothing_left(workload: W, excluded: Mapping[C, str]) -> TuningError:
     reasons = "; ".join(f"{cfg}: {why}" for cfg, why in list(excluded.items())[:3])
     return TuningError(f"no kernel can be tuned for {workload}: {reasons}")
 
 
-def survivors(times: Mapping[Config, Timing], staying: Collection[Config]) -> list[Config]:
+def survivors(times: Mapping[C, Timing], staying: Collection[C]) -> list[C]:
     """The fastest third, and those that stay anyway, fastest first."""
     ranked = _rank(times)
     kept = {*ranked[: math.ceil(len(ranked) * _KEEP)], *staying}
     return [cfg for cfg in ranked if cfg in kept]
 
 
-def _check(
-    workload: Workload, configs: Sequence[Config], lab: Lab, journal: Journal
-) -> dict[Config, str]:
+def _check(workload: W, configs: Sequence[C], lab: Lab[W, C], journal: Journal) -> dict[C, str]:
     lost: dict[str, str] = journal.recall(workload=workload.as_row(), lost=True) or {}
     to_check = [cfg for cfg in configs if cfg.short_form() not in lost]
     question: dict[str, Any] = {"workload": workload.as_row(), "check": _names(to_check)}
@@ -212,8 +221,8 @@ def _check(
 
 
 def _time(
-    workload: Workload, configs: Sequence[Config], repeats: int | None, lab: Lab, journal: Journal
-) -> dict[Config, Timing]:
+    workload: W, configs: Sequence[C], repeats: int | None, lab: Lab[W, C], journal: Journal
+) -> dict[C, Timing]:
     question: dict[str, Any] = {
         "workload": workload.as_row(), "time": _names(configs), "repeats": repeats
     }  # fmt: skip
@@ -222,15 +231,14 @@ def _time(
         times = lab.time(workload, configs, repeats)
         known = {cfg.short_form(): asdict(times[cfg]) for cfg in configs}
         journal.add(known, **question)
-    return {parse_kernel_name_into_config(name): Timing(**t) for name, t in known.items()}
+    by_name = {cfg.short_form(): cfg for cfg in configs}
+    return {by_name[name]: Timing(**t) for name, t in known.items()}
 
 
-def _soak(
-    workload: Workload, configs: Sequence[Config], lab: Lab, journal: Journal
-) -> dict[Config, str]:
+def _soak(workload: W, configs: Sequence[C], lab: Lab[W, C], journal: Journal) -> dict[C, str]:
     """Those that may not enter a table, and why. Each is soaked once for all entries of a mask."""
 
-    def question(cfg: Config) -> dict[str, Any]:
+    def question(cfg: C) -> dict[str, Any]:
         return {"soak": cfg.short_form(), "mask": workload.variant.name}
 
     unknown = [cfg for cfg in configs if journal.recall(**question(cfg)) is None]
@@ -239,7 +247,7 @@ def _soak(
             found = lab.soak(workload, unknown)
         except GpuLostError as error:
             for cfg in unknown:
-                if error.culprit == KernelId(cfg, workload.variant).name:
+                if error.culprit in {KernelId(cfg, v).name for v in workload.soaked_variants}:
                     journal.add(f"soak: {error}", **question(cfg))
             raise
         for cfg in unknown:
@@ -249,11 +257,11 @@ def _soak(
 
 
 def _entry(
-    workload: Workload,
-    configs: Sequence[Config],
-    excluded: Mapping[Config, str],
-    measured: Sequence[Measured],
-) -> Entry:
+    workload: W,
+    configs: Sequence[C],
+    excluded: Mapping[C, str],
+    measured: Sequence[Measured[C]],
+) -> Entry[W, C]:
     ranked = sorted(measured, key=lambda row: (row.cost, sort_key(row.config)))
     rule = next((row for row in ranked if row.config == configs[-1]), None)
     return Entry(
@@ -265,15 +273,16 @@ def _entry(
     )
 
 
-def _measured(workload: Workload, cfg: Config, timing: Timing, steady: Timing | None) -> Measured:
+def _measured(workload: W, cfg: C, timing: Timing, steady: Timing | None) -> Measured[C]:
     ms, low, high = (round(t, 5) for t in (timing.ms, timing.low, timing.high))
     back_to_back = None if steady is None else round(steady.ms, 5)
-    return Measured(cfg, ms, low, high, round(workload.tflops(timing.ms), 1), back_to_back)
+    speed = workload.tflops(timing.ms)
+    return Measured(cfg, ms, low, high, None if speed is None else round(speed, 1), back_to_back)
 
 
-def _rank(times: Mapping[Config, Timing]) -> list[Config]:
+def _rank(times: Mapping[C, Timing]) -> list[C]:
     return sorted(times, key=lambda cfg: (times[cfg].ms, sort_key(cfg)))
 
 
-def _names(configs: Sequence[Config]) -> list[str]:
+def _names(configs: Sequence[C]) -> list[str]:
     return [cfg.short_form() for cfg in configs]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Generic
 
+from flashsmith.configs.family import C, W
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.jit.locks import FileLock
@@ -14,6 +18,7 @@ from flashsmith.lab.tuning.journal import Journal, refuse_mismatch
 from flashsmith.lab.tuning.portfolio import with_portfolios
 from flashsmith.lab.tuning.search import REPEATS, Lab, Plan, Progress, search
 from flashsmith.selection.choose import forget_tables
+from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import Table
 
 
@@ -24,9 +29,9 @@ def journal_path(out: Path) -> Path:
 
 @contextmanager
 def tuning_session(
-    out: Path, stamp: Mapping[str, str], fresh: bool = False
-) -> Iterator[TuningSession]:
-    """Holds the table at ``out``.
+    operation: Operation[W, C], out: Path, stamp: Mapping[str, str], fresh: bool = False
+) -> Iterator[TuningSession[W, C]]:
+    """Holds the table of an operation at ``out``.
 
     Args:
         out: Where the table is, or will be. Its entries for other shapes stay.
@@ -35,48 +40,41 @@ def tuning_session(
 
     Raises:
         TuningError: Another process tunes for this file; what is there is damaged, or of another
-            GPU, driver major version or kernel sources.
+            operation, GPU, driver major version or kernel sources.
     """
-    with held(out):
-        yield TuningSession(out, stamp, fresh)
-
-
-@contextmanager
-def held(out: Path) -> Iterator[None]:
-    """Keeps other processes from tuning for ``out``. Raises TuningError: Another does."""
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out.with_name(f".{out.name}.lock"))
     if not lock.acquire(wait=False):
         raise TuningError(f"another process is tuning for {out}; choose another --out")
     try:
-        yield
+        yield TuningSession(operation, out, stamp, fresh)
     finally:
         lock.release()
 
 
-def known_so_far(
-    out: Path, stamp: Mapping[str, str], fresh: bool, read: Callable[[Path], Any]
-) -> tuple[dict[Any, Any], Journal]:
-    """The entries of the table at ``out``, which ``read`` reads, and its journal; both are empty
-    if ``fresh``. Raises as ``tuning_session``."""
-    if fresh:
-        journal_path(out).unlink(missing_ok=True)
-    entries = {}
-    if out.exists() and not fresh:
-        table = read(out)
-        refuse_mismatch(out, table.stamp, stamp)
-        entries = dict(table.entries)
-    return entries, Journal(journal_path(out), stamp)
-
-
-class TuningSession:
+class TuningSession(Generic[W, C]):
     """A table in the making; see ``tuning_session``."""
 
-    def __init__(self, out: Path, stamp: Mapping[str, str], fresh: bool) -> None:
-        self.out, self._stamp = out, stamp
-        self._before, self.journal = known_so_far(out, stamp, fresh, Table.read)
+    def __init__(
+        self, operation: Operation[W, C], out: Path, stamp: Mapping[str, str], fresh: bool
+    ) -> None:
+        self._operation, self.out, self._stamp = operation, out, stamp
+        self._before: Mapping[TuningKey, Entry[W, C]] = {}
+        if fresh:
+            journal_path(out).unlink(missing_ok=True)
+        elif out.exists():
+            table = Table.read(out)
+            if table.operation is not operation:
+                raise TuningError(
+                    f"{out} is a table of {table.operation.name} kernels; choose another --out"
+                )
+            refuse_mismatch(out, table.stamp, stamp)
+            self._before = table.entries
+        self.journal = Journal(journal_path(out), stamp)
 
-    def run(self, plan: Plan, lab: Lab, progress: Progress, repeats: int = REPEATS) -> Table:
+    def run(
+        self, plan: Plan[W, C], lab: Lab[W, C], progress: Progress, repeats: int = REPEATS
+    ) -> Table[W, C]:
         """Searches, and writes the table with the new entries and new portfolios.
 
         Returns: The new entries alone.
@@ -85,9 +83,9 @@ class TuningSession:
         """
         multiprocessors = count_multiprocessors(self._stamp["gpu"])
         entries = search(plan, lab, self.journal, progress, repeats, multiprocessors)
-        found = Table.of(self._stamp, entries).entries
-        whole = with_portfolios(Table(self._stamp, {**self._before, **found}))
+        found = Table.of(self._operation, self._stamp, entries).entries
+        whole = with_portfolios(Table(self._operation, self._stamp, {**self._before, **found}))
         whole.write(self.out)
         self.journal.remove()
         forget_tables()
-        return Table(self._stamp, {key: whole.entries[key] for key in found})
+        return replace(whole, entries={key: whole.entries[key] for key in found})

@@ -1,0 +1,158 @@
+"""What the tuner checks and times kernels on: the tensors of a workload, for each operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from flashsmith.configs import (
+    BackwardKernelConfig,
+    DecodeKernelConfig,
+    ForwardKernelConfig,
+    KernelConfig,
+    KernelId,
+    Workload,
+)
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
+from flashsmith.gpus import count_multiprocessors
+from flashsmith.lab.bench.candidates import Checker, why_failed, why_wrong
+from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
+from flashsmith.ops.checks import FP8
+from flashsmith.ops.decode import decode
+from flashsmith.reference import compare, reference_by_head
+from flashsmith.selection.select import gpu_of
+
+Run = Callable[[], object]
+C_contra = TypeVar("C_contra", bound=KernelConfig, contravariant=True)
+
+
+class Bench(Protocol[C_contra]):
+    """The tensors of one shape."""
+
+    def check(self, config: C_contra) -> Run | str:
+        """Runs a kernel once: what runs it again, or what is wrong with it.
+
+        Raises GpuLostError: It took the GPU with it.
+        """
+
+
+def benches_of(
+    operation: Operation[Any, Any],
+) -> Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]:
+    """What makes the benches of an operation's workload on a device."""
+    makers: dict[str, Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]] = {
+        FORWARD.name: _forward,
+        BACKWARD.name: _backward,
+        DECODE.name: _decode,
+    }
+    return makers[operation.name]
+
+
+def _forward(workload: Workload, device: str) -> list[Callable[[], ForwardBench]]:
+    return [partial(ForwardBench, workload, device)]
+
+
+def _backward(workload: BackwardWorkload, device: str) -> list[Callable[[], BackwardBench]]:
+    return [partial(BackwardBench, workload, device)]
+
+
+def _decode(workload: DecodeWorkload, device: str) -> list[Callable[[], DecodeBench]]:
+    multiprocessors = count_multiprocessors(gpu_of(torch.device(device))[0] or "")
+    shapes = shapes_for(workload, multiprocessors)
+    return [partial(DecodeBench, workload, shape, device) for shape in shapes]
+
+
+class ForwardBench:
+    def __init__(self, workload: Workload, device: str) -> None:
+        self._checker = Checker(workload, device)
+
+    def check(self, config: ForwardKernelConfig) -> Run | str:
+        checked = self._checker.check(config)
+        return checked.run or f"{checked.status}: {checked.reason}"
+
+
+class BackwardBench:
+    """Gradients by q, k and v of random numbers."""
+
+    def __init__(self, workload: BackwardWorkload, device: str) -> None:
+        case = SoakCase(workload.problem, Meaning(causal=workload.variant.causal))
+        self._workload, self._prepared = workload, prepare_gradients(case, device)
+
+    def check(self, config: BackwardKernelConfig) -> Run | str:
+        kernel = KernelId(config, self._workload.variant)
+        try:
+            launch = make_launch(kernel, self._prepared)
+            launch.results.poison(math.nan)
+            launch.call(launch.workspace())
+            compared = launch.compare()
+        except Exception as error:
+            return why_failed(kernel.name, error, self._prepared.do)
+        wrong = (f"{name}: {why_wrong(c)}" for name, c in compared.items() if not c.ok)
+        return next(wrong, None) or (lambda: launch.call(launch.workspace()))
+
+
+class Shape(NamedTuple):
+    """Requests of equal lengths."""
+
+    batch: int
+    n_keys: int
+
+
+_HEADS_KV, _SHARING = 8, 4
+_FEW_ROWS = 16  # up to which a request has one query
+_FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768), Shape(16, 4096))
+_KEYS_OF_MANY = (128, 512, 2048)
+
+
+def shapes_for(workload: DecodeWorkload, multiprocessors: int) -> tuple[Shape, ...]:
+    """What stands for all lengths."""
+    if workload.many_tiles:
+        return tuple(Shape(multiprocessors, n_keys) for n_keys in _KEYS_OF_MANY)
+    return _FEW_TILES
+
+
+class DecodeBench:
+    """A KV cache of random numbers, and queries over it."""
+
+    def __init__(self, workload: DecodeWorkload, shape: Shape, device: str) -> None:
+        dtype, self._shape = workload.dtype.to_torch_dtype(), shape
+        n_queries = 1 if workload.rows <= _FEW_ROWS else workload.rows // _SHARING
+        of_keys = (shape.batch, shape.n_keys, _HEADS_KV, workload.d_head)
+        of_q = (shape.batch, n_queries, _HEADS_KV * _SHARING, workload.d_head)
+        self.q, self.k, self.v = (
+            torch.randn(*sizes, dtype=dtype, device=device) for sizes in (of_q, of_keys, of_keys)
+        )
+        if workload.fp8_cache:
+            self.k, self.v = self.k.to(FP8), self.v.to(FP8)
+        self.k_scale = self.v_scale = None
+        if workload.token_scales:
+            self.k_scale, self.v_scale = torch.ones(2, *of_keys[:3], device=device)
+        self.lengths = torch.full((shape.batch,), shape.n_keys, dtype=torch.int32, device=device)
+        self.ends = [0, shape.batch - 1]  # the requests that are checked
+        of_ends = [
+            torch.stack([t[i].to(dtype) for i in self.ends]) for t in (self.q, self.k, self.v)
+        ]
+        self.exact = reference_by_head(*of_ends, compute=torch.float32)
+        self.low_precision = reference_by_head(*of_ends, compute=dtype)
+
+    def run(self, config: DecodeKernelConfig) -> torch.Tensor:
+        o = decode(
+            config, self.q, self.k, self.v, cache_seqlens=self.lengths, k_scale=self.k_scale,
+            v_scale=self.v_scale,
+        )  # fmt: skip
+        assert isinstance(o, torch.Tensor)
+        return o
+
+    def check(self, config: DecodeKernelConfig) -> Run | str:
+        where = f"{self._shape.batch} x {self._shape.n_keys} keys"
+        try:
+            found = compare(self.run(config)[self.ends], self.exact, self.low_precision)
+        except Exception as error:
+            return f"{where}: {why_failed(config.short_form(), error, self.q)}"
+        return partial(self.run, config) if found.ok else f"{where}: {why_wrong(found)}"

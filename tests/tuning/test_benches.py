@@ -1,0 +1,158 @@
+"""The tuner's lab on decode and the backward, on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.configs import CAUSAL, FULL, KernelId
+from flashsmith.configs.operation import Operation
+from flashsmith.configs.registry import BACKWARD, DECODE
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
+from flashsmith.dtype import DType
+from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.tuning import benches, lab
+from flashsmith.lab.tuning.benches import DecodeBench, Shape, benches_of, shapes_for
+from flashsmith.lab.tuning.lab import KernelLab
+from flashsmith.ops.bound_decode import BoundDecode
+from flashsmith.problem import Problem
+from flashsmith.runtime import DecodeTensors
+from support.tuning import fake_timer
+
+FEW = DecodeWorkload(DType.FP16, 64, rows=16)
+FP8 = DecodeWorkload(DType.FP16, 64, rows=16, fp8_cache=True)
+GRADIENTS = BackwardWorkload(Problem.square(DType.FP16, 64, 1, 2, 128))
+SAME_BITS = BackwardWorkload(GRADIENTS.problem, CAUSAL, deterministic=True)
+
+
+def test_many_tiles_are_timed_where_tiles_are_many() -> None:
+    assert {batch for batch, _ in shapes_for(FEW, 132)} == {1, 16}
+    many = DecodeWorkload(DType.FP16, 64, many_tiles=True)
+    assert {batch for batch, _ in shapes_for(many, 132)} == {132}
+
+
+SHAPES = (Shape(1, 40), Shape(2, 17))
+
+
+def small_benches(workload: DecodeWorkload, device: str) -> list[Callable[[], DecodeBench]]:
+    return [partial(DecodeBench, workload, shape, device) for shape in SHAPES]
+
+
+SMALL: KernelLab[Any, Any] = KernelLab(small_benches, "cpu", fake_timer)
+OF_GRADIENTS: KernelLab[Any, Any] = KernelLab(benches_of(BACKWARD), "cpu", fake_timer)
+KINDS: list[tuple[KernelLab[Any, Any], Operation[Any, Any], Any]] = [
+    (SMALL, DECODE, FEW),
+    (SMALL, DECODE, FP8),
+    (
+        SMALL,
+        DECODE,
+        DecodeWorkload(DType.BF16, 64, rows=16, fp8_cache=True, token_scales=True),
+    ),
+    (SMALL, DECODE, DecodeWorkload(DType.BF16, 64, rows=32)),
+    (OF_GRADIENTS, BACKWARD, GRADIENTS),
+    (OF_GRADIENTS, BACKWARD, SAME_BITS),
+]
+
+
+@pytest.mark.parametrize(("lab", "operation", "workload"), KINDS, ids=lambda each: str(each)[:40])
+def test_the_lab_checks_and_times(
+    lab: KernelLab[Any, Any], operation: Operation[Any, Any], workload: Any
+) -> None:
+    rule = operation.choose_by_rule(workload, None)
+    lab.build({workload: [rule]}, lambda *_: None)
+    assert lab.check(workload, [rule]) == {}
+    assert lab.time(workload, [rule], 1)[rule].ms == pytest.approx(1.0)
+
+
+def test_times_are_geometric_means_over_shapes() -> None:
+    asked: list[int] = []
+
+    def timer(runs: Any, repeats: int | None) -> dict[str, Timing]:
+        asked.append(repeats or 0)
+        ms = [2.0, 8.0][len(asked) - 1]
+        return {name: Timing(ms, ms, ms) for name in runs}
+
+    rule = DECODE.choose_by_rule(FEW, None)
+    here: KernelLab[Any, Any] = KernelLab(small_benches, "cpu", timer)
+    assert here.time(FEW, [rule], 7)[rule].ms == pytest.approx(4.0)
+    assert asked == [7, 7]
+
+
+@pytest.mark.parametrize(("batch", "shape"), [(1, "1 x 40"), (2, "2 x 17")])
+def test_the_lab_finds_a_wrong_kernel(
+    batch: int, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On whichever shape it is wrong."""
+    rule, call = DECODE.choose_by_rule(FEW, None), BoundDecode.__call__
+
+    def off_by_a_bit(self: BoundDecode, tensors: Any, *arguments: Any) -> None:
+        call(self, tensors, *arguments)
+        o = DecodeTensors(*tensors).o
+        o[-1, 0, 5, 7] += 0.1 * (len(o) == batch)
+
+    monkeypatch.setattr(BoundDecode, "__call__", off_by_a_bit)
+    wrong = KernelLab(small_benches, "cpu", fake_timer).check(FEW, [rule])
+    assert wrong[rule].startswith(f"{shape} keys: error 0.")
+    assert f"({batch - 1}, 0, 5, 7)" in wrong[rule]
+
+
+@pytest.mark.parametrize("name", ["dq", "dk", "dv"])
+def test_the_lab_finds_a_wrong_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = BACKWARD.choose_by_rule(GRADIENTS, None)
+    make = benches.make_launch
+
+    def make_wrong(*arguments: Any) -> Any:
+        launch = make(*arguments)
+        call = launch.call
+
+        def off_by_a_bit(workspace: torch.Tensor | None) -> None:
+            call(workspace)
+            launch.results.tensors[name][0, 100, 1, 7] += 0.5
+
+        launch.call = off_by_a_bit
+        return launch
+
+    monkeypatch.setattr(benches, "make_launch", make_wrong)
+    wrong = KernelLab(benches_of(BACKWARD), "cpu", fake_timer).check(GRADIENTS, [rule])
+    assert wrong[rule].startswith(f"{name}: error 0.") and "(0, 100, 1, 7)" in wrong[rule]
+
+
+def test_the_lab_says_what_a_kernel_raises_and_what_was_not_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = DECODE.choose_by_rule(FEW, None)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("no room")
+
+    monkeypatch.setattr(benches, "decode", refuse)
+    here: KernelLab[Any, Any] = KernelLab(small_benches, "cpu", fake_timer)
+    assert here.check(FEW, [rule]) == {rule: "1 x 40 keys: ValueError: no room"}
+    monkeypatch.setattr(lab, "load_buildable", lambda kernels, *_: {kernels[0]: "spills"})
+    here.build({FEW: [rule]}, lambda *_: None)
+    assert here.check(FEW, [rule]) == {rule: "spills"}
+
+
+def test_the_lab_soaks_what_an_entry_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, soaked = DECODE.choose_by_rule(FEW, None), []
+
+    class Failure:
+        case, failure = "case 1", "NaN"
+
+    class Tally:
+        failures = (Failure,)
+
+    def soak(kernels: Any, plan: Any, device: str) -> Any:
+        soaked.extend((kernel, plan.seams, plan.random_cases, device) for kernel in kernels)
+        return dict.fromkeys(kernels, Tally)
+
+    monkeypatch.setattr(lab, "soak", soak)
+    monkeypatch.setattr(lab, "load_buildable", lambda *_: {})
+    assert SMALL.soak(FEW, [rule]) == {rule: "case 1: NaN"}
+    assert soaked == [(KernelId(rule, v), True, 0, "cpu") for v in (FULL, CAUSAL)]
+    monkeypatch.setattr(lab, "load_buildable", lambda kernels, *_: dict.fromkeys(kernels, "spills"))
+    assert SMALL.soak(FEW, [rule]) == {rule: "spills"}
