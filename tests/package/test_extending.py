@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,30 @@ def test_a_knob_is_four_files(copy: Path) -> None:
         edit(copy / file, changes)
     run(copy, USE_THE_KNOB)
     assert len(KNOB) + len(["docs/knobs.md"]) <= 4  # which tools/docs/knobs.py writes
+
+
+# What calls are asked for, which other places have to know: the elements of tensors.
+KINDS_OF_TENSORS = {"fp8_cache", "token_scales", "fp8_values", "fp8_scores"}
+# A feature of short forms that name no family, and of sm90's marker.
+ALSO_NAMED = {"swizzled": {"configs/names.py", "configs/sm90/forward.py"}}
+KNOBS = {
+    (kind, field.name)
+    for kind in CONFIG_CLASSES
+    for field in fields(kind)
+    if field.name not in kind.tuple_fields
+}
+LIBRARY = [f for f in PACKAGE.rglob("*.py") if not {"lab", "cli"} & set(f.parts)]
+CODE = {f: re.sub(r'"""(.|\n)*?"""|#.*', "", f.read_text()) for f in LIBRARY}
+
+
+@pytest.mark.parametrize("name", sorted({name for _, name in KNOBS}))
+def test_every_knob_is_named_in_its_families_and_nowhere_else(name: str) -> None:
+    """So a new one is its field, the C++ field (test_cpp_structs holds these equal), what asks for
+    it, and the page of knobs."""
+    own = [PACKAGE / f"configs/{each.family}" for each, other in KNOBS if other == name]
+    naming = {f for f, code in CODE.items() if re.search(rf"\b{name}\b", code)}
+    elsewhere = {str(f.relative_to(PACKAGE)) for f in naming if f.parent not in own}
+    assert elsewhere <= ALSO_NAMED.get(name, set()) or name in KINDS_OF_TENSORS
 
 
 # ---- an argument ----

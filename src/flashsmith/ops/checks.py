@@ -87,18 +87,18 @@ def refuse_out(out: torch.Tensor | None) -> None:
         raise ValueError("out is a tensor; a result that needs a gradient is made anew: pass None")
 
 
-def check_scale(softmax_scale: float) -> float:
+def check_scale(value: float) -> float:
     """softmax_scale, if it is a number with which the kernel's float32 arithmetic can work."""
-    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
-            f"softmax_scale is a {type(softmax_scale).__name__}; expected a float, or None for "
+            f"softmax_scale is a {type(value).__name__}; expected a float, or None for "
             "1 / sqrt(d_head)"
         )
-    if not SMALLEST <= softmax_scale <= LARGEST:  # False for NaN
+    if not SMALLEST <= value <= LARGEST:  # False for NaN
         raise ValueError(
-            f"softmax_scale is {softmax_scale}; expected a number from {SMALLEST} to {LARGEST}"
+            f"softmax_scale is {value}; expected a number from {SMALLEST} to {LARGEST}"
         )
-    return float(softmax_scale)
+    return float(value)
 
 
 def check_flags(**flags: bool) -> None:
