@@ -30,11 +30,11 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
-from rows_file import recorded, write_stamp
 
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import FlashDecodeKernelConfig, parse_kernel_name_into_config
+from flashsmith.lab.bench.rows_file import recorded, write_stamp
 from flashsmith.lab.bench.timer import Timing, time_interleaved
 from flashsmith.reference import reference_attention
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
-from rows_file import recorded, write_stamp
 
 import flashsmith
 from decode import OURS, Shape, paged, tensors_of
 from flashsmith import settings
+from flashsmith.lab.bench.rows_file import recorded, write_stamp
 
 COLUMNS = (
     *("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate"),

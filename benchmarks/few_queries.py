@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from decode_peers import PEERS, Cache, Run
-from rows_file import recorded, write_stamp
 
 import flashsmith
 from decode import OURS, Shape, check_and_time, paged, reference, tensors_of
@@ -29,6 +28,7 @@ from flashsmith import settings
 from flashsmith.configs import DType, parse_kernel_name_into_config
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.lab.bench.rows_file import recorded, write_stamp
 
 COLUMNS = (
     *("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate"),

@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from rows_file import recorded
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation import BaseStreamer
 
 import flashsmith
 from flashsmith import settings
 from flashsmith.integrations.transformers import register
+from flashsmith.lab.bench.rows_file import recorded
 from flashsmith.lab.bench.stamp import environment_stamp
 
 COLUMNS = (

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import torch
 from fp8_peers import PEERS
 from rich.console import Console
-from rows_file import write_stamp
 
 import flashsmith
 from flashsmith.configs import CAUSAL, FULL, DType, Sm90ForwardKernelConfig, Sm90Tiles, Workload
 from flashsmith.configs.sm90.fp8_space import fp8_rules, make_fp8_config
+from flashsmith.lab.bench.rows_file import write_stamp
 from flashsmith.lab.bench.timer import time_interleaved
 from flashsmith.problem import Problem
 from flashsmith.reference import reference_attention

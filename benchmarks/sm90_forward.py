@@ -19,7 +19,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rows_file import write_stamp
 
 from flashsmith.configs import (
     VARIANTS,
@@ -34,6 +33,7 @@ from flashsmith.lab.bench.candidates import Candidate, Checker, name_of
 from flashsmith.lab.bench.ceilings import measure_ceilings
 from flashsmith.lab.bench.monitor import GpuMonitor
 from flashsmith.lab.bench.peers import find_peers
+from flashsmith.lab.bench.rows_file import write_stamp
 from flashsmith.lab.bench.timer import time_interleaved
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_library

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows_file import write_stamp
 from variant_cases import SKEWED, randn, scores_of
 
 import flashsmith
 from flashsmith import settings
 from flashsmith.lab.bench import fa3
+from flashsmith.lab.bench.rows_file import write_stamp
 from flashsmith.lab.bench.timer import time_back_to_back, time_interleaved
 
 COLUMNS = (

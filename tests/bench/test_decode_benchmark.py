@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -86,16 +85,3 @@ def test_its_companions_measure_the_same_shapes(script: ModuleType, name: str) -
     companion = importlib.import_module(name)
     assert all(isinstance(shape, script.Shape) for shape in companion.SHAPES)
     assert companion.OURS == script.OURS
-
-
-def test_what_is_measured_is_kept_if_the_next_fails(script: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    measured = ({"us": 1 // (2 - i)} for i in range(3))
-    with pytest.raises(ZeroDivisionError):
-        for _ in importlib.import_module("rows_file").recorded(path, ["us"], measured):
-            pass
-    assert path.read_text().splitlines() == ["us", "0", "1"]
-    # not only at the end: whoever looks while it is measured sees what is there
-    rows = script.recorded(path, ["us"], iter([{"us": 5}, {"us": 6}]))
-    assert next(rows) == {"us": 5}
-    assert path.read_text().splitlines() == ["us", "5"]

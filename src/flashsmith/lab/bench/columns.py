@@ -1,0 +1,88 @@
+"""The columns that files of cases can have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.base import Run
+from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a cell is written, and the regime whose time it has; "": it has none."""
+
+    write: Callable[[Measured], object]
+    regime: str = ""
+
+    def cell(self, measured: Measured) -> object:
+        """An empty one where nothing was timed."""
+        if self.regime and self.regime not in measured.times:
+            return ""
+        return self.write(measured)
+
+
+def regimes_of(columns: Iterable[str]) -> Collection[str]:
+    """What is to be timed for these. Raises KeyError: One is not known."""
+    return list(dict.fromkeys(COLUMNS[name].regime for name in columns if COLUMNS[name].regime))
+
+
+def row_of(columns: Iterable[str], measured: Measured) -> dict[str, object]:
+    return {name: COLUMNS[name].cell(measured) for name in columns}
+
+
+def _peak_mib(run: Run) -> float:
+    """What a call has allocated at most, results included."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _of_case(read: Callable[[Case], object]) -> Column:
+    return Column(lambda measured: read(measured.case))
+
+
+def _sizes() -> dict[str, Column]:
+    """Of a case, by all names that files have for them."""
+    of_problem = {name: name for name in ("d_head", "batch", "heads", "heads_kv", "dtype")}
+    of_problem |= {"seq_len": "seq_len_q", "queries": "seq_len_q"}
+    of_problem |= {"seq_len_k": "seq_len_k", "context": "seq_len_k"}
+    return {
+        column: _of_case(lambda case, field=field: getattr(case.workload.problem, field))  # type: ignore[misc]
+        for column, field in of_problem.items()
+    }
+
+
+def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
+    def of(write: Callable[[Measured, float], str]) -> Column:
+        return Column(lambda measured: write(measured, measured.times[regime].ms), regime)
+
+    def ratio(measured: Measured, ms: float) -> str:
+        rival = measured.rival_ms.get(regime)
+        return "" if rival is None else f"{rival / ms:.3f}"
+
+    return {
+        f"{prefix}ms": of(lambda _, ms: f"{ms:.{ms_digits}f}"),
+        f"{prefix}us": of(lambda _, ms: f"{1e3 * ms:.2f}"),
+        f"{prefix}tflops": of(lambda measured, ms: f"{measured.given.flop / ms / 1e9:.1f}"),
+        f"{prefix}of_best_peer": of(ratio),
+    }
+
+
+COLUMNS: Mapping[str, Column] = {
+    **_sizes(),
+    "mask": _of_case(lambda case: case.workload.variant.name),
+    "group": _of_case(lambda case: case.group),
+    "case": _of_case(lambda case: case.name),
+    "candidate": Column(lambda measured: measured.name),
+    **_times(IN_TURN, "in_turn_", 4),
+    **_times(BACK_TO_BACK, "back_to_back_", 4),
+    "flop": Column(lambda measured: f"{measured.given.flop:.4g}"),
+    "peak_mib": Column(lambda measured: f"{_peak_mib(measured.run):.0f}", IN_TURN),
+    "error": Column(lambda measured: f"{measured.error:.2g}"),
+}

@@ -1,0 +1,79 @@
+"""What an operation is to the runner: how its tensors are made, and who computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from flashsmith.lab.bench.cases import Case
+
+OURS = "flashsmith"  # begins the names of all candidates of ours that are no kernels' names
+Run = Callable[[], Any]
+
+
+class Given(Protocol):
+    """The tensors of a case on a device, and the truth of them.
+
+    Attributes:
+        flop, n_bytes: Of the problem, not of what a candidate does.
+        tolerance: The least error that is wrong.
+    """
+
+    @property
+    def flop(self) -> float: ...
+    @property
+    def n_bytes(self) -> float: ...
+    @property
+    def tolerance(self) -> float: ...
+
+    def error_of(self, result: Any) -> float:
+        """How far what a candidate's run gave is off; NaN where that has one."""
+
+
+class Package(Protocol):
+    """What peers come with."""
+
+    @property
+    def why_missing(self) -> Callable[[], str]:
+        """ "" where it can be used."""
+
+    @property
+    def build(self) -> Callable[[], str]:
+        """Which one is here."""
+
+
+G = TypeVar("G", bound=Given)
+Make = Callable[[G], Run | None]  # None: it does not take such a problem
+
+
+@dataclass(frozen=True)
+class OperationPeer(Generic[G]):
+    """Another implementation. What is planned once for many layers is done in ``make``."""
+
+    package: Package
+    make: Make[G]
+
+
+@dataclass(frozen=True)
+class Operation(Generic[G]):
+    """One operation.
+
+    Attributes:
+        prepare: (case, device) -> what its candidates are given.
+        ours: What is chosen, and other ways to call us, by their names.
+        kernels: Of which operation kernels are that a case has by their names.
+        of_config: (configuration, given) -> the run of such a kernel.
+        peers: By their names.
+        beside: Whom one of ours is compared with, if not with the best of the peers.
+        head_start, pause: As ``time_interleaved`` takes them.
+    """
+
+    prepare: Callable[[Case, str], G]
+    ours: Mapping[str, Make[G]]
+    kernels: str
+    of_config: Callable[[Any, G], Run | None]
+    peers: Mapping[str, OperationPeer[G]]
+    beside: Mapping[str, str] = field(default_factory=dict)
+    head_start: float = 0.0
+    pause: float = 0.0

@@ -1,0 +1,158 @@
+"""The program of every list of cases: measures them, and writes a row for each candidate."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from flashsmith import settings
+from flashsmith.configs.base import Capability
+from flashsmith.lab.bench.cases import Case, chosen, with_candidates
+from flashsmith.lab.bench.columns import regimes_of, row_of
+from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.rows_file import recorded, write_stamp
+from flashsmith.lab.bench.runner import Runner
+
+_RATIO = "of_best_peer"  # ends the names of such columns
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A list of cases, and the file of their rows.
+
+    Attributes:
+        name: Of the file, without ``.csv``.
+        columns: Of the file; they say in which regimes candidates are timed.
+        cases: What is measured unless ``--cases`` says what.
+        more: What else ``--cases`` may choose.
+        needs: The compute capability without which nothing is measured.
+        kind: What cases have in common whose ratios have one mean.
+    """
+
+    name: str
+    columns: Sequence[str]
+    cases: Callable[[], Iterable[Case]]
+    more: Callable[[], Iterable[Case]] = tuple
+    needs: Capability | None = None
+    kind: Callable[[Case], str] = lambda case: case.group or case.operation
+
+    def chosen(self, pattern: str | None) -> list[Case]:
+        """Those with the pattern in their words; None: the usual. Raises ValueError: none has."""
+        if pattern is None:
+            return list(self.cases())
+        return chosen((*self.cases(), *self.more()), pattern)
+
+
+def run_program(
+    benchmark: Benchmark, description: str | None, words: Sequence[str] | None = None
+) -> int:
+    """Runs the command line; returns the exit status: 1 if a result is wrong.
+
+    Raises:
+        GpuLostError: A candidate broke the GPU's state for this process; rows before it are kept.
+    """
+    parser = _parser(benchmark, description)
+    arguments = parser.parse_args(words)
+    try:
+        cases = benchmark.chosen(arguments.cases)
+    except ValueError as error:
+        parser.error(str(error))
+    cases = with_candidates(cases, arguments.candidate, arguments.config)
+    if arguments.list:
+        print(*cases, sep="\n")
+        return 0
+    if arguments.out is None:
+        parser.error("--out is needed, the folder for the results")
+    device = "cuda"
+    if arguments.dry:
+        device, cases = "cpu", list(dict.fromkeys(case.tiny() for case in cases))
+    elif benchmark.needs and torch.cuda.get_device_capability() != benchmark.needs:
+        print(f"no GPU of compute capability {'.'.join(map(str, benchmark.needs))}")
+        return 0
+    say = partial(print, file=sys.stderr, flush=True)
+    runner = Runner(device, say, arguments.repeats, arguments.milliseconds)
+    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # what is measured is what was chosen
+    torch.manual_seed(0)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
+
+
+def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help=f"folder for {benchmark.name}.csv and its stamp")
+    parser.add_argument("--cases", help="a part of their words, with * and ?; default: the usual")
+    parser.add_argument("--list", action="store_true", help="print the cases, measure nothing")
+    parser.add_argument("--dry", action="store_true", help="tiny, on the emulator, without times")
+    parser.add_argument(
+        "--candidate",
+        action="append",
+        default=[],
+        help="in place of a case's; may be repeated",
+    )
+    parser.add_argument(
+        "--config", action="append", default=[], help="a kernel beside them; may be repeated"
+    )
+    parser.add_argument("--repeats", type=int, default=20, help="in turn, each")
+    parser.add_argument("--milliseconds", type=float, default=200.0, help="back to back, each")
+    return parser
+
+
+def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: Path) -> int:
+    write_stamp(path, runner.device, peers=_builds(cases))
+    regimes, ratios = regimes_of(benchmark.columns), Ratios()
+    wrong = []
+
+    def rows() -> Iterator[Mapping[str, object]]:
+        for case in cases:
+            for measured in runner.measure(case, regimes):
+                if not measured.is_right:
+                    wrong.append(f"WRONG {case}: {measured.name}: {measured.error:.3g}")
+                    print(wrong[-1], flush=True)
+                row = row_of(benchmark.columns, measured)
+                ratios.add(benchmark.kind(case), measured.name, row)
+                yield row
+
+    for row in recorded(path, benchmark.columns, rows()):
+        print(*row.values(), flush=True)
+    print(*ratios.lines(), *wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+def _builds(cases: Iterable[Case]) -> dict[str, str]:
+    """Of the peers that are measured, or why they are not."""
+    packages = {
+        name: peer.package
+        for case in cases
+        for name, peer in OPERATIONS[case.operation].peers.items()
+        if name in case.candidates
+    }
+    return {name: each.why_missing() or each.build() for name, each in packages.items()}
+
+
+class Ratios:
+    """How many times as fast as their peers ours are, to be summed up."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], list[float]] = {}
+
+    def add(self, kind: str, candidate: str, row: Mapping[str, object]) -> None:
+        for column, cell in row.items():
+            if column.endswith(_RATIO) and cell:
+                key = kind, candidate, column.removesuffix(_RATIO).replace("_", " ").strip()
+                self._found.setdefault(key, []).append(float(str(cell)))
+
+    def lines(self) -> Iterator[str]:
+        """Of each kind, candidate and regime the geometric mean, and the least."""
+        for key, ratios in self._found.items():
+            title, mean = ", ".join(filter(None, key)), statistics.geometric_mean(ratios)
+            yield f"{title}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes"

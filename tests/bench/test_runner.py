@@ -1,0 +1,161 @@
+"""The runner of cases, with candidates and clocks that are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from flashsmith.lab.bench import runner
+from flashsmith.lab.bench.cases import Case, workload_of
+from flashsmith.lab.bench.columns import row_of
+from flashsmith.lab.bench.operations.base import Operation, OperationPeer
+from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured, Runner
+from flashsmith.lab.bench.timer import Timing
+from support.bench import times_of
+
+MS = {"flashsmith": 2.0, "same": 3.0, "far": 1.0, "fa2": 3.0, "fa3": 1.0, "fa3_same": 6.0}
+
+
+@dataclass(frozen=True)
+class Given:
+    flop: float = 6e9
+    n_bytes: float = 4e6
+    tolerance: float = 0.1
+
+    def error_of(self, result: float) -> float:
+        return result
+
+
+@dataclass(frozen=True)
+class Package:
+    missing: str = ""
+
+    def why_missing(self) -> str:
+        return self.missing
+
+    def build(self) -> str:
+        return "1.0"
+
+
+def broken(_: Given) -> Any:
+    raise RuntimeError("no kernel image")
+
+
+def gives(result: float) -> Callable[[Given], Callable[[], float]]:
+    return lambda given: lambda: result
+
+
+OPERATION = Operation(
+    prepare=lambda case, device: Given(),
+    ours={
+        "flashsmith": gives(0.0),
+        "same": gives(0.0),
+        "far": gives(0.5),
+        "broken": broken,
+        "dense only": lambda given: None,
+    },
+    kernels="backward",
+    of_config=lambda config, given: lambda: 0.0,
+    peers={
+        **{name: OperationPeer(Package(), gives(0.0)) for name in ("fa2", "fa3", "fa3_same")},
+        "absent": OperationPeer(Package("not installed"), broken),
+    },
+    beside={"same": "fa3_same"},
+)
+ALL = (*OPERATION.ours, *OPERATION.peers)
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Plays an operation and timers; the names that the timers were given, in order."""
+    orders: list[list[str]] = []
+
+    def timed(clock: Callable[..., dict[str, Timing]], runs: Any, **_: Any) -> dict[str, Timing]:
+        orders.append(list(runs))
+        return clock(runs)
+
+    monkeypatch.setattr(runner, "OPERATIONS", {"played": OPERATION})
+    for factor, name in enumerate(("time_interleaved", "time_back_to_back"), 1):
+        clock = times_of({each: ms * factor for each, ms in MS.items()})
+        monkeypatch.setattr(runner, name, partial(timed, clock))
+    monkeypatch.setattr(runner, "why_failed", lambda name, error, t: str(error))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    return orders
+
+
+def measured(
+    *candidates: str, device: str = "cuda", regimes: tuple[str, ...] = (IN_TURN,)
+) -> dict[str, Measured]:
+    case = Case("played", workload_of(64, 1, 2, 64), candidates or ALL)
+    return {each.name: each for each in Runner(device, print).measure(case, regimes)}
+
+
+def test_who_fails_or_is_not_here_is_left_out(
+    orders: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured()
+    assert list(found) == [*MS] and orders == [[*MS]]
+    assert not found["far"].is_right and all(found[n].is_right for n in MS if n != "far")
+    case = "played: BF16 d 64 full 1 x 2 x 64"
+    assert capsys.readouterr().out.splitlines() == [
+        f"left out: broken: {case}: no kernel image",
+        "left out: absent: not installed",
+    ]
+
+
+def test_a_row_has_rates_and_the_ratio_to_the_peer_that_is_beside_it(
+    orders: list[list[str]],
+) -> None:
+    columns = ("candidate", "in_turn_ms", "in_turn_us", "in_turn_tflops", "in_turn_of_best_peer")
+    rows = {name: [*row_of(columns, each).values()] for name, each in measured().items()}
+    assert rows["flashsmith"] == ["flashsmith", "2.0000", "2000.00", "3.0", "0.500"]  # of all
+    assert rows["same"][-1] == "2.000"  # that which gives the same at every run
+    assert rows["fa2"][-1] == ""
+    without = measured("same", "fa2", "fa3")["same"]
+    assert without.rival_ms == {IN_TURN: 1.0}
+    assert measured("same")["same"].rival_ms == {}
+
+
+def test_candidates_rotate_from_time_to_time(orders: list[list[str]]) -> None:
+    names = ("flashsmith", "fa2", "fa3")
+    case, beside = Case("played", workload_of(64, 1, 2, 64), names), Runner("cuda", print)
+    for _ in range(4):
+        assert [each.name for each in beside.measure(case, [IN_TURN])] == [*names]
+    assert [order[0] for order in orders] == [*names, names[0]]
+    assert orders[1] == ["fa2", "fa3", "flashsmith"]
+
+
+def test_regimes_have_times_of_their_own(orders: list[list[str]]) -> None:
+    ours = measured("flashsmith", "fa3", regimes=(IN_TURN, BACK_TO_BACK))["flashsmith"]
+    assert {regime: timing.ms for regime, timing in ours.times.items()} == {
+        IN_TURN: 2.0,
+        BACK_TO_BACK: 4.0,
+    }
+    assert ours.rival_ms == {IN_TURN: 1.0, BACK_TO_BACK: 2.0}
+
+
+def test_the_emulator_checks_and_times_nothing(orders: list[list[str]]) -> None:
+    found = measured(device="cpu")
+    assert not orders and not found["flashsmith"].times
+    assert found["far"].error == 0.5
+    assert row_of(["in_turn_ms", "error"], found["far"]) == {"in_turn_ms": "", "error": "0.5"}
+
+
+def test_what_is_no_number_is_wrong(
+    orders: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Given, "error_of", lambda self, result: float("nan"))
+    assert not measured("flashsmith")["flashsmith"].is_right
+
+
+def test_a_kernel_is_a_candidate_of_its_operation_alone(orders: list[list[str]]) -> None:
+    kernel = "(BF16, 64, 128, 64, 4): backward+stages_1"
+    assert list(measured(kernel, device="cpu")) == [kernel]
+    for other in ("(BF16, 64, 16, 32, 2): decode+stages_3+blocks_4", "fa5"):
+        with pytest.raises(ValueError, match=r"is not known; supported: flashsmith, same"):
+            measured(other)
