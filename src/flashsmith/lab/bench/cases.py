@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from flashsmith.configs import FULL, DType, Variant, Workload
 from flashsmith.problem import Problem
 
+# Lengths of packed sequences as they come: their longest holds half of the tokens.
+SKEWED = (8192, 4096, 2048, 2048, 1024, 1024, 512, 512, 256, 256, 128, 128, 96, 64, 33, 17)
 _TINY_LENGTH, _TINY_CONTEXT, _TINY_WINDOW = 128, 256, 16  # what the emulator does in no time
 
 

@@ -11,6 +11,8 @@ from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.operations.base import Run
 from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured
 
+_PASSES = {"forward": "forward", "training step": "both"}
+
 
 @dataclass(frozen=True)
 class Column:
@@ -79,9 +81,12 @@ COLUMNS: Mapping[str, Column] = {
     "mask": _of_case(lambda case: case.workload.variant.name),
     "group": _of_case(lambda case: case.group),
     "case": _of_case(lambda case: case.name),
+    "tokens": _of_case(lambda case: sum(case.lengths)),
+    "pass": _of_case(lambda case: _PASSES[case.operation]),
     "candidate": Column(lambda measured: measured.name),
     **_times(IN_TURN, "in_turn_", 4),
     **_times(BACK_TO_BACK, "back_to_back_", 4),
+    **_times(IN_TURN, "", 5),
     "flop": Column(lambda measured: f"{measured.given.flop:.4g}"),
     "peak_mib": Column(lambda measured: f"{_peak_mib(measured.run):.0f}", IN_TURN),
     "error": Column(lambda measured: f"{measured.error:.2g}"),

@@ -79,7 +79,7 @@ def run_program(
         return 0
     say = partial(print, file=sys.stderr, flush=True)
     runner = Runner(device, say, arguments.repeats, arguments.milliseconds)
-    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # what is measured is what was chosen
+    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure what was chosen
     torch.manual_seed(0)
     arguments.out.mkdir(parents=True, exist_ok=True)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")

@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flashsmith.lab.bench.operations.backward import BACKWARD
+from flashsmith.lab.bench.operations.backward import BACKWARD, STEP
 from flashsmith.lab.bench.operations.base import Operation
+from flashsmith.lab.bench.operations.forward import FORWARD
 
-OPERATIONS: Mapping[str, Operation[Any]] = {"backward": BACKWARD}
+OPERATIONS: Mapping[str, Operation[Any]] = {
+    "forward": FORWARD,
+    "backward": BACKWARD,
+    "training step": STEP,
+}

@@ -42,6 +42,11 @@ def _ours(given: Inputs, deterministic: bool) -> Run:
     return _gradients(_attend(given, leaves, deterministic), leaves, given.do)
 
 
+def _our_step(given: Inputs, deterministic: bool) -> Run:
+    leaves = _leaves(given)
+    return lambda: torch.autograd.grad(_attend(given, leaves, deterministic), leaves, given.do)
+
+
 def _of_config(config: BackwardKernelConfig, given: Inputs) -> Run:
     o, lse = flashsmith.attention(*given.qkv, **given.keywords, return_lse=True)
 
@@ -132,6 +137,20 @@ BACKWARD = Operation(
         "cudnn": OperationPeer(PEERS["cudnn"], partial(_by_autograd, "cudnn")),
         "flex": OperationPeer(PEERS["flex"], _flex),
     },
+    beside=_BESIDE,
+    head_start=_HEAD_START,
+    pause=_PAUSE,
+)
+
+STEP = Operation(
+    prepare=partial(Inputs, gradients=True, products=3.5),
+    ours={
+        OURS: partial(_our_step, deterministic=False),
+        SAME: partial(_our_step, deterministic=True),
+    },
+    kernels="",  # a step has those of two operations
+    of_config=_of_config,
+    peers=_peers(step=True),
     beside=_BESIDE,
     head_start=_HEAD_START,
     pause=_PAUSE,

@@ -1,0 +1,143 @@
+"""The operations that are measured: tensors, truth, candidates and FLOP of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import flashsmith
+from flashsmith.configs import CAUSAL
+from flashsmith.lab.bench.cases import Case, workload_of
+from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.operations.inputs import TOLERANCE, Inputs, flop_of
+from flashsmith.lab.bench.operations.scores import SCORES, flex_run, score_arguments
+from flashsmith.lab.bench.runner import Runner
+from flashsmith.reference import reference_attention, reference_gradients
+
+SMALL = Case("forward", workload_of(64, 2, (4, 2), 64, CAUSAL), ())
+EQUAL = replace(SMALL, workload=workload_of(64, 2, 2, 64))
+
+
+def packed(*lengths: int, operation: str = "forward", causal: bool = True) -> Case:
+    shape = len(lengths), (4, 2), max(lengths)
+    workload = workload_of(64, *shape, *[CAUSAL] * causal)
+    return replace(SMALL, operation=operation, workload=workload, lengths=lengths)
+
+
+def right(case: Case) -> set[str]:
+    """The candidates of an operation that run here and are right; none is wrong."""
+    operation = OPERATIONS[case.operation]
+    here = {name for name, peer in operation.peers.items() if not peer.package.why_missing()}
+    lines: list[str] = []
+    named = replace(case, candidates=case.candidates or (*operation.ours, *here))
+    found = Runner("cpu", lines.append).measure(named, [])
+    assert not [line for line in lines if "CPU" not in line]  # torch's operators for GPUs
+    assert all(each.is_right for each in found), [(each.name, each.error) for each in found]
+    return {each.name for each in found}
+
+
+BOTH = {"flashsmith", "flashsmith deterministic"}
+GRADIENTS = BOTH | {"flashsmith sm80", "flashsmith sm80 sums"}
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (SMALL, {"flashsmith", "flashsmith sm80", "fa2"}),
+        (replace(SMALL, window=16), {"flashsmith", "flashsmith sm80"}),
+        (replace(SMALL, score="alibi"), {"flashsmith", "flashsmith sm80"}),
+        (packed(48, 17, 33), {"flashsmith", "flashsmith sm80"}),
+        (replace(SMALL, operation="backward"), GRADIENTS),
+        (replace(EQUAL, operation="backward"), GRADIENTS | {"fa2"}),
+        (replace(SMALL, operation="backward", score="bias", candidates=(*BOTH,)), BOTH),
+        (packed(48, 17, operation="training step"), BOTH),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Case) else "",
+)
+def test_what_runs_without_a_gpu_is_right(case: Case, expected: set[str]) -> None:
+    assert right(case) == expected
+
+
+def test_a_wrong_head_of_any_sample_that_is_looked_at_is_found() -> None:
+    torch.manual_seed(0)
+    case = replace(SMALL, score="alibi")
+    forward, backward = Inputs(case, "cpu"), Inputs(case, "cpu", gradients=True)
+    keywords: dict[str, Any] = {"compute": torch.float32}
+    exact = reference_attention(*forward.qkv, **forward.semantics, **keywords)
+    found = reference_gradients(*backward.qkv, backward.do, **backward.semantics, **keywords)
+    for given, results in ((forward, (exact,)), (backward, (found.q, found.k, found.v))):
+        assert given.error_of(results) < 1e-5
+        for index, result in enumerate(results):
+            for sample, head in ((0, 0), (-1, -1)):
+                spoilt = [each.clone() for each in results]
+                spoilt[index][sample, 20, head] += 0.1 * result.abs().max()
+                assert given.error_of(tuple(spoilt)) > 2 * TOLERANCE
+                spoilt[index][sample, 20, head] = torch.nan
+                assert not given.error_of(tuple(spoilt)) < TOLERANCE
+
+
+def test_every_packed_sequence_is_looked_at() -> None:
+    given = Inputs(packed(48, 17, 33), "cpu")
+    o: Any = flashsmith.attention(*given.qkv, **given.keywords)
+    assert given.error_of(o) < TOLERANCE
+    for row in (0, 47, 48, 64, 65, 97):
+        spoilt = o.clone()
+        spoilt[row] += 1
+        assert given.error_of(spoilt) > TOLERANCE
+    places = given.packing["cu_seqlens_q"]
+    assert places.tolist() == [0, 48, 65, 98] and places.dtype == torch.int32
+
+
+@pytest.mark.parametrize("score", [s for s in SCORES if f"score_mod: {s}" in SCORES])
+def test_functions_are_the_arguments_that_they_stand_for(score: str) -> None:
+    q, k, v = (torch.randn(1, 32, 2, 64).bfloat16() for _ in range(3))
+    found = []
+    for each in (score, f"score_mod: {score}"):
+        torch.manual_seed(1)
+        arguments = score_arguments(each, workload_of(64, 1, 2, 32).problem, "cpu")
+        found.append(reference_attention(q, k, v, causal=True, **arguments))
+    assert torch.allclose(*found, atol=1e-6)
+
+
+def test_flop_are_of_what_the_mask_leaves() -> None:
+    of_a_score = 4 * 64 * 4
+    assert flop_of(SMALL) == of_a_score * 2 * 64 * 64 / 2
+    assert flop_of(replace(SMALL, window=16)) == of_a_score * 2 * (64 * 16 - 16 * 15 / 2)
+    assert flop_of(packed(48, 17)) == of_a_score * (48 * 49 + 17 * 18) / 2
+    assert flop_of(packed(48, 17, causal=False)) == of_a_score * (48**2 + 17**2)
+    for operation, products in (("forward", 1), ("backward", 2.5), ("training step", 3.5)):
+        case = packed(48, 17, operation=operation)
+        assert OPERATIONS[operation].prepare(case, "cpu").flop == products * flop_of(case)
+
+
+@pytest.mark.parametrize("operation", ["forward", "backward", "training step"])
+def test_a_peer_is_left_out_of_what_it_does_not_take(operation: str) -> None:
+    """Before anything of it is loaded or run, which is not here."""
+    peers = OPERATIONS[operation].peers
+    for case, takers in (
+        (replace(SMALL, score="sinks"), set()),
+        (replace(SMALL, score="bias", workload=EQUAL.workload), set()),
+        (replace(SMALL, window=16), {"fa3"} if operation == "forward" else set()),
+    ):
+        given: Any = OPERATIONS[operation].prepare(replace(case, operation=operation), "cpu")
+        assert not {name for name in {*peers} - takers if peers[name].make(given) is not None}
+
+
+def test_torch_has_another_diagonal_where_lengths_differ() -> None:
+    peers = OPERATIONS["forward"].peers
+    for variant, takes in (((CAUSAL,), False), ((), True)):
+        given = Inputs(replace(SMALL, workload=workload_of(64, 1, 2, (32, 64), *variant)), "cpu")
+        assert [peers[name].make(given) is not None for name in ("fa2", "cudnn")] == [takes] * 2
+
+
+def test_flex_attention_is_given_what_ours_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch runs it without a compiler."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    torch.manual_seed(0)
+    for score in ("bias", "score_mod: alibi", "score_mod: plain"):
+        case = replace(SMALL, workload=workload_of(16, 1, 2, 128, CAUSAL), score=score)
+        given = Inputs(case, "cpu")
+        assert given.error_of(flex_run(*given.qkv, given.semantics)()) < TOLERANCE
