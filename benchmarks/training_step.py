@@ -57,7 +57,7 @@ BENCHMARK = Benchmark(
         *("tflops", "error"),
     ),
     cases,
-    kind=lambda case: case.operation,
+    kinds=lambda case: (case.operation,),
 )
 
 if __name__ == "__main__":

@@ -192,8 +192,28 @@ def test_means_are_of_our_ratios_by_kind_candidate_and_regime() -> None:
             "ms": "7",
         }
         ratios.add(kind, candidate, row)
+    ratios.add("", "of one peer", {"in_turn_of_fa3": "1.500"})
     assert list(ratios.lines()) == [
         "gqa, flashsmith, in turn: 1.000, least 0.500, 2 shapes",
         "gqa, flashsmith, back to back: 9.000, least 9.000, 1 shapes",
         "small, flashsmith, in turn: 3.000, least 3.000, 1 shapes",
+        "of one peer, in turn: 1.500, least 1.500, 1 shapes",
     ]
+
+
+def test_the_table_of_decode_has_what_fits() -> None:
+    script = load_script("benchmarks/decode.py")
+    shapes = list(script.table())
+    assert {s.context for s in shapes} == {128, 512, 2048, 8192, 32768, 131072}
+    assert {(s.heads, s.heads_kv, s.d_head) for s in shapes} == {
+        *((32, 8, d_head) for d_head in (64, 128, 256)),
+        *((heads, heads_kv, 128) for heads, heads_kv in ((64, 8), (32, 32), (8, 1))),
+    }
+    assert max(s.batch * s.context * s.heads_kv * s.d_head for s in shapes) <= 1 << 28
+    assert script.Shape(256, 128) in shapes and script.Shape(256, 131072) not in shapes
+
+
+def test_means_of_decode_are_by_cache_and_length() -> None:
+    script = load_script("benchmarks/decode.py")
+    found = [script.kinds(script.Shape(1, n).case("fp8", ())) for n in (2048, 4096)]
+    assert found == [["fp8, all", "fp8, up to 2048"], ["fp8, all"]]

@@ -12,12 +12,14 @@ import flashsmith
 from flashsmith.configs import CAUSAL
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
 from flashsmith.lab.bench.operations.inputs import TOLERANCE, Inputs, flop_of
 from flashsmith.lab.bench.operations.scores import SCORES, flex_run, score_arguments
 from flashsmith.lab.bench.runner import Runner
 from flashsmith.reference import reference_attention, reference_gradients
 
 SMALL = Case("forward", workload_of(64, 2, (4, 2), 64, CAUSAL), ())
+DECODE = Case("decode", workload_of(64, 3, (4, 2), (1, 256)), (), cache="entries")
 EQUAL = replace(SMALL, workload=workload_of(64, 2, 2, 64))
 
 
@@ -39,6 +41,13 @@ def right(case: Case) -> set[str]:
     return {each.name for each in found}
 
 
+def decoders(cache: str) -> set[str]:
+    """Who decodes a cache here."""
+    more = {"flashsmith attention", "fa2"} if cache == "entries" else set()
+    more |= {"flashsmith scales of tokens"} if cache.startswith("fp8") else set()
+    return more | {"flashsmith", "flashsmith splits 1", "flashsmith splits 8"}
+
+
 BOTH = {"flashsmith", "flashsmith deterministic"}
 GRADIENTS = BOTH | {"flashsmith sm80", "flashsmith sm80 sums"}
 
@@ -54,6 +63,7 @@ GRADIENTS = BOTH | {"flashsmith sm80", "flashsmith sm80 sums"}
         (replace(EQUAL, operation="backward"), GRADIENTS | {"fa2"}),
         (replace(SMALL, operation="backward", score="bias", candidates=(*BOTH,)), BOTH),
         (packed(48, 17, operation="training step"), BOTH),
+        *((replace(DECODE, cache=cache), decoders(cache)) for cache in cache_names(256, 3)),
     ],
     ids=lambda value: str(value) if isinstance(value, Case) else "",
 )
@@ -141,3 +151,42 @@ def test_flex_attention_is_given_what_ours_is(monkeypatch: pytest.MonkeyPatch) -
         case = replace(SMALL, workload=workload_of(16, 1, 2, 128, CAUSAL), score=score)
         given = Inputs(case, "cpu")
         assert given.error_of(flex_run(*given.qkv, given.semantics)()) < TOLERANCE
+
+
+def test_pages_are_in_random_order_and_hold_the_entries() -> None:
+    torch.manual_seed(0)
+    entries = DecodeInputs(DECODE, "cpu").cache
+    cache = entries.paged(64)
+    assert cache.table is not None and cache.rows == 256 and cache.is_full
+    assert not torch.equal(cache.table.flatten(), torch.arange(12)), "pages are in order"
+    assert torch.equal(cache.v[cache.table.long()].flatten(1, 2), entries.v)
+    ragged = DecodeInputs(replace(DECODE, cache="ragged pages of 16"), "cpu").cache
+    assert not ragged.is_full and ragged.rows == 256
+
+
+def test_bytes_of_decode_are_those_of_the_keys_and_values_that_requests_have() -> None:
+    for cache, element in (("entries", 2), ("fp8", 1), ("fp8 pages of 64", 1)):
+        given = DecodeInputs(replace(DECODE, cache=cache), "cpu")
+        assert given.n_bytes == 3 * 256 * 2 * 2 * 64 * element
+    torch.manual_seed(0)
+    ragged = DecodeInputs(replace(DECODE, cache="ragged pages of 16"), "cpu")
+    assert ragged.n_bytes < 3 * 256 * 2 * 2 * 64 * 2
+
+
+def test_a_wrong_request_of_those_that_are_looked_at_is_found() -> None:
+    given = DecodeInputs(DECODE, "cpu")
+    o = flashsmith.decode(None, **given.keywords)
+    for request in (0, -1):
+        spoilt = o.clone()  # type: ignore[union-attr]
+        spoilt[request, 0, 3, 7] += 1
+        assert given.error_of(spoilt) > TOLERANCE
+
+
+@pytest.mark.parametrize("cache", ["entries", "fp8"])
+def test_other_configurations_of_decode_are_measured_where_they_fit(cache: str) -> None:
+    names = (
+        "(BF16, 64, 16, 32, 2): decode+stages_3+blocks_4",
+        "(BF16, 64, 16, 32, 4): decode+fp8_cache+stages_5+blocks_2",
+        "(BF16, 128, 16, 16, 2): decode+stages_3+blocks_4",
+    )
+    assert right(replace(DECODE, cache=cache, candidates=names)) == {names[cache == "fp8"]}

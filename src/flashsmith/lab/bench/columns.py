@@ -9,7 +9,7 @@ import torch
 
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.operations.base import Run
-from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured
+from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_GRAPH, IN_TURN, Measured
 
 _PASSES = {"forward": "forward", "training step": "both"}
 
@@ -64,6 +64,9 @@ def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
     def of(write: Callable[[Measured, float], str]) -> Column:
         return Column(lambda measured: write(measured, measured.times[regime].ms), regime)
 
+    def rate(measured: Measured, ms: float) -> str:
+        return f"{measured.given.n_bytes / ms / 1e6:.0f}"
+
     def ratio(measured: Measured, ms: float) -> str:
         rival = measured.rival_ms.get(regime)
         return "" if rival is None else f"{rival / ms:.3f}"
@@ -72,7 +75,9 @@ def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
         f"{prefix}ms": of(lambda _, ms: f"{ms:.{ms_digits}f}"),
         f"{prefix}us": of(lambda _, ms: f"{1e3 * ms:.2f}"),
         f"{prefix}tflops": of(lambda measured, ms: f"{measured.given.flop / ms / 1e9:.1f}"),
+        f"{prefix}gb_per_s": of(rate),
         f"{prefix}of_best_peer": of(ratio),
+        f"{prefix}of_fa3": of(ratio),  # where there is no other
     }
 
 
@@ -81,11 +86,13 @@ COLUMNS: Mapping[str, Column] = {
     "mask": _of_case(lambda case: case.workload.variant.name),
     "group": _of_case(lambda case: case.group),
     "case": _of_case(lambda case: case.name),
+    "cache": _of_case(lambda case: case.cache),
     "tokens": _of_case(lambda case: sum(case.lengths)),
     "pass": _of_case(lambda case: _PASSES[case.operation]),
     "candidate": Column(lambda measured: measured.name),
     **_times(IN_TURN, "in_turn_", 4),
     **_times(BACK_TO_BACK, "back_to_back_", 4),
+    **_times(IN_GRAPH, "in_graph_", 5),
     **_times(IN_TURN, "", 5),
     "flop": Column(lambda measured: f"{measured.given.flop:.4g}"),
     "peak_mib": Column(lambda measured: f"{_peak_mib(measured.run):.0f}", IN_TURN),

@@ -21,7 +21,7 @@ from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.rows_file import recorded, write_stamp
 from flashsmith.lab.bench.runner import Runner
 
-_RATIO = "of_best_peer"  # ends the names of such columns
+_RATIO = "of_"  # in the names of such columns, and nowhere else
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Benchmark:
         cases: What is measured unless ``--cases`` says what.
         more: What else ``--cases`` may choose.
         needs: The compute capability without which nothing is measured.
-        kind: What cases have in common whose ratios have one mean.
+        kinds: What a case has in common with others whose ratios have one mean.
+        repeats: How often a candidate has its turn, unless the command line says.
     """
 
     name: str
@@ -42,7 +43,8 @@ class Benchmark:
     cases: Callable[[], Iterable[Case]]
     more: Callable[[], Iterable[Case]] = tuple
     needs: Capability | None = None
-    kind: Callable[[Case], str] = lambda case: case.group or case.operation
+    kinds: Callable[[Case], Sequence[str]] = lambda case: (case.group or case.operation,)
+    repeats: int = 20
 
     def chosen(self, pattern: str | None) -> list[Case]:
         """Those with the pattern in their words; None: the usual. Raises ValueError: none has."""
@@ -102,7 +104,7 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
     parser.add_argument(
         "--config", action="append", default=[], help="a kernel beside them; may be repeated"
     )
-    parser.add_argument("--repeats", type=int, default=20, help="in turn, each")
+    parser.add_argument("--repeats", type=int, default=benchmark.repeats, help="in turn, each")
     parser.add_argument("--milliseconds", type=float, default=200.0, help="back to back, each")
     return parser
 
@@ -119,7 +121,8 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
                     wrong.append(f"WRONG {case}: {measured.name}: {measured.error:.3g}")
                     print(wrong[-1], flush=True)
                 row = row_of(benchmark.columns, measured)
-                ratios.add(benchmark.kind(case), measured.name, row)
+                for kind in benchmark.kinds(case):
+                    ratios.add(kind, measured.name, row)
                 yield row
 
     for row in recorded(path, benchmark.columns, rows()):
@@ -147,8 +150,8 @@ class Ratios:
 
     def add(self, kind: str, candidate: str, row: Mapping[str, object]) -> None:
         for column, cell in row.items():
-            if column.endswith(_RATIO) and cell:
-                key = kind, candidate, column.removesuffix(_RATIO).replace("_", " ").strip()
+            if _RATIO in column and cell:
+                key = kind, candidate, column.partition(_RATIO)[0].replace("_", " ").strip()
                 self._found.setdefault(key, []).append(float(str(cell)))
 
     def lines(self) -> Iterator[str]:

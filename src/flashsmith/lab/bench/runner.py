@@ -16,9 +16,9 @@ from flashsmith.lab.bench.candidates import why_failed
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.operations.base import Given, Make, Operation, Run
-from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_interleaved
+from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_in_graph, time_interleaved
 
-IN_TURN, BACK_TO_BACK = "in turn", "back to back"
+IN_TURN, BACK_TO_BACK, IN_GRAPH = "in turn", "back to back", "in a graph"
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,8 @@ class Runner:
         rotated = {name: runs[name] for name in names[first:] + names[:first]}
         if regime == BACK_TO_BACK:
             return time_back_to_back(rotated, milliseconds=self.milliseconds)
+        if regime == IN_GRAPH:
+            return time_in_graph(rotated)
         return time_interleaved(
             rotated,
             repeats=self.repeats,

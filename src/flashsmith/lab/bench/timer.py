@@ -1,4 +1,4 @@
-"""Timing on the GPU by events, in two regimes: in turn with a flushed L2, and back to back.
+"""Timing on the GPU by events: in turn with a flushed L2, back to back, and in a CUDA graph.
 
 In turn is fair to short runs: every candidate meets the same clocks and an L2 without its data.
 Back to back is what a loop of training sees: one kernel again and again, the card as warm, the
@@ -20,6 +20,7 @@ Run = Callable[[], object]
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
+_GRAPH_CALLS, _GRAPH_REPLAYS = 64, 10
 _LEAST_LAUNCHES = 5  # back to back, however long one takes
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
@@ -104,6 +105,30 @@ def time_back_to_back(
             _steady_times(run, milliseconds, warmup_ms)
         of_launches = _steady_times(run, milliseconds, warmup_ms)
         times[name] = _timing(of_launches, statistics.fmean(of_launches))
+    return times
+
+
+def time_in_graph(candidates: Mapping[str, Run]) -> dict[str, Timing]:
+    """Times each candidate in a CUDA graph of many calls, one behind the other, as a server replays
+    a step: the host has no part in it, and what is small stays in L2. The median of a few replays.
+    """
+    times = {}
+    for name, run in candidates.items():
+        for _ in range(3):
+            run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(_GRAPH_CALLS):
+                run()
+        of_replays = []
+        for _ in range(_GRAPH_REPLAYS):
+            start = _record()
+            graph.replay()
+            stop = _record()
+            torch.cuda.synchronize()
+            of_replays.append(start.elapsed_time(stop) / _GRAPH_CALLS)
+        times[name] = _timing(of_replays, statistics.median(of_replays))
     return times
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from flashsmith.lab.bench.operations.backward import BACKWARD, STEP
 from flashsmith.lab.bench.operations.base import Operation
+from flashsmith.lab.bench.operations.decode import DECODE
 from flashsmith.lab.bench.operations.forward import FORWARD
 
 OPERATIONS: Mapping[str, Operation[Any]] = {
     "forward": FORWARD,
     "backward": BACKWARD,
     "training step": STEP,
+    "decode": DECODE,
 }

@@ -1,10 +1,10 @@
-"""Other implementations of decode, for benchmarks/decode.py."""
+"""Other implementations of decode."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,53 +12,24 @@ from typing import Any
 import torch
 
 from flashsmith.lab.bench import fa3
-from flashsmith.lab.bench.peers import PEERS as FORWARD_PEERS
-
-Run = Callable[[], Any]
+from flashsmith.lab.bench.operations.base import OperationPeer, Run
+from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs
+from flashsmith.lab.bench.peers import PEERS
 
 _WORKSPACE_BYTES = 512 << 20  # of FlashInfer, whose own limit is none
-_ALL_ROWS = "all rows"
 
 
-@dataclass(frozen=True)
-class Cache:
-    """Keys and values of requests: entries of (batch, rows, n_heads_kv, d_head), or pages of
-    (n_pages, page_size, n_heads_kv, d_head) with a table of (batch, pages of a request)."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    lengths: torch.Tensor
-    table: torch.Tensor | None = None
-
-    @property
-    def rows(self) -> int:
-        """That a request has room for."""
-        return self.k.shape[1] * (1 if self.table is None else self.table.shape[1])
-
-    @property
-    def is_full(self) -> bool:
-        return bool((self.lengths == self.rows).all())
-
-
-@dataclass(frozen=True)
-class DecodePeer:
-    """One implementation. ``make(q, cache)`` returns a function that computes o, or None if it does
-    not take such a cache; what is planned once for many layers is done in ``make``."""
-
-    make: Callable[[torch.Tensor, Cache], Run | None]
-    why_missing: Callable[[], str]  # "" where it can be used
-    build: Callable[[], str]
-
-
-def _dense(name: str, q: torch.Tensor, cache: Cache) -> Run | None:
+def _dense(name: str, given: DecodeInputs) -> Run | None:
     """A peer of the forward, for which all requests have all rows."""
+    q, cache = given.q, given.cache
     if cache.table is not None or not cache.is_full or cache.k.dtype != q.dtype:
         return None
-    return FORWARD_PEERS[name].make(q, cache.k, cache.v, False)
+    return PEERS[name].make(q, cache.k, cache.v, False)
 
 
-def _fa3(has_lengths: bool, q: torch.Tensor, cache: Cache) -> Run | None:
+def _fa3(given: DecodeInputs, has_lengths: bool) -> Run | None:
     """The kernels behind its flash_attn_with_kvcache, which split keys as they like."""
+    q, cache = given.q, given.cache
     if cache.k.dtype != q.dtype or not (has_lengths or (cache.table is None and cache.is_full)):
         return None
     run = partial(
@@ -73,9 +44,10 @@ def _fa3(has_lengths: bool, q: torch.Tensor, cache: Cache) -> Run | None:
     return lambda: run()[0]
 
 
-def _flashinfer(q: torch.Tensor, cache: Cache) -> Run | None:
+def _flashinfer(given: DecodeInputs) -> Run | None:
     """Its wrapper for decode on tensor cores, or for prefill where a request has several queries,
     with the implementation that it chooses. The plan is made once."""
+    q, cache = given.q, given.cache
     if cache.table is None:
         return None
     batch, queries, n_heads, d_head = q.shape
@@ -88,9 +60,7 @@ def _flashinfer(q: torch.Tensor, cache: Cache) -> Run | None:
     workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     dtypes = {"q_data_type": q.dtype, "kv_data_type": cache.k.dtype, "o_data_type": q.dtype}
     rows = q.reshape(-1, n_heads, d_head)
-    import flashinfer
-
-    wrapper: Any
+    flashinfer: Any = importlib.import_module("flashinfer")
     if queries == 1:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             workspace, "NHD", use_tensor_cores=True
@@ -103,23 +73,19 @@ def _flashinfer(q: torch.Tensor, cache: Cache) -> Run | None:
     return lambda: wrapper.run(rows, (cache.k, cache.v)).view(q.shape)
 
 
-def _why_no_flashinfer() -> str:
-    return "" if importlib.util.find_spec("flashinfer") else "flashinfer is not installed"
+@dataclass(frozen=True)
+class _FlashInfer:
+    def why_missing(self) -> str:
+        return "" if importlib.util.find_spec("flashinfer") else "flashinfer is not installed"
+
+    def build(self) -> str:
+        return f"flashinfer-python {importlib.metadata.version('flashinfer-python')}"
 
 
-def _flashinfer_build() -> str:
-    return f"flashinfer-python {importlib.metadata.version('flashinfer-python')}"
-
-
-def _of_forward(name: str, make: Callable[[torch.Tensor, Cache], Run | None]) -> DecodePeer:
-    peer = FORWARD_PEERS[name]
-    return DecodePeer(make, peer.why_missing, peer.build)
-
-
-PEERS = {
-    "fa2": _of_forward("fa2", partial(_dense, "fa2")),
-    "cudnn": _of_forward("cudnn", partial(_dense, "cudnn")),
-    "fa3": _of_forward("fa3", partial(_fa3, True)),
-    f"fa3 {_ALL_ROWS}": _of_forward("fa3", partial(_fa3, False)),
-    "flashinfer": DecodePeer(_flashinfer, _why_no_flashinfer, _flashinfer_build),
+DECODE_PEERS = {
+    "fa2": OperationPeer(PEERS["fa2"], partial(_dense, "fa2")),
+    "cudnn": OperationPeer(PEERS["cudnn"], partial(_dense, "cudnn")),
+    "fa3": OperationPeer(PEERS["fa3"], partial(_fa3, has_lengths=True)),
+    "fa3 all rows": OperationPeer(PEERS["fa3"], partial(_fa3, has_lengths=False)),
+    "flashinfer": OperationPeer(_FlashInfer(), _flashinfer),
 }

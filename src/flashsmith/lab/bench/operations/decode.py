@@ -1,0 +1,59 @@
+"""Decode: few queries a request over the keys of a cache."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+import flashsmith
+from flashsmith.configs import DecodeKernelConfig
+from flashsmith.lab.bench.operations.base import OURS, Operation, Run
+from flashsmith.lab.bench.operations.decode_inputs import FP8, DecodeInputs
+from flashsmith.lab.bench.operations.decode_peers import DECODE_PEERS
+
+_HEAD_START = 2e-4  # seconds: what the slowest peer's host takes
+
+
+def _ours(given: DecodeInputs, splits: int) -> Run:
+    return partial(flashsmith.decode, None, splits=splits, **given.keywords)
+
+
+def _by_attention(given: DecodeInputs) -> Run | None:
+    cache = given.cache
+    if cache.table is not None or cache.k.dtype != given.q.dtype:
+        return None
+    return partial(flashsmith.attention, given.q, cache.k, cache.v)
+
+
+def _scales_of_tokens(given: DecodeInputs) -> Run | None:
+    """Each row of a cache of 8 bits has a scale of its own."""
+    k = given.cache.k
+    if k.dtype != FP8:
+        return None
+    ones = torch.ones(k.shape[:3], device=k.device)
+    scales: dict[str, Any] = {"k_scale": ones, "v_scale": ones.clone()}
+    return partial(flashsmith.decode, None, **given.keywords, **scales)
+
+
+def _of_config(config: DecodeKernelConfig, given: DecodeInputs) -> Run | None:
+    if (config.d_head, config.fp8_cache) != (given.q.shape[-1], given.cache.k.dtype == FP8):
+        return None
+    return partial(flashsmith.decode, config, **given.keywords)
+
+
+DECODE = Operation(
+    prepare=DecodeInputs,
+    ours={
+        OURS: partial(_ours, splits=0),
+        f"{OURS} splits 1": partial(_ours, splits=1),
+        f"{OURS} splits 8": partial(_ours, splits=8),
+        f"{OURS} attention": _by_attention,
+        f"{OURS} scales of tokens": _scales_of_tokens,
+    },
+    kernels=DecodeKernelConfig.operation,
+    of_config=_of_config,
+    peers=DECODE_PEERS,
+    head_start=_HEAD_START,
+)

@@ -1,0 +1,114 @@
+"""The tensors of decode: queries, and keys and values that lie as a server has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.inputs import TOLERANCE
+from flashsmith.reference import reference_attention
+
+FP8 = torch.float8_e4m3fn
+_RAGGED, _SMALL, _PAGES = "ragged", "fp8", "pages of "  # in the names of caches
+_PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
+
+
+def cache_names(context: int, batch: int) -> Iterator[str]:
+    """The ways that a cache of so many keys may lie. Ragged: with lengths from 1 to all, at
+    random."""
+    yield "entries"
+    for page_size in _PAGE_SIZES:
+        if context % page_size == 0:
+            yield f"{_PAGES}{page_size}"
+    if batch > 1:
+        yield f"{_RAGGED} {_PAGES}{_PAGE_SIZES[0]}"
+    yield _SMALL
+    yield f"{_SMALL} {_PAGES}{_FP8_PAGE_SIZE}"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values of requests: entries of (batch, rows, n_heads_kv, d_head), or pages of
+    (n_pages, page_size, n_heads_kv, d_head) with a table of (batch, pages of a request)."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    lengths: torch.Tensor
+    table: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """That a request has room for."""
+        return self.k.shape[1] * (1 if self.table is None else self.table.shape[1])
+
+    @property
+    def is_full(self) -> bool:
+        return bool((self.lengths == self.rows).all())
+
+    def paged(self, page_size: int) -> Cache:
+        """In random order."""
+        batch, rows = self.k.shape[:2]
+        pages = rows // page_size
+        table = torch.randperm(batch * pages, device=self.k.device).int().reshape(batch, pages)
+        k, v = (torch.empty_like(t).view(-1, page_size, *t.shape[2:]) for t in (self.k, self.v))
+        for to, t in ((k, self.k), (v, self.v)):
+            to.view(torch.uint8)[table.flatten().long()] = t.reshape(to.shape).view(torch.uint8)
+        return Cache(k, v, self.lengths, table)
+
+
+class DecodeInputs:
+    """What decode is given; the truth is that of the first request and the last, in float32.
+
+    Attributes:
+        flop: Of products that nobody counts here: bytes are what decode takes its time for.
+        n_bytes: Of the keys and values that requests have, each once.
+    """
+
+    tolerance = TOLERANCE
+
+    def __init__(self, case: Case, device: str):
+        problem, name = case.workload.problem, case.cache
+        dtype = problem.dtype.to_torch_dtype()
+        q, k, v = (
+            torch.randn(shape, device=device, dtype=dtype)
+            for shape in (problem.q_shape, problem.k_shape, problem.k_shape)
+        )
+        small_k, small_v = k.to(FP8), v.to(FP8)
+        k, v = small_k.to(dtype), small_v.to(dtype)  # so that 8 bits hold all of them
+        lengths = torch.full((problem.batch,), problem.seq_len_k, dtype=torch.int32, device=device)
+        if _RAGGED in name:
+            lengths = torch.randint_like(lengths, 1, problem.seq_len_k + 1)
+        self.q = q
+        self.cache = Cache(small_k, small_v, lengths) if _SMALL in name else Cache(k, v, lengths)
+        if _PAGES in name:
+            self.cache = self.cache.paged(int(name.rpartition(_PAGES)[2]))
+        self.flop = float(case.workload.flop)
+        self.n_bytes = lengths.sum().item() * 2 * self.cache.k[0, 0].nbytes
+        rows = (
+            reference_attention(
+                q[i : i + 1], *(t[i : i + 1, :n] for t in (k, v)), compute=torch.float32
+            )
+            for i, n in ((0, lengths[0].item()), (len(q) - 1, lengths[-1].item()))
+        )
+        self._expected = torch.cat([*rows])
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Of ``decode``."""
+        cache = self.cache
+        return {
+            "q": self.q,
+            "k_cache": cache.k,
+            "v_cache": cache.v,
+            "cache_seqlens": cache.lengths,
+            "block_table": cache.table,
+        }
+
+    def error_of(self, result: torch.Tensor) -> float:
+        """The largest difference, of the largest element."""
+        difference = result[[0, -1]].float() - self._expected
+        return (difference.abs().max() / self._expected.abs().max()).item()
