@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.configs import CAUSAL
+from flashsmith.configs import CAUSAL, DType
+from flashsmith.configs.sm90.fp8_space import fp8_rules
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
+from flashsmith.lab.bench.operations.fp8_inputs import FP8, Fp8Inputs
 from flashsmith.lab.bench.operations.inputs import TOLERANCE, Inputs, flop_of
 from flashsmith.lab.bench.operations.scores import SCORES, flex_run, score_arguments
 from flashsmith.lab.bench.runner import Runner
@@ -63,6 +65,7 @@ GRADIENTS = BOTH | {"flashsmith sm80", "flashsmith sm80 sums"}
         (replace(EQUAL, operation="backward"), GRADIENTS | {"fa2"}),
         (replace(SMALL, operation="backward", score="bias", candidates=(*BOTH,)), BOTH),
         (packed(48, 17, operation="training step"), BOTH),
+        (replace(EQUAL, operation="forward in 8 bits"), {"flashsmith BF16"}),
         *((replace(DECODE, cache=cache), decoders(cache)) for cache in cache_names(256, 3)),
     ],
     ids=lambda value: str(value) if isinstance(value, Case) else "",
@@ -190,3 +193,22 @@ def test_other_configurations_of_decode_are_measured_where_they_fit(cache: str) 
         "(BF16, 128, 16, 16, 2): decode+stages_3+blocks_4",
     )
     assert right(replace(DECODE, cache=cache, candidates=names)) == {names[cache == "fp8"]}
+
+
+def test_numbers_of_8_bits_and_of_16_are_the_same_ones() -> None:
+    given = Fp8Inputs(replace(EQUAL, operation="forward in 8 bits"), "cpu")
+    for name in "qkv":
+        exact = given.small[name].double() * given.scales[name].double()
+        assert torch.equal(given.wide[name].double(), exact)
+        assert given.small[name].float().abs().max() > torch.finfo(FP8).max / 2.3
+
+
+@pytest.mark.parametrize("fp8_values", [False, True])
+def test_a_kernel_of_8_bits_is_as_far_off_as_its_weights(fp8_values: bool) -> None:
+    name = str(fp8_rules(DType.BF16, 64, fp8_values)[0])
+    case = replace(EQUAL, operation="forward in 8 bits", candidates=("flashsmith BF16", name))
+    wide, small = Runner("cpu", print).measure(case, [])
+    assert small.is_right and (small.error > 3 * wide.error) == fp8_values
+    o = small.run()
+    assert small.given.error_of((o / 4, 4.0)) == pytest.approx(small.error, rel=0.1)
+    assert not small.given.error_of(o * 1.2) < small.given.tolerance

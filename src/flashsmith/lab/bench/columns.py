@@ -90,6 +90,7 @@ COLUMNS: Mapping[str, Column] = {
     "tokens": _of_case(lambda case: sum(case.lengths)),
     "pass": _of_case(lambda case: _PASSES[case.operation]),
     "candidate": Column(lambda measured: measured.name),
+    "kernel": Column(lambda measured: measured.name),
     **_times(IN_TURN, "in_turn_", 4),
     **_times(BACK_TO_BACK, "back_to_back_", 4),
     **_times(IN_GRAPH, "in_graph_", 5),
@@ -97,4 +98,5 @@ COLUMNS: Mapping[str, Column] = {
     "flop": Column(lambda measured: f"{measured.given.flop:.4g}"),
     "peak_mib": Column(lambda measured: f"{_peak_mib(measured.run):.0f}", IN_TURN),
     "error": Column(lambda measured: f"{measured.error:.2g}"),
+    "rmse": Column(lambda measured: f"{measured.error:.2e}"),
 }

@@ -10,10 +10,12 @@ from flashsmith.lab.bench.operations.backward import BACKWARD, STEP
 from flashsmith.lab.bench.operations.base import Operation
 from flashsmith.lab.bench.operations.decode import DECODE
 from flashsmith.lab.bench.operations.forward import FORWARD
+from flashsmith.lab.bench.operations.fp8 import FP8_FORWARD
 
 OPERATIONS: Mapping[str, Operation[Any]] = {
     "forward": FORWARD,
     "backward": BACKWARD,
     "training step": STEP,
     "decode": DECODE,
+    "forward in 8 bits": FP8_FORWARD,
 }

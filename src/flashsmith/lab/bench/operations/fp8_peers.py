@@ -1,76 +1,52 @@
-"""Other implementations of the forward of 8 bits, for benchmarks/fp8_forward.py."""
+"""Other implementations of the forward of 8 bits."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from flashsmith.errors import DeviceError
 from flashsmith.lab.bench import fa3
-
-Run = Callable[[], torch.Tensor]
-Tensors = Mapping[str, torch.Tensor]
+from flashsmith.lab.bench.operations.base import OperationPeer, Run
+from flashsmith.lab.bench.operations.fp8_inputs import Fp8Inputs
+from flashsmith.lab.bench.peers import PEERS
 
 _MOST = torch.finfo(torch.float8_e4m3fn).max
 _WEIGHT_SCALE = 256.0  # what cuDNN's weights, which are up to 1, are multiplied with
 
 
-class Peer(NamedTuple):
-    """A function that computes o, and what o is to be multiplied with where it has 8 bits."""
-
-    run: Run
-    o_scale: float = 1.0
-
-
-def make_fa3(tensors: Tensors, scales: Tensors, causal: bool) -> Peer:
-    """FlashAttention-3's operator; sequences are packed where its build takes no others.
-
-    tensors: q, k and v, (batch, seq_len, n_heads, d_head) of float8_e4m3fn, equal in shape.
-    scales: A number for each, (1,) float32.
-
-    Raises:
-        DeviceError: It is not here.
-    """
-    if missing := fa3.why_missing():
-        raise DeviceError(missing)
+def _fa3(given: Fp8Inputs) -> Run:
+    """FlashAttention-3's operator; sequences are packed where its build takes no others."""
     forward = fa3.load_operators().fwd
-    batch, seq_len, n_heads, d_head = tensors["q"].shape
-    device = tensors["q"].device
-    given: dict[str, Any] = {
+    dense = [given.small[name] for name in "qkv"]
+    batch, seq_len, n_heads, d_head = dense[0].shape
+    keywords: dict[str, Any] = {
         f"{name}_descale": scale.expand(batch, n_heads).contiguous()
-        for name, scale in scales.items()
+        for name, scale in given.scales.items()
     }
-    given |= {"softmax_scale": d_head**-0.5, "is_causal": causal}
-    dense = [tensors[name] for name in "qkv"]
+    keywords |= {"softmax_scale": d_head**-0.5, "is_causal": given.causal}
     try:
-        forward(*dense, **given)
+        forward(*dense, **keywords)
         torch.cuda.synchronize()
-        return Peer(lambda: forward(*dense, **given)[0])
+        return lambda: forward(*dense, **keywords)[0]
     except RuntimeError as error:
         if "varlen" not in str(error):
             raise
-    starts = torch.arange(batch + 1, dtype=torch.int32, device=device) * seq_len
-    given |= {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
-    given |= {"max_seqlen_q": seq_len, "max_seqlen_k": seq_len}
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=dense[0].device) * seq_len
+    keywords |= {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+    keywords |= {"max_seqlen_q": seq_len, "max_seqlen_k": seq_len}
     packed = [t.flatten(0, 1) for t in dense]
-    return Peer(lambda: forward(*packed, **given)[0].view(batch, seq_len, n_heads, d_head))
+    return lambda: forward(*packed, **keywords)[0].view(batch, seq_len, n_heads, d_head)
 
 
-def make_cudnn(tensors: Tensors, scales: Tensors, causal: bool) -> Peer:
+def _cudnn(given: Fp8Inputs) -> Run:
     """cuDNN's kernel, by a graph of its Python frontend. On Hopper its o has 8 bits, too, with a
-    scale that a first run finds.
-
-    tensors, scales: As above.
-
-    Raises:
-        DeviceError: The package nvidia-cudnn-frontend is not here.
-    """
-    if importlib.util.find_spec("cudnn") is None:
-        raise DeviceError("the package nvidia-cudnn-frontend is not installed")
+    scale that a first run finds: results are o and that."""
+    tensors, scales, causal = given.small, given.scales, given.causal
     cudnn: Any = importlib.import_module("cudnn")
     e4m3, fp32 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT
     handle = cudnn.create_handle()
@@ -111,7 +87,7 @@ def make_cudnn(tensors: Tensors, scales: Tensors, causal: bool) -> Peer:
     graph.check_support()
     graph.build_plans()
     workspace = torch.empty(max(graph.get_workspace_size(), 1), dtype=torch.uint8, device=o.device)
-    given = {
+    pointers = {
         **{inputs[name]: heads_first[name] for name in "qkv"},
         **{inputs[name]: number for name, number in numbers.items()},
         **{outputs[name]: t for name, t in results.items()},
@@ -119,15 +95,28 @@ def make_cudnn(tensors: Tensors, scales: Tensors, causal: bool) -> Peer:
 
     def run() -> torch.Tensor:
         cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
-        graph.execute(given, workspace, handle=handle)
+        graph.execute(pointers, workspace, handle=handle)
         return o
 
     run()
     numbers["scale_o"].copy_(_MOST / amax["amax_o"])
-    return Peer(run, float(amax["amax_o"]) / _MOST)
+    o_scale = float(amax["amax_o"]) / _MOST
+    return lambda: (run(), o_scale)
 
 
-PEERS: dict[str, Callable[[Tensors, Tensors, bool], Peer]] = {
-    "FlashAttention-3": make_fa3,
-    "cuDNN": make_cudnn,
+@dataclass(frozen=True)
+class _Frontend:
+    def why_missing(self) -> str:
+        if importlib.util.find_spec("cudnn") is None:
+            return "the package nvidia-cudnn-frontend is not installed"
+        return PEERS["cudnn"].why_missing()
+
+    def build(self) -> str:
+        version = importlib.metadata.version("nvidia-cudnn-frontend")
+        return f"{PEERS['cudnn'].build()}, nvidia-cudnn-frontend {version}"
+
+
+FP8_PEERS = {
+    "FlashAttention-3": OperationPeer(PEERS["fa3"], _fa3),
+    "cuDNN": OperationPeer(_Frontend(), _cudnn),
 }

@@ -1,0 +1,46 @@
+"""The tensors of a forward in 8 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashsmith.configs import ForwardKernelConfig
+from flashsmith.lab.bench.cases import Case
+from flashsmith.reference import reference_attention
+
+FP8 = torch.float8_e4m3fn
+_TOLERANCE = 0.1  # of the root mean square: weights of 8 bits cost a fortieth
+
+
+class Fp8Inputs:
+    """q, k and v of 8 bits with a scale each, and the same numbers in 16 bits: scales are powers of
+    two. The truth is that of one head, in float64."""
+
+    n_bytes = 0.0
+
+    def __init__(self, case: Case, device: str):
+        problem, self.causal = case.workload.problem, case.workload.variant.causal
+        self.flop = float(case.workload.flop)
+        self.small, self.scales, self.wide = {}, {}, {}
+        for name in "qkv":
+            t = torch.randn(problem.q_shape, device=device)
+            scale = t.abs().amax().div(torch.finfo(FP8).max).log2().ceil().exp2().reshape(1)
+            self.small[name], self.scales[name] = (t / scale).to(FP8), scale
+            self.wide[name] = (self.small[name].float() * scale).to(problem.dtype.to_torch_dtype())
+        q, k, v = (self.wide[name][:1, :, :1] for name in "qkv")
+        self._expected = reference_attention(q, k, v, causal=self.causal)
+        self.tolerance = _TOLERANCE * self._expected.square().mean().sqrt().item()
+
+    def given_to(self, config: ForwardKernelConfig) -> dict[str, Any]:
+        """The keywords of ``attention`` for a kernel."""
+        names = config.fp8_tensors
+        scales = {f"{name}_scale": self.scales[name] for name in names}
+        return {n: self.small[n] if n in names else self.wide[n] for n in "qkv"} | scales
+
+    def error_of(self, result: torch.Tensor | tuple[torch.Tensor, float]) -> float:
+        """The root of the mean square. result: o, or o and what it is to be multiplied with."""
+        o, scale = result if isinstance(result, tuple) else (result, 1.0)
+        error: torch.Tensor = o[:1, :, :1].double() * scale - self._expected
+        return error.square().mean().sqrt().item()
