@@ -10,7 +10,6 @@ the turns, and the least) with the versions of what ran, and writes call_overhea
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import os
 import statistics
@@ -29,6 +28,7 @@ import flashsmith
 from flashsmith import settings
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
 from flashsmith.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from flashsmith.lab.bench.rows_file import write_rows
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.selection.select import select_config
 
@@ -255,14 +255,6 @@ def rows(costs: Mapping[str, Cost], stamp: Mapping[str, str]) -> list[dict[str, 
     ]
 
 
-def write(path: Path, table: Sequence[Mapping[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--out", type=Path, required=True, help="folder of call_overhead.csv")
@@ -278,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(", ".join(f"{name} {value}" for name, value in stamp.items()))
     for row in table:
         print(f"{row['call']:38} {row['us']:>7} us, least {row['least_us']:>7} us")
-    write(options.out / FILE_NAME, table)
+    write_rows(options.out / FILE_NAME, table)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import tempfile
 import threading
@@ -35,8 +34,7 @@ from transformers.generation import BaseStreamer
 import flashsmith
 from flashsmith import settings
 from flashsmith.integrations.transformers import register
-from flashsmith.lab.bench.rows_file import recorded
-from flashsmith.lab.bench.stamp import environment_stamp
+from flashsmith.lab.bench.rows_file import recorded, write_stamp
 
 COLUMNS = (
     *("work", "candidate", "batch", "heads", "heads_kv", "d_head", "length", "mask"),
@@ -251,7 +249,6 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, help="kernel cache; default: an empty one")
     arguments = parser.parse_args(words)
     sizes = SMALL if arguments.small else Sizes()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         cache = arguments.cache
         if cache is None:
@@ -260,9 +257,9 @@ def main(words: list[str] | None = None) -> None:
         os.environ[settings.CACHE_DIR.name] = str(cache)
         os.environ[settings.BACKGROUND_BUILD.name] = "on"
         kept = "empty" if arguments.cache is None else "given"
-        stamp = environment_stamp(sizes.device) | {"cache": kept, "cores": str(os.cpu_count())}
-        (arguments.out / "first_calls_environment.json").write_text(json.dumps(stamp, indent=2))
-        for row in recorded(arguments.out / "first_calls.csv", COLUMNS, measure(sizes)):
+        path = arguments.out / "first_calls.csv"
+        write_stamp(path, sizes.device, cache=kept, cores=str(os.cpu_count()))
+        for row in recorded(path, COLUMNS, measure(sizes)):
             print(*(row[name] for name in COLUMNS if name in row), flush=True)
             if not float(row.get("error", 0)) < _TOLERANCE:
                 print(f"WRONG: the error is {row['error']} of the largest element", flush=True)

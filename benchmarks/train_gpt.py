@@ -12,12 +12,11 @@ train_gpt_environment.json; prints the mean loss of the last steps of each run.
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashsmith
-from flashsmith.lab.bench.stamp import environment_stamp
+from flashsmith.lab.bench.rows_file import recorded, write_stamp
 
 COLUMNS = ("attention", "seed", "step", "loss", "seconds")
 LAST = 20  # steps whose mean loss is a run's
@@ -199,23 +198,22 @@ def main(words: list[str] | None = None) -> None:
     arguments = parser.parse_args(words)
     sizes = Sizes(**{name: getattr(arguments, name) for name in vars(Sizes())})
     torch.set_float32_matmul_precision("high")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    environment = environment_stamp(arguments.device) | {"sizes": vars(sizes)}
-    text = json.dumps(environment, indent=2)
-    (arguments.out / "train_gpt_environment.json").write_text(text)
+    path = arguments.out / "train_gpt.csv"
+    write_stamp(path, arguments.device, sizes=vars(sizes))
     print(f"{sum(p.numel() for p in Gpt(sizes).parameters()) / 1e6:.1f} million parameters")
-    with (arguments.out / "train_gpt.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for name, attend in ATTENTIONS.items():
-            for seed in map(int, arguments.seeds.split(",")):
-                steps = train(sizes, attend, seed, arguments.steps, arguments.device)
-                for step, (loss, seconds) in enumerate(steps):
-                    writer.writerow([name, seed, step, f"{loss:.6f}", f"{seconds:.4f}"])
-                file.flush()
-                median = statistics.median(seconds for _, seconds in steps)
-                loss = final_loss([loss for loss, _ in steps])
-                print(f"{name}, seed {seed}: loss {loss:.4f}, {1000 * median:.1f} ms a step")
+
+    def rows() -> Iterator[dict[str, object]]:
+        for name, seed in product(ATTENTIONS, map(int, arguments.seeds.split(","))):
+            steps = train(sizes, ATTENTIONS[name], seed, arguments.steps, arguments.device)
+            for step, (loss, seconds) in enumerate(steps):
+                row = (name, seed, step, f"{loss:.6f}", f"{seconds:.4f}")
+                yield dict(zip(COLUMNS, row, strict=True))
+            median = statistics.median(seconds for _, seconds in steps)
+            loss = final_loss([loss for loss, _ in steps])
+            print(f"{name}, seed {seed}: loss {loss:.4f}, {1000 * median:.1f} ms a step")
+
+    for _ in recorded(path, COLUMNS, rows()):
+        pass
 
 
 if __name__ == "__main__":

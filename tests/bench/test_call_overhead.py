@@ -58,7 +58,7 @@ def test_the_table_has_the_stamp_and_the_ratio_to_the_first(
 ) -> None:
     costs = {"torch.add": script.Cost(5.0, 4.0), "attention": script.Cost(7.5, 7.0)}
     path = tmp_path / "new" / script.FILE_NAME
-    script.write(path, script.rows(costs, {"gpu": "H200", "torch": "2.13"}))
+    script.write_rows(path, script.rows(costs, {"gpu": "H200", "torch": "2.13"}))
     with path.open(newline="") as file:
         read = list(csv.DictReader(file))
     assert [row["call"] for row in read] == list(costs)

@@ -20,6 +20,7 @@ from flashsmith.lab.bench.columns import COLUMNS
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.program import Benchmark, Ratios, run_program
 from flashsmith.lab.bench.provenance import kernels_note
+from flashsmith.lab.bench.runner import candidate_of
 from support.paths import ROOT
 from support.scripts import load_script
 
@@ -75,20 +76,29 @@ def test_a_tiny_case_has_all_parts_of_the_case() -> None:
     assert str(packed) == "backward: BF16 d 64 causal 3 x 4/2 x 64, packed"
 
 
+def benchmarks_of(name: str) -> list[Benchmark]:
+    script = load_script(f"benchmarks/{name}.py")
+    return [*getattr(script, "BENCHMARKS", [])] or [script.BENCHMARK]
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_every_list_of_cases_is_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    script = load_script(f"benchmarks/{name}.py")
-    benchmark = script.BENCHMARK
-    assert benchmark.name == name and set(benchmark.columns) <= set(COLUMNS)
-    usual, cases = benchmark.chosen(None), benchmark.chosen("")
-    assert usual and cases[: len(usual)] == usual
-    assert len({str(case) for case in cases}) == len(cases), "--cases tells them apart"
-    for case in cases:
-        known = OPERATIONS[case.operation]
-        named = {name for name in case.candidates if ":" not in name}
-        assert named <= {*known.ours, *known.peers}
-    assert run_program(benchmark, script.__doc__, ["--list"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(case) for case in usual]
+    for benchmark in benchmarks_of(name):
+        assert set(benchmark.columns) <= set(COLUMNS)
+        usual, cases = benchmark.chosen(None), benchmark.chosen("")
+        assert usual and cases[: len(usual)] == usual
+        assert len({str(case) for case in cases}) == len(cases), "--cases tells them apart"
+        for case in cases:
+            for candidate in case.candidates:
+                assert candidate_of(OPERATIONS[case.operation], candidate)
+        assert run_program(benchmark, "Some.", ["--list"]) == 0
+        assert capsys.readouterr().out.splitlines() == [str(case) for case in usual]
+
+
+def test_every_list_has_files_of_its_own() -> None:
+    lists = [benchmark for name in LISTS for benchmark in benchmarks_of(name)]
+    files = [b.name for b in lists] + [b.resources for b in lists if b.resources]
+    assert len(set(files)) == len(files)
 
 
 def test_a_program_checks_on_the_emulator_and_writes_rows_and_stamp(

@@ -58,6 +58,7 @@ GRADIENTS = BOTH | {"flashsmith sm80", "flashsmith sm80 sums"}
     ("case", "expected"),
     [
         (SMALL, {"flashsmith", "flashsmith sm80", "fa2"}),
+        (replace(SMALL, strided=True), {"flashsmith", "flashsmith sm80", "fa2"}),
         (replace(SMALL, window=16), {"flashsmith", "flashsmith sm80"}),
         (replace(SMALL, score="alibi"), {"flashsmith", "flashsmith sm80"}),
         (packed(48, 17, 33), {"flashsmith", "flashsmith sm80"}),
@@ -212,3 +213,8 @@ def test_a_kernel_of_8_bits_is_as_far_off_as_its_weights(fp8_values: bool) -> No
     o = small.run()
     assert small.given.error_of((o / 4, 4.0)) == pytest.approx(small.error, rel=0.1)
     assert not small.given.error_of(o * 1.2) < small.given.tolerance
+
+
+def test_rows_that_are_strided_lie_apart() -> None:
+    given = Inputs(replace(SMALL, strided=True), "cpu")
+    assert [t.stride(2) for t in given.qkv] == [3 * 64] * 3 and given.q.shape[-1] == 64

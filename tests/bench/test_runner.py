@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.lab.bench import runner
+from flashsmith.lab.bench import columns, runner
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.columns import row_of
+from flashsmith.lab.bench.monitor import Sample, Sustained
 from flashsmith.lab.bench.operations.base import Operation, OperationPeer
 from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured, Runner
 from flashsmith.lab.bench.timer import Timing
@@ -159,3 +160,18 @@ def test_a_kernel_is_a_candidate_of_its_operation_alone(orders: list[list[str]])
     for other in ("(BF16, 64, 16, 32, 2): decode+stages_3+blocks_4", "fa5"):
         with pytest.raises(ValueError, match=r"is not known; supported: flashsmith, same"):
             measured(other)
+
+
+def test_columns_of_a_progression(orders: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_matmul_tflops", lambda dtype: 700.0)
+    sustained = [Sustained(4.0, Sample(1500.0, 600.0)), Sustained(4.0, Sample())]
+    monkeypatch.setattr(runner, "sustain", lambda run: sustained.pop(0))
+    names = ("ms", "ms_p20", "ms_p80", "percent_of_fa2", "percent_of_cublas", "cublas_tflops")
+    found = measured("flashsmith", "fa2")
+    rows = [[*row_of(names, each).values()] for each in found.values()]
+    assert rows[0] == ["2.00000", "1.00000", "4.00000", "150.0", "0.4", "700.0"]
+    assert rows[1][3] == "100.0"
+    ends = ("tflops", "sm_clock_mhz", "power_w")
+    names = (*(f"sustained_{end}" for end in ends), "joules_per_tflop")
+    rows = [[*row_of(names, each).values()] for each in found.values()]
+    assert rows == [["1.5", 1500.0, 600.0, "400.000"], ["1.5", None, None, ""]]

@@ -119,7 +119,7 @@ def test_the_best_kernels_of_a_sweep_are_in_percent_of_fa2(
     columns = "kernel,d_head,mask,seq_len,percent_of_fa2"
     a, b = (f'"(FP16, 64, {rows}, 64, 4): async+load_0_0_0_tiles"' for rows in (64, 128))
     rows = ["FA2,64,full,512,100.0", f"{a},64,full,512,50.0", f"{b},64,full,512,80.0"]
-    rows += [f"{a},64,full,1024,120.0", f"{a},128,causal,1024,99.0", "FA2,128,causal,1024,100.0"]
+    rows += [f"{a},64,full,1024,120.0", f"{a},128,causal,1024,99.0", "fa2,128,causal,1024,100.0"]
     (tmp_path / "tuning.csv").write_text("\n".join([columns, *rows]))
     text = tool.rewrite(marked("tuning.csv", "best"), tmp_path)
     assert "| d 64, full | 80.0 | 120.0 | **96.0** |" in text

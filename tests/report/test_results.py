@@ -108,6 +108,14 @@ def test_results_with_gaps_and_clocks(tmp_path: Path) -> None:
     assert results.ceiling("BF16", "times.csv") is None
 
 
+def test_a_stamp_beside_a_file_counts_where_there_is_none_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_text(GOOD)
+    (tmp_path / "good_environment.json").write_text(json.dumps({"gpu": "NVIDIA H200"}))
+    assert read_results(tmp_path).gpu == "NVIDIA H200"
+    (tmp_path / "environment.json").write_text(json.dumps({"gpu": "NVIDIA A100"}))
+    assert read_results(tmp_path).gpu == "NVIDIA A100"
+
+
 def test_newest_results_are_found(tmp_path: Path) -> None:
     for gpu, date in (("h200", "2026-01-02"), ("h200", "2026-01-10"), ("a100", "2026-02-01")):
         (tmp_path / gpu / date).mkdir(parents=True)

@@ -97,7 +97,7 @@ def best_table(path: Path) -> str:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             by_length = best.setdefault(f"d {row['d_head']}, {row['mask']}", {})
-            if row["kernel"] != "FA2":
+            if row["kernel"].lower() != "fa2":
                 percent, seq_len = float(row["percent_of_fa2"]), int(row["seq_len"])
                 by_length[seq_len] = max(percent, by_length.get(seq_len, 0))
     lengths = sorted({length for by_length in best.values() for length in by_length})

@@ -28,6 +28,7 @@ class Case:
         window: How many keys a query sees; 0: all that the mask leaves.
         score: What is done to scores: one of ``SCORES``.
         cache: How the keys of decode lie: one of ``cache_names``.
+        strided: Whether rows of q, k and v lie apart in memory.
     """
 
     operation: str
@@ -39,12 +40,14 @@ class Case:
     window: int = 0
     score: str = "plain"
     cache: str = ""
+    strided: bool = False
 
     def __str__(self) -> str:
         """`backward: BF16 d 64 causal 4 x 16 x 4096, score_gradients, softcap`."""
         packed, window = "packed" * bool(self.lengths), f"window {self.window}" * bool(self.window)
         score = self.score if self.score != "plain" else ""
         words = [str(self.workload), self.group, packed, window, score, self.cache]
+        words += ["strided"] * self.strided
         return f"{self.operation}: {', '.join(filter(None, words))}"
 
     def tiny(self) -> Case:
@@ -70,12 +73,13 @@ def workload_of(
     heads: int | tuple[int, int],
     lengths: int | tuple[int, int],
     variant: Variant = FULL,
+    dtype: DType = DType.BF16,
 ) -> Workload:
-    """Of BF16. heads, lengths: Of q and of k, where they are not as many."""
+    """heads, lengths: Of q and of k, where they are not as many."""
     (n_heads, heads_kv), (n_q, n_k) = (
         (size, size) if isinstance(size, int) else size for size in (heads, lengths)
     )
-    return Workload(Problem(DType.BF16, d_head, batch, n_heads, heads_kv, n_q, n_k), variant)
+    return Workload(Problem(dtype, d_head, batch, n_heads, heads_kv, n_q, n_k), variant)
 
 
 def chosen(cases: Iterable[Case], pattern: str) -> list[Case]:

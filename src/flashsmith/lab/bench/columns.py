@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
+from flashsmith.configs import DType
 from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.ceilings import measure_ceilings
+from flashsmith.lab.bench.monitor import Sample
 from flashsmith.lab.bench.operations.base import Run
 from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_GRAPH, IN_TURN, Measured
 
@@ -71,14 +75,52 @@ def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
         rival = measured.rival_ms.get(regime)
         return "" if rival is None else f"{rival / ms:.3f}"
 
+    def percent(measured: Measured, ms: float) -> str:
+        return f"{100 * measured.rival_ms.get(regime, ms) / ms:.1f}"
+
+    def of_cublas(measured: Measured, ms: float) -> str:
+        return f"{100 * measured.given.flop / ms / 1e9 / _cublas(measured):.1f}"
+
     return {
         f"{prefix}ms": of(lambda _, ms: f"{ms:.{ms_digits}f}"),
+        f"{prefix}ms_p20": Column(lambda measured: f"{measured.times[regime].low:.5f}", regime),
+        f"{prefix}ms_p80": Column(lambda measured: f"{measured.times[regime].high:.5f}", regime),
+        f"{prefix}percent_of_fa2": of(percent),  # where there is no other peer
+        f"{prefix}percent_of_cublas": of(of_cublas),
         f"{prefix}us": of(lambda _, ms: f"{1e3 * ms:.2f}"),
         f"{prefix}tflops": of(lambda measured, ms: f"{measured.given.flop / ms / 1e9:.1f}"),
         f"{prefix}gb_per_s": of(rate),
         f"{prefix}of_best_peer": of(ratio),
         f"{prefix}of_fa3": of(ratio),  # where there is no other
     }
+
+
+def _sustained() -> dict[str, Column]:
+    def of(write: Callable[[float, Sample], object]) -> Column:
+        def cell(measured: Measured) -> object:
+            tflops = measured.given.flop / measured.sustained.ms / 1e9
+            return write(tflops, measured.sustained.sample)
+
+        return Column(cell, IN_TURN)
+
+    return {
+        "sustained_tflops": of(lambda tflops, _: f"{tflops:.1f}"),
+        "sustained_sm_clock_mhz": of(lambda _, sample: sample.sm_clock_mhz),
+        "sustained_power_w": of(lambda _, sample: sample.power_w),
+        "joules_per_tflop": of(
+            lambda tflops, sample: f"{sample.power_w / tflops:.3f}" if sample.power_w else ""
+        ),
+    }
+
+
+@cache
+def _matmul_tflops(dtype: DType) -> float:
+    return measure_ceilings(dtype).matmul_tflops
+
+
+def _cublas(measured: Measured) -> float:
+    """TFLOP/s of its product of 8192^3, measured once."""
+    return _matmul_tflops(measured.case.workload.problem.dtype)
 
 
 COLUMNS: Mapping[str, Column] = {
@@ -95,8 +137,13 @@ COLUMNS: Mapping[str, Column] = {
     **_times(BACK_TO_BACK, "back_to_back_", 4),
     **_times(IN_GRAPH, "in_graph_", 5),
     **_times(IN_TURN, "", 5),
+    **_sustained(),
+    "cublas_tflops": Column(lambda measured: f"{_cublas(measured):.1f}", IN_TURN),
     "flop": Column(lambda measured: f"{measured.given.flop:.4g}"),
     "peak_mib": Column(lambda measured: f"{_peak_mib(measured.run):.0f}", IN_TURN),
     "error": Column(lambda measured: f"{measured.error:.2g}"),
+    "config": Column(lambda measured: measured.name),
+    "tolerance": Column(lambda measured: f"{measured.given.tolerance:.3e}"),
+    "ok": Column(lambda measured: measured.is_right),
     "rmse": Column(lambda measured: f"{measured.error:.2e}"),
 }

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from flashsmith.lab.bench.stamp import gpu_id
 
 _PERIOD_SECONDS = 0.05
+_RUNS_AT_ONCE = 20
 _NVML = "libnvidia-ml.so.1"  # comes with the driver
 _NVML_CLOCK_SM = 1
 
@@ -19,6 +22,25 @@ _NVML_CLOCK_SM = 1
 class Sample(NamedTuple):
     sm_clock_mhz: float | None = None
     power_w: float | None = None
+
+
+class Sustained(NamedTuple):
+    """One function again and again: what the power limit leaves."""
+
+    ms: float  # of a call
+    sample: Sample
+
+
+def sustain(run: Callable[[], object], seconds: float = 1.0) -> Sustained:
+    with GpuMonitor() as monitor:
+        runs, start = 0, time.monotonic()
+        while time.monotonic() - start < seconds:
+            for _ in range(_RUNS_AT_ONCE):
+                run()
+            torch.cuda.synchronize()
+            runs += _RUNS_AT_ONCE
+        elapsed = time.monotonic() - start
+        return Sustained(1e3 * elapsed / runs, monitor.since(start + seconds / 2))
 
 
 class GpuMonitor:

@@ -18,10 +18,11 @@ from flashsmith.configs.base import Capability
 from flashsmith.lab.bench.cases import Case, chosen, with_candidates
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import OPERATIONS
-from flashsmith.lab.bench.rows_file import recorded, write_stamp
+from flashsmith.lab.bench.resources import build_kernels
+from flashsmith.lab.bench.rows_file import recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import Runner
 
-_RATIO = "of_"  # in the names of such columns, and nowhere else
+_RATIOS = ("of_best_peer", "of_fa3")  # end the names of such columns
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Benchmark:
         more: What else ``--cases`` may choose.
         needs: The compute capability without which nothing is measured.
         kinds: What a case has in common with others whose ratios have one mean.
+        resources: The file for what ptxas says of kernels, which are built before then; "": none.
         repeats: How often a candidate has its turn, unless the command line says.
     """
 
@@ -44,6 +46,7 @@ class Benchmark:
     more: Callable[[], Iterable[Case]] = tuple
     needs: Capability | None = None
     kinds: Callable[[Case], Sequence[str]] = lambda case: (case.group or case.operation,)
+    resources: str = ""
     repeats: int = 20
 
     def chosen(self, pattern: str | None) -> list[Case]:
@@ -83,7 +86,6 @@ def run_program(
     runner = Runner(device, say, arguments.repeats, arguments.milliseconds)
     os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure what was chosen
     torch.manual_seed(0)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
 
 
@@ -111,6 +113,8 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
 
 def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: Path) -> int:
     write_stamp(path, runner.device, peers=_builds(cases))
+    if benchmark.resources and runner.device == "cuda":
+        write_rows(path.with_name(benchmark.resources), build_kernels(cases))
     regimes, ratios = regimes_of(benchmark.columns), Ratios()
     wrong = []
 
@@ -150,8 +154,8 @@ class Ratios:
 
     def add(self, kind: str, candidate: str, row: Mapping[str, object]) -> None:
         for column, cell in row.items():
-            if _RATIO in column and cell:
-                key = kind, candidate, column.partition(_RATIO)[0].replace("_", " ").strip()
+            if column.endswith(_RATIOS) and cell:
+                key = kind, candidate, column.partition("of_")[0].replace("_", " ").strip()
                 self._found.setdefault(key, []).append(float(str(cell)))
 
     def lines(self) -> Iterator[str]:

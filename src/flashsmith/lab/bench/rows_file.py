@@ -19,6 +19,7 @@ def recorded(
     Raises:
         ValueError: a row has a key that is no column.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -28,8 +29,15 @@ def recorded(
             yield row
 
 
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """All at once, with the columns of the first."""
+    for _ in recorded(path, list(rows[0]), rows):
+        pass
+
+
 def write_stamp(path: Path, device: str = "cuda", **more: Any) -> None:
     """Writes what ``path`` is measured with, kernels' hashes among it, to
     ``<name>_environment.json`` beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(environment_stamp(device) | more, indent=2)
     path.with_name(f"{path.stem}_environment.json").write_text(text + "\n")

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
 from flashsmith.configs import is_kernel_name, parse_kernel_name_into_config
 from flashsmith.lab.bench.candidates import why_failed
 from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.monitor import Sustained, sustain
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.operations.base import Given, Make, Operation, Run
 from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_in_graph, time_interleaved
@@ -40,6 +41,11 @@ class Measured:
     error: float
     times: Mapping[str, Timing]
     rival_ms: Mapping[str, float]
+
+    @cached_property
+    def sustained(self) -> Sustained:
+        """Behind all that is timed; takes a second."""
+        return sustain(self.run)
 
     @property
     def is_right(self) -> bool:
@@ -108,7 +114,7 @@ class Runner:
     def _runs(self, case: Case, operation: Operation[Given], given: Given) -> dict[str, Run]:
         runs = {}
         for name in dict.fromkeys(case.candidates):
-            make = _maker(operation, name)
+            make = candidate_of(operation, name)
             peer = operation.peers.get(name)
             if peer is not None and (why := peer.package.why_missing()):
                 if name not in self._missing:
@@ -160,8 +166,8 @@ class Runner:
         )
 
 
-def _maker(operation: Operation[Given], name: str) -> Make[Given]:
-    """Raises ValueError: The operation has no candidate of that name."""
+def candidate_of(operation: Operation[Given], name: str) -> Make[Given]:
+    """What makes the run of a candidate. Raises ValueError: The operation has none of that name."""
     if name in operation.peers:
         return operation.peers[name].make
     if name in operation.ours:

@@ -122,12 +122,15 @@ def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS
 def read_results(folder: Path, gpu: str | None = None) -> Results:
     """Every CSV file under the folder that has times, profiles or ptxas' figures.
 
+    Stamps of folders say where they come from; without one, those of single files.
+
     Raises:
         ValueError: It is no folder, has no times, or is of another GPU than ``gpu``.
     """
     if not folder.is_dir():
         raise ValueError(f"--results is {folder}, which is no folder; `flashsmith bench` makes one")
-    stamps = sorted(folder.rglob(_ENVIRONMENT), key=lambda path: len(path.parts))
+    found_stamps = [*folder.rglob(_ENVIRONMENT)] or folder.rglob(f"*_{_ENVIRONMENT}")
+    stamps = sorted(found_stamps, key=lambda path: len(path.parts))
     environment: dict[str, Any] = {}
     ceilings: dict[str, dict[str, Any]] = {}
     for stamp in reversed(stamps):  # that of the folder itself comes last, and counts most

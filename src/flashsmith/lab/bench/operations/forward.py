@@ -52,8 +52,8 @@ def _fa3(given: Inputs) -> Run | None:
     return lambda: run()[0]
 
 
-def _sdpa(name: str, given: Inputs) -> Run | None:
-    """torch's, whose diagonal begins at the first key."""
+def _dense(name: str, given: Inputs) -> Run | None:
+    """Those whose diagonal begins at the first key."""
     causal = given.semantics["causal"]
     if not given.is_plain or (causal and given.q.shape[1] != given.k.shape[1]):
         return None
@@ -62,7 +62,7 @@ def _sdpa(name: str, given: Inputs) -> Run | None:
 
 def _fa2(given: Inputs) -> Run | None:
     if not given.packing or given.case.window or given.case.score != "plain":
-        return _sdpa("fa2", given)
+        return _dense("fa2", given)
     forward: Any = torch.ops.aten._flash_attention_forward
     places, n, causal = given.places, given.packing["max_seqlen_q"], given.semantics["causal"]
     return lambda: forward(*given.qkv, places, places, n, n, 0.0, causal, False)[0]
@@ -82,8 +82,9 @@ FORWARD = Operation(
     of_config=_of_config,
     peers={
         "fa3": OperationPeer(PEERS["fa3"], _fa3),
-        "cudnn": OperationPeer(PEERS["cudnn"], partial(_sdpa, "cudnn")),
+        "cudnn": OperationPeer(PEERS["cudnn"], partial(_dense, "cudnn")),
         "fa2": OperationPeer(PEERS["fa2"], _fa2),
+        "fa4": OperationPeer(PEERS["fa4"], partial(_dense, "fa4")),
         "flex": OperationPeer(PEERS["flex"], _flex),
     },
     beside={SM80: "fa2"},

@@ -37,8 +37,9 @@ class Inputs:
         shapes: list[tuple[int, ...]] = [problem.q_shape, problem.k_shape]
         if case.lengths:
             shapes = [(sum(case.lengths), *shape[2:]) for shape in shapes]
+        d, times = problem.d_head, 3 if case.strided else 1
         self.q, self.k, self.v, self.do = (
-            torch.randn(shape, device=device, dtype=dtype)
+            torch.randn(*shape[:-1], times * d, device=device, dtype=dtype)[..., -d:]
             for shape in (shapes[0], shapes[1], shapes[1], shapes[0])
         )
         self.semantics: dict[str, Any] = {"causal": case.workload.variant.causal}

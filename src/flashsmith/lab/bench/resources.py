@@ -1,0 +1,30 @@
+"""What ptxas says of the kernels that cases name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from flashsmith.configs import KernelId, is_kernel_name, parse_kernel_name_into_config
+from flashsmith.jit import build_library
+from flashsmith.lab.bench.cases import Case
+from flashsmith.runtime import load_library
+from flashsmith.runtime.device import target_of
+
+
+def build_kernels(cases: Iterable[Case]) -> list[dict[str, object]]:
+    """Builds and loads them at once; returns the registers, spills and memory of each."""
+    ids = [
+        KernelId(parse_kernel_name_into_config(name), case.workload.variant)
+        for case in cases
+        for name in case.candidates
+        if is_kernel_name(name)
+    ]
+    library = build_library(list(dict.fromkeys(ids)), target_of(torch.device("cuda")))
+    load_library(library)
+    return [
+        {"kernel": kernel["name"]} | {k: v for k, v in figures.items() if k != "function"}
+        for kernel in library.kernels.values()
+        for figures in kernel["resources"]
+    ]
