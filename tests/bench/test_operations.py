@@ -16,7 +16,8 @@ from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
 from flashsmith.lab.bench.operations.fp8_inputs import FP8, Fp8Inputs
 from flashsmith.lab.bench.operations.inputs import TOLERANCE, Inputs, flop_of
-from flashsmith.lab.bench.operations.scores import SCORES, flex_run, score_arguments
+from flashsmith.lab.bench.operations.scores import SCORES, flex_score_mod, score_arguments
+from flashsmith.lab.bench.peers import flex_run
 from flashsmith.lab.bench.runner import Runner
 from flashsmith.reference import reference_attention, reference_gradients
 
@@ -154,7 +155,10 @@ def test_flex_attention_is_given_what_ours_is(monkeypatch: pytest.MonkeyPatch) -
     for score in ("bias", "score_mod: alibi", "score_mod: plain"):
         case = replace(SMALL, workload=workload_of(16, 1, 2, 128, CAUSAL), score=score)
         given = Inputs(case, "cpu")
-        assert given.error_of(flex_run(*given.qkv, given.semantics)()) < TOLERANCE
+        assert (
+            given.error_of(flex_run(*given.qkv, True, flex_score_mod(given.semantics))())
+            < TOLERANCE
+        )
 
 
 def test_pages_are_in_random_order_and_hold_the_entries() -> None:

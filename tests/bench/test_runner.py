@@ -14,6 +14,7 @@ from flashsmith.lab.bench import columns, runner
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.columns import row_of
 from flashsmith.lab.bench.monitor import Sample, Sustained
+from flashsmith.lab.bench.operations import base
 from flashsmith.lab.bench.operations.base import Operation, OperationPeer
 from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured, Runner
 from flashsmith.lab.bench.timer import Timing
@@ -23,7 +24,7 @@ MS = {"flashsmith": 2.0, "same": 3.0, "far": 1.0, "fa2": 3.0, "fa3": 1.0, "fa3_s
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(base.Given):
     flop: float = 6e9
     n_bytes: float = 4e6
     tolerance: float = 0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -94,8 +94,3 @@ def chosen(cases: Iterable[Case], pattern: str) -> list[Case]:
             f"--cases is {pattern!r}, which no case has; --list --cases '' shows {len(cases)}"
         )
     return found
-
-
-def with_candidates(cases: Sequence[Case], only: Sequence[str], more: Sequence[str]) -> list[Case]:
-    """The cases with others' names. only: In place of their own, if there are any."""
-    return [replace(case, candidates=(*(only or case.candidates), *more)) for case in cases]

@@ -70,7 +70,10 @@ def _heads_first(
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def _make_flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Run:
+def flex_run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, score_mod: Any = None
+) -> Run:
+    """FlexAttention, compiled by torch; q and k equally long."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # each shape compiles anew, and torch gives up after a few
@@ -86,7 +89,7 @@ def _make_flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
     )
 
     def run() -> torch.Tensor:
-        o: torch.Tensor = compiled(*heads_first, block_mask=mask)
+        o: torch.Tensor = compiled(*heads_first, score_mod=score_mod, block_mask=mask)
         return o.transpose(1, 2)
 
     return run
@@ -172,7 +175,7 @@ PEERS = {
         Peer("cudnn", _TITLES["cudnn"], "cuDNN", _SDPA, _CUDNN, _why_no_cudnn, _cudnn_build),
         Peer("fa3", _TITLES["fa3"], "FA3", "", _make_fa3, _why_no_fa3, fa3.build),
         Peer("fa4", _TITLES["fa4"], "FA4", "", _make_fa4, _why_no_fa4, _fa4_build),
-        Peer("flex", _TITLES["flex"], "Flex", _COMPILE, _make_flex, _why_no_gpu, _torch_build),
+        Peer("flex", _TITLES["flex"], "Flex", _COMPILE, flex_run, _why_no_gpu, _torch_build),
     )
 }
 

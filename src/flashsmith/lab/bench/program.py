@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import torch
 
 from flashsmith import settings
 from flashsmith.configs.base import Capability
-from flashsmith.lab.bench.cases import Case, chosen, with_candidates
+from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.resources import build_kernels
@@ -70,7 +70,8 @@ def run_program(
         cases = benchmark.chosen(arguments.cases)
     except ValueError as error:
         parser.error(str(error))
-    cases = with_candidates(cases, arguments.candidate, arguments.config)
+    only, more = arguments.candidate, arguments.config
+    cases = [replace(each, candidates=(*(only or each.candidates), *more)) for each in cases]
     if arguments.list:
         print(*cases, sep="\n")
         return 0

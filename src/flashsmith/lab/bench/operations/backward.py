@@ -15,8 +15,8 @@ from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, Operation, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
-from flashsmith.lab.bench.operations.scores import flex_run
-from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.operations.scores import flex_score_mod
+from flashsmith.lab.bench.peers import PEERS, flex_run
 
 SAME, SM80, SUMS = f"{OURS} deterministic", f"{OURS} sm80", f"{OURS} sm80 sums"
 FA3_SAME = "fa3_deterministic"
@@ -111,7 +111,7 @@ def _flex(given: Inputs) -> Run | None:
     if not given.case.score.startswith("score_mod"):
         return None
     q, k, v = leaves = _leaves(given)
-    return _gradients(flex_run(q, k, v, given.semantics)(), leaves, given.do)
+    return _gradients(flex_run(q, k, v, True, flex_score_mod(given.semantics))(), leaves, given.do)
 
 
 def _peers(step: bool) -> Mapping[str, OperationPeer[Inputs]]:

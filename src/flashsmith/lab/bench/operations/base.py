@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -12,35 +13,28 @@ OURS = "flashsmith"  # begins the names of all candidates of ours that are no ke
 Run = Callable[[], Any]
 
 
-class Given(Protocol):
+class Given(ABC):
     """The tensors of a case on a device, and the truth of them.
 
     Attributes:
-        flop, n_bytes: Of the problem, not of what a candidate does.
+        flop, n_bytes: Of the problem, not of what a candidate does; 0 where nobody asks.
         tolerance: The least error that is wrong.
     """
 
-    @property
-    def flop(self) -> float: ...
-    @property
-    def n_bytes(self) -> float: ...
-    @property
-    def tolerance(self) -> float: ...
+    flop = n_bytes = tolerance = 0.0
 
+    @abstractmethod
     def error_of(self, result: Any) -> float:
         """How far what a candidate's run gave is off; NaN where that has one."""
 
 
 class Package(Protocol):
-    """What peers come with."""
+    """What peers come with: why it cannot be used here, "" if it can, and which one is here."""
 
     @property
-    def why_missing(self) -> Callable[[], str]:
-        """ "" where it can be used."""
-
+    def why_missing(self) -> Callable[[], str]: ...
     @property
-    def build(self) -> Callable[[], str]:
-        """Which one is here."""
+    def build(self) -> Callable[[], str]: ...
 
 
 G = TypeVar("G", bound=Given)

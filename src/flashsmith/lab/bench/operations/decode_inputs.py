@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.base import Given
 from flashsmith.lab.bench.operations.inputs import TOLERANCE
 from flashsmith.reference import reference_attention
 
@@ -60,13 +61,9 @@ class Cache:
         return Cache(k, v, self.lengths, table)
 
 
-class DecodeInputs:
-    """What decode is given; the truth is that of the first request and the last, in float32.
-
-    Attributes:
-        flop: Of products that nobody counts here: bytes are what decode takes its time for.
-        n_bytes: Of the keys and values that requests have, each once.
-    """
+class DecodeInputs(Given):
+    """What decode is given; the truth is that of the first request and the last, in float32. Bytes
+    are of the keys and values that requests have, each once."""
 
     tolerance = TOLERANCE
 
@@ -86,7 +83,6 @@ class DecodeInputs:
         self.cache = Cache(small_k, small_v, lengths) if _SMALL in name else Cache(k, v, lengths)
         if _PAGES in name:
             self.cache = self.cache.paged(int(name.rpartition(_PAGES)[2]))
-        self.flop = float(case.workload.flop)
         self.n_bytes = lengths.sum().item() * 2 * self.cache.k[0, 0].nbytes
         rows = (
             reference_attention(

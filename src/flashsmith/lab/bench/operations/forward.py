@@ -14,8 +14,8 @@ from flashsmith.gpus import count_multiprocessors
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, Operation, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
-from flashsmith.lab.bench.operations.scores import flex_run
-from flashsmith.lab.bench.peers import PEERS
+from flashsmith.lab.bench.operations.scores import flex_score_mod
+from flashsmith.lab.bench.peers import PEERS, flex_run
 
 SM80 = f"{OURS} sm80"
 
@@ -72,7 +72,7 @@ def _flex(given: Inputs) -> Run | None:
     is_function = given.case.score.startswith("score_mod")
     if not given.semantics["causal"] or not (is_function or given.case.score == "bias"):
         return None
-    return flex_run(*given.qkv, given.semantics)
+    return flex_run(*given.qkv, True, flex_score_mod(given.semantics))
 
 
 FORWARD = Operation(

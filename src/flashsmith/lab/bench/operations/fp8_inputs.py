@@ -8,17 +8,16 @@ import torch
 
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.base import Given
 from flashsmith.reference import reference_attention
 
 FP8 = torch.float8_e4m3fn
 _TOLERANCE = 0.1  # of the root mean square: weights of 8 bits cost a fortieth
 
 
-class Fp8Inputs:
+class Fp8Inputs(Given):
     """q, k and v of 8 bits with a scale each, and the same numbers in 16 bits: scales are powers of
     two. The truth is that of one head, in float64."""
-
-    n_bytes = 0.0
 
     def __init__(self, case: Case, device: str):
         problem, self.causal = case.workload.problem, case.workload.variant.causal

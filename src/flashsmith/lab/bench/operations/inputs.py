@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.base import Given
 from flashsmith.lab.bench.operations.scores import score_arguments
 from flashsmith.reference import Packing, Semantics, reference_attention, reference_gradients
 from flashsmith.reference.packing import PackedSequence
@@ -19,7 +20,7 @@ TOLERANCE = 0.02  # of the largest element: all candidates round alike
 _EVERYWHERE = slice(None)
 
 
-class Inputs:
+class Inputs(Given):
     """What a forward is given, and the gradient of what it returns.
 
     Attributes:
@@ -27,7 +28,7 @@ class Inputs:
         packing: Where sequences lie, likewise.
     """
 
-    n_bytes, tolerance = 0.0, TOLERANCE
+    tolerance = TOLERANCE
 
     def __init__(self, case: Case, device: str, *, gradients: bool = False, products: float = 1.0):
         """gradients: Whether these are the result. products: Of matrices, those of a forward 1."""

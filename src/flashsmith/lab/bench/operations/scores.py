@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from flashsmith.lab.bench.operations.base import Run
 from flashsmith.problem import Problem
 
 SCORES = (
@@ -25,12 +24,9 @@ def score_arguments(score: str, problem: Problem, device: str) -> dict[str, Any]
         shape = (1, heads, problem.seq_len_q, problem.seq_len_k)
         return torch.randn(shape, device=device, dtype=problem.dtype.to_torch_dtype())
 
-    def added(bias: torch.Tensor) -> dict[str, Any]:
-        return {"score_mod": lambda s, _b, h, i, j: s + bias[0, h, i, j]}
-
     match score:
         case "score_mod: bias":
-            return added(bias())
+            return _added(bias())
         case "bias":
             return {"bias": bias()}
     arguments: dict[str, dict[str, Any]] = {
@@ -48,19 +44,11 @@ def score_arguments(score: str, problem: Problem, device: str) -> dict[str, Any]
     return arguments[score]
 
 
-def flex_run(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, semantics: Mapping[str, Any]
-) -> Run:
-    """FlexAttention, causal and compiled by torch, with the ``score_mod`` or the bias of what
-    ``attention`` is given."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def flex_score_mod(semantics: Mapping[str, Any]) -> Any:
+    """The function for FlexAttention that does what ``attention`` is told to."""
+    bias = semantics.get("bias")
+    return semantics.get("score_mod") if bias is None else _added(bias)["score_mod"]
 
-    score_mod = semantics.get("score_mod")
-    if (bias := semantics.get("bias")) is not None:
-        score_mod = lambda s, _b, h, i, j: s + bias[0, h, i, j]  # noqa: E731
-    torch.compiler.reset()
-    compiled: Any = torch.compile(flex_attention, dynamic=False)
-    n, device = q.shape[1], str(q.device)
-    mask = create_block_mask(lambda _b, _h, i, j: i >= j, None, None, n, n, device=device)
-    heads_first = [t.transpose(1, 2) for t in (q, k, v)]
-    return lambda: compiled(*heads_first, score_mod=score_mod, block_mask=mask).transpose(1, 2)
+
+def _added(bias: torch.Tensor) -> dict[str, Any]:
+    return {"score_mod": lambda s, _b, h, i, j: s + bias[0, h, i, j]}
