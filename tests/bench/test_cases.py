@@ -7,14 +7,15 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import flashsmith
 from flashsmith import settings
-from flashsmith.configs import CAUSAL
+from flashsmith.configs import CAUSAL, KernelId
 from flashsmith.jit import kernel_source_stamp
-from flashsmith.lab.bench import program
+from flashsmith.lab.bench import program, resources
 from flashsmith.lab.bench.cases import Case, chosen, workload_of
 from flashsmith.lab.bench.columns import COLUMNS
 from flashsmith.lab.bench.operations import OPERATIONS
@@ -227,3 +228,21 @@ def test_means_of_decode_are_by_cache_and_length() -> None:
     script = load_script("benchmarks/decode.py")
     found = [script.kinds(script.Shape(1, n).case("fp8", ())) for n in (2048, 4096)]
     assert found == [["fp8, all", "fp8, up to 2048"], ["fp8, all"]]
+
+
+def test_kernels_that_cases_name_are_built_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what ptxas says of them is told apart from the function's name."""
+    built: list[KernelId] = []
+
+    def build(ids: list[KernelId], target: object) -> SimpleNamespace:
+        built.extend(ids)
+        figures = [{"function": "_Z1", "registers": 96}]
+        return SimpleNamespace(kernels={"_Z1": {"name": "a", "resources": figures}})
+
+    monkeypatch.setattr(resources, "build_library", build)
+    monkeypatch.setattr(resources, "load_library", lambda library: None)
+    monkeypatch.setattr(resources, "target_of", lambda device: None)
+    kernel = "(BF16, 64, 128, 64, 4): backward+stages_1"
+    case = replace(GRADIENTS, candidates=("flashsmith", kernel))
+    assert resources.build_kernels([case, case]) == [{"kernel": "a", "registers": 96}]
+    assert [str(each) for each in built] == [f"{kernel} causal"]

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -178,3 +179,20 @@ def test_monitor_gives_medians_of_a_time_span() -> None:
             time.sleep(0.02)
         assert monitor.since(0.0) == Sample(1500.0, 100.0)
         assert monitor.since(time.monotonic() + 60) == Sample(1500.0, None)  # the last
+
+
+def test_what_is_sustained_is_the_mean_of_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [0.0], []
+
+    def run() -> None:
+        calls.append(clock[0])
+        clock[0] += 0.01
+
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr(monitor_module, "gpu_id", lambda: "GPU-0")
+    monkeypatch.setattr(monitor_module, "_open_nvml", lambda gpu: lambda: Sample(1500.0, 600.0))
+    monkeypatch.setattr(monitor_module.GpuMonitor, "since", lambda self, start: Sample(start))
+    monkeypatch.setattr(monitor_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    found = monitor_module.sustain(run, seconds=0.5)
+    assert len(calls) == 60 and found.ms == pytest.approx(10.0)
+    assert found.sample == Sample(0.25)  # of the second half

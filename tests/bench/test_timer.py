@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from flashsmith.lab.bench import timer
-from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_interleaved
+from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_in_graph, time_interleaved
 from support.undisturbed import once_undisturbed
 
 FLUSH_MS = 0.1
@@ -268,3 +269,28 @@ def test_a_slow_host_is_not_measured_on_a_gpu() -> None:
         torch.cuda._sleep(timer._CYCLES_PER_MS // 20)
 
     assert time_back_to_back({"a": run}, milliseconds=10, warmup_ms=5)["a"].ms < 0.15
+
+
+# In a graph.
+
+
+def test_in_a_graph_a_call_is_a_share_of_a_replay(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[str] = []
+
+    @contextmanager
+    def capture(graph: Any) -> Iterator[None]:
+        before = len(gpu.log)
+        yield
+        captured.extend(gpu.log[before:])
+
+    replays = iter([4.0, 9.0, 5.0])
+    graph = SimpleNamespace(replay=lambda: gpu.queue("replay", next(replays)))
+    cuda = timer.torch.cuda
+    monkeypatch.setattr(cuda, "CUDAGraph", lambda: graph, raising=False)
+    monkeypatch.setattr(cuda, "graph", capture, raising=False)
+    timing = time_in_graph({"a": gpu.launch("a", 1.0)}, calls=4, replays=3)["a"]
+    assert timing.ms == pytest.approx(5.0 / 4)
+    assert captured == ["run a"] * 4
+    assert gpu.log.count("run a") == 3 + 4  # what is done at first is in no graph

@@ -20,7 +20,6 @@ Run = Callable[[], object]
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
-_GRAPH_CALLS, _GRAPH_REPLAYS = 64, 10
 _LEAST_LAUNCHES = 5  # back to back, however long one takes
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
@@ -108,7 +107,9 @@ def time_back_to_back(
     return times
 
 
-def time_in_graph(candidates: Mapping[str, Run]) -> dict[str, Timing]:
+def time_in_graph(
+    candidates: Mapping[str, Run], *, calls: int = 64, replays: int = 10
+) -> dict[str, Timing]:
     """Times each candidate in a CUDA graph of many calls, one behind the other, as a server replays
     a step: the host has no part in it, and what is small stays in L2. The median of a few replays.
     """
@@ -119,15 +120,15 @@ def time_in_graph(candidates: Mapping[str, Run]) -> dict[str, Timing]:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(_GRAPH_CALLS):
+            for _ in range(calls):
                 run()
         of_replays = []
-        for _ in range(_GRAPH_REPLAYS):
+        for _ in range(replays):
             start = _record()
             graph.replay()
             stop = _record()
             torch.cuda.synchronize()
-            of_replays.append(start.elapsed_time(stop) / _GRAPH_CALLS)
+            of_replays.append(start.elapsed_time(stop) / calls)
         times[name] = _timing(of_replays, statistics.median(of_replays))
     return times
 
