@@ -9,7 +9,6 @@ the turns, and the least) with the versions of what ran, and writes call_overhea
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import statistics
@@ -18,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ import flashsmith
 from flashsmith import settings
 from flashsmith.configs import ForwardKernelConfig, parse_kernel_name_into_config
 from flashsmith.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
-from flashsmith.lab.bench.rows_file import write_rows
+from flashsmith.lab.bench.rows_file import make_parser, write_rows
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.selection.select import select_config
 
@@ -256,8 +254,7 @@ def rows(costs: Mapping[str, Cost], stamp: Mapping[str, str]) -> list[dict[str, 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--out", type=Path, required=True, help="folder of call_overhead.csv")
+    parser = make_parser(__doc__)
     parser.add_argument("--turns", type=int, default=200)
     options = parser.parse_args(arguments)
 

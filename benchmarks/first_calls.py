@@ -14,7 +14,6 @@ were building when a row began. Writes first_calls.csv and first_calls_environme
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import tempfile
@@ -34,7 +33,7 @@ from transformers.generation import BaseStreamer
 import flashsmith
 from flashsmith import settings
 from flashsmith.integrations.transformers import register
-from flashsmith.lab.bench.rows_file import recorded, write_stamp
+from flashsmith.lab.bench.rows_file import make_parser, recorded, write_stamp
 
 COLUMNS = (
     *("work", "candidate", "batch", "heads", "heads_kv", "d_head", "length", "mask"),
@@ -241,10 +240,7 @@ def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser = make_parser(__doc__)
     parser.add_argument("--small", action="store_true", help="few shapes, on the emulator")
     parser.add_argument("--cache", type=Path, help="kernel cache; default: an empty one")
     arguments = parser.parse_args(words)

@@ -11,13 +11,11 @@ train_gpt_environment.json; prints the mean loss of the last steps of each run.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -26,7 +24,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashsmith
-from flashsmith.lab.bench.rows_file import recorded, write_stamp
+from flashsmith.lab.bench.rows_file import make_parser, recorded, write_stamp
 
 COLUMNS = ("attention", "seed", "step", "loss", "seconds")
 LAST = 20  # steps whose mean loss is a run's
@@ -186,10 +184,7 @@ def final_loss(losses: list[float]) -> float:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser = make_parser(__doc__)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", default="0,1", help="comma-separated, of the order of the text")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu: the emulator, tiny sizes")

@@ -19,7 +19,7 @@ from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.resources import build_kernels
-from flashsmith.lab.bench.rows_file import recorded, write_rows, write_stamp
+from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import Runner
 
 _RATIOS = ("of_best_peer", "of_fa3")  # end the names of such columns
@@ -91,10 +91,7 @@ def run_program(
 
 
 def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help=f"folder for {benchmark.name}.csv and its stamp")
+    parser = make_parser(description, required=False)
     parser.add_argument("--cases", help="a part of their words, with * and ?; default: the usual")
     parser.add_argument("--list", action="store_true", help="print the cases, measure nothing")
     parser.add_argument("--dry", action="store_true", help="tiny, on the emulator, without times")

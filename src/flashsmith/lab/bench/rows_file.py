@@ -1,7 +1,9 @@
-"""The CSV file of a benchmark, which has each row as soon as it is measured, and its stamp."""
+"""What all benchmarks have: a CSV file, which has each row as soon as it is measured, its stamp,
+and a folder for them."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from flashsmith.lab.bench.stamp import environment_stamp
+
+
+def make_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
+    """The command line of a benchmark, which has a folder for its files.
+
+    required: Whether it cannot do without.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=required, help="folder for the results")
+    return parser
 
 
 def recorded(

@@ -17,7 +17,13 @@ from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.monitor import Sustained, sustain
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.operations.base import Given, Make, Operation, Run
-from flashsmith.lab.bench.timer import Timing, time_back_to_back, time_in_graph, time_interleaved
+from flashsmith.lab.bench.timer import (
+    Timing,
+    rotated,
+    time_back_to_back,
+    time_in_graph,
+    time_interleaved,
+)
 
 IN_TURN, BACK_TO_BACK, IN_GRAPH = "in turn", "back to back", "in a graph"
 
@@ -148,22 +154,15 @@ class Runner:
     def _timed(
         self, regime: str, runs: Mapping[str, Run], operation: Operation[Given]
     ) -> Mapping[str, Timing]:
-        """In another order than the last time: none is always the first, or after the same one."""
+        runs = rotated(runs, next(self._turns))
         if not runs:
             return {}
-        names = list(runs)
-        first = next(self._turns) % len(names)
-        rotated = {name: runs[name] for name in names[first:] + names[:first]}
         if regime == BACK_TO_BACK:
-            return time_back_to_back(rotated, milliseconds=self.milliseconds)
+            return time_back_to_back(runs, milliseconds=self.milliseconds)
         if regime == IN_GRAPH:
-            return time_in_graph(rotated)
-        return time_interleaved(
-            rotated,
-            repeats=self.repeats,
-            head_start=operation.head_start,
-            pause=operation.pause,
-        )
+            return time_in_graph(runs)
+        head_start, pause = operation.head_start, operation.pause
+        return time_interleaved(runs, repeats=self.repeats, head_start=head_start, pause=pause)
 
 
 def candidate_of(operation: Operation[Given], name: str) -> Make[Given]:

@@ -24,7 +24,7 @@ from flashsmith.lab.bench.results import (
     TimeRow,
     columns_of,
 )
-from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.bench.timer import Timing, rotated
 
 Measure = Callable[[Workload, Sequence[Candidate]], list[R]]
 Timer = Callable[[Mapping[str, Run]], Mapping[str, Timing]]
@@ -84,8 +84,7 @@ def make_row(kind: type[R], workload: Workload, checked: Checked, **numbers: Any
 class MeasureTimes:
     """Times what is right, together with the others of its workload.
 
-    A timer is given the candidates in the order of the last time, rotated by one: none is always
-    the first after the checks, or always follows the same other.
+    A timer is given the candidates in the order of the last time, rotated by one.
     """
 
     ceilings: Mapping[str, Ceilings]  # by dtype
@@ -101,7 +100,7 @@ class MeasureTimes:
         runs = {name_of(c.candidate): c.run for c in checked if c.run is not None}
         start = time.monotonic()
         try:
-            times = self.timer(self._rotated(runs)) if runs else {}
+            times = self.timer(rotated(runs, next(self._turns))) if runs else {}
         except Exception as error:
             reason = f"while it was timed with others: {type(error).__name__}: {error}"
             failed = [Checked(c.candidate, FAILED, reason) if c.run else c for c in checked]
@@ -119,11 +118,6 @@ class MeasureTimes:
                 numbers = self._numbers(workload, timing, best_peer_ms) | sample._asdict()
             rows.append(make_row(TimeRow, workload, c, regime=self.regime, **numbers))
         return rows
-
-    def _rotated(self, runs: Mapping[str, Run]) -> dict[str, Run]:
-        names = list(runs)
-        first = next(self._turns) % len(names)
-        return {name: runs[name] for name in names[first:] + names[:first]}
 
     def _numbers(
         self, workload: Workload, timing: Timing, best_peer_ms: float | None

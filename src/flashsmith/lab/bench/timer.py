@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 
 Run = Callable[[], object]
+R = TypeVar("R", bound=Run)
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
@@ -35,6 +37,14 @@ class Timing:
     ms: float  # in turn the median, back to back the mean
     low: float  # 20th percentile
     high: float  # 80th percentile
+
+
+def rotated(candidates: Mapping[str, R], turn: int) -> dict[str, R]:
+    """In another order each turn: none is always the first after the checks, or always follows the
+    same other."""
+    names = list(candidates)
+    first = turn % max(len(names), 1)
+    return {name: candidates[name] for name in names[first:] + names[:first]}
 
 
 def time_interleaved(
