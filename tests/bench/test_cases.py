@@ -146,6 +146,7 @@ def test_a_program_needs_a_folder_and_cases(capsys: pytest.CaptureFixture[str]) 
     for words, message in (
         ([], "--out is needed"),
         (["--cases", "fp4"], "which no case has"),
+        (["--config", "fa5"], "candidate 'fa5' is not known; supported: flashsmith, "),
     ):
         with pytest.raises(SystemExit):
             run_program(benchmark_of(GRADIENTS), "Some.", words)

@@ -20,7 +20,7 @@ from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import OPERATIONS
 from flashsmith.lab.bench.resources import build_kernels
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
-from flashsmith.lab.bench.runner import Runner
+from flashsmith.lab.bench.runner import Runner, candidate_of
 
 _RATIOS = ("of_best_peer", "of_fa3")  # end the names of such columns
 
@@ -67,11 +67,9 @@ def run_program(
     parser = _parser(benchmark, description)
     arguments = parser.parse_args(words)
     try:
-        cases = benchmark.chosen(arguments.cases)
+        cases = _told(benchmark.chosen(arguments.cases), arguments.candidate, arguments.config)
     except ValueError as error:
         parser.error(str(error))
-    only, more = arguments.candidate, arguments.config
-    cases = [replace(each, candidates=(*(only or each.candidates), *more)) for each in cases]
     if arguments.list:
         print(*cases, sep="\n")
         return 0
@@ -88,6 +86,18 @@ def run_program(
     os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure what was chosen
     torch.manual_seed(0)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
+
+
+def _told(cases: Iterable[Case], only: Sequence[str], more: Sequence[str]) -> list[Case]:
+    """The cases with these candidates, which their operations know. Raises ValueError: One is not.
+
+    only: In place of a case's own, if there are any.
+    """
+    told = [replace(each, candidates=(*(only or each.candidates), *more)) for each in cases]
+    for case in told:
+        for name in case.candidates:
+            candidate_of(OPERATIONS[case.operation], name)
+    return told
 
 
 def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentParser:
