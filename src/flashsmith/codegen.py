@@ -301,7 +301,7 @@ def _score(instance: KernelId) -> str:
         return ""
     expression = expression_of(instance.variant.score)
     headers, policies = [HEADER], [policy(expression)]
-    if instance.config.operation == "backward":
+    if instance.config.needs_slopes:
         headers.append(GRADIENT_HEADER)
         policies.append(gradient(expression))
     includes = "\n".join(f'#include "{header}"' for header in headers)

@@ -10,7 +10,7 @@ LIMITS = {
     "signatures with softmax_scale": 9,
     "functions with more than 8 positional arguments": 2,  # those of torch's schema of a backward
     "classes of families": 1,
-    "places that ask a configuration for its operation": 8,
+    "places that ask a configuration for its operation": 3,
 }
 
 

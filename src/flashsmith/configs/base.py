@@ -51,6 +51,7 @@ class KernelConfig(ABC):
     # Whether rows are read through tensor maps. These know no expanded dimensions, and of sequences
     # with lengths of their own only entries that lie a whole number of rows apart.
     reads_by_maps: ClassVar[bool] = False
+    needs_slopes: ClassVar[bool] = False  # whether kernels need derivatives of score functions
     # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
     # struct of them.
     is_set_of_kernels: ClassVar[bool] = False
@@ -81,6 +82,11 @@ class KernelConfig(ABC):
     def kernels_name(cls) -> str:
         """What its kernels are called beside the family: their operation, after a scheme's name."""
         return f"{cls.scheme}_{cls.operation}".lstrip("_")
+
+    @classmethod
+    def qualified_family(cls) -> str:
+        """What tells its kernels from all others: `sm90_backward`."""
+        return f"{cls.family}_{cls.kernels_name()}"
 
     @classmethod
     def runs_on(cls, capability: Capability) -> bool:
@@ -264,6 +270,11 @@ class ForwardKernelConfig(KernelConfig):
     # forward's on an H200. A family that was not measured is taken to reach as much.
     tensor_core_rate: ClassVar[float] = 1.0
 
+    @classmethod
+    def qualified_family(cls) -> str:
+        """The family's own name: the forward's kernels were the first."""
+        return cls.family
+
     @property
     @abstractmethod
     def compute_warpgroups(self) -> int:
@@ -308,6 +319,7 @@ class BackwardKernelConfig(KernelConfig):
     """That of a backward, all kernels of one call."""
 
     operation: ClassVar[str] = "backward"
+    needs_slopes: ClassVar[bool] = True
     is_set_of_kernels: ClassVar[bool] = True
 
     def why_not(self, workload: AnyWorkload) -> str:

@@ -32,8 +32,7 @@ def kernel_source_stamp(csrc: Path = PACKAGE_SOURCES.csrc) -> dict[str, str]:
 def stamp_field(kind: type[KernelConfig]) -> str:
     """What the hash of a family is called in stamps of measurements: `kernels_sm90`; of its
     backward `kernels_sm90_backward`."""
-    suffix = "" if kind.operation == "forward" else f"_{kind.kernels_name()}"
-    return f"kernels_{kind.family}{suffix}"
+    return f"kernels_{kind.qualified_family()}"
 
 
 @functools.cache

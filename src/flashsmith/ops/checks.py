@@ -8,7 +8,8 @@ from typing import NoReturn
 
 import torch
 
-from flashsmith.configs import CONFIG_CLASSES, KernelConfig
+from flashsmith.configs import KernelConfig
+from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.ops.gate import named, refuse_freed, refuse_unknown
 
@@ -17,8 +18,9 @@ SMALLEST, LARGEST = 1e-37, 1e37
 FP8 = torch.float8_e4m3fn  # of a cache of 8 bits
 
 
-ATTENTION_CONFIGS = tuple(
-    kind for kind in CONFIG_CLASSES if kind.operation in ("forward", "decode")
+ATTENTION_CONFIGS: tuple[type[KernelConfig], ...] = (
+    *(family.config for family in FORWARD.families),
+    *(family.config for family in DECODE.families),
 )
 
 

@@ -122,7 +122,7 @@ def _is_read_in_place(
     if not cache.has_pages_in_order(q.shape[-1]):
         return False
     if config is not None:  # the caller's wish
-        return isinstance(config, ForwardKernelConfig) and config.serves_variant(PAGED)
+        return config.serves_variant(PAGED)
     if q.is_cpu or not reads_pages(q.device):  # on the emulator no time counts
         return reads_pages(q.device)
     longest = q.shape[0] if longest_q is None else longest_q

@@ -13,7 +13,7 @@ from typing import Any
 from flashsmith.configs import parse_kernel_name_into_config
 from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
-from flashsmith.configs.registry import FORWARD, OPERATIONS
+from flashsmith.configs.registry import FORWARD, OPERATIONS, operation_of
 from flashsmith.configs.workload import flag_text, read_flag
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.stamped_csv import Row, StampedCsv, read_count, read_measure
@@ -87,7 +87,7 @@ def _measured(row: Row) -> Measured[Any]:
 
 
 def _why_not(operation: Operation[W, C], config: C, workload: W) -> str:
-    if config.operation != operation.name:
+    if operation_of(config) is not operation:
         return f"it is one of the {config.operation}"
     if why := operation.why_not(config, workload):
         return why
