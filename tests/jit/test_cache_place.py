@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flashsmith.selection.decode_tables import find_decode_table
 
 import support.tiny_build as tiny
 from flashsmith import settings
@@ -55,7 +54,6 @@ def test_without_a_home_there_is_no_table_of_the_users() -> None:
     sources, refused = find_tables(FORWARD, H200)
     assert all(source.title == "shipped table" for source in sources)
     assert any("no home directory" in text for text in refused)
-    assert find_decode_table(H200) is None
     forget_tables()
 
 

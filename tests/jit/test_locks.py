@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import CacheError, TuningError
 from flashsmith.jit import KernelCache, list_libraries
 from flashsmith.jit.locks import FileLock
-from flashsmith.lab.tuning.session import held
+from flashsmith.lab.tuning.session import tuning_session
 from support.tiny_build import INSTANCES
 from support.workshop import HOST_FILES, KERNEL_FILES, Workshop
 
@@ -157,10 +158,14 @@ def test_without_locks_leftovers_go_when_they_are_old(
 
 def test_tuning_waits_for_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = pytest.raises(TuningError, match="another process is tuning")
-    with holder(tmp_path / ".table.csv.lock"), refused, held(tmp_path / "table.csv"):
+    with (
+        holder(tmp_path / ".table.csv.lock"),
+        refused,
+        tuning_session(FORWARD, tmp_path / "table.csv", {}),
+    ):
         pass
     monkeypatch.setattr(fcntl, "flock", refuse_with(errno.ENOSYS))
-    with held(tmp_path / "table.csv"):
+    with tuning_session(FORWARD, tmp_path / "table.csv", {}):
         pass
 
 
