@@ -22,14 +22,14 @@ from itertools import product
 from typing import NamedTuple
 
 from flashsmith.lab.bench.cases import Case, workload_of
-from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.decode_inputs import cache_names
 from flashsmith.lab.bench.program import Benchmark, run_program
 
 KEYS = 1 << 18  # of all requests, where there are many
 MOST_ELEMENTS = KEYS * 8 * 128  # of K
 SHORT = 2048  # context
-CANDIDATES = (*OPERATIONS["decode"].ours, *OPERATIONS["decode"].peers)
+CANDIDATES = (*BENCHES["decode"].ours, *BENCHES["decode"].peers)
 SHAPE = ("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate")
 
 

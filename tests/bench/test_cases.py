@@ -18,7 +18,7 @@ from flashsmith.jit import kernel_source_stamp
 from flashsmith.lab.bench import program, resources
 from flashsmith.lab.bench.cases import Case, chosen, workload_of
 from flashsmith.lab.bench.columns import COLUMNS
-from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.program import Benchmark, Ratios, run_program
 from flashsmith.lab.bench.provenance import kernels_note
 from flashsmith.lab.bench.runner import candidate_of
@@ -91,7 +91,7 @@ def test_every_list_of_cases_is_one(name: str, capsys: pytest.CaptureFixture[str
         assert len({str(case) for case in cases}) == len(cases), "--cases tells them apart"
         for case in cases:
             for candidate in case.candidates:
-                assert candidate_of(OPERATIONS[case.operation], candidate)
+                assert candidate_of(BENCHES[case.operation], candidate)
         assert run_program(benchmark, "Some.", ["--list"]) == 0
         assert capsys.readouterr().out.splitlines() == [str(case) for case in usual]
 

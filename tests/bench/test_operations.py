@@ -12,7 +12,7 @@ import flashsmith
 from flashsmith.configs import CAUSAL, DType
 from flashsmith.configs.sm90.fp8_space import fp8_rules
 from flashsmith.lab.bench.cases import Case, workload_of
-from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
 from flashsmith.lab.bench.operations.fp8_inputs import FP8, Fp8Inputs
 from flashsmith.lab.bench.operations.inputs import TOLERANCE, Inputs, flop_of
@@ -34,7 +34,7 @@ def packed(*lengths: int, operation: str = "forward", causal: bool = True) -> Ca
 
 def right(case: Case) -> set[str]:
     """The candidates of an operation that run here and are right; none is wrong."""
-    operation = OPERATIONS[case.operation]
+    operation = BENCHES[case.operation]
     here = {name for name, peer in operation.peers.items() if not peer.package.why_missing()}
     lines: list[str] = []
     named = replace(case, candidates=case.candidates or (*operation.ours, *here))
@@ -125,24 +125,24 @@ def test_flop_are_of_what_the_mask_leaves() -> None:
     assert flop_of(packed(48, 17, causal=False)) == of_a_score * (48**2 + 17**2)
     for operation, products in (("forward", 1), ("backward", 2.5), ("training step", 3.5)):
         case = packed(48, 17, operation=operation)
-        assert OPERATIONS[operation].prepare(case, "cpu").flop == products * flop_of(case)
+        assert BENCHES[operation].prepare(case, "cpu").flop == products * flop_of(case)
 
 
 @pytest.mark.parametrize("operation", ["forward", "backward", "training step"])
 def test_a_peer_is_left_out_of_what_it_does_not_take(operation: str) -> None:
     """Before anything of it is loaded or run, which is not here."""
-    peers = OPERATIONS[operation].peers
+    peers = BENCHES[operation].peers
     for case, takers in (
         (replace(SMALL, score="sinks"), set()),
         (replace(SMALL, score="bias", workload=EQUAL.workload), set()),
         (replace(SMALL, window=16), {"fa3"} if operation == "forward" else set()),
     ):
-        given: Any = OPERATIONS[operation].prepare(replace(case, operation=operation), "cpu")
+        given: Any = BENCHES[operation].prepare(replace(case, operation=operation), "cpu")
         assert not {name for name in {*peers} - takers if peers[name].make(given) is not None}
 
 
 def test_torch_has_another_diagonal_where_lengths_differ() -> None:
-    peers = OPERATIONS["forward"].peers
+    peers = BENCHES["forward"].peers
     for variant, takes in (((CAUSAL,), False), ((), True)):
         given = Inputs(replace(SMALL, workload=workload_of(64, 1, 2, (32, 64), *variant)), "cpu")
         assert [peers[name].make(given) is not None for name in ("fa2", "cudnn")] == [takes] * 2

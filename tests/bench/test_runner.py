@@ -15,8 +15,8 @@ from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.columns import row_of
 from flashsmith.lab.bench.monitor import Sample, Sustained
 from flashsmith.lab.bench.operations import base
-from flashsmith.lab.bench.operations.base import Operation, OperationPeer
-from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, Measured, Runner
+from flashsmith.lab.bench.operations.base import OperationBench, OperationPeer
+from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, CaseResult, Runner
 from flashsmith.lab.bench.timer import Timing
 from support.bench import times_of
 
@@ -52,7 +52,7 @@ def gives(result: float) -> Callable[[Given], Callable[[], float]]:
     return lambda given: lambda: result
 
 
-OPERATION = Operation(
+OPERATION = OperationBench(
     prepare=lambda case, device: Given(),
     ours={
         "flashsmith": gives(0.0),
@@ -81,7 +81,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         orders.append(list(runs))
         return clock(runs)
 
-    monkeypatch.setattr(runner, "OPERATIONS", {"played": OPERATION})
+    monkeypatch.setattr(runner, "BENCHES", {"played": OPERATION})
     for factor, name in enumerate(("time_interleaved", "time_back_to_back"), 1):
         clock = times_of({each: ms * factor for each, ms in MS.items()})
         monkeypatch.setattr(runner, name, partial(timed, clock))
@@ -92,7 +92,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def measured(
     *candidates: str, device: str = "cuda", regimes: tuple[str, ...] = (IN_TURN,)
-) -> dict[str, Measured]:
+) -> dict[str, CaseResult]:
     case = Case("played", workload_of(64, 1, 2, 64), candidates or ALL)
     return {each.name: each for each in Runner(device, print).measure(case, regimes)}
 

@@ -19,7 +19,7 @@ class Case:
     """One problem, on which candidates are measured beside each other.
 
     Attributes:
-        operation: One of ``OPERATIONS``.
+        operation: One of ``BENCHES``.
         workload: Of decode the queries are q's rows, and the context k's.
         candidates: Names of the operation's own and of its peers, or of kernels.
         name: What rows call it where they have no sizes.

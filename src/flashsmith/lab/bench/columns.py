@@ -13,7 +13,7 @@ from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.ceilings import measure_ceilings
 from flashsmith.lab.bench.monitor import Sample
 from flashsmith.lab.bench.operations.base import Run
-from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_GRAPH, IN_TURN, Measured
+from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_GRAPH, IN_TURN, CaseResult
 
 _PASSES = {"forward": "forward", "training step": "both"}
 
@@ -22,10 +22,10 @@ _PASSES = {"forward": "forward", "training step": "both"}
 class Column:
     """How a cell is written, and the regime whose time it has; "": it has none."""
 
-    write: Callable[[Measured], object]
+    write: Callable[[CaseResult], object]
     regime: str = ""
 
-    def cell(self, measured: Measured) -> object:
+    def cell(self, measured: CaseResult) -> object:
         """An empty one where nothing was timed."""
         if self.regime and self.regime not in measured.times:
             return ""
@@ -37,7 +37,7 @@ def regimes_of(columns: Iterable[str]) -> Collection[str]:
     return list(dict.fromkeys(COLUMNS[name].regime for name in columns if COLUMNS[name].regime))
 
 
-def row_of(columns: Iterable[str], measured: Measured) -> dict[str, object]:
+def row_of(columns: Iterable[str], measured: CaseResult) -> dict[str, object]:
     return {name: COLUMNS[name].cell(measured) for name in columns}
 
 
@@ -65,20 +65,20 @@ def _sizes() -> dict[str, Column]:
 
 
 def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
-    def of(write: Callable[[Measured, float], str]) -> Column:
+    def of(write: Callable[[CaseResult, float], str]) -> Column:
         return Column(lambda measured: write(measured, measured.times[regime].ms), regime)
 
-    def rate(measured: Measured, ms: float) -> str:
+    def rate(measured: CaseResult, ms: float) -> str:
         return f"{measured.given.n_bytes / ms / 1e6:.0f}"
 
-    def ratio(measured: Measured, ms: float) -> str:
+    def ratio(measured: CaseResult, ms: float) -> str:
         rival = measured.rival_ms.get(regime)
         return "" if rival is None else f"{rival / ms:.3f}"
 
-    def percent(measured: Measured, ms: float) -> str:
+    def percent(measured: CaseResult, ms: float) -> str:
         return f"{100 * measured.rival_ms.get(regime, ms) / ms:.1f}"
 
-    def of_cublas(measured: Measured, ms: float) -> str:
+    def of_cublas(measured: CaseResult, ms: float) -> str:
         return f"{100 * measured.given.flop / ms / 1e9 / _cublas(measured):.1f}"
 
     return {
@@ -97,7 +97,7 @@ def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
 
 def _sustained() -> dict[str, Column]:
     def of(write: Callable[[float, Sample], object]) -> Column:
-        def cell(measured: Measured) -> object:
+        def cell(measured: CaseResult) -> object:
             tflops = measured.given.flop / measured.sustained.ms / 1e9
             return write(tflops, measured.sustained.sample)
 
@@ -118,7 +118,7 @@ def _matmul_tflops(dtype: DType) -> float:
     return measure_ceilings(dtype).matmul_tflops
 
 
-def _cublas(measured: Measured) -> float:
+def _cublas(measured: CaseResult) -> float:
     """TFLOP/s of its product of 8192^3, measured once."""
     return _matmul_tflops(measured.case.workload.problem.dtype)
 

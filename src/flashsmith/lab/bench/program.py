@@ -17,7 +17,7 @@ from flashsmith import settings
 from flashsmith.configs.base import Capability
 from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
-from flashsmith.lab.bench.operations import OPERATIONS
+from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.resources import build_kernels
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import Runner, candidate_of
@@ -96,7 +96,7 @@ def _told(cases: Iterable[Case], only: Sequence[str], more: Sequence[str]) -> li
     told = [replace(each, candidates=(*(only or each.candidates), *more)) for each in cases]
     for case in told:
         for name in case.candidates:
-            candidate_of(OPERATIONS[case.operation], name)
+            candidate_of(BENCHES[case.operation], name)
     return told
 
 
@@ -148,7 +148,7 @@ def _builds(cases: Iterable[Case]) -> dict[str, str]:
     packages = {
         name: peer.package
         for case in cases
-        for name, peer in OPERATIONS[case.operation].peers.items()
+        for name, peer in BENCHES[case.operation].peers.items()
         if name in case.candidates
     }
     return {name: each.why_missing() or each.build() for name, each in packages.items()}

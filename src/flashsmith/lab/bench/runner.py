@@ -15,8 +15,8 @@ from flashsmith.configs import is_kernel_name, parse_kernel_name_into_config
 from flashsmith.lab.bench.candidates import why_failed
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.monitor import Sustained, sustain
-from flashsmith.lab.bench.operations import OPERATIONS
-from flashsmith.lab.bench.operations.base import Given, Make, Operation, Run
+from flashsmith.lab.bench.operations import BENCHES
+from flashsmith.lab.bench.operations.base import Given, Make, OperationBench, Run
 from flashsmith.lab.bench.timer import (
     Timing,
     rotated,
@@ -29,7 +29,7 @@ IN_TURN, BACK_TO_BACK, IN_GRAPH = "in turn", "back to back", "in a graph"
 
 
 @dataclass(frozen=True)
-class Measured:
+class CaseResult:
     """One candidate of a case.
 
     Attributes:
@@ -76,7 +76,7 @@ class Runner:
     _turns: Iterator[int] = field(default_factory=itertools.count)
     _missing: set[str] = field(default_factory=set)
 
-    def measure(self, case: Case, regimes: Collection[str]) -> list[Measured]:
+    def measure(self, case: Case, regimes: Collection[str]) -> list[CaseResult]:
         """Checks all candidates that are here and take the case, then times them.
 
         What a candidate raises leaves it out.
@@ -85,7 +85,7 @@ class Runner:
             GpuLostError: It broke the GPU's state for this process.
             ValueError: No candidate has such a name.
         """
-        operation = OPERATIONS[case.operation]
+        operation = BENCHES[case.operation]
         given = operation.prepare(case, self.device)
         runs = self._runs(case, operation, given)
         self._build([run for name, run in runs.items() if name not in operation.peers])
@@ -96,7 +96,7 @@ class Runner:
         runs = {name: runs[name] for name in errors}
         times = {r: self._timed(r, runs, operation) for r in regimes} if self._is_gpu else {}
         return [
-            Measured(
+            CaseResult(
                 case,
                 name,
                 name in operation.peers,
@@ -117,7 +117,7 @@ class Runner:
     def _is_gpu(self) -> bool:
         return self.device == "cuda"
 
-    def _runs(self, case: Case, operation: Operation[Given], given: Given) -> dict[str, Run]:
+    def _runs(self, case: Case, operation: OperationBench[Given], given: Given) -> dict[str, Run]:
         runs = {}
         for name in dict.fromkeys(case.candidates):
             make = candidate_of(operation, name)
@@ -152,7 +152,7 @@ class Runner:
             self.say(f"left out: {name}: {case}: {why_failed(name, error, here)}")
 
     def _timed(
-        self, regime: str, runs: Mapping[str, Run], operation: Operation[Given]
+        self, regime: str, runs: Mapping[str, Run], operation: OperationBench[Given]
     ) -> Mapping[str, Timing]:
         runs = rotated(runs, next(self._turns))
         if not runs:
@@ -165,7 +165,7 @@ class Runner:
         return time_interleaved(runs, repeats=self.repeats, head_start=head_start, pause=pause)
 
 
-def candidate_of(operation: Operation[Given], name: str) -> Make[Given]:
+def candidate_of(operation: OperationBench[Given], name: str) -> Make[Given]:
     """What makes the run of a candidate. Raises ValueError: The operation has none of that name."""
     if name in operation.peers:
         return operation.peers[name].make
@@ -182,7 +182,9 @@ def candidate_of(operation: Operation[Given], name: str) -> Make[Given]:
     )
 
 
-def _rival_ms(operation: Operation[Given], name: str, times: Mapping[str, Timing]) -> float | None:
+def _rival_ms(
+    operation: OperationBench[Given], name: str, times: Mapping[str, Timing]
+) -> float | None:
     if name in operation.peers:
         return None
     beside = operation.beside.get(name, "")

@@ -203,5 +203,6 @@ def _between(events: list[torch.cuda.Event]) -> list[float]:
 def _timing(times: list[float], ms: float) -> Timing:
     if len(times) == 1:
         return Timing(ms, ms, ms)
-    quintiles = statistics.quantiles(times, n=5)
+    # Inclusive: the other method goes beyond the least time of few, even below 0.
+    quintiles = statistics.quantiles(times, n=5, method="inclusive")
     return Timing(ms, quintiles[0], quintiles[-1])

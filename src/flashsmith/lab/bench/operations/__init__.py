@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flashsmith.lab.bench.operations.backward import BACKWARD, STEP
-from flashsmith.lab.bench.operations.base import Operation
-from flashsmith.lab.bench.operations.decode import DECODE
-from flashsmith.lab.bench.operations.forward import FORWARD
-from flashsmith.lab.bench.operations.fp8 import FP8_FORWARD
+from flashsmith.lab.bench.operations.backward import BACKWARD_BENCH, STEP_BENCH
+from flashsmith.lab.bench.operations.base import OperationBench
+from flashsmith.lab.bench.operations.decode import DECODE_BENCH
+from flashsmith.lab.bench.operations.forward import FORWARD_BENCH
+from flashsmith.lab.bench.operations.fp8 import FP8_FORWARD_BENCH
 
-OPERATIONS: Mapping[str, Operation[Any]] = {
-    "forward": FORWARD,
-    "backward": BACKWARD,
-    "training step": STEP,
-    "decode": DECODE,
-    "forward in 8 bits": FP8_FORWARD,
+BENCHES: Mapping[str, OperationBench[Any]] = {
+    "forward": FORWARD_BENCH,
+    "backward": BACKWARD_BENCH,
+    "training step": STEP_BENCH,
+    "decode": DECODE_BENCH,
+    "forward in 8 bits": FP8_FORWARD_BENCH,
 }

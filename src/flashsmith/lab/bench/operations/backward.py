@@ -13,7 +13,7 @@ from flashsmith.configs import BackwardKernelConfig, DType
 from flashsmith.configs.sm80.backward_space import rule as sm80_rule
 from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
 from flashsmith.lab.bench import fa3
-from flashsmith.lab.bench.operations.base import OURS, Operation, OperationPeer, Run
+from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
 from flashsmith.lab.bench.operations.scores import flex_score_mod
 from flashsmith.lab.bench.peers import PEERS, flex_run
@@ -122,7 +122,7 @@ def _peers(step: bool) -> Mapping[str, OperationPeer[Inputs]]:
     }
 
 
-BACKWARD = Operation(
+BACKWARD_BENCH = OperationBench(
     prepare=partial(Inputs, gradients=True, products=2.5),  # five, where the forward has two
     ours={
         OURS: partial(_ours, deterministic=False),
@@ -142,7 +142,7 @@ BACKWARD = Operation(
     pause=_PAUSE,
 )
 
-STEP = Operation(
+STEP_BENCH = OperationBench(
     prepare=partial(Inputs, gradients=True, products=3.5),
     ours={
         OURS: partial(_our_step, deterministic=False),

@@ -50,7 +50,7 @@ class OperationPeer(Generic[G]):
 
 
 @dataclass(frozen=True)
-class Operation(Generic[G]):
+class OperationBench(Generic[G]):
     """One operation.
 
     Attributes:

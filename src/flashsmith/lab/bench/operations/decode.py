@@ -9,7 +9,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig
-from flashsmith.lab.bench.operations.base import OURS, Operation, Run
+from flashsmith.lab.bench.operations.base import OURS, OperationBench, Run
 from flashsmith.lab.bench.operations.decode_inputs import FP8, DecodeInputs
 from flashsmith.lab.bench.operations.decode_peers import DECODE_PEERS
 
@@ -43,7 +43,7 @@ def _of_config(config: DecodeKernelConfig, given: DecodeInputs) -> Run | None:
     return partial(flashsmith.decode, config, **given.keywords)
 
 
-DECODE = Operation(
+DECODE_BENCH = OperationBench(
     prepare=DecodeInputs,
     ours={
         OURS: partial(_ours, splits=0),

@@ -12,7 +12,7 @@ from flashsmith.configs import ForwardKernelConfig
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.gpus import count_multiprocessors
 from flashsmith.lab.bench import fa3
-from flashsmith.lab.bench.operations.base import OURS, Operation, OperationPeer, Run
+from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
 from flashsmith.lab.bench.operations.scores import flex_score_mod
 from flashsmith.lab.bench.peers import PEERS, flex_run
@@ -75,7 +75,7 @@ def _flex(given: Inputs) -> Run | None:
     return flex_run(*given.qkv, True, flex_score_mod(given.semantics))
 
 
-FORWARD = Operation(
+FORWARD_BENCH = OperationBench(
     prepare=Inputs,
     ours={OURS: _ours, SM80: _sm80},
     kernels=ForwardKernelConfig.operation,

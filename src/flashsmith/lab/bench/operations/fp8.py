@@ -6,7 +6,7 @@ from functools import partial
 
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.lab.bench.operations.base import OURS, Operation, Run
+from flashsmith.lab.bench.operations.base import OURS, OperationBench, Run
 from flashsmith.lab.bench.operations.fp8_inputs import Fp8Inputs
 from flashsmith.lab.bench.operations.fp8_peers import FP8_PEERS
 
@@ -20,7 +20,7 @@ def _of_config(config: ForwardKernelConfig, given: Fp8Inputs) -> Run:
     return partial(flashsmith.attention, **keywords, causal=given.causal, config=config)
 
 
-FP8_FORWARD = Operation(
+FP8_FORWARD_BENCH = OperationBench(
     prepare=Fp8Inputs,
     ours={f"{OURS} BF16": _in_16_bits},
     kernels=ForwardKernelConfig.operation,
