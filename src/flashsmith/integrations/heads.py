@@ -12,6 +12,7 @@ from flashsmith.configs import AttentionKernelConfig
 from flashsmith.ops.attention import attend, attention
 from flashsmith.ops.decode import run_decode
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
+from flashsmith.ops.decode_calls import run_as_before
 from flashsmith.ops.spec import AttentionSpec
 
 _STEP = 8
@@ -88,7 +89,8 @@ def decode_any_head(
 def _decoded(
     asked: DecodeOptions, call: DecodeCall
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    o, lse, _ = run_decode(asked, call)
+    found = run_as_before(*call.told(asked))  # what is hot does without looking at each argument
+    o, lse, _ = run_decode(asked, call) if found is None else found
     return o if lse is None else (o, lse)
 
 
