@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flashsmith.jit import kernel_source_stamp
+from flashsmith.lab.bench.machine_code_record import RECORD, MachineCodeRecord
 from flashsmith.lab.bench.provenance import (
     MACHINE_CODE_NOW,
     date_of,
@@ -69,6 +71,24 @@ def test_other_sources_with_the_same_machine_code_need_no_note(result: Path) -> 
     assert kernels_note(result, ["kernels_sm80"]) == (
         "Measured 2026-01-02; 1 of its 4 sm80 forward kernels have other machine code today."
     )
+
+
+def test_sources_that_the_record_has_beside_todays_need_no_note(result: Path) -> None:
+    write(result.with_name("environment.json"), kernels_sm80="0", kernels_sm90="1")
+    record = MachineCodeRecord("13.0", {"kernels_sm80": ("0", TODAY["kernels_sm80"])}, ())
+    record.write(result.parents[1] / RECORD)
+    assert kernels_note(result, ["kernels_sm80"]) == ""
+    assert "other sm90 forward kernels" in kernels_note(result, ["kernels_sm80", "kernels_sm90"])
+    replace(record, sources={"kernels_sm80": ("0", "2")}).write(result.parents[1] / RECORD)
+    assert "other sm80 forward kernels" in kernels_note(result, ["kernels_sm80"])
+
+
+def test_what_differs_today_is_said_where_the_record_follows_it(result: Path) -> None:
+    write(result.with_name("environment.json"), kernels_sm80="0")
+    write(result.with_name(MACHINE_CODE_NOW), kernels_sm80="1", kernels=4, differ=["a"])
+    sources = {"kernels_sm80": ("1", TODAY["kernels_sm80"])}
+    MachineCodeRecord("13.0", sources, ()).write(result.parents[1] / RECORD)
+    assert "; 1 of its 4 sm80 forward kernels" in kernels_note(result, ["kernels_sm80"])
 
 
 def test_the_file_of_its_own_name_comes_before_that_of_the_folder(result: Path) -> None:

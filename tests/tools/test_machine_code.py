@@ -51,13 +51,29 @@ def test_an_instruction_less_is_in_a_fingerprint(tool: ModuleType) -> None:
 
 
 def test_differences_name_kernels(tool: ModuleType) -> None:
-    assert tool.differences(ROWS, ROWS) == []
+    assert tool.differences(ROWS, ROWS) == {}
     changed = [("a", "sm_80", 5, "56"), ("b", "sm_80", 1, "78")]
-    assert tool.differences(ROWS, changed) == [
-        "a sm_90a: only before",
+    assert [*tool.differences(ROWS, changed).values()] == [
         "a sm_80: 3 instructions before, 5 after",
+        "a sm_90a: only before",
         "b sm_80: only after",
     ]
+
+
+FUNCTIONS = [("d", "sm_80", 3, "12"), ("d", "sm_80", 4, "34"), ("d", "sm_80", 5, "56")]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_every_function_of_a_kernel_is_compared(place: int, tool: ModuleType) -> None:
+    changed = [*FUNCTIONS]
+    changed[place] = ("d", "sm_80", 9, "78")
+    sizes = " + ".join(str(row[2]) for row in sorted(changed))
+    assert tool.differences(FUNCTIONS, changed[::-1]) == {
+        ("d", "sm_80"): f"d sm_80: 3 + 4 + 5 instructions before, {sizes} after"
+    }
+    fewer = [row for row in FUNCTIONS if row is not FUNCTIONS[place]]
+    assert len(tool.differences(FUNCTIONS, fewer)) == len(tool.differences(fewer, FUNCTIONS)) == 1
+    assert tool.differences(FUNCTIONS, FUNCTIONS[::-1]) == {}
 
 
 def test_what_is_written_reads_back(tool: ModuleType, tmp_path: Path) -> None:
@@ -86,3 +102,14 @@ def test_a_run_gets_the_hashes_of_today_and_what_differs(
     assert document["differ"] == [KERNEL] * (instructions != 7)
     hashes = {name: value for name, value in document.items() if "kernels_" in name}
     assert hashes == {"kernels_sm80": kernel_source_stamp()["kernels_sm80"]}
+
+
+def test_a_function_that_is_gone_makes_a_kernel_of_a_run_differ(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [(KERNEL, "sm_80", 7, "12"), (KERNEL, "sm_80", 8, "34")]
+    monkeypatch.setattr(tool, "measure", lambda *_: before[:1])
+    tool.write(tmp_path / "machine_code.csv", before)
+    assert tool.main(["--results", str(tmp_path)])
+    document = json.loads((tmp_path / "machine_code_now.json").read_text())
+    assert (document["kernels"], document["differ"]) == (1, [KERNEL])

@@ -1,16 +1,28 @@
 #!/usr/bin/env python3
 """Fingerprints of the kernels' machine code, to show that a change of the sources changes none.
 
+    python tools/build/machine_code.py --restamp              # after a change of the sources
+    python tools/build/machine_code.py --restamp --sample 16  # a quick look, which writes nothing
+    python tools/build/machine_code.py --record
     python tools/build/machine_code.py --out build/before.csv     # then change the sources
     python tools/build/machine_code.py --against build/before.csv
     python tools/build/machine_code.py --results benchmarks/results/<gpu>/<date>/<run>
 
-Compiles what attention() takes on a GPU and both progressions, and writes for each kernel and
-architecture the number of its instructions and a hash of them: opcodes, operands, guards and what
-ptxas decided about their issue. Names of functions are not in it. Needs nvcc and cuobjdump.
+``--restamp`` compiles the kernels of ``benchmarks/results/machine_code_record.csv`` whose sources
+changed, and compares the code in their cubins with the record. If every function is the same,
+today's hashes of the sources go into the shipped tables and into the record, and what was measured
+goes on to stand for today's kernels. If one is not, it says which, and writes nothing. Where code
+was changed on purpose, ``--record`` makes the record anew: of all that attention(), its backward
+and decode() take, and of both progressions. What is compiled is kept in build/machine_code, so
+that a run that was interrupted goes on. Needs nvcc alone.
 
-The exit status is 1 if a kernel differs from the file, or only one side has it. A tuned table that
-was measured before may be kept, with the new hash of the sources, only if none of its kernels does.
+The others compile what attention() takes on a GPU and both progressions, and write for each
+function of a kernel and architecture the number of its instructions and a hash of them: opcodes,
+operands, guards and what ptxas decided about their issue. They need cuobjdump, too. In neither are
+the names of functions.
+
+The exit status is 1 if a kernel differs, or only one side has it. A tuned table that was measured
+before may be kept, with the new hash of the sources, only if none of its kernels does.
 
 A run has in ``machine_code.csv`` the fingerprints of its kernels, made by --out from the sources
 that it measured. ``--results`` compiles the same kernels from today's sources, and writes today's
@@ -21,14 +33,13 @@ note unless none does.
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -36,8 +47,12 @@ import _environment
 
 _environment.enter()
 
+from _compare import differences, read, write
+from _cubins import measure_cubins
+from _restamp import changed_kernels, restamp, sample_of
 from _units import visit_units
 
+from flashsmith import settings
 from flashsmith.configs import (
     VARIANTS,
     KernelId,
@@ -47,18 +62,26 @@ from flashsmith.configs import (
     select_kernel_configs,
 )
 from flashsmith.errors import FlashsmithError
-from flashsmith.jit import Target, find_cuda_toolkit, kernel_source_hash, stamp_field
+from flashsmith.jit import Target, find_cuda_toolkit, kernel_source_stamp, stamp_field
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Function, parse_machine_code
 from flashsmith.jit.units import TranslationUnit
+from flashsmith.lab.bench.machine_code_record import (
+    RECORD,
+    CodeRow,
+    MachineCodeRecord,
+    record_above,
+)
 from flashsmith.lab.bench.provenance import MACHINE_CODE_NOW
 from flashsmith.lab.commands.build import arch_of
 from flashsmith.selection.served import served_instances
-from flashsmith.selection.tables import Table, shipped_table_path
+from flashsmith.selection.tables import Table, shipped_table_path, shipped_table_paths
 
-Row = tuple[str, str, int, str]  # kernel, architecture, instructions, hash of them
+_ROOT = Path(__file__).resolve().parents[2]
+_RECORD = _ROOT / "benchmarks" / "results" / RECORD
+_MADE = _ROOT / "build" / "machine_code"
+_OLDEST = "sm_80"
 _FINGERPRINTS = "machine_code.csv"
-_HEADINGS = ("kernel", "arch", "instructions", "sha256")
 
 
 def fingerprint(function: Function) -> str:
@@ -79,7 +102,15 @@ def default_instances(gpu: str, ranked: bool) -> list[KernelId]:
     return sorted(found)
 
 
-def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> Iterator[Row]:
+def recorded_instances(gpu: str) -> list[KernelId]:
+    """Also what attention() takes on the oldest GPU, and all of its backward and of decode()."""
+    configs = select_kernel_configs([settings.BACKWARD_SET, settings.DECODE_SET])
+    found = {KernelId(cfg, v) for cfg in configs for v in VARIANTS}
+    found |= {*default_instances(gpu, ranked=True), *served_instances(_OLDEST, variants=VARIANTS)}
+    return sorted(found)
+
+
+def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> Iterator[CodeRow]:
     """Compiles each kernel for those of ``archs`` that its family is built for.
 
     Raises:
@@ -87,7 +118,7 @@ def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> I
     """
     target = Target.cuda(*archs)
 
-    def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[Row]:
+    def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[CodeRow]:
         made = folder / unit.object_file
         command = [*unit.command, "-c", str(folder / unit.source_file), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True)
@@ -103,46 +134,56 @@ def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> I
     print(file=sys.stderr)
 
 
-def differences(before: Iterable[Row], after: Iterable[Row]) -> list[str]:
-    """One sentence for each kernel that is not the same."""
-    old = {row[:2]: row for row in before}
-    new = {row[:2]: row for row in after}
-    sentences = [
-        f"{kernel} {arch}: only before" for kernel, arch in old if (kernel, arch) not in new
-    ]
-    for (kernel, arch), row in new.items():
-        if (was := old.get((kernel, arch))) is None:
-            sentences.append(f"{kernel} {arch}: only after")
-        elif was != row:
-            sentences.append(f"{kernel} {arch}: {was[2]} instructions before, {row[2]} after")
-    return sentences
-
-
-def read(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return [(kernel, arch, int(n), sha) for kernel, arch, n, sha in [*csv.reader(file)][1:]]
-
-
-def write(path: Path, rows: Iterable[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([_HEADINGS, *rows])
-
-
-def write_now(folder: Path, before: Sequence[Row], rows: Sequence[Row]) -> None:
+def write_now(folder: Path, before: Sequence[CodeRow], rows: Sequence[CodeRow]) -> None:
     """Notes beside a run which of its kernels differ in machine code from today's."""
-    kinds = {type(parse_kernel_name_into_instance(row[0]).config) for row in rows}
+    kernels = {parse_kernel_name_into_instance(row[0]) for row in rows}
+    fields = {stamp_field(type(kernel.config)) for kernel in kernels}
     document = {
         "checked": datetime.date.today().isoformat(),
         "nvcc": find_cuda_toolkit().nvcc.version,
-        "kernels": len(rows),
-        "differ": [row[0] for row in rows if row not in before],
-        **{stamp_field(kind): kernel_source_hash(kind) for kind in sorted(kinds, key=stamp_field)},
+        "kernels": len({kernel for kernel, *_ in rows}),
+        "differ": sorted({kernel for kernel, _ in differences(before, rows)}),
+        **{field: kernel_source_stamp()[field] for field in sorted(fields)},
     }
     (folder / MACHINE_CODE_NOW).write_text(json.dumps(document, indent=2) + "\n")
 
 
-def chosen_instances(args: argparse.Namespace, before: Sequence[Row]) -> list[KernelId]:
+def record_anew(gpu: str, archs: Sequence[str], jobs: int) -> str:
+    """Writes the record. Of a family whose sources it has as the latest, the earlier ones stay."""
+    before = record_above(_RECORD)
+    rows = tuple(measure_cubins(recorded_instances(gpu), archs, jobs, _MADE))
+    sources = {
+        field: before.same_sources(field, today) for field, today in kernel_source_stamp().items()
+    }
+    MachineCodeRecord(find_cuda_toolkit().nvcc.version, sources, rows).write(_RECORD)
+    return f"{len({row[0] for row in rows})} kernels recorded"
+
+
+def compare_and_restamp(jobs: int, sample: int | None) -> list[str]:
+    """A sentence for each kernel that differs from the record; if none does, all is restamped.
+
+    sample: Only so many kernels are compared, and nothing is written.
+
+    Raises:
+        FlashsmithError, ValueError, OSError, subprocess.CalledProcessError: There is no record, it
+            is of another compiler or of other kernels, or a tool fails.
+    """
+    record, today = MachineCodeRecord.read(_RECORD), kernel_source_stamp()
+    if record.nvcc != (here := find_cuda_toolkit().nvcc.version):
+        raise ValueError(f"the record is of nvcc {record.nvcc}; here is {here}")
+    kernels = changed_kernels(record, today)
+    if sample is not None:
+        kernels = sample_of(kernels, sample)
+    archs, names = {row[1] for row in record.rows}, {kernel.name for kernel in kernels}
+    before = [row for row in record.rows if row[0] in names]
+    found = differences(before, measure_cubins(kernels, sorted(archs), jobs, _MADE))
+    print(f"{len(kernels)} kernels compared, {len({kernel for kernel, _ in found})} differ")
+    if sample is None and not found:
+        restamp(_RECORD, record, today, shipped_table_paths())
+    return [*found.values(), "nothing is restamped: machine code changed"] if found else []
+
+
+def chosen_instances(args: argparse.Namespace, before: Sequence[CodeRow]) -> list[KernelId]:
     if args.results:
         return sorted({parse_kernel_name_into_instance(row[0]) for row in before})
     if args.kernels:
@@ -162,9 +203,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", help="the kernels of its machine_code.csv"
     )
+    parser.add_argument("--record", action="store_true", help="make the record anew")
+    parser.add_argument("--restamp", action="store_true", help="compare with it, renew the tables")
+    parser.add_argument("--sample", type=int, metavar="N", help="restamp: compare N kernels only")
     args = parser.parse_args(arguments)
     try:
+        if args.restamp:
+            sentences = compare_and_restamp(args.jobs, args.sample)
+            print("\n".join(sentences))
+            return bool(sentences)
         archs = sorted({"sm_80", arch_of(args.gpu)})
+        if args.record:
+            print(record_anew(args.gpu, archs, args.jobs))
+            return 0
         against = args.results / _FINGERPRINTS if args.results else args.against
         before = read(against) if against else []
         rows = [*measure(chosen_instances(args, before), archs, args.jobs)]
@@ -174,10 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(2, f"error: {error}\n{error.stderr}\n")
     except (ValueError, OSError, FlashsmithError) as error:
         parser.exit(2, f"error: {error}\n")
-    found = differences(before, rows) if against else []
+    found = differences(before, rows) if against else {}
     if args.results:
         write_now(args.results, before, rows)
-    print("\n".join([*found, f"{len(rows)} kernels, {len(found)} differ"]))
+    n_kernels, n_found = (len({kernel for kernel, *_ in each}) for each in (rows, found))
+    print("\n".join([*found.values(), f"{n_kernels} kernels, {n_found} differ"]))
     return bool(found)
 
 

@@ -2,7 +2,8 @@
 
 A result has its stamp in columns of its own, in comments above them, or in an ``environment.json``
 beside it. The hashes in it are of sources, which change with any edit of a header, and most edits
-leave the machine code as it was. Where later sources were compiled and compared,
+leave the machine code as it was. Which sources gave the machine code of today's is in
+``machine_code_record.csv`` above the results. Where later sources were compiled and compared,
 ``machine_code_now.json`` beside the stamp has their hashes, and the kernels that differ;
 ``tools/build/machine_code.py --results`` compares and writes it.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 from flashsmith.configs import parse_kernel_name_into_instance
 from flashsmith.jit import kernel_source_stamp, stamp_field
+from flashsmith.lab.bench.machine_code_record import record_above
 
 MACHINE_CODE_NOW = "machine_code_now.json"
 _PREFIX = "kernels_"
@@ -43,8 +45,10 @@ def kernels_note(path: Path, fields: Iterable[str]) -> str:
         raise ValueError(f"fields are {wanted}; supported: {', '.join(today)}")
     when = f"Measured {date_of(path)}"
     later = _read_json(path.parent / MACHINE_CODE_NOW)
-    other = [name for name in wanted if today[name] != stamp.get(name)]
-    if unknown := [name for name in other if today[name] != later.get(name)]:
+    record = record_above(path)
+    same = {name: record.same_sources(name, today[name]) for name in wanted}
+    other = [name for name in wanted if stamp.get(name) not in same[name]]
+    if unknown := [name for name in other if later.get(name) not in same[name]]:
         return f"{when} {_on_others(unknown, stamp)}."
     if other and later["differ"]:
         n = f"{len(later['differ'])} of its {later['kernels']}"

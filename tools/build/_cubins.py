@@ -1,0 +1,89 @@
+"""The machine code of functions as cubins have it, which takes no disassembler to compare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from _units import visit_units
+
+from flashsmith.configs import KernelId
+from flashsmith.jit import Target
+from flashsmith.jit.units import TranslationUnit, archs_of
+from flashsmith.lab.bench.machine_code_record import CodeRow
+from flashsmith.selection.stamped_csv import replace_file
+
+_ELF = b"\x7fELF\x02"
+_TABLE_AT, _COUNT_AT = 0x28, 0x3C
+_SECTION = struct.Struct("<IIQQQQII")  # its header, up to the info
+_HEADER_BYTES = 64
+_BYTES_OF_INSTRUCTION = 16
+
+
+def measure_cubins(
+    instances: Sequence[KernelId], archs: Sequence[str], jobs: int, made: Path
+) -> Iterator[CodeRow]:
+    """A row for each function of each kernel, for those of ``archs`` that its family is built for.
+
+    made: A folder of what was found before, by the keys of units: what was interrupted goes on.
+
+    Raises:
+        FlashsmithError, OSError, subprocess.CalledProcessError: A tool is missing or fails.
+    """
+    target = Target.cuda(*archs)
+
+    def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[CodeRow]:
+        known = made / f"{unit.key}.json"
+        if not known.is_file():
+            cubins = _compile(unit, folder)
+            names = archs_of(kernel.config, target)
+            found = {arch: functions_in(each) for arch, each in zip(names, cubins, strict=True)}
+            replace_file(known, json.dumps(found))
+        functions = json.loads(known.read_text())
+        return [(kernel.name, arch, n, sha) for arch in functions for n, sha in functions[arch]]
+
+    for done, rows in enumerate(visit_units(instances, target, jobs, rows_of), 1):
+        print(f"\r{done}/{len(instances)}", end="", file=sys.stderr, flush=True)
+        yield from rows
+    print(file=sys.stderr)
+
+
+def _compile(unit: TranslationUnit, folder: Path) -> list[bytes]:
+    """The unit's cubins, in the order of their architectures."""
+    fatbin = folder / "kernel.fatbin"
+    files = [str(folder / unit.source_file), "-o", str(fatbin)]
+    command = [*unit.command, "--fatbin", "--no-compress", *files]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return cubins_in(fatbin.read_bytes())
+
+
+def cubins_in(fatbin: bytes) -> list[bytes]:
+    """The cubins of a fatbin that is not compressed; each is followed by what comes next."""
+    starts = [at for at in range(0, len(fatbin), 8) if fatbin.startswith(_ELF, at)]
+    return [fatbin[at:end] for at, end in zip(starts, [*starts[1:], len(fatbin)], strict=True)]
+
+
+def functions_in(cubin: bytes) -> list[tuple[int, str]]:
+    """For each function the number of its instructions, and a hash of them and of the number of its
+    registers; in an order in which names do not count."""
+    return sorted(
+        (len(code) // _BYTES_OF_INSTRUCTION, hashlib.sha256(code + registers).hexdigest()[:16])
+        for name, registers, code in _sections(cubin)
+        if name.startswith(".text.")
+    )
+
+
+def _sections(cubin: bytes) -> Iterator[tuple[str, bytes, bytes]]:
+    """Name, registers (the highest byte of the info that code has) and content of each."""
+    (table,) = struct.unpack_from("<Q", cubin, _TABLE_AT)
+    count, of_names = struct.unpack_from("<HH", cubin, _COUNT_AT)
+    headers = [_SECTION.unpack_from(cubin, table + _HEADER_BYTES * i) for i in range(count)]
+    names = headers[of_names][4]
+    for name, _, _, _, offset, size, _, info in headers:
+        text = cubin[names + name : cubin.index(b"\0", names + name)].decode()
+        yield text, struct.pack("<I", info)[3:], cubin[offset : offset + size]
