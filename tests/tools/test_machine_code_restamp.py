@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from flashsmith.configs import KernelId
+from flashsmith.configs.registry import FORWARD
 from flashsmith.jit import find_cuda_toolkit, kernel_source_stamp
 from flashsmith.lab.bench.machine_code_record import CodeRow, MachineCodeRecord
 from flashsmith.selection.tables import Table
@@ -39,7 +40,7 @@ class Recorded:
 
     def write(self, record: MachineCodeRecord, stamp: dict[str, str]) -> None:
         record.write(self.path)
-        Table.of(stamp, [ENTRY]).write(self.table)
+        Table.of(FORWARD, stamp, [ENTRY]).write(self.table)
         self.before = self.path.read_text(), self.table.read_text()
 
     def measure(
