@@ -2,9 +2,19 @@
 // Communication Instructions: bar. Numbers 1 to 15; barrier_sync uses number 0.
 #pragma once
 
+#include <type_traits>
+
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
+
+// The barrier of a group of threads. A family enumerates its barriers; where each of several groups
+// has one, the enumerator is that of group 0, and those of the others follow it.
+template <typename NamedBarrier>
+  requires std::is_enum_v<NamedBarrier>
+FLASHSMITH_DEVICE int named_barrier_of(NamedBarrier first, int group) {
+  return static_cast<int>(first) + group;
+}
 
 // bar.sync: waits until `threads` threads, whole warps, have arrived; orders their accesses.
 FLASHSMITH_DEVICE void named_barrier_sync(int id, int threads FLASHSMITH_LAST_CALL_SITE) {

@@ -5,8 +5,8 @@
 #include "flashsmith/attention/fragment.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
-#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/ptx/schedule.cuh"
+#include "flashsmith/sm80/named_barrier.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
 
 namespace flashsmith::sm80 {
@@ -25,7 +25,8 @@ FLASHSMITH_DEVICE void sync_column_groups() {
     ptx::warp_sync();
   } else {
     constexpr int kThreads = Traits::column_groups * kWarpSize;
-    ptx::named_barrier_sync(1 + ptx::recomputed(ptx::thread_index()) / kThreads, kThreads);
+    const int group = ptx::recomputed(ptx::thread_index()) / kThreads;
+    ptx::named_barrier_sync(ptx::named_barrier_of(NamedBarrier::row_sharers, group), kThreads);
   }
 }
 

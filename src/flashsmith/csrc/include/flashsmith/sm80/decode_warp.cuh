@@ -4,10 +4,10 @@
 
 #include "flashsmith/attention/decode_rows.cuh"
 #include "flashsmith/ptx/barrier.cuh"
-#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm80/decode_e4m3.cuh"
 #include "flashsmith/sm80/decode_ring.cuh"
 #include "flashsmith/sm80/gemm.cuh"
+#include "flashsmith/sm80/named_barrier.cuh"
 
 namespace flashsmith::sm80 {
 
@@ -18,8 +18,6 @@ class DecodeWarp {
   using Sequence = typename Traits::Sequence;
   using Mask = typename Traits::Mask;
   static constexpr int B_c = Traits::B_c, kStages = Traits::n_stages, kTeams = Traits::n_teams;
-
-  static constexpr int kFirstTeamBarrier = 1;  // 0 is the block's
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
@@ -100,7 +98,8 @@ class DecodeWarp {
     if constexpr (Traits::row_warps == 1) {
       ptx::warp_sync();
     } else {
-      ptx::named_barrier_sync(kFirstTeamBarrier + team(), Traits::team_threads);
+      ptx::named_barrier_sync(ptx::named_barrier_of(NamedBarrier::team, team()),
+                              Traits::team_threads);
     }
   }
 

@@ -16,7 +16,8 @@ template <typename Traits>
 FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup) {
   const GradientArgs &gradient = args.gradient;
   ConsumerPosition<Traits> position;
-  WarpgroupTurns<Traits>::begin(warpgroup);
+  const BackwardScheduler<Traits> scheduler(warpgroup);
+  if (warpgroup == Traits::n_warpgroups - 1) scheduler.pass();  // the first turn
   for_each_tile<Traits>(args, AnnouncedTiles<Traits, true>(args), [&](const KeyTile<Traits> &tile) {
     BackwardConsumer<Traits> consumer(args, tile, warpgroup, position);
     consumer.run();
@@ -25,7 +26,7 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
     store_key_gradient<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk, tile, warpgroup,
                                consumer.dK(), gradient.softmax_scale);
   });
-  WarpgroupTurns<Traits>::end(warpgroup);
+  scheduler.end();
 }
 
 // dK and dV, and dQ's sums. Grid: blocks of B_c keys of the longest sequence, of all heads of k; of

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "flashsmith/ptx/fence.cuh"
-#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm90/backward_traits.cuh"
 #include "flashsmith/sm90/pipeline.cuh"
+#include "flashsmith/sm90/warpgroup_scheduler.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -58,26 +58,9 @@ struct BackwardBarriers {
   }
 };
 
-// The warpgroups that compute have the tensor cores one after the other, from tile to tile.
 template <typename Traits>
-struct WarpgroupTurns {
-  // The first warpgroup's turn is the first, and the last one's the last.
-  static FLASHSMITH_DEVICE void begin(int warpgroup) {
-    if (kTaken && warpgroup == Traits::n_warpgroups - 1) pass(warpgroup);
-  }
-  static FLASHSMITH_DEVICE void end(int warpgroup) {
-    if (kTaken && warpgroup == 0) wait(warpgroup);  // nobody else waits for the last
-  }
-  static FLASHSMITH_DEVICE void wait(int warpgroup) {
-    ptx::named_barrier_sync(kFirst + warpgroup, 2 * kWarpgroupSize);
-  }
-  static FLASHSMITH_DEVICE void pass(int warpgroup) {
-    ptx::named_barrier_arrive(kFirst + (warpgroup + 1) % Traits::n_warpgroups, 2 * kWarpgroupSize);
-  }
-
- private:
-  static constexpr bool kTaken = static_cast<Turns>(Traits::config.turns) != Turns::none;
-  static constexpr int kFirst = 1;  // named barrier
-};
+using BackwardScheduler =
+    WarpgroupScheduler<Traits::n_warpgroups,
+                       static_cast<Turns>(Traits::config.turns) != Turns::none>;
 
 }  // namespace flashsmith::sm90

@@ -13,7 +13,7 @@
 #include "flashsmith/sm90/output_sums.cuh"
 #include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
-#include "flashsmith/sm90/turns.cuh"
+#include "flashsmith/sm90/warpgroup_scheduler.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -26,7 +26,7 @@ class Consumer {
   const int warpgroup_;
   const ptx::shared_address shared_;
 
-  const Turns<Traits> turns_;
+  const ForwardScheduler<Traits> scheduler_;
   TileConsumer<Traits> tiles_;
   RingPosition<Traits::n_stages> K_stage_, V_stage_;
   RingPosition<1> Q_buffer_;
@@ -53,14 +53,14 @@ class Consumer {
       : args_(args),
         warpgroup_(warpgroup),
         shared_(ptx::shared_memory()),
-        turns_(warpgroup),
+        scheduler_(warpgroup),
         tiles_(args),
         sequence_(args.problem, 0) {
     softmax_.start(args.problem.softmax_scale_log2);
   }
 
   FLASHSMITH_DEVICE void run() {
-    turns_.begin();
+    scheduler_.begin();
     int tile_index = tiles_.next();
     if (tile_index < n_tiles<Traits>(args_.problem)) {
       if constexpr (Traits::config.overlap_tiles) {
@@ -70,7 +70,7 @@ class Consumer {
           run_tile(tile_index);
       }
     }
-    turns_.end();
+    scheduler_.end();
     if constexpr (Traits::config.tma_store) {
       if (lane() == 0) ptx::tma_store_wait_group<0>();
     }
@@ -169,7 +169,7 @@ class Consumer {
   // S of a tile's first block, and P.
   FLASHSMITH_DEVICE void first_scores() {
     issue_scores();
-    turns_.pass();
+    scheduler_.pass();
     finish_scores<0>();
     release_loaded_Q();
     start_softmax();
@@ -189,11 +189,11 @@ class Consumer {
   template <bool kMasked>
   FLASHSMITH_DEVICE void overlapped_step() {
     issue_both();
-    turns_.pass_when_issued();
+    scheduler_.pass_when_issued();
     finish_scores<1>();
     change_scores();
     if constexpr (kMasked) mask_scores();
-    softmax_.template step<kMasked>(S_, [&](float known) { turns_.pass_when_known(known); });
+    softmax_.template step<kMasked>(S_, [&](float known) { scheduler_.pass_when_known(known); });
     drop();
     finish_values();
     // Before the branch in rescale: in one basic block with the exponentials, it fits in their
@@ -211,7 +211,7 @@ class Consumer {
       open(tile_index);
       load_Q();
       issue_both();
-      turns_.pass();
+      scheduler_.pass();
       finish_scores<1>();
       release_loaded_Q();
       const Softmax<Traits> softmax_of_done = softmax_;
@@ -225,7 +225,7 @@ class Consumer {
       open(tile_index);
       load_Q();
       issue_scores();
-      turns_.pass();
+      scheduler_.pass();
       finish_values<1>();
       skip_V();
       store(done, softmax_);
@@ -240,7 +240,7 @@ class Consumer {
   template <bool kMasked>
   FLASHSMITH_DEVICE void plain_step() {
     issue_scores();
-    turns_.pass();
+    scheduler_.pass();
     finish_scores<0>();
     change_scores();
     if constexpr (kMasked) mask_scores();
@@ -265,7 +265,7 @@ class Consumer {
 
   FLASHSMITH_DEVICE void issue_scores() {
     wait_K();
-    turns_.wait();
+    scheduler_.wait();
     issue_QK<Traits>(S_, Q_, K_block());
   }
 
@@ -304,8 +304,8 @@ class Consumer {
     for (int i = 0; i < skipped_; i++) {
       wait_K();
       if constexpr (!Traits::config.ping_pong) ptx::warp_sync();
-      turns_.wait();
-      turns_.pass();
+      scheduler_.wait();
+      scheduler_.pass();
       release(Barriers<Traits>::K(K_stage_.buffer));
       K_stage_.advance();
     }

@@ -10,7 +10,7 @@
 #include "flashsmith/sm90/decode_output.cuh"
 #include "flashsmith/sm90/output_sums.cuh"
 #include "flashsmith/sm90/pipeline.cuh"
-#include "flashsmith/sm90/turns.cuh"
+#include "flashsmith/sm90/warpgroup_scheduler.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -38,7 +38,7 @@ class DecodeConsumer {
   const int warpgroup_;
   const ptx::shared_address shared_;
 
-  const Turns<Traits> turns_;
+  const ForwardScheduler<Traits> scheduler_;
   RingPosition<Traits::n_stages> K_stage_, V_stage_;
 
   QOperand<Traits> Q_;
@@ -60,13 +60,13 @@ class DecodeConsumer {
       : args_(args),
         warpgroup_(warpgroup),
         shared_(ptx::shared_memory()),
-        turns_(warpgroup),
+        scheduler_(warpgroup),
         sequence_(args.problem, 0) {
     softmax_.start(args.problem.softmax_scale_log2);
   }
 
   FLASHSMITH_DEVICE void run() {
-    turns_.begin();
+    scheduler_.begin();
     if (leads()) SplitTiles(args_.problem.split).begin();
     SplitsState state = first_state();
     while (true) {
@@ -76,7 +76,7 @@ class DecodeConsumer {
       own.state = splits.state();
       state = visit(own);
     }
-    turns_.end();
+    scheduler_.end();
   }
 
  private:
@@ -132,7 +132,7 @@ class DecodeConsumer {
           Traits::Mask::last(args_.problem, sequence_, query, sequence_.seq_len_k() - 1);
       lane_rows_[half] = {.head = rows.head(own), .query = query, .last = last};
     }
-    const int barrier = rows_barrier(warpgroup_);
+    const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
     // Products of other warps may still read Q of the split before.
     ptx::named_barrier_sync(barrier, kWarpgroupSize);  // beyond what the emulator sees
     load_Q(rows);
@@ -188,7 +188,7 @@ class DecodeConsumer {
   // S of a split's first block, and P.
   FLASHSMITH_DEVICE void first_scores() {
     issue_scores();
-    turns_.pass();
+    scheduler_.pass();
     finish_scores<0>();
     softmax_.reset();
     change_scores();
@@ -203,7 +203,7 @@ class DecodeConsumer {
   FLASHSMITH_DEVICE void step() {
     issue_scores();
     issue_values();
-    turns_.pass();
+    scheduler_.pass();
     finish_scores<1>();
     change_scores();
     if constexpr (kMasked) mask_scores();
@@ -215,7 +215,7 @@ class DecodeConsumer {
 
   FLASHSMITH_DEVICE void issue_scores() {
     ptx::mbarrier_wait_parity(Barriers<Traits>::K(K_stage_.buffer).full, K_stage_.parity);
-    turns_.wait();
+    scheduler_.wait();
     issue_QK<Traits>(S_, Q_, shared_ + Traits::K_offset + K_stage_.buffer * Traits::K_bytes);
   }
   FLASHSMITH_DEVICE void issue_values() {

@@ -6,14 +6,11 @@
 #pragma once
 
 #include "flashsmith/attention/split_sums.cuh"
-#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm90/decode_traits.cuh"
 #include "flashsmith/sm90/gemm.cuh"
+#include "flashsmith/sm90/named_barrier.cuh"
 
 namespace flashsmith::sm90 {
-
-// The named barrier of a warpgroup's warps; those before are for turns.
-FLASHSMITH_DEVICE int rows_barrier(int warpgroup) { return 8 + warpgroup; }
 
 template <typename Traits>
 class DecodeOutput {
@@ -74,7 +71,7 @@ class DecodeOutput {
 
   // Whether all other splits of the work tile have handed on these rows, too.
   FLASHSMITH_DEVICE bool is_last() const {
-    const int barrier = rows_barrier(warpgroup_);
+    const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
     const ptx::shared_address arrived =
         ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
     // What all handed on, then the arrival.

@@ -1,0 +1,19 @@
+// The named barriers of the sm90 family's thread blocks.
+#pragma once
+
+#include "flashsmith/ptx/named_barrier.cuh"
+
+namespace flashsmith::sm90 {
+
+// Each enumerator is the barrier of warpgroup 0; those of the other warpgroups follow it
+// (ptx::named_barrier_of).
+enum class NamedBarrier : int {
+  turn = 1,       // the warpgroup's turn with the tensor cores begins
+  own_warps = 8,  // decode: the warps of the warpgroup meet over the rows that they share
+};
+constexpr int kMaxConsumerWarpgroups = 4;
+static_assert(static_cast<int>(NamedBarrier::turn) + kMaxConsumerWarpgroups <=
+                  static_cast<int>(NamedBarrier::own_warps),
+              "each warpgroup has a barrier of its own for each purpose");
+
+}  // namespace flashsmith::sm90
