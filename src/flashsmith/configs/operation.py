@@ -180,7 +180,8 @@ class Operation(Generic[W, C]):
             else:
                 by_rule[family] = chosen
         if not by_rule:
-            newest = max(running, key=self.families.index)
+            asked = [family for family in running if family.is_for(workload)] or running
+            newest = max(asked, key=self.families.index)
             raise ValueError(refusals[newest])
         return Serving(workload, by_rule, refusals, architecture)
 

@@ -40,6 +40,7 @@ from flashsmith.runtime import DecodeKernel, Extras, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.runtime.workspace import Scratch
+from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
 
@@ -302,7 +303,8 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
     d_head, d_v = q.shape[-1], v.shape[-1]
     of_rows = d_head_of_rows(d_head, d_v)
     if config is None:
-        config, reason = _choose(asked, call, extras, of_rows)
+        chosen = _choose(asked, call, extras, of_rows)
+        config, reason = chosen.config, chosen.reason
     check_before_building(config, q, k, v, suffix="_cache", o=call.out)
     call.check()
     # Whether there are lengths is seen at every call.
@@ -320,7 +322,7 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
 
 def _choose(
     asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int
-) -> tuple[DecodeKernelConfig, str]:
+) -> Choice[DecodeWorkload, DecodeKernelConfig]:
     """The configuration, and where it comes from. With ``splits`` it must not depend on the other
     requests, so not on how many."""
     q, cache = call.q, call.cache
@@ -328,17 +330,17 @@ def _choose(
     heads_kv = max(cache.k.shape[2], 1)
     multiprocessors = None if gpu is None else count_multiprocessors(gpu)
     batch = size_class(q.shape[0])
+    is_fp8, scales = cache.k.dtype == FP8, (cache.k_scale, cache.v_scale)
     workload = DecodeWorkload(
         dtype_of(q.dtype, q.device),
         d_head,
         rows=q.shape[1] * (q.shape[2] // heads_kv),
-        fp8_cache=cache.k.dtype == FP8,
-        token_scales=any(t is not None and is_of_tokens(t) for t in (cache.k_scale, cache.v_scale)),
+        fp8_cache=is_fp8,
+        token_scales=is_fp8 and any(t is not None and is_of_tokens(t) for t in scales),
         many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, multiprocessors),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
-    chosen = choose_for(DECODE, workload, gpu, capability)
-    return chosen.config, chosen.reason
+    return choose_for(DECODE, workload, gpu, capability)
 
 
 @functools.lru_cache(MAX_CHOICES)
