@@ -297,7 +297,7 @@ def test_in_a_graph_a_call_is_a_share_of_a_replay(
 
 
 def test_percentiles_lie_among_the_times() -> None:
-    """Of two times, too, one of which was held up."""
+    """This holds for two times, too, one of which was held up."""
     for times in ([0.01, 0.9], [0.02, 0.01, 5.0], [1.0] * 4):
         found = timer._timing(times, 0.5)
         assert min(times) <= found.low <= found.high <= max(times)

@@ -45,10 +45,17 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shipped: Path) -> Iterator[Path]:
-    """Where the user's tables are: nobody's own, and none at first."""
+def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the user's tables, which is empty at first."""
     monkeypatch.setenv("FLASHSMITH_TUNED", str(tmp_path))
-    monkeypatch.setattr(tables, "_SHIPPED", shipped)
     forget_tables()
     yield tmp_path
     forget_tables()
+
+
+@pytest.fixture
+def tuned(own_tables: Path, monkeypatch: pytest.MonkeyPatch, shipped: Path) -> Path:
+    """``own_tables``, beside the tests' own shipped table."""
+    monkeypatch.setattr(tables, "_SHIPPED", shipped)
+    forget_tables()
+    return own_tables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,7 @@ ODD_COUNTS = ("-5", "nan", "1.5", "x", "")
 MEASURES = ("ms", "ms_p20", "ms_p80", "tflops", "rule_ratio")
 OF_DECODE = DecodeWorkload(DType.BF16, 128, rows=16)
 
-
-@pytest.fixture(autouse=True)
-def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FLASHSMITH_TUNED", str(tmp_path))
-    forget_tables()
-    yield tmp_path
-    forget_tables()
+pytestmark = pytest.mark.usefixtures("own_tables")
 
 
 def with_value(path: Path, column: str, value: str) -> None:
@@ -88,8 +81,8 @@ def test_a_number_that_no_measurement_gives_is_refused(column: str, value: str) 
         *((name, "-5") for name in ("tried",)),
     ],
 )
-def test_a_table_of_decode_likewise(tuned: Path, column: str, value: str) -> None:
-    path = tuned / "table.csv"
+def test_a_table_of_decode_likewise(own_tables: Path, column: str, value: str) -> None:
+    path = own_tables / "table.csv"
     write_decode_table(path)
     Table.read(path)
     with_value(path, column, value)
@@ -121,8 +114,8 @@ def test_what_is_no_csv_is_refused_and_the_rule_serves(cell: str) -> None:
         assert choose(square(DType.FP16, 128, "full", 4, 16, 1024), H200).config
 
 
-def test_a_damaged_table_of_decode_is_passed_over(tuned: Path) -> None:
-    path = tuned / "h200-decode.csv"
+def test_a_damaged_table_of_decode_is_passed_over(own_tables: Path) -> None:
+    path = own_tables / "h200-decode.csv"
     write_decode_table(path)
     path.write_bytes(path.read_bytes().replace(b"BF16", b"B\0F16", 1))
     with pytest.warns(UserWarning, match="cannot be used"):

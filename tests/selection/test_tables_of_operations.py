@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,13 +60,7 @@ TABLES: dict[str, Table[Any, Any]] = {
 }
 EACH = pytest.mark.parametrize("operation", [DECODE, BACKWARD], ids=lambda each: each.name)
 
-
-@pytest.fixture(autouse=True)
-def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FLASHSMITH_TUNED", str(tmp_path))
-    forget_tables()
-    yield tmp_path
-    forget_tables()
+pytestmark = pytest.mark.usefixtures("own_tables")
 
 
 def written(operation: Operation[Any, Any], gpu: str = H200) -> Path:
@@ -211,8 +204,8 @@ def test_a_gpu_that_is_too_old_is_refused_with_or_without_a_table() -> None:
         written(DECODE, "Tesla T4")
 
 
-def test_no_table_at_all_is_refused(tuned: Path) -> None:
-    path = tuned / "h200-decode.csv"
+def test_no_table_at_all_is_refused(own_tables: Path) -> None:
+    path = own_tables / "h200-decode.csv"
     path.write_text("dtype,kernel\n")
     with pytest.raises(TuningError, match="its first line is not like"):
         Table.read(path)

@@ -20,6 +20,7 @@ from flashsmith.cli.options import (
     make_request,
 )
 from flashsmith.cli.tables import ON_STDERR
+from flashsmith.configs.registry import OPERATIONS
 
 _SeqLensOption = Annotated[
     str | None,
@@ -129,6 +130,9 @@ def tune(
         heads=heads,
         grids=grid,
     )
+    operations = {each.name: each for each in OPERATIONS}
+    if operation not in operations:
+        raise ValueError(f"--operation is {operation!r}; supported: {', '.join(operations)}")
     of_forward: dict[str, object] = {"--kernels": kernels, "--emulator-counts": emulator_counts}
     if operation == "decode":
         sizes = {"--grid": grid, "--seq-len": seq_lens, "--tokens": tokens, "--hidden": hidden}
@@ -136,8 +140,6 @@ def tune(
         _refuse("decode has shapes and kernels of its own", {**sizes, **others, **of_forward})
     elif operation == "backward":
         _refuse("these are for the forward alone", of_forward)
-    elif operation != "forward":
-        raise ValueError(f"--operation is {operation!r}; supported: forward, backward, decode")
     kept: dict[str, object] = {"--repeats": repeats, "--out": out, "--force": force}
     if explain:
         given = {"--kernels": kernels, **kept, "--emulator-counts": emulator_counts}
@@ -146,9 +148,7 @@ def tune(
         _refuse("without --explain this GPU is the one", {"--gpu": gpu})
     if emulator_counts:
         _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
-    from flashsmith.configs.registry import OPERATIONS
-
-    (chosen,) = (each for each in OPERATIONS if each.name == operation)
+    chosen = operations[operation]
     if explain:
         from flashsmith.cli.explanations import print_explained  # slow, though without torch
         from flashsmith.lab.commands.explanation import explain_all

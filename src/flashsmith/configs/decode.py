@@ -48,7 +48,7 @@ def decode_family(
         ]
 
     def smaller(workload: DecodeWorkload) -> list[D]:
-        """Of smaller blocks, then of fewer rows."""
+        """Lists configurations of smaller blocks, then those of fewer rows."""
         fewer = reversed([n for n in rows if n < rule(workload).B_r])
         asked = product((workload.rows, *fewer), (workload.many_tiles, True))
         return [rule(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
@@ -63,7 +63,7 @@ def decode_family(
 
 
 def rows_of_kernels(families: Sequence[Family[DecodeWorkload, Any]]) -> list[int]:
-    """The numbers of rows that have kernels of their own; more take those of the greatest."""
+    """Lists the numbers of rows that have kernels of their own; more take the greatest's."""
     asked = (family.answers(DType.BF16, family.d_heads[0]) for family in families)
     return sorted({workload.rows for workloads in asked for workload in workloads})
 
@@ -77,9 +77,9 @@ def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bo
 def as_tuned(
     workload: DecodeWorkload, families: Sequence[Family[DecodeWorkload, Any]]
 ) -> DecodeWorkload:
-    """That whose measurements serve it where ``families`` run: of as many rows as kernels have
-    there, of scales of tokens 16; tiles are many of the fewest rows alone, and in boxes where a
-    family asks."""
+    """Rounds a workload to that whose measurements serve it where ``families`` run: to as many rows
+    as kernels have there, with scales of tokens to 16; tiles are many of the fewest rows alone,
+    and in boxes where a family asks."""
     of_kernels = rows_of_kernels(families)
     rows = next((most for most in of_kernels if workload.rows <= most), of_kernels[-1])
     if workload.token_scales:

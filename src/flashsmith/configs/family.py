@@ -1,4 +1,4 @@
-"""What is asked of a family of kernels, beside its single configurations."""
+"""A family of kernels answers what its single configurations do not know."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLEARLY = 0.95  # what a cost model says counts from 5% on
 
 @dataclass(frozen=True)
 class DeclaredSets(Generic[C]):
-    """The sets of a family that words name.
+    """A family declares the sets that words name.
 
     Args:
         keys: What they are called.
@@ -48,7 +48,7 @@ def _always(_: AnyWorkload) -> bool:
 
 @dataclass(frozen=True)
 class Family(Generic[W, C]):
-    """One operation on one architecture, done in one way.
+    """A family does one operation on one architecture in one way.
 
     Args:
         config: The class of its configurations, which says what a single one can do.
@@ -90,18 +90,18 @@ class Family(Generic[W, C]):
 
     @property
     def sets(self) -> DeclaredSets[C]:
-        """Of a family of the forward, ``declared_sets``."""
+        """Returns ``declared_sets``, which each family of the forward has."""
         assert self.declared_sets is not None, self.config
         return self.declared_sets
 
     def runs_on(self, capability: Capability) -> bool:
-        """Whether GPUs of this compute capability have its instructions."""
+        """Says whether GPUs of this compute capability have its instructions."""
         return self.config.runs_on(capability) and capability >= self.minimum
 
     def choose(
         self, workload: W, multiprocessors: int | None, architecture: str | None = None
     ) -> C:
-        """By rule, and by the cost model on a GPU of so many multiprocessors; None: on the
+        """Chooses by rule, and by the cost model on a GPU of so many multiprocessors; None: on the
         emulator.
 
         architecture: The GPU's: what does not fit there is passed over. None: everything fits that
@@ -123,7 +123,7 @@ class Family(Generic[W, C]):
         return best if costs[best] < _CLEARLY * costs[first] else first
 
     def rule_configs(self, dtype: DType, d_head: int) -> list[C]:
-        """All that it may choose by rule, each once."""
+        """Lists all that it may choose by rule, each once."""
         workloads = self.answers(dtype, d_head)
         found = dict.fromkeys(self.rule(workload) for workload in workloads)
         return list(found | dict.fromkeys(c for w in workloads for c in self.smaller(w)))

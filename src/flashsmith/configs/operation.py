@@ -12,7 +12,12 @@ from flashsmith.configs.family import C, Family, W
 from flashsmith.configs.kernel_id import sort_key
 from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import count_multiprocessors, find_architecture, get_gpu_architecture
+from flashsmith.gpus import (
+    GpuArchitecture,
+    count_multiprocessors,
+    find_architecture,
+    get_gpu_architecture,
+)
 
 _RATHER = 0.85  # where a cost model said less than this, measurements always agreed
 
@@ -21,7 +26,7 @@ _NOT_ASKED = "is not for such caches or rows"
 
 @dataclass(frozen=True)
 class Serving(Generic[W, C]):
-    """Which families serve a workload somewhere.
+    """A record says which families serve a workload on one GPU, and why the others do not.
 
     Attributes:
         by_rule: What each of them chooses where nothing was measured, the first choice first; at
@@ -41,13 +46,13 @@ class Serving(Generic[W, C]):
 
     @property
     def rule_configs(self) -> list[C]:
-        """All that the first choice's family may take here by rule for this dtype and d_head."""
+        """Lists all that the first choice's family may take by rule for this dtype and d_head."""
         first, workload = next(iter(self.by_rule)), self.workload
         configs = first.rule_configs(workload.dtype, workload.d_head)
         return [cfg for cfg in configs if cfg.is_buildable(self.architecture)]
 
     def why_not(self, config: C) -> str:
-        """Why a configuration does not serve the workload; "" if it does."""
+        """Says why a configuration does not serve the workload; "" if it does."""
         if all(type(config) is not family.config for family in self.by_rule):
             refused = (why for each, why in self.refusals.items() if type(config) is each.config)
             return next(refused)
@@ -56,9 +61,9 @@ class Serving(Generic[W, C]):
         return "" if config.is_buildable(self.architecture) else "it has no room there"
 
     def why_rather_the_rule(self, config: C, multiprocessors: int) -> str:
-        """Why the rule's choice is to be preferred to a configuration that was measured on another
-        fill of the GPU; "" if the cost model, which tells tiles of one family apart, sees no great
-        difference."""
+        """Says why the rule's choice is to be preferred to a configuration that was measured on
+        another fill of the GPU; "" if the cost model, which tells tiles of one family apart, sees
+        no great difference."""
         family, chosen = next(iter(self.by_rule.items()))
         if type(config) is not type(chosen) or family.cost is None:
             return ""
@@ -75,7 +80,7 @@ def _as_it_is(workload: W, _: Sequence[Family[W, C]]) -> W:
 
 @dataclass(frozen=True)
 class Operation(Generic[W, C]):
-    """An operation, and the families that do it, from the plainest.
+    """An operation knows the families that do it, from the plainest, and asks all of them the same.
 
     Attributes:
         name: "forward", "backward" or "decode", as configurations have it.
@@ -91,7 +96,8 @@ class Operation(Generic[W, C]):
     def families_on(
         self, capability: Capability | None, gpu: str = "the GPU"
     ) -> tuple[Family[W, C], ...]:
-        """Those that run on a GPU, the newest first; None: on the emulator, the plainest first.
+        """Lists those that run on a GPU, the newest first; None: on the emulator, the plainest
+        first.
 
         Raises DeviceError: The GPU, which the message calls ``gpu``, is too old for every family.
         """
@@ -106,7 +112,7 @@ class Operation(Generic[W, C]):
     def families_for(
         self, gpu: str | None, capability: Capability | None = None
     ) -> tuple[Family[W, C], ...]:
-        """``families_on`` the GPU, or architecture, of this name; None: the emulator.
+        """Returns ``families_on`` the GPU, or architecture, of this name; None: the emulator.
 
         capability: The GPU's, where it is known; None: going by its name.
 
@@ -121,8 +127,8 @@ class Operation(Generic[W, C]):
     def serving(
         self, workload: W, gpu: str | None, capability: Capability | None = None
     ) -> Serving[W, C]:
-        """Which families serve a workload on the GPU, or architecture, of this name (None: on the
-        emulator), and why the others do not.
+        """Finds which families serve a workload on the GPU, or architecture, of this name (None: on
+        the emulator), and why the others do not.
 
         capability: The GPU's, where it is known; None: going by its name.
 
@@ -145,7 +151,7 @@ class Operation(Generic[W, C]):
         return Serving(workload, served.by_rule, elsewhere | {**served.refusals}, architecture)
 
     def choose_by_rule(self, workload: W, capability: Capability | None) -> C:
-        """What serves a workload on a GPU of which no more is known; None: on the emulator.
+        """Chooses for a workload on a GPU of which no more is known; None: on the emulator.
 
         Raises: as ``serving``.
         """
@@ -186,14 +192,14 @@ class Operation(Generic[W, C]):
         return Serving(workload, by_rule, refusals, architecture)
 
     def why_not(self, config: C, workload: W) -> str:
-        """Why a configuration does not serve a workload, wherever it runs; "" if it does."""
+        """Says why a configuration does not serve a workload, wherever it runs; "" if it does."""
         families = [each for each in self.families if type(config) is each.config]
         if not any(family.is_for(workload) for family in families):
             return f"the {config.family} family {_NOT_ASKED}"
         return config.why_not(workload)
 
     def rule_configs(self) -> list[C]:
-        """What the rules of all families choose, for every dtype and d_head, sorted."""
+        """Lists what the rules of all families choose, for every dtype and d_head, sorted."""
         chosen = {
             config
             for family in self.families
@@ -202,28 +208,35 @@ class Operation(Generic[W, C]):
         }
         return sorted(chosen, key=sort_key)
 
-    def candidates(self, workload: W, arch: str, gpu: str | None = None) -> list[C]:
-        """What the tuner tries for a workload on an architecture; the rule's choice last.
+    def candidates(
+        self, workload: W, arch: str, gpu: str | None = None, among: Sequence[C] | None = None
+    ) -> list[C]:
+        """Lists what the tuner tries for a workload on an architecture, and last the rule's choice.
 
         gpu: The GPU's name; None: any of the architecture.
+        among: Those of these that serve; None: of the tuning spaces of the families.
 
         Raises: as ``serving``.
         """
-        architecture = get_gpu_architecture(arch)
-        served = self.serving(workload, gpu or arch, architecture.compute_capability)
-        newest = next(iter(served.by_rule))
-        found = [
-            config.with_room_for(workload.variant)
-            for family in served.by_rule
-            if family.is_rival or family is newest
-            for config in family.tuning_space(workload, architecture)
-        ]
-        fitting = (config for config in found if not served.why_not(config))
+        served = self.serving(workload, gpu or arch, capability_of(arch))
+        found = _tuning_space(served, get_gpu_architecture(arch)) if among is None else among
+        fitting = (config for config in dict.fromkeys(found) if not served.why_not(config))
         rule = served.rule_config
-        return [*(config for config in dict.fromkeys(fitting) if config != rule), rule]
+        return [*(config for config in fitting if config != rule), rule]
+
+
+def _tuning_space(served: Serving[W, C], architecture: GpuArchitecture) -> list[C]:
+    """Joins the tuning spaces of the families that may be the fastest for the workload."""
+    workload, newest = served.workload, next(iter(served.by_rule))
+    return [
+        config.with_room_for(workload.variant)
+        for family in served.by_rule
+        if family.is_rival or family is newest
+        for config in family.tuning_space(workload, architecture)
+    ]
 
 
 def capability_of(gpu: str, capability: Capability | None = None) -> Capability:
-    """A GPU's compute capability, where it is not known by its name. Raises ValueError: No GPU of
-    this name is known."""
+    """Returns a GPU's compute capability, by its name where it is not given. Raises ValueError: No
+    GPU of this name is known."""
     return capability or get_gpu_architecture(gpu).compute_capability

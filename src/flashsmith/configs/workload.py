@@ -70,6 +70,11 @@ class TuningKey(NamedTuple):
     bucket: Bucket | DecodeBucket
 
     @property
+    def kind(self) -> tuple[int, str]:
+        """What entries share a portfolio by, whatever their dtype and sizes are."""
+        return self.d_head, self.variant
+
+    @property
     def words(self) -> str:
         return f"{self.dtype} d {self.d_head} {self.variant}, {self.bucket.words}"
 

@@ -45,7 +45,7 @@ from flashsmith.problem import Problem, size_class
 from flashsmith.runtime import BackwardKernel, GradientTensors, find_backward
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.selection.choose import choose_for
-from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
+from flashsmith.selection.select import dtype_of, gpu_of, remember_reason
 
 _CONFIGS = tuple(family.config for family in BACKWARD.families)
 _DENSE = 4  # dimensions of rows that are not packed
@@ -338,8 +338,7 @@ def _checked_config(
 def _kernel_for(
     config: BackwardKernelConfig, variant: Variant, device: torch.device
 ) -> BackwardKernel:
-    reason = why_chosen(config, variant, device) or "named by the caller"
-    return find_first(find_backward, KernelId(config, variant), device, reason)
+    return find_first(find_backward, KernelId(config, variant), device)
 
 
 def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:

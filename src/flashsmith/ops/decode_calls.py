@@ -42,7 +42,7 @@ from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.runtime.workspace import Scratch
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for
-from flashsmith.selection.select import dtype_of, gpu_of, remember_reason, why_chosen
+from flashsmith.selection.select import dtype_of, gpu_of, remember_reason
 
 _CONFIGS = tuple(family.config for family in DECODE.families)
 _ALL = -1  # of a window's sides: every key
@@ -345,8 +345,7 @@ def _choose(
 
 @functools.lru_cache(MAX_CHOICES)
 def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.device) -> DecodeKernel:
-    reason = why_chosen(config, variant, device) or "named by the caller"
-    return find_first(find_decode, KernelId(config, variant), device, reason)
+    return find_first(find_decode, KernelId(config, variant), device)
 
 
 def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, int]:

@@ -15,7 +15,6 @@ from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, f
 from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for
-from flashsmith.selection.select import why_chosen
 
 _HOW = Splitting(of_attention=True)
 _OWN = (*NO_SCALES, None)  # what a forward kernel takes of its own, and these do not
@@ -89,5 +88,4 @@ def few_queries_kernel_for(
     cfg: DecodeKernelConfig, variant: Variant, device: torch.device
 ) -> FewQueries:
     """As ``launch.kernel_for``."""
-    reason = why_chosen(cfg, variant, device) or "named by the caller"
-    return FewQueries(find_first(find_decode, KernelId(cfg, variant), device, reason), device)
+    return FewQueries(find_first(find_decode, KernelId(cfg, variant), device), device)

@@ -16,7 +16,7 @@ from flashsmith.ops.gate import refuse_unknown
 from flashsmith.runtime import Extras
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.progress import announce_build
-from flashsmith.selection.select import advice_under_autocast
+from flashsmith.selection.select import advice_under_autocast, why_chosen
 
 logger = logging.getLogger("flashsmith")
 Found = TypeVar("Found")
@@ -169,13 +169,14 @@ def find_first(
     find: Callable[[KernelId, Target, Progress | None], Found],
     instance: KernelId,
     device: torch.device,
-    reason: str,
 ) -> Found:
-    """The kernel, found by ``find`` or built; the build is announced, and the reason is logged."""
+    """Returns the kernel, which ``find`` finds or builds. The build is announced, and the log says
+    why the kernel serves: a table, a rule, or the caller named it."""
     target = target_of(device)
     with announce_build(instance) as progress:
         kernel = find(instance, target, progress)
-    _log_kernel(instance, target, reason)
+    reason = why_chosen(instance.config, instance.variant, device)
+    _log_kernel(instance, target, reason or "named by the caller")
     return kernel
 
 

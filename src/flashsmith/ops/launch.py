@@ -45,7 +45,7 @@ from flashsmith.runtime.workspace import (
     kept_workspace,
     workspace_for,
 )
-from flashsmith.selection.select import dtype_of, select_for, select_fp8, why_chosen
+from flashsmith.selection.select import dtype_of, select_for, select_fp8
 from flashsmith.selection.standby import at_hand
 
 
@@ -375,7 +375,6 @@ def kernel_for(cfg: ForwardKernelConfig, variant: Variant, device: torch.device)
     """The kernel that ``forward`` launches, found or built when it is first asked for."""
     kernel = _kernels.get((cfg, variant, device))
     if kernel is None:
-        reason = why_chosen(cfg, variant, device) or "named by the caller"
-        kernel = find_first(find_kernel, KernelId(cfg, variant), device, reason)
+        kernel = find_first(find_kernel, KernelId(cfg, variant), device)
         kernel = _kernels.setdefault((cfg, variant, device), kernel)
     return kernel

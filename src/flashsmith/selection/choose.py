@@ -13,11 +13,11 @@ from flashsmith.configs import DType, ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
 from flashsmith.configs.family import C, W
 from flashsmith.configs.few_queries import ChooseDecode, rather_decode
-from flashsmith.configs.operation import Operation
+from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
+from flashsmith.gpus import count_multiprocessors
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import read_for, shipped_table_path, user_table_path
@@ -46,7 +46,7 @@ def choose(
     multiprocessors = None
     if gpu is not None:
         multiprocessors = count_multiprocessors(gpu)
-        capability = capability or get_gpu_architecture(gpu).compute_capability
+        capability = capability_of(gpu, capability)
     found = rather_decode(
         workload, forward.config, multiprocessors, capability, tuned_decode_of(gpu)
     )

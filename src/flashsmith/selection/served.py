@@ -10,10 +10,11 @@ from typing import Any
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
 from flashsmith.configs.base import Capability
 from flashsmith.configs.few_queries import configs_of_few_queries
+from flashsmith.configs.operation import capability_of
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
+from flashsmith.gpus import count_multiprocessors
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for, tuned_decode_of
@@ -43,7 +44,7 @@ def served_instances(
     """
     FORWARD.families_for(gpu, capability)
     if gpu is not None:
-        capability = capability or get_gpu_architecture(gpu).compute_capability
+        capability = capability_of(gpu, capability)
     heads = count_multiprocessors(gpu or "")
     found: set[KernelId] = set()
     decode_of = tuned_decode_of(gpu)
@@ -72,13 +73,13 @@ def _is_of_its_bucket(choice: Choice[Any, Any], key: TuningKey) -> bool:
 
 def gpus_with_tables(arch: str) -> list[str]:
     """The GPUs of an architecture that a shipped table, or one of the user's, is for."""
-    capability = get_gpu_architecture(arch).compute_capability
+    capability = capability_of(arch)
     folders = {path(arch).parent: None for path in (shipped_table_path, user_table_path)}
     names: dict[str, None] = {}
     for file in (file for folder in folders for file in sorted(folder.glob("*.csv"))):
         try:
             name = Table.read(file).stamp["gpu"]
-            if get_gpu_architecture(name).compute_capability == capability:
+            if capability_of(name) == capability:
                 names[name] = None
         except (TuningError, KeyError, ValueError):
             continue  # ``attention`` warns of it when it serves such a GPU

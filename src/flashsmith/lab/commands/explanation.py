@@ -163,8 +163,8 @@ def _reason(workload: Any, source: Source[Any, Any], entry: _Entry, row: _Row) -
 def _portfolio(workload: Any, table: Table[Any, Any]) -> str:
     """What serves this kind of workload, whatever its sizes."""
     key = table.key_of(workload)
-    kind = key.d_head, key.variant
-    (found,) = (each for each in portfolios_of(table) if (each.d_head, each.variant) == kind)
+    portfolios = portfolios_of(table)
+    (found,) = (each for each in portfolios if (each.d_head, each.variant) == key.kind)
     return (
         f"{len(found.tiles)} kernels serve every shape of d {found.d_head} {found.variant}, and "
         f"lose at most {100 * found.worst_loss:.1f} %"

@@ -75,7 +75,7 @@ def workloads_to_tune(
     gpu: str | None,
     capability: Capability | None,
 ) -> list[Any]:
-    """What the tuner tries of an operation on the GPU of this name; None: on the emulator.
+    """Lists what is tuned of an operation on the GPU of this name; None: on the emulator.
 
     Of decode all that tables tell apart, for the request's dtypes and head dimensions; of the
     backward each shape with and without the same bits at every run.
@@ -92,7 +92,7 @@ def workloads_to_tune(
 
 
 def decode_workloads(request: Request, capability: Capability | None) -> list[DecodeWorkload]:
-    """All that tables tell apart on a GPU."""
+    """Lists all workloads that tables tell apart on a GPU."""
     families = DECODE.families_on(capability)
     asked = (
         DecodeWorkload(dtype, d_head, rows, *kind, many_tiles, in_boxes)

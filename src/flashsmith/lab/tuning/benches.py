@@ -1,4 +1,4 @@
-"""What the tuner checks and times kernels on: the tensors of a workload, for each operation."""
+"""A bench has the tensors of a workload, on which the tuner checks and times kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ C_contra = TypeVar("C_contra", bound=KernelConfig, contravariant=True)
 
 
 class Bench(Protocol[C_contra]):
-    """The tensors of one shape."""
+    """A bench has the tensors of one shape."""
 
     def check(self, config: C_contra) -> Run | str:
         """Runs a kernel once: what runs it again, or what is wrong with it.
@@ -45,7 +45,7 @@ class Bench(Protocol[C_contra]):
 def benches_of(
     operation: Operation[Any, Any],
 ) -> Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]:
-    """What makes the benches of an operation's workload on a device."""
+    """Returns the function that makes the benches of an operation's workload on a device."""
     makers: dict[str, Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]] = {
         FORWARD.name: _forward,
         BACKWARD.name: _backward,
@@ -78,7 +78,7 @@ class ForwardBench:
 
 
 class BackwardBench:
-    """Gradients by q, k and v of random numbers."""
+    """The bench compares gradients by q, k and v of random numbers with float64."""
 
     def __init__(self, workload: BackwardWorkload, device: str) -> None:
         case = SoakCase(workload.problem, Meaning(causal=workload.variant.causal))
@@ -98,7 +98,7 @@ class BackwardBench:
 
 
 class Shape(NamedTuple):
-    """Requests of equal lengths."""
+    """A batch of requests has equal lengths."""
 
     batch: int
     n_keys: int
@@ -111,14 +111,14 @@ _KEYS_OF_MANY = (128, 512, 2048)
 
 
 def shapes_for(workload: DecodeWorkload, multiprocessors: int) -> tuple[Shape, ...]:
-    """What stands for all lengths."""
+    """Returns the shapes that stand for all lengths."""
     if workload.many_tiles:
         return tuple(Shape(multiprocessors, n_keys) for n_keys in _KEYS_OF_MANY)
     return _FEW_TILES
 
 
 class DecodeBench:
-    """A KV cache of random numbers, and queries over it."""
+    """The bench has a KV cache of random numbers, and queries over it."""
 
     def __init__(self, workload: DecodeWorkload, shape: Shape, device: str) -> None:
         dtype, self._shape = workload.dtype.to_torch_dtype(), shape

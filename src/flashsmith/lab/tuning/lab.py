@@ -37,7 +37,7 @@ def time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
 
 
 class KernelLab(Generic[W, C]):
-    """The kernels of a plan on one device; a ``Lab``.
+    """A lab builds, checks and times the kernels of a plan on one device; it is a ``Lab``.
 
     make_benches: What a workload is checked and timed on: one shape, or several that stand for all.
     """
@@ -80,7 +80,7 @@ class KernelLab(Generic[W, C]):
         return wrong
 
     def time(self, workload: W, configs: Sequence[C], repeats: int | None) -> dict[C, Timing]:
-        """Over several shapes geometric means."""
+        """Times configurations in turn; over several shapes the times are geometric means."""
         self._prepare(workload, configs)
         by_bench = [
             self._timer({str(cfg): self._runs[cfg][place] for cfg in configs}, repeats)
@@ -89,7 +89,7 @@ class KernelLab(Generic[W, C]):
         return {cfg: _mean([times[str(cfg)] for times in by_bench]) for cfg in configs}
 
     def soak(self, workload: W, configs: Sequence[C]) -> dict[C, str]:
-        """On the cases at the seams of each kernel's tiles, none of them random, with reruns."""
+        """Soaks kernels at the seams of their tiles, on no random cases, with reruns."""
         kernels = {
             KernelId(cfg, variant): cfg for cfg in configs for variant in workload.soaked_variants
         }

@@ -108,8 +108,8 @@ def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
 def _kinds(table: Table[W, C]) -> dict[tuple[int, str], dict[TuningKey, Entry[W, C]]]:
     """The entries by d_head and variant."""
     kinds: dict[tuple[int, str], dict[TuningKey, Entry[W, C]]] = {}
-    for key in sorted(table.entries, key=lambda key: (key.d_head, key.variant, key)):
-        kinds.setdefault((key.d_head, key.variant), {})[key] = table.entries[key]
+    for key in sorted(table.entries, key=lambda key: (key.kind, key)):
+        kinds.setdefault(key.kind, {})[key] = table.entries[key]
     return kinds
 
 

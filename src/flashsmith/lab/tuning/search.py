@@ -18,7 +18,7 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.workload import AnyWorkload, TuningKey
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.gpus import count_multiprocessors, get_gpu_architecture
+from flashsmith.gpus import count_multiprocessors
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.selection.entries import Entry, Measured
@@ -75,31 +75,19 @@ def make_plan(
     plan: dict[W, list[C]] = {}
     taken: dict[TuningKey, W] = {}
     for workload in workloads:
-        if configs is None:
-            plan[workload] = operation.candidates(workload, arch, gpu)
-        else:
-            plan[workload] = _fitting(operation, workload, arch, gpu, configs)
+        *fitting, rule = operation.candidates(workload, arch, gpu, configs)
+        if configs is not None and not fitting and rule not in configs:
+            raise ValueError(
+                f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
+                "narrow --dtype, --d-head or --seq-len"
+            )
         other = taken.setdefault(workload.tuning_key(multiprocessors), workload)
         if other is not workload:
             raise ValueError(
                 f"{other} and {workload} share one entry of the table; tune for one of them"
             )
+        plan[workload] = [*fitting, rule]
     return plan
-
-
-def _fitting(
-    operation: Operation[W, C], workload: W, arch: str, gpu: str | None, configs: Sequence[C]
-) -> list[C]:
-    capability = get_gpu_architecture(arch).compute_capability
-    served = operation.serving(workload, gpu or arch, capability)
-    fitting = [cfg for cfg in dict.fromkeys(configs) if not served.why_not(cfg)]
-    if not fitting:
-        raise ValueError(
-            f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
-            "narrow --dtype, --d-head or --seq-len"
-        )
-    rule = served.rule_config
-    return [*(cfg for cfg in fitting if cfg != rule), rule]
 
 
 def search(
@@ -120,7 +108,7 @@ def search(
     steps_each = 3 + len(_ROUNDS)
     entries: list[Entry[W, C]] = []
     for i, (workload, configs) in enumerate(plan.items()):
-        champions = _champions(workload, configs, entries)
+        champions = _champions(workload, configs, entries, multiprocessors)
         task = _Task(workload, configs, workload.fills(multiprocessors), champions)
 
         def say(step: int, what: str, i: int = i, workload: W = workload) -> None:
@@ -141,21 +129,18 @@ class _Task(Generic[W, C]):
     champions: Collection[C]
 
 
-def _champions(workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]]) -> set[C]:
+def _champions(
+    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], multiprocessors: int
+) -> set[C]:
     """Those of ``configs`` whose tiles won most of the entries that share a portfolio with this."""
-    kind = _kind(workload)
+    kind = workload.tuning_key(multiprocessors).kind
     won = Counter(
         entry.ranked[0].config.for_dtype(DType.FP16)
         for entry in entries
-        if _kind(entry.workload) == kind
+        if entry.workload.tuning_key(multiprocessors).kind == kind
     )
     best = {tiles for tiles, _ in won.most_common(_CHAMPIONS)}
     return {cfg for cfg in configs if cfg.for_dtype(DType.FP16) in best}
-
-
-def _kind(workload: AnyWorkload) -> tuple[int, str]:
-    key = workload.tuning_key(count_multiprocessors(""))
-    return key.d_head, key.variant
 
 
 def _search_one(
