@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
 
+from flashsmith.integrations import heads
 from flashsmith.integrations import transformers as integration
 from flashsmith.integrations.lazy_mask import LazyMask
 from flashsmith.reference import reference_varlen
@@ -130,3 +131,25 @@ def test_llama_generates_over_padding_as_with_eager_attention() -> None:
     with torch.no_grad():
         expected, ours = logits("eager"), logits(integration.register())
     assert (ours - expected).abs().max() < 0.1
+
+
+def test_a_step_asks_the_launch_cache_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it made is the result; a layer that goes the slower way costs the host twice as much.
+    The emulator's calls whose splits are free are not in the cache, so its answer is played."""
+    made, asked = rows(2, 1, 4, 64), []
+
+    def as_before(*told: Any) -> Any:
+        asked.append(told)
+        return made, None, 0.0
+
+    monkeypatch.setattr(heads, "run_as_before", as_before)
+    monkeypatch.setattr(heads, "run_decode", lambda *_: pytest.fail("the slower way was taken"))
+    q, k, v = rows(2, 4, 1, 64), rows(2, 2, 9, 64), rows(2, 2, 9, 64)
+    mask = step_mask(left([0, 4], 9), 1)
+    found, _ = integration.attention_forward(MODULE, q, k, v, mask, scaling=0.3)
+    assert found is made
+    ((config, told_q, out, with_lse, cache, options, others, new),) = asked
+    assert config is out is None and not with_lse and new == ()
+    assert torch.equal(told_q, q.transpose(1, 2)) and torch.equal(cache[0], k.transpose(1, 2))
+    assert cache[5].tolist() == [0, 4] and options == (True, (-1, 0), 0.0, 0, 0.3)
+    assert others[:2] == (None, None)
