@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.configs import KernelId, Variant, parse_kernel_name_into_config
+from flashsmith.jit import Target
 from flashsmith.reference import Semantics
+from flashsmith.runtime import Extras, find_kernel
 from support.semantics import assert_right, packed, packing_of
 
 LENGTHS = {
@@ -33,3 +35,37 @@ def test_sequences_may_come_in_any_order(schedule: str, name: str, causal: bool)
     assert_right(
         cfg, packed(cfg, lengths, lengths), Semantics(causal=causal), packing_of(lengths, lengths)
     )
+
+
+FEW = {
+    "sm80": "(BF16, 64, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles",
+    "sm90": "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+persistent+tiles+lazy_8+stale",
+    "queue": "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+persistent+queue+tiles+lazy_8+stale",
+    "cluster": "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+cluster_2",
+}
+LENGTHS_OF_FEW = {
+    "one": [70],
+    "empty": [0],
+    "rising": [10, 64],
+    "falling": [64, 10],
+    "alike": [33, 33, 33],
+    "beside empty": [0, 5, 0, 47],
+    "none": [0, 0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", LENGTHS_OF_FEW)
+@pytest.mark.parametrize("kernel", FEW)
+def test_each_block_finds_its_own_of_few_tiles(kernel: str, name: str, causal: bool) -> None:
+    """The emulator's four multiprocessors have a block each, so that no launch lists the tiles."""
+    cfg, lengths = parse_kernel_name_into_config(FEW[kernel]), LENGTHS_OF_FEW[name]
+    if kernel == "cluster":
+        lengths = lengths[:1]  # of which a tile is two blocks
+    q, k, v = packed(cfg, lengths, lengths, heads=(1, 1))
+    packing = packing_of(lengths, lengths)
+    instance = KernelId(cfg, Variant(causal=causal, ragged=True))
+    given = Extras(**vars(packing), window_right=0 if causal else -1)
+    plan = find_kernel(instance, Target.emulator()).plan(q, k, v, q, extras=given)
+    assert len(plan.launches) == 1 and plan.workspace_bytes == 0
+    assert_right(cfg, (q, k, v), Semantics(causal=causal), packing)

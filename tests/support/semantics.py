@@ -86,9 +86,14 @@ def tensors_of(
     return q, k, v
 
 
-def packed(cfg: ForwardKernelConfig, lengths_q: list[int], lengths_k: list[int]) -> Tensors:
+def packed(
+    cfg: ForwardKernelConfig,
+    lengths_q: list[int],
+    lengths_k: list[int],
+    heads: tuple[int, int] = (4, 2),
+) -> Tensors:
     """As ``tensors_of``, the sequences one after the other."""
-    q, k, v = tensors_of(cfg, sum(lengths_q), sum(lengths_k), batch=1)
+    q, k, v = tensors_of(cfg, sum(lengths_q), sum(lengths_k), batch=1, heads=heads)
     return q[0], k[0], v[0]
 
 

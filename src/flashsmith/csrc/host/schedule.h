@@ -1,10 +1,17 @@
-// The launch that lists the tiles of sequences with lengths of their own
+// The launch that lists the tiles of sequences with lengths of their own, and when there is one
 // (attention/tile_table.cuh).
 #pragma once
 
 #include "host/plan.h"
 
 namespace flashsmith {
+
+// Whether tiles are listed. Where a warp knows all sequences, one a lane, each block finds its own
+// tile instead: as fast as a list in up to two waves of blocks, without the launch before them.
+constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int multiprocessors) {
+  constexpr int kMostSequences = 32, kMostWaves = 2;
+  return n_tiles > kMostWaves * multiprocessors || n_sequences > kMostSequences;
+}
 
 template <typename Args, typename Function>
 Launch schedule_launch(Function function, int n_sequences) {

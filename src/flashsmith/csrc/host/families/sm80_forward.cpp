@@ -47,7 +47,7 @@ class Sm80Forward final : public ForwardKernel {
         function_(kernel.function),
         schedule_(kernel.schedule) {}
 
-  Plan plan(const ForwardProblem &problem, int) const override {
+  Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
     if (!variant.ragged) check_grid("sequences", problem.batch);
     check_grid("heads", problem.n_heads);
     const Launch main{.kernel = "flash_forward_kernel",
@@ -57,7 +57,10 @@ class Sm80Forward final : public ForwardKernel {
                       .cluster = 1,
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
-    if (!variant.ragged) return {.launches = {main}};
+    const int64_t n_tiles = static_cast<int64_t>(main.grid.x) * main.grid.y;
+    if (!variant.ragged || !lists_tiles(n_tiles, problem.batch, multiprocessors)) {
+      return {.launches = {main}};
+    }
     return {.launches = {schedule_launch<ForwardKernelArgs>(schedule_, problem.batch), main},
             .workspace_bytes = kQueueBytes + tile_table_bytes(problem.most_Q_blocks(config_.B_r))};
   }

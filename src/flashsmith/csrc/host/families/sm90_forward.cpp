@@ -26,12 +26,11 @@ class Sm90Forward final : public ForwardKernel {
     return problem.most_Q_blocks(config_.B_r * config_.cluster_size);
   }
 
-  Grid grid(const ForwardProblem &problem, int multiprocessors) const {
+  int n_tiles(const ForwardProblem &problem) const {
     const int64_t n_blocks =
         variant.ragged ? n_entries(problem) * config_.cluster_size
                        : Q_blocks(config_, problem.seq_len_q) * static_cast<int64_t>(problem.batch);
-    const int n_tiles = static_cast<int>(n_blocks * problem.n_heads);
-    return {static_cast<unsigned>(grid_blocks(config_, n_tiles, multiprocessors)), 1, 1};
+    return static_cast<int>(n_blocks * problem.n_heads);
   }
 
   // A box has the most rows that lie in one page wherever a block of keys begins.
@@ -81,14 +80,19 @@ class Sm90Forward final : public ForwardKernel {
   }
 
   Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
+    const int tiles = n_tiles(problem);
+    const bool lists = variant.ragged && lists_tiles(tiles, problem.batch, multiprocessors);
+    const int blocks =
+        variant.ragged && !lists ? tiles : grid_blocks(config_, tiles, multiprocessors);
     const Launch main{.kernel = "forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
                       .call = call<Sm90ForwardKernelArgs>,
-                      .grid = grid(problem, multiprocessors),
+                      .grid = {static_cast<unsigned>(blocks), 1, 1},
                       .cluster = static_cast<unsigned>(config_.cluster_size),
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
-    if (variant.ragged) {
+    if (variant.ragged && !lists) return {.launches = {main}};
+    if (lists) {
       return {.launches = {schedule_launch<Sm90ForwardKernelArgs>(schedule_, problem.batch), main},
               .workspace_bytes = kQueueBytes + tile_table_bytes(n_entries(problem))};
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "flashsmith/attention/tile_table.cuh"
+#include "flashsmith/ptx/memory.cuh"
 
 namespace flashsmith {
 
@@ -10,10 +11,32 @@ struct WorkTile {
   int Q_block, head, batch;
 };
 
+// Of few tiles each block has one: that with the index of the block, where it is one. Its entry of
+// the table is a word in shared memory, because a single thread of the producer cannot look for it:
+// the sequence in the lowest bits, the cluster above.
+constexpr uint32_t kNoEntry = ~0u;
+
+template <typename Traits>
+FLASHSMITH_DEVICE void keep_own_entry(const ProblemArgs &problem) {
+  const int index = ptx::block_index_x() / Traits::cluster_size / problem.n_heads;
+  const TileTable::Entry own = find_entry<Traits>(problem, index);
+  const uint32_t word = own.cluster == kNoCluster ? kNoEntry : own.cluster * kWarpSize + own.batch;
+  if (ptx::thread_index() % kWarpSize > 0) return;
+  ptx::thread_store_shared_4(ptx::shared_memory() + Traits::own_entry_offset, word);
+}
+
+template <typename Traits>
+FLASHSMITH_DEVICE uint32_t own_entry() {
+  return ptx::thread_load_shared_4(ptx::shared_memory() + Traits::own_entry_offset);
+}
+
+// Blocks without a tile of few have ended before they ask.
 template <typename Traits>
 FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
   if constexpr (Traits::Sequence::kRagged) {
-    return TileTable{problem.tiles}.size() * problem.n_heads * Traits::cluster_size;
+    const TileTable table{problem.tiles};
+    if (!table.is_made()) return ptx::grid_size_x();
+    return table.size() * problem.n_heads * Traits::cluster_size;
   } else {
     return problem.n_Q_blocks * problem.n_heads * problem.batch;
   }
@@ -26,6 +49,12 @@ FLASHSMITH_DEVICE WorkTile listed_tile_at(const ProblemArgs &problem, int tile_i
   constexpr int kGroup = Traits::heads_per_group > 0 ? Traits::heads_per_group : 16;
   constexpr int kCluster = Traits::cluster_size;
   const TileTable table{problem.tiles};
+  if (!table.is_made()) {
+    const auto own = static_cast<int>(own_entry<Traits>());
+    return {.Q_block = own / kWarpSize * kCluster + tile_index % kCluster,
+            .head = tile_index / kCluster % problem.n_heads,
+            .batch = own % kWarpSize};
+  }
   const int index = tile_index / kCluster, tiles_per_group = kGroup * table.size();
   const int group = index / tiles_per_group, rest = index - group * tiles_per_group;
   const int n_heads = problem.n_heads - group * kGroup, heads = n_heads < kGroup ? n_heads : kGroup;

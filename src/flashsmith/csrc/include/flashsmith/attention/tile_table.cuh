@@ -1,14 +1,14 @@
-// The tiles of sequences with lengths of their own: a launch of its own lists them, so that no
-// block looks for work where there is none. The longest sequences come first, which leaves short
-// tiles for the end; a sequence's tiles go from the last on, which see the most keys if the mask is
-// causal.
+// The tiles of sequences with lengths of their own. The longest sequences come first, which leaves
+// short tiles for the end; a sequence's tiles go from the last on, which see the most keys if the
+// mask is causal. A launch of its own lists them, so that no block looks for work where there is
+// none; of few tiles each block finds its own, because that launch would cost more than the work.
 //
 // The table is a number of entries, a word that is not used, and for each entry its cluster of Q
 // blocks and its sequence.
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
-#include "flashsmith/ptx/math.cuh"
+#include "flashsmith/ptx/shuffle.cuh"
 
 namespace flashsmith {
 
@@ -20,8 +20,9 @@ struct TileTable {
     int cluster, batch;
   };
 
-  uint32_t *words;
+  uint32_t *words;  // null: no launch made it
 
+  FLASHSMITH_DEVICE bool is_made() const { return words != nullptr; }
   FLASHSMITH_DEVICE int size() const { return word(0); }
   FLASHSMITH_DEVICE Entry operator[](int i) const {
     return {word(kHeaderWords + i * kEntryWords), word(kHeaderWords + i * kEntryWords + 1)};
@@ -38,20 +39,6 @@ struct TileTable {
     return static_cast<int>(ptx::thread_load_global(words + i));
   }
 };
-
-// The sum over the lanes of a warp, in all of them.
-FLASHSMITH_DEVICE int sum_of_warp(int value) {
-  const auto add = [&](auto mask) {
-    const float other = ptx::shuffle_xor<decltype(mask)::value>(ptx::bits_float(value));
-    value += static_cast<int>(ptx::float_bits(other));
-  };
-  add(std::integral_constant<int, 1>());
-  add(std::integral_constant<int, 2>());
-  add(std::integral_constant<int, 4>());
-  add(std::integral_constant<int, 8>());
-  add(std::integral_constant<int, 16>());
-  return value;
-}
 
 template <typename Traits>
 FLASHSMITH_DEVICE int n_entries(const typename Traits::Sequence &sequence) {
@@ -73,8 +60,8 @@ FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
     if (longer > 0 || (longer == 0 && other < batch)) before += n;
     total += n;
   }
-  before = sum_of_warp(before);
-  total = sum_of_warp(total);
+  before = ptx::sum_of_lanes(before);
+  total = ptx::sum_of_lanes(total);
   const int n = n_entries<Traits>(own), room = problem.n_Q_blocks;
   for (int i = lane; i < n && i < room - before; i += kWarpSize) {
     table.set(before + i, {n - 1 - i, batch});
@@ -84,6 +71,27 @@ FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
   if (problem.queue == nullptr) return;
   ptx::thread_store_global_4(problem.queue, 0);
   ptx::thread_store_global_4(problem.queue + 1, 0);
+}
+
+// The entry with an index of the table that was not made, of up to kWarpSize sequences; a lane has
+// one each, and all lanes call this. Cluster kNoCluster: there are fewer entries.
+constexpr int kNoCluster = -1;
+
+template <typename Traits>
+FLASHSMITH_DEVICE TileTable::Entry find_entry(const ProblemArgs &problem, int index) {
+  const int lane = ptx::thread_index() % kWarpSize;
+  const bool has_sequence = lane < problem.batch;
+  const typename Traits::Sequence own(problem, has_sequence ? lane : 0);
+  const int n = has_sequence ? n_entries<Traits>(own) : 0, length = own.seq_len_k();
+  int before = 0;
+  for (int other = 0; other < problem.batch; other++) {
+    const int longer = ptx::shuffle_from(length, other) - length;
+    const int n_of_other = ptx::shuffle_from(n, other);
+    if (longer > 0 || (longer == 0 && other < lane)) before += n_of_other;
+  }
+  const bool is_own = before <= index && index < before + n;
+  const int cluster = is_own ? n - 1 - (index - before) : kNoCluster;
+  return {ptx::max_of_lanes(cluster), ptx::max_of_lanes(is_own ? lane : 0)};
 }
 
 // Grid: a block for every kScheduleWarps sequences. Block: as many warps.

@@ -47,22 +47,25 @@ FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_
   }
 }
 
-// Whether the block has a tile: of sequences with lengths of their own there are fewer than blocks.
+// The entry of the block in the table of tiles, whether or not that was made; cluster kNoCluster:
+// there are fewer entries than blocks.
 template <typename Traits>
-FLASHSMITH_DEVICE bool is_there(const ProblemArgs &problem) {
-  if constexpr (!Traits::Sequence::kRagged) return true;
-  return ptx::block_index_x() < TileTable{problem.tiles}.size();
+FLASHSMITH_DEVICE TileTable::Entry entry_of_block(const ProblemArgs &problem) {
+  const TileTable table{problem.tiles};
+  const int x = ptx::block_index_x();
+  if (!table.is_made()) return find_entry<Traits>(problem, x);
+  return x < table.size() ? table[x] : TileTable::Entry{kNoCluster, 0};
 }
 
 // Causal blocks of Q near the end see the most keys: they start first, so that none is left over.
+// Q_block kNoCluster: the block has no tile.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
-  const int x = ptx::block_index_x();
   if constexpr (Traits::Sequence::kRagged) {
-    if (!is_there<Traits>(problem)) return {};
-    const TileTable::Entry entry = TileTable{problem.tiles}[x];
+    const TileTable::Entry entry = entry_of_block<Traits>(problem);
     return {.Q_block = entry.cluster, .head = ptx::block_index_y(), .batch = entry.batch};
   }
+  const int x = ptx::block_index_x();
   return {.Q_block = Traits::Mask::kAhead ? problem.n_Q_blocks - 1 - x : x,
           .head = ptx::block_index_y(),
           .batch = ptx::block_index_z()};

@@ -57,7 +57,7 @@ class ForwardBlock {
 
   // Blocks of K and V are visited from the last to the first.
   FLASHSMITH_DEVICE void run() {
-    if (!is_there<Traits>(args_.problem)) return;
+    if (Traits::Sequence::kRagged && tile_.Q_block == kNoCluster) return;
     load_Q();
     if constexpr (Traits::config.eager_load_blocks) K_loader_.load_ragged(n_keys(end_ - 1));
     keep_Q();

@@ -26,10 +26,22 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     if constexpr (Traits::fp8_values) clear_end_words<Traits>();
     Barriers<Traits>::init();
   }
+  // Of few tiles of sequences with lengths of their own, by a warp that has nothing else to do yet.
+  const bool has_one_tile = Traits::Sequence::kRagged && !TileTable{args.problem.tiles}.is_made();
+  if constexpr (Traits::Sequence::kRagged) {
+    if (has_one_tile && ptx::warp_index() == 1) keep_own_entry<Traits>(args.problem);
+  }
   if constexpr (Traits::cluster_size > 1) {
     ptx::cluster_sync();
   } else {
     ptx::barrier_sync();
+  }
+  if constexpr (Traits::Sequence::kRagged) {
+    if (has_one_tile) {
+      const bool has_none = own_entry<Traits>() == kNoEntry;
+      ptx::warp_sync();  // all lanes have read before one of them goes on alone
+      if (has_none) return;
+    }
   }
   // warp_index() comes from a shuffle, so that ptxas knows that all lanes of a warp have the same
   // value, and keeps ring positions and loop counts in uniform registers.

@@ -146,6 +146,7 @@ struct KernelTraits {
   static constexpr int arriving_V_offset = V_offset + n_stages * V_bytes;
   static constexpr int O_offset = arriving_V_offset + transposed_stages(CFG) * V_bytes;
   static constexpr int queue_offset = O_offset + n_consumer_warps * warp_staging_bytes;
+  static constexpr int own_entry_offset = queue_offset + 8;
   static constexpr int end_offset = queue_offset + 16;
   static constexpr int barriers_offset = queue_offset + word_bytes(CFG);
   static constexpr int n_barriers = flashsmith::n_barriers(CFG);
