@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import is_grad_enabled
 
 from flashsmith.configs import AttentionKernelConfig
 from flashsmith.mods.block_mask import BlockMask
@@ -207,15 +206,11 @@ def attend(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``attention`` of a specification: launches now, or has torch see an operator, as the tensors
     are."""
-    given = given_tensors(spec)
-    if out is not None:
-        given = [out, *given]
-    is_memory = are_memory(q, k, v, *given)
+    given = (q, k, v, *given_tensors(spec)) if out is None else (q, k, v, out, *given_tensors(spec))
+    is_memory = are_memory(*given)
     if not is_memory:
         refuse_unknown(**_named(q, k, v, out, spec))
-    if is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or (given and needs_gradient(*given))
-    ):
+    if needs_gradient(*given):
         named = _named(q, k, v, out, spec)
         refuse_gradients(**{name: t for name, t in named.items() if name not in _LEARNED})
         if q.dtype == FP8:
