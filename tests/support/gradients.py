@@ -111,23 +111,28 @@ def _error_of_weights(call: Call) -> float:
 # ---- the kernels ----
 
 
-def launch(kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False) -> Gradients:
+def launch(
+    kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False, are_new: bool = False
+) -> Gradients:
     """What the kernels leave in memory that was NaN, with NaN in the workspace.
 
+    are_new: Rows of no sequence become 0.
     gaps: Between the rows of all tensors, with NaN in them; what is around results must stay.
     """
     loaded = find_backward(kernel, Target.emulator())
     with emulation(loaded, seed=seed, count=False):
-        return launch_loaded(loaded, call, gaps=gaps)
+        return launch_loaded(loaded, call, gaps=gaps, are_new=are_new)
 
 
-def launch_loaded(loaded: BackwardKernel, call: Call, *, gaps: bool = False) -> Gradients:
+def launch_loaded(
+    loaded: BackwardKernel, call: Call, *, gaps: bool = False, are_new: bool = False
+) -> Gradients:
     extras = call.extras
     rooms = [_room(t, gaps) for t in (call.q, call.k, call.v)]
     tensors = tensors_of(call, [room.inside for room in rooms], gaps)
     n_bytes = loaded.plan(tensors, extras=extras).workspace_bytes
     workspace = torch.full((n_bytes // 4,), math.nan).view(torch.uint8) if n_bytes else None
-    loaded(tensors, call.scale, workspace=workspace, extras=extras)
+    loaded(tensors, call.scale, are_new=are_new, workspace=workspace, extras=extras)
     for room in rooms:
         room.check()
     dbias = tensors.dbias

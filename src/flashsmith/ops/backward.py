@@ -148,12 +148,12 @@ def run_backward(
     """
     q, k, into = tensors.q, tensors.k, (tensors.dq, tensors.dk, tensors.dv)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    how = _How(config, deterministic, timed)
+    how = _How(config, deterministic, timed, are_new=into[0] is into[1] is into[2] is None)
     try:
         complete, milliseconds = _complete(tensors, spec, wanted), 0.0
         if timed or not _is_made_as_before(complete, spec, how):
             milliseconds = _launch(complete, spec, how)
-        if not into[0] is into[1] is into[2] is None:
+        if not how.are_new:
             mark_written(*into)
         return _gradients(complete, spec), milliseconds
     except Exception:
@@ -174,13 +174,13 @@ def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
 
 def _is_made_as_before(tensors: GradientTensors, spec: AttentionSpec, how: _How) -> bool:
     """The hot path: whether ``launch_cache`` made the call, because one like it was made before."""
-    config, deterministic, _ = how
+    config, deterministic, _, are_new = how
     try:
         told: tuple[Any, ...] = spec[:2]  # of a plain call, the rest is known
         if spec is not FULL and spec is not CAUSAL:
             told = ready(spec, tensors.q, tensors.k)
         named = 0 if config is None else id(config)
-        return launch_cache.backward(named, deterministic, *tensors, *told) == MADE
+        return launch_cache.backward(named, deterministic, are_new, *tensors, *told) == MADE
     except Exception:
         return False  # the slower way refuses what is wrong, in better words
 
@@ -215,11 +215,13 @@ def backward_of_saved(
 
 
 class _How(NamedTuple):
-    """By which kernels, and whether to measure."""
+    """By which kernels, whether to measure, and whether dq, dk and dv are new: the library clears
+    their rows that no sequence has, and leaves those of the caller's tensors as they are."""
 
     config: BackwardKernelConfig | None
     deterministic: bool
     timed: bool
+    are_new: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -262,28 +264,32 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
     choice = _choices.get(key) or _choose(key, how, tensors, spec)
     try:
         if how.timed:
-            return choice.kernel(tensors, scale, timed=True, extras=spec.extras)
-        _call(choice, tensors, spec, scale)
+            return choice.kernel(
+                tensors, scale, timed=True, are_new=how.are_new, extras=spec.extras
+            )
+        _call(choice, tensors, spec, scale, how.are_new)
     except Exception:  # a first call of its kind was refused in these words
         _checked_config(how, tensors, spec)
         raise
     if not choice.lays_out:
         named = 0 if how.config is None else id(how.config)
-        told = named, how.deterministic, *tensors, *given
+        told = named, how.deterministic, how.are_new, *tensors, *given
         launch_cache.remember_backward(choice.call, how.config, *_NO_MEMORY, *told)
     return 0.0
 
 
-def _call(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec, scale: float) -> None:
+def _call(
+    choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec, scale: float, are_new: bool
+) -> None:
     read = _laid_out(choice, tensors, spec) if choice.lays_out else tensors
     try:
-        choice.call(*read, None, scale, *spec.extras)
+        choice.call(are_new, *read, None, scale, *spec.extras)
     except ValueError:
         read = _laid_out(choice, tensors, spec)
         if choice.lays_out or choice.config is not None or all(map(is_, read, tensors)):
             raise
         choice.lays_out = True
-        choice.call(*read, None, scale, *spec.extras)
+        choice.call(are_new, *read, None, scale, *spec.extras)
 
 
 def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
@@ -342,8 +348,8 @@ def _kernel_for(
 
 
 def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:
-    """With do as kernels take it, and new tensors where none are given to write to: zeros where a
-    kernel may leave rows as they are."""
+    """With do as kernels take it, and new tensors where none are given to write to. Kernels write
+    all of these; beside tensors of the caller's, of which they do not, they are zeros."""
     q, k = given.q, given.k
     dsinks = dbias = None
     if wanted.sinks:
@@ -356,7 +362,7 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> Gr
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         dk = torch.empty_like(k, memory_format=torch.contiguous_format)
         dv = torch.empty_like(given.v, memory_format=torch.contiguous_format)
-        if spec.is_ragged:
+        if spec.is_ragged and _has_no_sequence(spec):
             torch._foreach_zero_([dq, dk, dv])  # in one launch
     else:
         make = torch.zeros_like if spec.is_ragged else torch.empty_like
@@ -370,6 +376,12 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> Gr
     )
     dlse = None if given.dlse is None else given.dlse.resolve_neg().contiguous()
     return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
+
+
+def _has_no_sequence(spec: AttentionSpec) -> bool:
+    """Whether there is none, so that no kernel is launched for them."""
+    offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
+    return offsets is not None and offsets.numel() < 2
 
 
 def _write_without_keys(tensors: GradientTensors) -> None:

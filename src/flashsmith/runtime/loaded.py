@@ -162,8 +162,9 @@ class BackwardKernel(LoadedKernel):
     def bind(self) -> Callable[..., None]:
         """A function that makes calls of these kernels, with as little as that can take.
 
-        It takes the tensors one by one, the workspace, which it allocates for None, the scale, and
-        a call's extras one by one. What it raises is what ``__call__`` does.
+        It takes whether dq, dk and dv are new, the tensors one by one, the workspace, which it
+        allocates for None, the scale, and a call's extras one by one. What it raises is what
+        ``__call__`` does.
         """
         return self.operations["bind"]()  # type: ignore[no-any-return]
 
@@ -173,6 +174,7 @@ class BackwardKernel(LoadedKernel):
         softmax_scale: float,
         timed: bool = False,
         *,
+        are_new: bool = False,
         workspace: Any = None,
         extras: Extras | None = None,
     ) -> float:
@@ -181,10 +183,11 @@ class BackwardKernel(LoadedKernel):
         Args:
             tensors: Speak DLPack; on one device.
             softmax_scale, timed, extras: As there.
+            are_new: Whether dq, dk and dv hold nothing yet: rows of no sequence become 0.
             workspace: What ``workspace_for`` gives for the call's plan.
 
         Returns, raises: As there.
         """
         told = self.extras_or(extras)
         operation = self.operations["backward"]
-        return float(operation(timed, *tensors, workspace, softmax_scale, *told))
+        return float(operation(timed, are_new, *tensors, workspace, softmax_scale, *told))

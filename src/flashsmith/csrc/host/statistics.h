@@ -4,6 +4,8 @@
 
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
+
 #include "host/args/backward.h"
 #include "host/plan.h"
 
@@ -26,10 +28,12 @@ inline void check_gradient_grid(const ForwardProblem &problem) {
 template <typename Args, typename Kernels>
 void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &tensors,
                     const ForwardProblem &problem) {
-  if (problem.is_empty()) return;
   constexpr unsigned kThreads = 128, kWarp = 32;
   const auto heads = static_cast<unsigned>(problem.n_heads);
-  const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
+  // Where there are no queries, some keys may still belong to no sequence.
+  const int blocks = std::max((problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows,
+                              tensors.forward().is_ragged() ? 1 : 0);
+  if (problem.batch == 0 || problem.n_heads == 0 || blocks == 0) return;
   plan.launches.push_back(
       {.kernel = "row_statistics_kernel",
        .function = reinterpret_cast<const void *>(kernels.statistics),

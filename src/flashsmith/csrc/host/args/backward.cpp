@@ -55,6 +55,7 @@ GradientArgs gradient_args(const BackwardTensors &tensors, const Numbers &number
   args.all_statistics_blocks = static_cast<int>(all_statistics_blocks(forward));
   args.n_statistics_blocks = n_statistics_blocks(forward);
   args.packed_q = forward.cu_seqlens_q() != nullptr;
+  args.clears_unused = tensors.are_new();
   args.softmax_scale = static_cast<float>(numbers.softmax_scale);
   return args;
 }

@@ -68,10 +68,15 @@ class BackwardTensors {
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
+  // Whether dq, dk and dv are new, so that what is written nowhere else has to be zero.
+  bool are_new() const { return are_new_; }
+  void set_new(bool are_new) { are_new_ = are_new; }
+
   Tensors all() const { return {kBackwardArguments, given_}; }
 
  private:
   Given given_;
+  bool are_new_ = false;
 };
 
 // Blocks of kStatisticsRows rows of q, of one entry of the tensors' batch; and of all entries, with

@@ -16,7 +16,7 @@ using tvm::ffi::PackedArgs;
 using tvm::ffi::TensorView;
 
 constexpr int kTensors = kBackwardOwn.size();
-enum Argument_ : int { kConfig, kDeterministic, kQ, kK, kV, kSpec = kQ + kTensors };
+enum Argument_ : int { kConfig, kDeterministic, kAreNew, kQ, kK, kV, kSpec = kQ + kTensors };
 
 struct GradientCall {
   PackedArgs arguments;
@@ -66,8 +66,9 @@ int64_t backward(const KnownLaunchers &known, PackedArgs arguments) {
   const std::shared_ptr<Launcher> launcher = known.find(call->key);
   if (!launcher) return kUnknown;
   // What `bind` of a backward kernel gave takes (host/operations/backward.cpp).
-  std::array<AnyView, kTensors + 2 + kExtras> told;
+  std::array<AnyView, 1 + kTensors + 2 + kExtras> told;
   AnyView *next = told.data();
+  *next++ = arguments[kAreNew];  // dq, dk and dv
   for (int i = 0; i < kTensors; i++) *next++ = arguments[kQ + i];
   *next++ = AnyView();  // the library allocates the workspace
   *next++ = call->numbers.softmax_scale;

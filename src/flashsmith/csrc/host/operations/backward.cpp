@@ -90,17 +90,19 @@ class AcceptedBackward {
   }
 };
 
-double backward(const BackwardKernel &kernel, bool timed, const Call &call) {
-  const BackwardTensors tensors = tensors_of(call);
+double backward(const BackwardKernel &kernel, bool timed, bool are_new, const Call &call) {
+  BackwardTensors tensors = tensors_of(call);
+  tensors.set_new(are_new);
   return AcceptedBackward(kernel, tensors, call.numbers()).run(tensors, call.numbers(), timed);
 }
 
-// Returns a function that makes calls: it takes what `backward` takes.
+// Returns a function that makes calls: it takes what `backward` takes, but for whether to measure.
 Function bind(const BackwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedBackward>>();
   return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *) {
-    const Call call = call_of(arguments);
-    const BackwardTensors tensors = tensors_of(call);
+    const Call call = call_of(arguments.Slice(1));
+    BackwardTensors tensors = tensors_of(call);
+    tensors.set_new(arguments[0].cast<bool>());
     last->like(kernel, tensors, call.numbers())->run(tensors, call.numbers(), false);
   });
 }
@@ -113,7 +115,8 @@ Operations BackwardKernel::operations() const {
          *result = facts_of_call(*this, call_of(arguments));
        })},
       {"backward", Function::FromPacked([this](PackedArgs arguments, Any *result) {
-         *result = backward(*this, arguments[0].cast<bool>(), call_of(arguments.Slice(1)));
+         const bool timed = arguments[0].cast<bool>(), are_new = arguments[1].cast<bool>();
+         *result = backward(*this, timed, are_new, call_of(arguments.Slice(2)));
        })},
       {"bind", Function::FromPacked([this](PackedArgs, Any *result) { *result = bind(*this); })}};
 }

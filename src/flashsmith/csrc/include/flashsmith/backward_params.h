@@ -31,6 +31,7 @@ struct GradientArgs {
   // sequences share one entry.
   int all_statistics_blocks, n_statistics_blocks;
   bool packed_q;
+  bool clears_unused;   // gradients of rows that no sequence has become 0
   float softmax_scale;  // factor of dQ and dK, beside that of scores
 };
 

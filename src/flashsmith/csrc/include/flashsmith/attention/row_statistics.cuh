@@ -14,6 +14,7 @@
 #include "flashsmith/attention/fragment.cuh"
 #include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/attention/softmax.cuh"
+#include "flashsmith/attention/unused_rows.cuh"
 #include "flashsmith/backward_params.h"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/memory.cuh"
@@ -233,6 +234,11 @@ template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kStatisticsThreads)
     row_statistics_kernel(const __grid_constant__ Args args) {
   clear_queue(args.gradient.queue);
+  if constexpr (Traits::Sequence::kRagged) {
+    if (args.gradient.clears_unused) {
+      clear_unused_rows<Traits, kStatisticsThreads>(args.problem, args.gradient);
+    }
+  }
   StatisticsBlock<Traits>(args.problem, args.gradient).run();
 }
 
