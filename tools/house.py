@@ -64,6 +64,28 @@ def family_classes() -> list[str]:
     ]
 
 
+def forms_of_a_call() -> list[str]:
+    """Records of what a call computes: classes of Python and structs of C++ that have a cap of
+    scores among their fields, by value or as a feature."""
+    of_python = [
+        where(path, node, node.name)
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and any(
+            isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == "softcap"
+            for field in node.body
+        )
+    ]
+    of_cpp = [
+        f"{path.relative_to(PACKAGE)}:{number} {line.strip()}"
+        for path in sorted((PACKAGE / "csrc").rglob("*.h"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.match(r"\s+(double|float|bool) (softcap|cap)\b[^()]*;", line)
+    ]
+    return of_python + of_cpp
+
+
 def asks_for_an_operation() -> list[str]:
     """Places that ask a configuration which operation it is of, by its class or by name, beside the
     registry, which has to know. Nodes of the caller's functions (mods/) have operations of their
@@ -85,6 +107,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "signatures with softmax_scale": signatures_with_softmax_scale,
     "functions with more than 8 positional arguments": long_signatures,
     "classes of families": family_classes,
+    "forms of what a call computes": forms_of_a_call,
     "places that ask a configuration for its operation": asks_for_an_operation,
 }
 

@@ -10,6 +10,7 @@ LIMITS = {
     "signatures with softmax_scale": 9,
     "functions with more than 8 positional arguments": 2,  # those of torch's schema of a backward
     "classes of families": 1,
+    "forms of what a call computes": 8,  # of which Variant is one in Python and one in C++
     "places that ask a configuration for its operation": 3,
 }
 
