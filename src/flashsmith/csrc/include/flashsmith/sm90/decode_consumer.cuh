@@ -174,7 +174,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
                              rows.offset(args_.Q_strides, batch_, tile_row) + chunk * kElements;
       const bool there =
           tile_row < rows.count() && (!Traits::padded || chunk * kElements < args_.problem.d_qk);
-      const int permutation = row * kTile.row_bytes / 128 % kBoxChunks;
+      const int permutation = chunk_permutation<kTile.row_bytes>(row);
       ptx::store_shared_16(own_rows() + chunk / kBoxChunks * kTile.box_bytes +
                                row * kTile.row_bytes + (chunk % kBoxChunks ^ permutation) * 16,
                            ptx::load_global_16_or_zero(elements, there));
