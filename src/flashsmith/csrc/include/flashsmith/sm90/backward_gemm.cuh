@@ -46,13 +46,11 @@ class KeyOperand {
   FLASHSMITH_DEVICE explicit KeyOperand(int rows) : rows_(rows) {}
 
   FLASHSMITH_DEVICE void load() {
-    constexpr int kChunksPerRow = Traits::row_bytes / 16;
     // From tile to tile no address stays in a register.
     const int thread = ptx::recomputed(ptx::thread_index());
     const int lane = thread % kWarpSize;
     const int row = thread % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
-    // The swizzle permutes a row's chunks by the bits of the address above a line of 128 bytes.
-    const int permutation = row * Traits::row_bytes / 128 % kChunksPerRow;
+    const int permutation = chunk_permutation<Traits::row_bytes>(row);
     const ptx::shared_address own_row = ptx::shared_memory() + rows_ + row * Traits::row_bytes;
 #pragma unroll
     for (int step = 0; step < kInRegisters; step++) {

@@ -33,8 +33,8 @@ template <typename Traits>
 FLASHSMITH_DEVICE void stage_dS(ptx::shared_address box, const ScoreOperand<Traits> &dS) {
   const int matrix = warpgroup_lane() / 8, row = warpgroup_lane() % 8;
   const int chunk = 2 * warpgroup_warp() + matrix % 2;
-  const ptx::shared_address first =
-      box + (matrix / 2 * 8 + row) * Traits::dS_row_bytes + (chunk ^ row) * 16;
+  const ptx::shared_address first = box + (matrix / 2 * 8 + row) * Traits::dS_row_bytes +
+                                    (chunk ^ chunk_permutation<Traits::dS_row_bytes>(row)) * 16;
 #pragma unroll
   for (int step = 0; step < Traits::query_steps; step++) {
     ptx::stmatrix_x4_transposed(first + step * kWgmmaK * Traits::dS_row_bytes, dS[step]);

@@ -3,6 +3,8 @@
 // Python (problems()).
 #pragma once
 
+#include <cstddef>
+
 #include "flashsmith/attention/query_range.cuh"
 #include "flashsmith/attention/row_statistics.cuh"
 #include "flashsmith/attention/score_gradient.cuh"
@@ -84,19 +86,25 @@ struct BackwardTraits {
   static constexpr int dQ_parts = flashsmith::dQ_parts(CFG);
   static constexpr int dQ_warps = shares_dQ ? n_consumer_warps : n_warpgroup_warps;
 
-  // Shared memory. Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
-  static constexpr int K_offset = 0;
-  static constexpr int V_offset = K_offset + key_tile_bytes;
-  static constexpr int Q_offset = V_offset + key_tile_bytes;
-  static constexpr int dO_offset = Q_offset + Q_stages * query_tile_bytes;
-  static constexpr int dS_offset = dO_offset + dO_stages * query_tile_bytes;
-  static constexpr int dQ_offset = dS_offset + kDSBuffers * dS_bytes;
-  static constexpr int statistics_offset = dQ_offset + n_warpgroups * dQ_bytes;
-  static constexpr int barriers_offset = statistics_offset + Q_stages * kStatisticsBytes;
-  static_assert(key_tile_bytes % 1024 == 0 && query_tile_bytes % 1024 == 0 && dS_bytes % 1024 == 0,
-                "tiles are 1024-byte aligned");
-  static constexpr int entries_offset = barriers_offset + n_barriers(CFG) * ptx::kMbarrierBytes;
-  static_assert(entries_offset + n_tile_entries(CFG) * kEntryBytes == shared_memory_bytes(CFG),
+  struct SharedMemory {
+    SharedTile<key_tile_bytes> K, V;
+    SharedTile<query_tile_bytes> Q[Q_stages], dO[dO_stages];
+    SharedTile<dS_bytes> dS[kDSBuffers];
+    float dQ[n_warpgroups][dQ_floats];
+    float statistics[Q_stages][kStatisticsFloats];
+    uint64_t barriers[n_barriers(CFG)];
+    [[no_unique_address]] Several<uint32_t, n_tile_entries(CFG)> entries;
+  };
+  static constexpr int K_offset = offsetof(SharedMemory, K);
+  static constexpr int V_offset = offsetof(SharedMemory, V);
+  static constexpr int Q_offset = offsetof(SharedMemory, Q);
+  static constexpr int dO_offset = offsetof(SharedMemory, dO);
+  static constexpr int dS_offset = offsetof(SharedMemory, dS);
+  static constexpr int dQ_offset = offsetof(SharedMemory, dQ);
+  static constexpr int statistics_offset = offsetof(SharedMemory, statistics);
+  static constexpr int barriers_offset = offsetof(SharedMemory, barriers);
+  static constexpr int entries_offset = offsetof(SharedMemory, entries);
+  static_assert(sizeof(SharedMemory) == shared_memory_bytes(CFG),
                 "the host asks for as much shared memory as the kernel uses");
 };
 

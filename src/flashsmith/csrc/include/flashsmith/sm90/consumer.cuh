@@ -9,16 +9,21 @@
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/sm90/block_steps.cuh"
 #include "flashsmith/sm90/epilogue.cuh"
-#include "flashsmith/sm90/output_sums.cuh"
 #include "flashsmith/sm90/skipped_blocks.cuh"
 #include "flashsmith/sm90/tile_queue.cuh"
-#include "flashsmith/sm90/warpgroup_scheduler.cuh"
 
 namespace flashsmith::sm90 {
 
 template <typename Traits>
-class Consumer {
+class Consumer : BlockSteps<Traits, Consumer<Traits>> {
+  using Steps = BlockSteps<Traits, Consumer<Traits>>;
+  friend Steps;
+  using Steps::first_scores, Steps::start_softmax, Steps::start_values, Steps::values;
+  using Steps::issue_values, Steps::issue_scores, Steps::issue_both, Steps::finish_values;
+  using Steps::lane;
+
   // Whether tiles may leave out blocks at the beginning.
   static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
 
@@ -77,7 +82,6 @@ class Consumer {
   }
 
  private:
-  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   static FLASHSMITH_DEVICE int warp() { return ptx::thread_index() % kWarpgroupSize / kWarpSize; }
 
   FLASHSMITH_DEVICE int first_block() const { return kSomeAreBefore ? begin_ : 0; }
@@ -90,7 +94,8 @@ class Consumer {
     load_Q();
     first_scores();
     if constexpr (Traits::config.overlap_softmax) {
-      for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
+      for_each_block(
+          [&](auto masked) { this->template overlapped_step<decltype(masked)::value>(); });
       values();
     } else {
       values();
@@ -105,7 +110,8 @@ class Consumer {
     load_Q();
     first_scores();
     while (true) {
-      for_each_block([&](auto masked) { overlapped_step<decltype(masked)::value>(); });
+      for_each_block(
+          [&](auto masked) { this->template overlapped_step<decltype(masked)::value>(); });
       tile_index = tiles_.next();
       if (tile_index >= n_tiles<Traits>(args_.problem)) break;
       cross_into_tile(tile_index);
@@ -153,7 +159,7 @@ class Consumer {
   FLASHSMITH_DEVICE void load_Q() {
     ptx::mbarrier_wait_parity(Barriers<Traits>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
-    Q_.load(shared_ + Traits::Q_offset + warpgroup_ * kWgmmaM * Traits::Q_tile.row_bytes);
+    Q_.load(this->own_rows());
   }
 
   FLASHSMITH_DEVICE void store(int tile_index, const Softmax<Traits> &softmax) {
@@ -166,42 +172,6 @@ class Consumer {
 
   // ---- steps ----
 
-  // S of a tile's first block, and P.
-  FLASHSMITH_DEVICE void first_scores() {
-    issue_scores();
-    scheduler_.pass();
-    finish_scores<0>();
-    release_loaded_Q();
-    start_softmax();
-    pack_weights<Traits>(P_, S_);
-    O_.start(softmax_);
-  }
-
-  FLASHSMITH_DEVICE void start_softmax() {
-    softmax_.reset();
-    change_scores();
-    if (block_ >= masked_from_ || block_ < unmasked_from_) mask_scores();
-    softmax_.template step<true>(S_);
-    drop();
-  }
-
-  // S of this block with O += P V of the one before; then P.
-  template <bool kMasked>
-  FLASHSMITH_DEVICE void overlapped_step() {
-    issue_both();
-    scheduler_.pass_when_issued();
-    finish_scores<1>();
-    change_scores();
-    if constexpr (kMasked) mask_scores();
-    softmax_.template step<kMasked>(S_, [&](float known) { scheduler_.pass_when_known(known); });
-    drop();
-    finish_values();
-    // Before the branch in rescale: in one basic block with the exponentials, it fits in their
-    // gaps.
-    pack_weights<Traits>(P_, S_);
-    O_.rescale(softmax_);
-  }
-
   // The last O += P V of the tile that is done, together with S of the first block of the one at
   // `tile_index`; then P.
   FLASHSMITH_DEVICE void cross_into_tile(int tile_index) {
@@ -212,7 +182,7 @@ class Consumer {
       load_Q();
       issue_both();
       scheduler_.pass();
-      finish_scores<1>();
+      this->template finish_scores<1>();
       release_loaded_Q();
       const Softmax<Traits> softmax_of_done = softmax_;
       start_softmax();
@@ -226,14 +196,13 @@ class Consumer {
       load_Q();
       issue_scores();
       scheduler_.pass();
-      finish_values<1>();
+      this->template finish_values<1>();
       skip_V();
       store(done, softmax_);
-      finish_scores<0>();
+      this->template finish_scores<0>();
       start_softmax();
     }
-    pack_weights<Traits>(P_, S_);
-    O_.start(softmax_);
+    start_values();
   }
 
   // One product after the other.
@@ -241,7 +210,7 @@ class Consumer {
   FLASHSMITH_DEVICE void plain_step() {
     issue_scores();
     scheduler_.pass();
-    finish_scores<0>();
+    this->template finish_scores<0>();
     change_scores();
     if constexpr (kMasked) mask_scores();
     softmax_.template step<kMasked>(S_);
@@ -251,71 +220,22 @@ class Consumer {
     values();
   }
 
-  FLASHSMITH_DEVICE void values() {
-    issue_values();
-    finish_values();
-  }
-
-  // ---- products ----
-
-  FLASHSMITH_DEVICE void issue_values() {
-    wait_V();
-    O_.issue(P_, V_block());
-  }
-
-  FLASHSMITH_DEVICE void issue_scores() {
-    wait_K();
-    scheduler_.wait();
-    issue_QK<Traits>(S_, Q_, K_block());
-  }
-
-  // Both in one turn, which the caller passes.
-  FLASHSMITH_DEVICE void issue_both() {
-    issue_scores();
-    issue_values();
-  }
-
-  // S has arrived, with kPending younger groups in flight; K may be overwritten, and after the last
-  // block Q.
-  template <int kPending>
-  FLASHSMITH_DEVICE void finish_scores() {
-    ptx::wgmma_wait_group<kPending>();
-    ptx::pin_registers(S_);
-    release(Barriers<Traits>::K(K_stage_.buffer));
-    K_stage_.advance();
-    if constexpr (!Traits::Q_in_registers) {
-      if (block_ == first_block()) release_Q();
-    }
-  }
-
-  // O has arrived, with kPending younger groups in flight; V may be overwritten.
-  template <int kPending = 0>
-  FLASHSMITH_DEVICE void finish_values() {
-    ptx::wgmma_wait_group<kPending>();
-    O_.pin();
-    release(Barriers<Traits>::V(V_stage_.buffer));
-    V_stage_.advance();
-    O_.add_block();
-  }
-
   // Blocks that other warpgroups work on pass by. A lane that still waits when the others let go of
   // the buffer could miss its phase: all lanes have to be there, as they are after a turn.
   FLASHSMITH_DEVICE void skip_K() {
     for (int i = 0; i < skipped_; i++) {
-      wait_K();
+      this->wait_K();
       if constexpr (!Traits::config.ping_pong) ptx::warp_sync();
       scheduler_.wait();
       scheduler_.pass();
-      release(Barriers<Traits>::K(K_stage_.buffer));
-      K_stage_.advance();
+      this->free_K();
     }
   }
   FLASHSMITH_DEVICE void skip_V() {
     for (int i = 0; i < skipped_; i++) {
-      wait_V();
+      this->wait_V();
       ptx::warp_sync();
-      release(Barriers<Traits>::V(V_stage_.buffer));
-      V_stage_.advance();
+      this->free_V();
     }
   }
 
@@ -346,37 +266,26 @@ class Consumer {
   FLASHSMITH_DEVICE void mask_scores() {
     mask<Traits>(S_, args_.problem, sequence_, row_ + first_row(lane()), block_);
   }
+  FLASHSMITH_DEVICE void mask_first_scores() {
+    if (block_ >= masked_from_ || block_ < unmasked_from_) mask_scores();
+  }
 
-  // ---- synchronisation ----
+  // ---- Q ----
 
-  FLASHSMITH_DEVICE ptx::shared_address K_block() const {
-    return shared_ + Traits::K_offset + K_stage_.buffer * Traits::K_bytes;
-  }
-  FLASHSMITH_DEVICE ptx::shared_address V_block() const {
-    return shared_ + Traits::V_offset + V_stage_.buffer * Traits::V_bytes;
-  }
-  FLASHSMITH_DEVICE void wait_K() const {
-    ptx::mbarrier_wait_parity(Barriers<Traits>::K(K_stage_.buffer).full, K_stage_.parity);
-  }
-  FLASHSMITH_DEVICE void wait_V() const {
-    ptx::mbarrier_wait_parity(Barriers<Traits>::V(V_stage_.buffer).full, V_stage_.parity);
-  }
   // Where all of Q is in registers: after a tile's first product has used them. An arrival right
   // after ldmatrix would overtake its reads, and the copy of the next tile's Q overwrite them.
   FLASHSMITH_DEVICE void release_loaded_Q() const {
     if constexpr (Traits::Q_in_registers) release_Q();
   }
+  // Elsewhere: after the tile's last product.
+  FLASHSMITH_DEVICE void release_read_Q() const {
+    if constexpr (!Traits::Q_in_registers) {
+      if (block_ == first_block()) release_Q();
+    }
+  }
   FLASHSMITH_DEVICE void release_Q() const {
     if constexpr (Traits::config.persistent) {
       if (lane() == 0) ptx::mbarrier_arrive(Barriers<Traits>::Q(warpgroup_).empty);
-    }
-  }
-  // A buffer of K or V, to the producers of all blocks of the cluster.
-  FLASHSMITH_DEVICE void release(const BufferBarriers &barriers) const {
-    if constexpr (Traits::cluster_size == 1) {
-      if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
-    } else if (lane() < Traits::cluster_size) {
-      ptx::mbarrier_arrive_remote(barriers.empty, lane());
     }
   }
 };

@@ -1,16 +1,14 @@
 // A warpgroup that computes: its 64 packed rows of Q, over the blocks of keys of split after split.
 // S of a block is computed together with O += P V of the block before it, as in the forward
-// (consumer.cuh).
+// (block_steps.cuh).
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/sm90/block_steps.cuh"
 #include "flashsmith/sm90/decode_output.cuh"
-#include "flashsmith/sm90/output_sums.cuh"
-#include "flashsmith/sm90/pipeline.cuh"
-#include "flashsmith/sm90/warpgroup_scheduler.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -27,7 +25,11 @@ struct ParkedWords {
 static_assert(ParkedWords::kCount <= kWarpSize, "a lane has one word");
 
 template <typename Traits>
-class DecodeConsumer {
+class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
+  using Steps = BlockSteps<Traits, DecodeConsumer<Traits>>;
+  friend Steps;
+  using Steps::lane, Steps::own_rows;
+
   // One of a lane's two rows.
   struct LaneRow {
     int head, query;
@@ -83,7 +85,6 @@ class DecodeConsumer {
   static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
   // Of all threads of the block that compute.
   FLASHSMITH_DEVICE bool leads() const { return warpgroup_ == 0 && thread() == 0; }
-  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
 
   FLASHSMITH_DEVICE SplitsState first_state() const {
     KeySplits<Traits> splits(args_.problem);
@@ -97,13 +98,14 @@ class DecodeConsumer {
     open(own.split);
     clear();
     const int begin = own.split.begin, masked = masked_;
-    first_scores();
-    for (block_--; block_ >= masked && block_ >= begin; block_--) step<true>();
-    if constexpr (!Traits::Score::kMayHide) {
-      for (; block_ >= begin; block_--) step<false>();
+    this->first_scores();
+    for (block_--; block_ >= masked && block_ >= begin; block_--) {
+      this->template overlapped_step<true>();
     }
-    issue_values();
-    finish_values();
+    if constexpr (!Traits::Score::kMayHide) {
+      for (; block_ >= begin; block_--) this->template overlapped_step<false>();
+    }
+    this->values();
     const Parked done = parked();
     if (leads()) SplitTiles(args_.problem.split).add(done.split);
     DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).write(O_.sums(), softmax_);
@@ -138,11 +140,7 @@ class DecodeConsumer {
     load_Q(rows);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(barrier, kWarpgroupSize);
-    Q_.load(own_Q());
-  }
-
-  FLASHSMITH_DEVICE ptx::shared_address own_Q() const {
-    return shared_ + Traits::Q_offset + warpgroup_ * kWgmmaM * Traits::Q_tile.row_bytes;
+    Q_.load(own_rows());
   }
 
   // ---- what the loop over keys has no registers for, a word a lane ----
@@ -176,69 +174,11 @@ class DecodeConsumer {
                              rows.offset(args_.Q_strides, batch_, tile_row) + chunk * kElements;
       const bool there =
           tile_row < rows.count() && (!Traits::padded || chunk * kElements < args_.problem.d_qk);
-      const int permutation = row * kTile.row_bytes / 128 % kBoxChunks;
-      ptx::store_shared_16(own_Q() + chunk / kBoxChunks * kTile.box_bytes + row * kTile.row_bytes +
-                               (chunk % kBoxChunks ^ permutation) * 16,
+      const int permutation = chunk_permutation<kTile.row_bytes>(row);
+      ptx::store_shared_16(own_rows() + chunk / kBoxChunks * kTile.box_bytes +
+                               row * kTile.row_bytes + (chunk % kBoxChunks ^ permutation) * 16,
                            ptx::load_global_16_or_zero(elements, there));
     }
-  }
-
-  // ---- steps ----
-
-  // S of a split's first block, and P.
-  FLASHSMITH_DEVICE void first_scores() {
-    issue_scores();
-    scheduler_.pass();
-    finish_scores<0>();
-    softmax_.reset();
-    change_scores();
-    mask_scores();
-    softmax_.template step<true>(S_);
-    pack_weights<Traits>(P_, S_);
-    O_.start(softmax_);
-  }
-
-  // S of this block with O += P V of the one before; then P.
-  template <bool kMasked>
-  FLASHSMITH_DEVICE void step() {
-    issue_scores();
-    issue_values();
-    scheduler_.pass();
-    finish_scores<1>();
-    change_scores();
-    if constexpr (kMasked) mask_scores();
-    softmax_.template step<kMasked>(S_);
-    finish_values();
-    pack_weights<Traits>(P_, S_);
-    O_.rescale(softmax_);
-  }
-
-  FLASHSMITH_DEVICE void issue_scores() {
-    ptx::mbarrier_wait_parity(Barriers<Traits>::K(K_stage_.buffer).full, K_stage_.parity);
-    scheduler_.wait();
-    issue_QK<Traits>(S_, Q_, shared_ + Traits::K_offset + K_stage_.buffer * Traits::K_bytes);
-  }
-  FLASHSMITH_DEVICE void issue_values() {
-    ptx::mbarrier_wait_parity(Barriers<Traits>::V(V_stage_.buffer).full, V_stage_.parity);
-    O_.issue(P_, shared_ + Traits::V_offset + V_stage_.buffer * Traits::V_bytes);
-  }
-
-  // S has arrived, with kPending younger groups in flight; K may be overwritten.
-  template <int kPending>
-  FLASHSMITH_DEVICE void finish_scores() {
-    ptx::wgmma_wait_group<kPending>();
-    ptx::pin_registers(S_);
-    release(Barriers<Traits>::K(K_stage_.buffer));
-    K_stage_.advance();
-  }
-  FLASHSMITH_DEVICE void finish_values() {
-    ptx::wgmma_wait_group<0>();
-    O_.pin();
-    release(Barriers<Traits>::V(V_stage_.buffer));
-    V_stage_.advance();
-  }
-  FLASHSMITH_DEVICE void release(const BufferBarriers &barriers) const {
-    if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
   }
 
   // ---- scores ----
@@ -266,6 +206,7 @@ class DecodeConsumer {
       if (column_of(i) > lane_rows_[half_of(i)].last - first_key) S_[i] = -INFINITY;
     }
   }
+  FLASHSMITH_DEVICE void mask_first_scores() { mask_scores(); }
 };
 
 }  // namespace flashsmith::sm90

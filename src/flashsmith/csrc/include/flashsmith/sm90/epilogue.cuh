@@ -32,10 +32,9 @@ template <typename Traits>
 FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
                                    const WarpRows &rows, const float (&factor)[2],
                                    ptx::shared_address staging, int first, int end) {
-  constexpr int kPairsPerBox = Traits::O_rows.columns / 16,
-                kChunksPerRow = Traits::O_rows.row_bytes / 16;
+  constexpr int kPairsPerBox = Traits::O_rows.columns / 16;
   const int lane = ptx::recomputed(ptx::thread_index() % kWarpSize);
-  const int row = lane % 16, permutation = row * Traits::O_rows.row_bytes / 128 % kChunksPerRow;
+  const int row = lane % 16, permutation = chunk_permutation<Traits::O_rows.row_bytes>(row);
   const typename Traits::Sequence sequence(args.problem, rows.batch);
   const Rows sequence_rows{sequence.queries(), sequence.seq_len_q(), rows.head, args.O_batch_rows};
   if (lane == 0) ptx::tma_store_wait_group_read<0>();

@@ -45,11 +45,10 @@ class QOperand {
  public:
   // `rows`: the first of them in shared memory.
   FLASHSMITH_DEVICE void load(ptx::shared_address rows) {
-    constexpr int kRowBytes = Traits::Q_tile.row_bytes, kChunksPerRow = kRowBytes / 16;
+    constexpr int kRowBytes = Traits::Q_tile.row_bytes;
     const int lane = ptx::thread_index() % kWarpSize;
     const int row = ptx::thread_index() % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
-    // The swizzle permutes a row's chunks by the bits of the address above a line of 128 bytes.
-    const int permutation = row * kRowBytes / 128 % kChunksPerRow;
+    const int permutation = chunk_permutation<kRowBytes>(row);
     rows_ = rows;
 #pragma unroll
     for (int step = 0; step < kSteps; step++) {

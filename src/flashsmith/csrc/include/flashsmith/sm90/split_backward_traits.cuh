@@ -3,6 +3,8 @@
 // in Python (problems()).
 #pragma once
 
+#include <cstddef>
+
 #include "flashsmith/attention/row_statistics.cuh"
 #include "flashsmith/attention/score_gradient.cuh"
 #include "flashsmith/sm90/split_backward_arguments.cuh"
@@ -60,44 +62,49 @@ struct SplitBackwardTraits {
   static constexpr int box_bytes = kStatisticsRows * row_bytes;
   static constexpr int query_box_bytes = box_bytes, key_box_bytes = box_bytes;
   static constexpr int tile_bytes = flashsmith::tile_bytes(CFG);
-  static_assert(tile_bytes == n_boxes * box_bytes && tile_bytes % 1024 == 0,
-                "tiles are whole boxes, 1024-byte aligned");
+  static_assert(tile_bytes == n_boxes * box_bytes, "tiles are whole boxes");
+  using Tile = SharedTile<tile_bytes>;
 
   // Blocks of a cluster have neighbouring keys, and visit the queries that see any of them.
   static constexpr int cluster_keys = cluster_size * B_c;
 };
 
-// Shared memory of a block of the kernel of dQ. Swizzles repeat every 1024 bytes, and each tile
-// begins at a multiple.
+// Shared memory of a block of the kernel of dQ.
 template <typename Traits>
 struct dQMemory {
-  static constexpr int Q = 0;
-  static constexpr int dO = Q + Traits::n_warpgroups * Traits::tile_bytes;
-  static constexpr int K = dO + Traits::n_warpgroups * Traits::tile_bytes;
-  static constexpr int V = K + Traits::K_stages * Traits::tile_bytes;
-  static constexpr int barriers = V + Traits::V_stages * Traits::tile_bytes;
+  using Tile = typename Traits::Tile;
   static constexpr int kPairs = Traits::K_stages + Traits::V_stages;
-  static constexpr int kBarriers = Traits::n_warpgroups + 2 * kPairs;
-  static_assert(barriers + kBarriers * ptx::kMbarrierBytes ==
-                    dQ_shared_memory_bytes(Traits::config),
+  struct SharedMemory {
+    Tile Q[Traits::n_warpgroups], dO[Traits::n_warpgroups];
+    Tile K[Traits::K_stages], V[Traits::V_stages];
+    uint64_t barriers[2 * kPairs + Traits::n_warpgroups];
+  };
+  static constexpr int Q = offsetof(SharedMemory, Q), dO = offsetof(SharedMemory, dO);
+  static constexpr int K = offsetof(SharedMemory, K), V = offsetof(SharedMemory, V);
+  static constexpr int barriers = offsetof(SharedMemory, barriers);
+  static_assert(sizeof(SharedMemory) == dQ_shared_memory_bytes(Traits::config),
                 "the host asks for as much shared memory as the kernel of dQ uses");
 };
 
 // And of that of dK and dV.
 template <typename Traits>
 struct dKdVMemory {
-  static constexpr int kPBytes = Traits::B_r * Traits::B_c * 2;
-  static constexpr int K = 0;
-  static constexpr int V = K + Traits::tile_bytes;
-  static constexpr int Q = V + Traits::tile_bytes;
-  static constexpr int dO = Q + Traits::Q_stages * Traits::tile_bytes;
-  static constexpr int P = dO + Traits::dO_stages * Traits::tile_bytes;
-  static constexpr int statistics = P + kPBuffers * kPBytes;
-  static constexpr int barriers = statistics + Traits::Q_stages * kStatisticsBytes;
+  using Tile = typename Traits::Tile;
   static constexpr int kPairs = Traits::Q_stages + Traits::dO_stages + kPBuffers;
-  static constexpr int kBarriers = 2 * kPairs + 1;
-  static_assert(barriers + kBarriers * ptx::kMbarrierBytes ==
-                    dK_dV_shared_memory_bytes(Traits::config),
+  static constexpr int kPBytes = Traits::B_r * Traits::B_c * 2;
+  struct SharedMemory {
+    Tile K, V;
+    Tile Q[Traits::Q_stages], dO[Traits::dO_stages];
+    SharedTile<kPBytes> P[kPBuffers];
+    float statistics[Traits::Q_stages][kStatisticsFloats];
+    uint64_t barriers[2 * kPairs + 1];
+  };
+  static constexpr int K = offsetof(SharedMemory, K), V = offsetof(SharedMemory, V);
+  static constexpr int Q = offsetof(SharedMemory, Q), dO = offsetof(SharedMemory, dO);
+  static constexpr int P = offsetof(SharedMemory, P);
+  static constexpr int statistics = offsetof(SharedMemory, statistics);
+  static constexpr int barriers = offsetof(SharedMemory, barriers);
+  static_assert(sizeof(SharedMemory) == dK_dV_shared_memory_bytes(Traits::config),
                 "the host asks for as much shared memory as the kernel of dK and dV uses");
 };
 

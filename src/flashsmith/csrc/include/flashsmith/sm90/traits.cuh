@@ -2,6 +2,8 @@
 // assertion that keeps it sound. flashsmith.configs states the same rules in Python (problems()).
 #pragma once
 
+#include <cstddef>
+
 #include "flashsmith/attention/dropout.cuh"
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/attention/score.cuh"
@@ -9,6 +11,7 @@
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/ptx/mbarrier.cuh"
 #include "flashsmith/sm90/arguments.cuh"
+#include "flashsmith/sm90/shared_tile.cuh"
 #include "flashsmith/types.cuh"
 
 namespace flashsmith::sm90 {
@@ -17,6 +20,8 @@ namespace flashsmith::sm90 {
 // it.
 constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWgmmaKBytes = 32;
 constexpr int kWarpRows = kOutputBoxRows;
+
+constexpr int kMostStages = 8;  // of K and of V
 
 // Registers of a thread after setmaxnreg: what the block has at its launch, moved to the consumers.
 struct RegisterSplit {
@@ -80,7 +85,7 @@ struct KernelTraits {
   static_assert(!paged || B_c / kPageRowMultiple <= kWarpSize, "a lane copies one box of a block");
   static_assert(!fp8_values || B_c % 32 == 0, "B_c is K of wgmma: 32 elements of 8 bits a step");
   static_assert(!fp8_values || CFG.cluster_size == 1, "each block transposes its own V");
-  static_assert(n_stages >= 1 && n_stages <= 8, "there are 1 to 8 stages");
+  static_assert(n_stages >= 1 && n_stages <= kMostStages, "there are 1 to 8 stages");
   static_assert(!CFG.overlap_softmax || n_stages >= 2,
                 "the next block's K is in shared memory together with this one's V");
   static_assert(!CFG.ping_pong || n_warpgroups >= 2, "one warpgroup has nobody to take turns with");
@@ -138,21 +143,30 @@ struct KernelTraits {
   static constexpr int n_staged_boxes = staged_columns(CFG) / O_rows.columns;
   static constexpr int warp_staging_bytes = n_staged_boxes * O_rows.box_bytes;
 
-  // Swizzles repeat every 1024 bytes, and each tile begins at a multiple.
-  static constexpr int Q_bytes = Q_tile.bytes, K_bytes = K_tile.bytes, V_bytes = V_tile.bytes;
-  static constexpr int Q_offset = 0;
-  static constexpr int K_offset = Q_offset + Q_bytes;
-  static constexpr int V_offset = K_offset + n_stages * K_bytes;
-  static constexpr int arriving_V_offset = V_offset + n_stages * V_bytes;
-  static constexpr int O_offset = arriving_V_offset + transposed_stages(CFG) * V_bytes;
-  static constexpr int queue_offset = O_offset + n_consumer_warps * warp_staging_bytes;
-  static constexpr int own_entry_offset = queue_offset + 8;
-  static constexpr int end_offset = queue_offset + 16;
-  static constexpr int barriers_offset = queue_offset + word_bytes(CFG);
   static constexpr int n_barriers = flashsmith::n_barriers(CFG);
-  static_assert(Q_bytes % 1024 == 0 && K_bytes % 1024 == 0 && V_bytes % 1024 == 0,
-                "tiles are 1024-byte aligned");
-  static_assert(barriers_offset + n_barriers * ptx::kMbarrierBytes == shared_memory_bytes(CFG),
+  struct SharedMemory {
+    SharedTile<Q_tile.bytes> Q;
+    SharedTile<K_tile.bytes> K[n_stages];
+    SharedTile<V_tile.bytes> V[n_stages];
+    [[no_unique_address]] Several<SharedTile<V_tile.bytes>, transposed_stages(CFG)> arriving_V;
+    [[no_unique_address]] Several<SharedTile<O_rows.box_bytes>, n_consumer_warps * n_staged_boxes>
+        O;
+    uint32_t queue[2];
+    uint32_t
+        own_entry[2];  // the first: the entry of the one tile that the block has (tile_order.cuh)
+    [[no_unique_address]] Several<uint32_t, fp8_values ? kMostStages : 0> ends;
+    uint64_t barriers[n_barriers];
+  };
+  static constexpr int Q_offset = offsetof(SharedMemory, Q);
+  static constexpr int K_offset = offsetof(SharedMemory, K), K_bytes = K_tile.bytes;
+  static constexpr int V_offset = offsetof(SharedMemory, V), V_bytes = V_tile.bytes;
+  static constexpr int arriving_V_offset = offsetof(SharedMemory, arriving_V);
+  static constexpr int O_offset = offsetof(SharedMemory, O);
+  static constexpr int queue_offset = offsetof(SharedMemory, queue);
+  static constexpr int own_entry_offset = offsetof(SharedMemory, own_entry);
+  static constexpr int end_offset = offsetof(SharedMemory, ends);
+  static constexpr int barriers_offset = offsetof(SharedMemory, barriers);
+  static_assert(sizeof(SharedMemory) == shared_memory_bytes(CFG),
                 "the host asks for as much shared memory as the kernel uses");
 };
 

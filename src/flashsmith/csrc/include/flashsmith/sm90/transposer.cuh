@@ -72,13 +72,14 @@ class Transposer {
   FLASHSMITH_DEVICE void transpose(ptx::shared_address from, ptx::shared_address to) const {
     // Where this lane's row of a unit is read: of its key.
     const ptx::shared_address read =
-        from + lane_ * kFrom.row_bytes + permutation<kFrom>(lane_) * kChunkBytes;
+        from + lane_ * kFrom.row_bytes + chunk_permutation<kFrom.row_bytes>(lane_) * kChunkBytes;
     // And written: of two matrices the even columns, and the odd ones, but in their lower halves
     // the other way round, so that eight rows in a matrix are in eight different chunks.
     const bool lower = lane_ / 4 % 2;
     const int column = lane_ % 8 * 2 + (lane_ / 8 % 2 ^ lower);
     const ptx::shared_address write =
-        to + column * kTo.row_bytes + (lane_ / 16 ^ permutation<kTo>(column)) * kChunkBytes;
+        to + column * kTo.row_bytes +
+        (lane_ / 16 ^ chunk_permutation<kTo.row_bytes>(column)) * kChunkBytes;
     constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // of two words of two keys of two columns
     const uint32_t first = lane_ < kWarpSize / 2 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
 #pragma unroll 1  // the thread has few registers
@@ -105,12 +106,6 @@ class Transposer {
         ptx::stmatrix_x4(batch_to + i * kColumns * kTo.row_bytes, out);
       }
     }
-  }
-
-  // How the swizzle permutes a row's chunks: number i is where i ^ this is.
-  template <BoxedRows kTile>
-  static FLASHSMITH_DEVICE int permutation(int row) {
-    return row * kTile.row_bytes / 128 % (kTile.row_bytes / kChunkBytes);
   }
 };
 
