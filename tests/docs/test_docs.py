@@ -278,6 +278,19 @@ def test_every_script_has_its_line() -> None:
     assert scripts == set(re.findall(r"^\| `(tools/[\w./]+)", text, re.MULTILINE))
 
 
+def test_the_first_example_of_readme_prints_what_it_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It stands in the first 25 of at most 120 lines."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    found = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", "\n".join(lines[:25]), re.DOTALL)
+    assert found is not None
+    code, printed = found.groups()
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
 @pytest.mark.parametrize("page", ["quick-start", "report", "tuning", "config-to-kernel", "knobs"])
 def test_command_lines_exist(page: str) -> None:
     """Every `flashsmith` line in a page names a command and options that there are."""
