@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+import flashsmith
 from flashsmith.configs import CONFIG_CLASSES, FlashForwardKernelConfig
 from flashsmith.configs.descriptions import descriptions
 from flashsmith.jit import PACKAGE_SOURCES
@@ -16,7 +17,7 @@ from support.paths import ROOT
 from support.scripts import load_script
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 KERNEL_PAGES = sorted((DOCS / "kernels").glob("*.md"))
 # A heading with a date, then three items, each of one line and more that are indented.
 LOG_ENTRY = re.compile(
@@ -72,6 +73,23 @@ def test_every_decision_has_its_date_and_the_newest_is_last() -> None:
     assert [item for item in items if not re.match(r"\d{4}-\d\d-\d\d: \*\*", item)] == []
     dates = [item[:10] for item in items]
     assert dates == sorted(dates)
+
+
+# ---- versions ----
+
+
+def test_every_version_has_its_date_and_page_and_the_newest_is_first() -> None:
+    parts = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert parts[0].startswith("[Unreleased]\n")
+    headings = [re.match(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)\n", part) for part in parts[1:]]
+    found = [heading.groups() for heading in headings if heading]
+    assert len(found) == len(headings)
+    assert found[0][0] == flashsmith.__version__
+    assert found == sorted(found, key=lambda each: each[1], reverse=True)
+    for (version, _), part in zip(found, parts[1:], strict=True):
+        assert len(part.splitlines()) <= 60
+        assert f"(docs/log/{version}.md)" in part
+        assert (DOCS / "log" / f"{version}.md").is_file()
 
 
 # ---- the look-up ----
