@@ -57,17 +57,6 @@ def test_the_log_has_dated_entries(page: Path) -> None:
     assert dates == sorted(dates)
 
 
-def test_names_of_the_first_description_lead_to_names_that_are_there() -> None:
-    text = (DOCS / "kernels" / "sm80-forward.md").read_text()
-    table = text.partition("| there | here |\n|---|---|\n")[2].partition("\n\n")[0]
-    headers = PACKAGE_SOURCES.csrc / "include" / "flashsmith"
-    sources = "".join((headers / "sm80" / f"{name}.cuh").read_text() for name in ("traits", "gemm"))
-    here = [re.findall(r"`([\w./]+)`", row.split("|")[2]) for row in table.splitlines()]
-    assert len(here) == 5
-    for name in (name for names in here for name in names):
-        assert (headers / name).is_file() if "/" in name else re.search(rf"\b{name}\b", sources)
-
-
 def test_every_decision_has_its_date_and_the_newest_is_last() -> None:
     items = re.findall(r"^- (.*)", (DOCS / "decisions.md").read_text(), re.MULTILINE)
     assert [item for item in items if not re.match(r"\d{4}-\d\d-\d\d: \*\*", item)] == []
