@@ -1,5 +1,5 @@
-"""Hooks of mkdocs: adds the pages that tools/docs/reference.py makes, and the results that pages
-link to, which lie outside of the folder of the documentation."""
+"""Hooks of mkdocs: add the pages that reference.py and api.py make, and the results that pages link
+to, which lie outside of the documentation's folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs runs this file by its path
-from reference import pages
+import api
+
+import reference
 
 _ROOT = Path(__file__).parents[2]
 _RESULT = re.compile(r"\]\(\.\./benchmarks/(results/[\w./-]+)\)")  # from a page in docs/ itself
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for name, text in pages().items():
+    for name, text in (reference.pages() | api.pages()).items():
         files.append(File.generated(config, name, content=text))
     texts = [file.content_string for file in files.documentation_pages()]
     for name in sorted({name for text in texts for name in _RESULT.findall(text)}):
