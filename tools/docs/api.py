@@ -58,7 +58,8 @@ def _page(
     parts = [f"# {title}", _MADE]
     for path, listed in modules.items():
         module = package[path.partition(".")[2]] if "." in path else package
-        names = listed or [str(name) for name in module.exports or ()]
+        names = list(listed) or [str(name) for name in module.exports or ()]
+        names.sort(key=lambda name: name[0].isupper())  # functions are looked for most often
         found = [_member(module, name) for name in names if name != "__version__"]
         parts.append(f"## `{path}`")
         parts += [f"::: {path}.{name}" for name in found if name]
