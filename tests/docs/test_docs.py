@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from typer.main import get_command
 
 import flashsmith
-from flashsmith import settings
+from flashsmith import configs, flash_attn, jit, reference, runtime, settings
 from flashsmith.cli import app
 from flashsmith.configs import (
     FlashForwardKernelConfig,
@@ -29,6 +29,7 @@ from flashsmith.configs import (
     require_buildable,
 )
 from flashsmith.errors import FlashsmithError
+from flashsmith.flash_attn import fa3
 from flashsmith.jit import find_cuda_toolkit, toolchain
 from support.paths import ROOT
 
@@ -79,6 +80,32 @@ def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_search_works_for_pages_that_are_opened_from_disk(site: Path) -> None:
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
+    worker = "assets/iframe-worker.js"  # stands in for a Worker, which browsers refuse there
+    assert worker in Loads((site / "index.html").read_text()).addresses
+    assert "window.Worker" in (site / worker).read_text()
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    text = "".join(page.read_text() for page in (site / "reference").glob("api*.html"))
+    modules = (flashsmith, configs, flash_attn, fa3, jit, runtime, reference)
+    names = [f"{module.__name__}.{name}" for module in modules for name in module.__all__]
+    names += [f"flashsmith.errors.{kind.__name__}" for kind in all_errors(FlashsmithError)]
+    modules_of_package = {f"flashsmith.{name}" for name in flashsmith._SUBMODULES}
+    shown = [name for name in names if name not in {*modules_of_package, "flashsmith.__version__"}]
+    assert len(shown) > 120
+    hidden = {f"{name}.{name.rpartition('.')[2]}": name for name in shown}  # files of that name
+    found = set(re.findall(r'id="([\w.]+)"', text))
+    found |= {hidden[name] for name in found & hidden.keys()}
+    assert set(shown) - found == set()
+
+
+def all_errors(kind: type[FlashsmithError]) -> list[type[FlashsmithError]]:
+    kinds = [each for sub in kind.__subclasses__() for each in all_errors(sub)]
+    return [kind, *(each for each in kinds if each.__module__ == kind.__module__)]
 
 
 def text_of(page: Path) -> str:
@@ -276,6 +303,19 @@ def test_every_script_has_its_line() -> None:
         file.relative_to(ROOT).as_posix() for each in folders for file in each.glob("[!_]*.*")
     }
     assert scripts == set(re.findall(r"^\| `(tools/[\w./]+)", text, re.MULTILINE))
+
+
+def test_the_first_example_of_readme_prints_what_it_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It stands in the first 25 of at most 120 lines."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    found = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", "\n".join(lines[:25]), re.DOTALL)
+    assert found is not None
+    code, printed = found.groups()
+    exec(code, {})
+    assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("page", ["quick-start", "report", "tuning", "config-to-kernel", "knobs"])

@@ -25,7 +25,9 @@ def tool() -> ModuleType:
 
 
 def test_committed_pages_say_what_was_measured(tool: ModuleType) -> None:
-    assert {"README.md", "fp8.md", "score-mod.md"} <= {page.name for page in tool.PAGES}
+    assert {"README.md", "performance.md", "fp8.md", "score-mod.md"} <= {
+        page.name for page in tool.PAGES
+    }
     for page in tool.PAGES:
         text = page.read_text()
         assert text.count("<!-- measured: ") == text.count("<!-- end measured -->"), page

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+import flashsmith
 from flashsmith.configs import CONFIG_CLASSES, FlashForwardKernelConfig
 from flashsmith.configs.descriptions import descriptions
 from flashsmith.jit import PACKAGE_SOURCES
@@ -16,7 +17,7 @@ from support.paths import ROOT
 from support.scripts import load_script
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 KERNEL_PAGES = sorted((DOCS / "kernels").glob("*.md"))
 # A heading with a date, then three items, each of one line and more that are indented.
 LOG_ENTRY = re.compile(
@@ -56,22 +57,28 @@ def test_the_log_has_dated_entries(page: Path) -> None:
     assert dates == sorted(dates)
 
 
-def test_names_of_the_first_description_lead_to_names_that_are_there() -> None:
-    text = (DOCS / "kernels" / "sm80-forward.md").read_text()
-    table = text.partition("| there | here |\n|---|---|\n")[2].partition("\n\n")[0]
-    headers = PACKAGE_SOURCES.csrc / "include" / "flashsmith"
-    sources = "".join((headers / "sm80" / f"{name}.cuh").read_text() for name in ("traits", "gemm"))
-    here = [re.findall(r"`([\w./]+)`", row.split("|")[2]) for row in table.splitlines()]
-    assert len(here) == 5
-    for name in (name for names in here for name in names):
-        assert (headers / name).is_file() if "/" in name else re.search(rf"\b{name}\b", sources)
-
-
 def test_every_decision_has_its_date_and_the_newest_is_last() -> None:
     items = re.findall(r"^- (.*)", (DOCS / "decisions.md").read_text(), re.MULTILINE)
     assert [item for item in items if not re.match(r"\d{4}-\d\d-\d\d: \*\*", item)] == []
     dates = [item[:10] for item in items]
     assert dates == sorted(dates)
+
+
+# ---- versions ----
+
+
+def test_every_version_has_its_date_and_page_and_the_newest_is_first() -> None:
+    parts = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert parts[0].startswith("[Unreleased]\n")
+    headings = [re.match(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)\n", part) for part in parts[1:]]
+    found = [heading.groups() for heading in headings if heading]
+    assert len(found) == len(headings)
+    assert found[0][0] == flashsmith.__version__
+    assert found == sorted(found, key=lambda each: each[1], reverse=True)
+    for (version, _), part in zip(found, parts[1:], strict=True):
+        assert len(part.splitlines()) <= 60
+        assert f"(docs/log/{version}.md)" in part
+        assert (DOCS / "log" / f"{version}.md").is_file()
 
 
 # ---- the look-up ----

@@ -1,7 +1,9 @@
-"""Hooks of mkdocs: adds the pages that tools/docs/reference.py makes."""
+"""Hooks of mkdocs: add the pages that reference.py and api.py make, and the results that pages link
+to, which lie outside of the documentation's folder."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,24 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs runs this file by its path
-from reference import pages
+import api
+
+import reference
+
+_ROOT = Path(__file__).parents[2]
+_RESULT = re.compile(r"\]\(\.\./benchmarks/(results/[\w./-]+)\)")  # from a page in docs/ itself
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for name, text in pages().items():
+    for name, text in (reference.pages() | api.pages()).items():
         files.append(File.generated(config, name, content=text))
+    texts = [file.content_string for file in files.documentation_pages()]
+    for name in sorted({name for text in texts for name in _RESULT.findall(text)}):
+        path = str(_ROOT / "benchmarks" / name)
+        files.append(File.generated(config, name, abs_src_path=path))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A link that GitHub follows to benchmarks/results becomes one to the site's own copy."""
+    return _RESULT.sub(r"](\1)", markdown)

@@ -112,8 +112,7 @@ def backward(
     Returns:
         The gradients; with ``benchmark`` also milliseconds.
 
-    Raises:
-        As ``forward``.
+    The errors are those of ``forward``.
     """
     check_flags(causal=causal, deterministic=deterministic, benchmark=benchmark)
     if cfg is not None:
