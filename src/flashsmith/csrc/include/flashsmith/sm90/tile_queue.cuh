@@ -35,7 +35,9 @@ class TileProducer {
   // The index after this. The caller asks early: a draw takes as long as a load from global memory.
   FLASHSMITH_DEVICE int draw() const {
     const int n_blocks = ptx::grid_size_x();
-    if (has_one_tile()) return n_blocks;
+    if constexpr (Traits::Sequence::kRagged) {
+      if (has_one_tile()) return n_blocks;
+    }
     if constexpr (Traits::config.dynamic_queue) {
       return n_blocks + static_cast<int>(ptx::thread_atomic_add(args_.problem.queue, 1));
     }
@@ -46,7 +48,9 @@ class TileProducer {
   // The last block to get here leaves the queue as it was found.
   FLASHSMITH_DEVICE void finish() const {
     if constexpr (!Traits::config.dynamic_queue) return;
-    if (has_one_tile()) return;
+    if constexpr (Traits::Sequence::kRagged) {
+      if (has_one_tile()) return;
+    }
     const uint32_t n_blocks = ptx::grid_size_x();
     if (ptx::thread_atomic_add(args_.problem.queue + 1, 1) != n_blocks - 1) return;
     ptx::thread_store_global_4(args_.problem.queue, 0);
@@ -56,7 +60,7 @@ class TileProducer {
  private:
   // Few tiles of sequences with lengths of their own are not drawn, but found (tile_order.cuh).
   FLASHSMITH_DEVICE bool has_one_tile() const {
-    return Traits::Sequence::kRagged && !TileTable{args_.problem.tiles}.is_made();
+    return !TileTable{args_.problem.tiles}.is_made();
   }
 };
 
