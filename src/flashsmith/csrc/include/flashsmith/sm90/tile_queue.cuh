@@ -59,9 +59,7 @@ class TileProducer {
 
  private:
   // Few tiles of sequences with lengths of their own are not drawn, but found (tile_order.cuh).
-  FLASHSMITH_DEVICE bool has_one_tile() const {
-    return !TileTable{args_.problem.tiles}.is_made();
-  }
+  FLASHSMITH_DEVICE bool has_one_tile() const { return !TileTable{args_.problem.tiles}.is_made(); }
 };
 
 // The same indices, as a consumer warp learns of them.
