@@ -190,7 +190,8 @@ def launch(kernel: Kernel, given: Paged, lengths: list[int] | None = None) -> to
     o = torch.full_like(given.q, math.nan)
     tensors = given.q, given.k, given.v, o
     plan = kernel.plan(*tensors, block_table=given.table, extras=extras)
-    workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
+    n_bytes = plan.workspace_bytes
+    workspace = torch.zeros(n_bytes, dtype=torch.uint8) if n_bytes else None
     kernel(*tensors, 0.1, workspace=workspace, block_table=given.table, extras=extras)
     return o
 

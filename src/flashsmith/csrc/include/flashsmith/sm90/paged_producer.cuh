@@ -21,7 +21,11 @@ FLASHSMITH_DEVICE void produce_from_pages(const Sm90ForwardKernelArgs &args) {
   while (true) {
     if (leads) tiles.announce();
     if (tiles.tile_index() >= n_tiles<Traits>(problem)) break;
+    // All lanes read the block's own entry in shared memory between two announcements of the first.
+    const bool is_found = !TileTable{problem.tiles}.is_made();
+    if (is_found) ptx::warp_sync();
     const WorkTile tile = tile_at<Traits>(problem, tiles.tile_index());
+    if (is_found) ptx::warp_sync();
     // From tile to tile nothing of the division stays in a register.
     const int head = tile.head / (problem.n_heads / ptx::recomputed(problem.n_heads_kv));
     const typename Traits::Sequence sequence(problem, tile.batch);
