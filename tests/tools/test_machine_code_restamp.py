@@ -70,6 +70,7 @@ def test_the_same_machine_code_renews_tables_and_the_record(recorded: Recorded) 
     assert record.rows == ROWS
     assert record.sources == {name: (OLD[name], kernel_source_stamp()[name]) for name in OLD}
     assert sorted(recorded.compiled) == sorted(KERNELS)
+    recorded.compiled = []
     assert recorded.restamp() == 0
     assert MachineCodeRecord.read(recorded.path) == record
     assert recorded.compiled == []

@@ -214,8 +214,8 @@ def backward_of_saved(
 
 
 class _How(NamedTuple):
-    """By which kernels, whether to measure, and whether dq, dk and dv are new: the library clears
-    their rows that no sequence has, and leaves those of the caller's tensors as they are."""
+    """Says by which kernels a call is made, whether it is timed, and whether dq, dk and dv are new:
+    the library clears the rows of new ones that no sequence has, and leaves the caller's alone."""
 
     config: BackwardKernelConfig | None
     deterministic: bool
