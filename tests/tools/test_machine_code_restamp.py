@@ -119,7 +119,7 @@ def test_what_the_record_does_not_speak_for_is_refused(
 
 
 def cubin(*functions: tuple[str, int, bytes]) -> bytes:
-    """An ELF file with sections of these names, registers and contents."""
+    """Returns an ELF file with sections of these names, registers and contents."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name, _, _ in functions) + b".names\0"
     contents = [names, *(code for _, _, code in functions)]
     headers, at = [], 64

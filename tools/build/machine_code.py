@@ -160,7 +160,8 @@ def record_anew(gpu: str, archs: Sequence[str], jobs: int) -> str:
 
 
 def compare_and_restamp(jobs: int, sample: int | None) -> list[str]:
-    """A sentence for each kernel that differs from the record; if none does, all is restamped.
+    """Returns a sentence for each kernel that differs from the record; if none does, all is
+    restamped.
 
     sample: Only so many kernels are compared, and nothing is written.
 
