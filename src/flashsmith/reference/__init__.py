@@ -1,4 +1,4 @@
-"""The truth that kernels are checked against, and how a result is compared with it."""
+"""The reference that kernels are checked against, and how a result is compared with it."""
 
 from flashsmith.reference.attention import (
     attention_with_rounded_weights,

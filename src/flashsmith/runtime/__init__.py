@@ -1,4 +1,4 @@
-"""Shared library -> callable kernels: load, look up, launch. Knows no framework."""
+"""Shared library -> callable kernels: load, look up, launch. The layer knows no framework."""
 
 from flashsmith.runtime.decoding import AppendArguments, DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.emulation import Emulation, Site, emulation
