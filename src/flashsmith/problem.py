@@ -76,7 +76,8 @@ class Problem:
 
     A size other than d_head and d_v may be 0: nothing is computed then, without an error.
 
-    Attributes: heads: A multiple of ``heads_kv``: neighbouring heads of q share a head of k and v.
+    Attributes:
+        heads: A multiple of ``heads_kv``: neighbouring heads of q share a head of k and v.
         d_v: 0 becomes d_head.
 
     Raises:

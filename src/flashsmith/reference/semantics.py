@@ -21,12 +21,14 @@ class Semantics:
     q k^T * softmax_scale; then ``score_mod``; then ``softcap``; then ALiBi and ``bias`` are added;
     then the scores of keys that a query does not see become -inf.
 
-    Attributes: causal: Query i sees keys up to D(i). softmax_scale: None: 1 / sqrt(d_head of q).
+    Attributes:
+        causal: Query i sees keys up to D(i).
+        softmax_scale: None: 1 / sqrt(d_head of q).
         window_size: (left, right): query i sees keys D(i) - left to D(i) + right; -1: no bound.
-        softcap: Scores s become softcap * tanh(s / softcap); 0: unchanged. alibi_slopes: (heads,)
-        or (batch, heads): slope * |D(i) - j| is subtracted. sinks: (heads,): the logits of an
-        additional key whose value is 0. bias: (batch, heads, seq_len_q, seq_len_k), a size may be 1
-        if all share it. For packed
+        softcap: Scores s become softcap * tanh(s / softcap); 0: unchanged.
+        alibi_slopes: (heads,) or (batch, heads): slope * |D(i) - j| is subtracted.
+        sinks: (heads,): the logits of an additional key whose value is 0.
+        bias: (batch, heads, seq_len_q, seq_len_k), a size may be 1 if all share it. For packed
             sequences, the lengths are those of the longest.
         top_left: Whether the diagonal begins at the first key; see above.
         score_mod: f(score, b, h, q_idx, kv_idx), a new score; its arguments are tensors that

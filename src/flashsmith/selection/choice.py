@@ -45,8 +45,8 @@ class Choice(Generic[W, C]):
 class FewQueriesChoice:
     """A decode configuration for a call of few queries over many keys.
 
-    Attributes: share: Decode's time as a share of the forward's, by the cost model; 0: not
-        compared.
+    Attributes:
+        share: Decode's time as a share of the forward's, by the cost model; 0: not compared.
     """
 
     config: DecodeKernelConfig
