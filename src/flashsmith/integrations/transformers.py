@@ -315,8 +315,8 @@ def _is_a_step(
     mask: LazyMask,
     semantics: dict[str, Any],
 ) -> bool:
-    """Returns whether the queries are the next few of sequences whose earlier keys a cache
-    holds, and ``decode`` computes all that is asked for."""
+    """Returns whether the queries are the next few of sequences in a KV cache, and ``decode``
+    supports all options of the call."""
     seq_len, keys = q.shape[1], k.shape[1]
     rows = seq_len * (q.shape[2] // max(k.shape[2], 1))
     if not mask.is_banded or seq_len == keys or rows > MIN_FORWARD_ROWS or semantics["dropout_p"]:

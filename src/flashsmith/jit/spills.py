@@ -24,8 +24,8 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, str, int, int, int, int], int] = {
     # With all of Q in registers beside 160 accumulators, spilling is faster than reading Q again
     # for every block.
     ("sm80", "forward", 256, 64, 64, 4): 128,
-    # The backward with one stage: nvcc 13.0 spills nothing, 13.5 and 12.8 spill a few of 255
-    # values.
+    # The backward with one stage: nvcc 13.0 spills nothing, 13.5 and 12.8 spill a few values, with
+    # 255 registers.
     ("sm80", "backward", 64, 128, 64, 4): 56,
     # One register of 168 spills, with nvcc 13.5 alone.
     ("sm90", "backward", 128, 64, 128, 2): 4,

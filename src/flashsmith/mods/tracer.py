@@ -111,8 +111,7 @@ class Tracer:
         described = buffers.describe(tensor)
         buffers.check_device(tensor, self.device)
         # A function that indexes a tensor with numbers first makes a new view at every use, so the
-        # key is the memory, not the tensor.
-        # fake tensors have it, too
+        # key is the memory, which fake tensors have too.
         memory = tensor.untyped_storage()._cdata, tensor.storage_offset()
         # Sizes are text here, because symbolic sizes cannot be keys.
         key = (memory, tensor.dtype, str(tensor.shape), str(tensor.stride()), tensor.device)

@@ -1,7 +1,7 @@
-"""Attention as operators of torch: what torch.compile and torch.export see of it.
+"""Attention as operators of torch, for torch.compile and torch.export.
 
-``attention`` calls them where something traces it alone: going through torch's dispatcher would
-cost a call more than the rest of its host code does.
+``attention`` calls them only when it is traced: torch's dispatcher would cost a call more than the
+rest of its host code.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from flashsmith.ops.sharding import let_dtensors_know
 from flashsmith.ops.spec import AttentionSpec, tensors_of
 from flashsmith.runtime import GradientTensors
 
-# After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
-# gradients of no such tensors.
+# These follow the tensors and ``return_lse``. No argument is keyword-only, because torch registers
+# no gradients of such tensors.
 _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
@@ -43,19 +43,20 @@ _ARGUMENTS = (
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
-# Returns o and the log-sum-exp, which is empty where it is not asked for.
+# The operator returns o and the log-sum-exp, which is empty unless it is requested.
 _library.define(
     f"attention_forward(Tensor q, Tensor k, Tensor v, bool return_lse=False, {_ARGUMENTS}) "
     "-> (Tensor, Tensor)"
 )
 _SCHEMA = torch.ops.flashsmith.attention_forward.default._schema
 _DEFAULTS = {each.name: each.default_value for each in _SCHEMA.arguments[4:]}  # of _ARGUMENTS
-# The same into a tensor that is given.
+# This operator writes o into a tensor of the caller.
 _library.define(
     "attention_forward_out(Tensor q, Tensor k, Tensor v, Tensor(o!) out, bool return_lse=False, "
     f"{_ARGUMENTS}) -> Tensor"
 )
-# The gradients of attention_forward; those of sinks and bias are empty where they are not wanted.
+# The operator returns the gradients of attention_forward; those of sinks and bias are empty unless
+# they are requested.
 _library.define(
     "attention_backward(Tensor? do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, "
     f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
@@ -75,10 +76,10 @@ def call_operator(
     return_lse: bool,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``run_attention``, as one operator to whatever traces it, and differentiable.
+    """Calls ``run_attention`` as one differentiable operator, for code that traces it.
 
-    Args, returns: as there.
-    deterministic: Of gradients.
+    Args, returns: See ``run_attention``.
+    deterministic: Whether gradients have the same bits in every run.
     """
     let_dtensors_know(*_OPERATORS)
     differentiable = needs_gradient(q, k, v, *flat(tensors_of(spec)))
@@ -97,8 +98,8 @@ def call_operator(
 
 
 def _arguments_of(spec: AttentionSpec) -> dict[str, Any]:
-    """The operators' arguments that say what a specification does; those at their defaults are left
-    out, so that a graph shows what its calls compute."""
+    """Returns the operators' arguments for a specification, without those at their defaults, so
+    that a graph shows what its calls compute."""
     given: dict[str, Any] = dict(zip(AttentionSpec._fields, spec, strict=True))
     given["window_left"], given["window_right"] = given.pop("window_size")
     del given["block_table"]  # operators take no pages
@@ -135,7 +136,7 @@ def _call(
     *arguments: Any,
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what the operators compute; the arguments in the order of their schemas."""
+    """Returns the operators' results; the arguments have the order of the schemas."""
     given = _given(arguments, keywords)
     config = None if given.config is None else parsed_config(given.config)
     result = run_attention(q, k, v, given.spec, out, config, return_lse)
@@ -143,7 +144,7 @@ def _call(
 
 
 class _Given(NamedTuple):
-    """What the operators' arguments say."""
+    """The values of the operators' arguments."""
 
     spec: AttentionSpec
     config: str | None
@@ -159,7 +160,7 @@ def _given(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> _Given:
 
 @functools.cache
 def parsed_config(config: str) -> Any:
-    """Returns one object for each name: calls are told apart by it."""
+    """Returns one object for each name, because calls are distinguished by it."""
     return parse_kernel_name_into_config(config)
 
 
@@ -188,18 +189,18 @@ def _fake_forward_out(
 
 
 def fake_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
-    """Returns what operators return beside o, of the shape that it will have."""
+    """Returns the fake log-sum-exp of an operator, with its real shape."""
     *batch, seq_len, heads, _ = q.shape
     return q.new_empty((*batch, heads, seq_len), dtype=torch.float32) if return_lse else no_lse(q)
 
 
 def no_lse(q: torch.Tensor) -> torch.Tensor:
-    """Returns what operators return in place of a log-sum-exp."""
+    """Returns the empty tensor that stands for a log-sum-exp."""
     return q.new_empty(0, dtype=torch.float32)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """What the backward needs of a call of attention_forward."""
+    """Saves what the backward needs of a call of attention_forward."""
     given = dict(zip(_NAMES, inputs, strict=True))
     refuse_gradients(alibi_slopes=given["alibi_slopes"])
     ctx.set_materialize_grads(False)
@@ -217,7 +218,7 @@ def _differentiate(
     captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
     given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
     given[CAPTURED] = captured or None
-    # The dispatcher leaves out what is at its default behind the last argument that is not.
+    # The dispatcher omits trailing arguments at their defaults.
     names = _NAMES[: len(ctx.needs_input_grad)]
     wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
     q, k, v = (given.pop(name) for name in "qkv")
@@ -227,7 +228,7 @@ def _differentiate(
     found = {"q": dq, "k": dk, "v": dv, "sinks": dsinks, "bias": dbias}
     wanted: dict[str, Any] = {name: t for name, t in found.items() if wants[name]}
     if ctx.n_captured:
-        wanted[CAPTURED] = [None] * ctx.n_captured  # torch wants a list for a list
+        wanted[CAPTURED] = [None] * ctx.n_captured  # torch expects a list for a list
     return tuple(wanted.get(name) for name in names)
 
 
@@ -244,7 +245,7 @@ def _backward(
     *arguments: Any,
     **keywords: Any,
 ) -> tuple[torch.Tensor, ...]:
-    given = _given(arguments, keywords)  # whose configuration is the forward's
+    given = _given(arguments, keywords)  # the configuration in it is the forward's
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     wanted = Wanted(wants_sinks, wants_bias)
     gradients = backward_of_saved(tensors, given.spec, wanted, given.deterministic)
