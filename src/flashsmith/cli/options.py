@@ -27,13 +27,14 @@ KernelsOption = Annotated[
     ),
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option(help="fp16 or bf16. Narrows a set; a set without it is taken at it.")
+    str | None,
+    typer.Option(help="fp16 or bf16. Narrows a set; a set without this dtype is converted to it."),
 ]
 DHeadOption = Annotated[
     int | None,
     typer.Option(
-        help=f"One of {', '.join(map(str, D_HEADS))}. Narrows a set; a set without it is "
-        "taken at it."
+        help=f"One of {', '.join(map(str, D_HEADS))}. Narrows a set; a set without "
+        "this d_head is converted to it."
     ),
 ]
 MaskOption = Annotated[

@@ -107,10 +107,14 @@ def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> l
         return None
     values = places.tolist()
     if not values or values[0] < 0 or values[-1] > rows:
-        raise ValueError(f"{name} is {values}; expected places from 0 to the {rows} rows of {side}")
-    for before, after in pairwise(values):
+        raise ValueError(
+            f"{name} is {values}; expected offsets from 0 to the {rows} rows of {side}"
+        )
+    for i, (before, after) in enumerate(pairwise(values), start=1):
         if after < before:
-            raise ValueError(f"{name} falls from {before} to {after}; places must not fall")
+            raise ValueError(
+                f"{name} must be non-decreasing, but {name}[{i}] = {after} follows {before}"
+            )
     return [after - before for before, after in pairwise(values)]
 
 
