@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,8 +18,9 @@ from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.resources import build_kernels
+from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
-from flashsmith.lab.bench.runner import Runner, candidate_of
+from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
 
 _RATIOS = ("of_best_peer", "of_fa3")  # end the names of such columns
 
@@ -81,8 +81,7 @@ def run_program(
     elif benchmark.needs and torch.cuda.get_device_capability() != benchmark.needs:
         print(f"no GPU of compute capability {'.'.join(map(str, benchmark.needs))}")
         return 0
-    say = partial(print, file=sys.stderr, flush=True)
-    runner = Runner(device, say, arguments.repeats, arguments.milliseconds)
+    runner = Runner(device, arguments.repeats, arguments.milliseconds)
     os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure what was chosen
     torch.manual_seed(0)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
@@ -124,11 +123,15 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
     if benchmark.resources and runner.device == "cuda":
         write_rows(path.with_name(benchmark.resources), build_kernels(cases))
     regimes, ratios = regimes_of(benchmark.columns), Ratios()
-    wrong = []
+    wrong: list[str] = []
+    left_out: set[str] = set()
 
     def rows() -> Iterator[Mapping[str, object]]:
         for case in cases:
             for measured in runner.measure(case, regimes):
+                if measured.checked.comparison is None:
+                    _say_left_out(measured, left_out)
+                    continue
                 if not measured.is_right:
                     wrong.append(f"WRONG {case}: {measured.name}: {measured.error:.3g}")
                     print(wrong[-1], flush=True)
@@ -141,6 +144,15 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
         print(*row.values(), flush=True)
     print(*ratios.lines(), *wrong, sep="\n")
     return 1 if wrong else 0
+
+
+def _say_left_out(measured: CaseResult, said: set[str]) -> None:
+    """Says once who is not here, and of each case who failed."""
+    where = "" if measured.checked.status == MISSING else f" {measured.case}:"
+    line = f"left out: {measured.name}:{where} {measured.checked.reason}"
+    if line not in said:
+        print(line, file=sys.stderr, flush=True)
+        said.add(line)
 
 
 def _builds(cases: Iterable[Case]) -> dict[str, str]:
