@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from flashsmith.lab.report.charts import WIDTH
 from flashsmith.lab.report.model import Group
 from flashsmith.lab.report.results import Time
 from flashsmith.lab.report.svg import Svg
 
+WIDTH = 920
+NARROW = 360  # of the same charts on a phone, whose numbers are in the tables beside them
 _LEFT = 62
 _NAMES = 250  # of the series, to the right; below where there is no room
 _LEAST_GAP = 13  # px between the numbers of kernels

@@ -76,14 +76,11 @@ def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
 def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> frozenset[int]:
     """All that leads to the latch from the header on; empty where a way from the entry, block 0,
     passes the header by."""
-    body, waiting = {header, latch}, [latch] if latch != header else []
+    body, waiting = {header}, [latch]
     while waiting:
-        if 0 in body and header != 0:
-            return frozenset()
-        for p in predecessors[waiting.pop()]:
-            if p not in body:
-                body.add(p)
-                waiting.append(p)
+        if (b := waiting.pop()) not in body:
+            body.add(b)
+            waiting += predecessors[b]
     return frozenset(body if 0 not in body or header == 0 else ())
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flashsmith.configs import KernelId, Workload
+from flashsmith.configs import KernelConfig, KernelId, Workload
 from flashsmith.lab.report.banks import BankMap
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
     UNIT_OF_WORK,
     Counts,
-    Fact,
     Launch,
-    Region,
     Role,
     Work,
     changed_fields,
@@ -56,8 +54,6 @@ class KernelReport:
 
     number: int  # in its group, from 1
     instance: KernelId
-    facts: list[Fact]
-    regions: list[Region]  # of shared memory
     resources: Resources | None
     counts: Counts | None
     code: MachineCode | None
@@ -71,10 +67,6 @@ class KernelReport:
     @property
     def name(self) -> str:
         return self.instance.name
-
-    @property
-    def features(self) -> str:
-        return self.instance.config.short_form(include_tup=False)
 
     @property
     def busy_share(self) -> dict[str, float]:
@@ -92,8 +84,8 @@ class KernelReport:
 
     @property
     def shared_cycles(self) -> float | None:
-        """For which a forward's visit keeps shared memory busy."""
-        if self.counts is None or not self.counts.per_visit:
+        """For which a visit keeps shared memory busy."""
+        if self.counts is None:
             return None
         visit = Launch(self.counts, Work(0, 1, 1))
         return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
@@ -199,20 +191,19 @@ class Group:
     note: str = ""  # that the times are of other kernels than today's, see lab/bench/provenance.py
 
     @property
+    def config(self) -> KernelConfig:
+        """The first kernel's; all are of its class."""
+        return self.kernels[0].instance.config
+
+    @property
     def title(self) -> str:
-        first = self.kernels[0].instance
-        return (
-            f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention, "
-            f"{group_name(first.config)}"
-        )
+        mask = self.kernels[0].instance.variant.name
+        kind = f"{self.config.dtype}, d_head {self.config.d_head}, {mask} attention"
+        return f"{kind}, {group_name(self.config)}"
 
     @property
     def family(self) -> str:
-        return str(self.kernels[0].instance.config.family)
-
-    @property
-    def is_forward(self) -> bool:
-        return bool(self.kernels[0].instance.config.operation == "forward")
+        return self.config.family
 
     @property
     def workload(self) -> Workload | None:
@@ -244,9 +235,14 @@ class Group:
         return peers | ours
 
     @property
-    def has_loops(self) -> bool:
-        """Whether the machine code of any kernel was read."""
-        return any(kernel.code and kernel.code.loop for kernel in self.kernels)
+    def loop_classes(self) -> set[str]:
+        """The classes of instructions in the main loops."""
+        loops = [kernel.code.loop for kernel in self.kernels if kernel.code and kernel.code.loop]
+        return {name for loop in loops for name, n in loop.classes.items() if n}
+
+    @property
+    def busy_units(self) -> set[str]:
+        return {unit for kernel in self.kernels for unit in kernel.busy_share}
 
     @property
     def steps(self) -> list[Step]:
@@ -290,4 +286,4 @@ class Report:
     @property
     def operations(self) -> list[str]:
         """Likewise."""
-        return list(dict.fromkeys(g.kernels[0].instance.config.operation for g in self.groups))
+        return list(dict.fromkeys(group.config.operation for group in self.groups))

@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 
 from flashsmith.configs import Workload
 from flashsmith.configs.descriptions import how_it_works
-from flashsmith.lab.report import charts, description, lines
+from flashsmith.lab.report import description, lines
+from flashsmith.lab.report.budget import UNITS
 from flashsmith.lab.report.model import Report
 from flashsmith.lab.report.sass import CLASSES
 from flashsmith.runtime.counters import COUNTERS
@@ -54,13 +55,13 @@ def render(report: Report) -> str:
     }
     return environment.get_template("report.html.j2").render(
         report=report,
-        charts=charts,
         lines=lines,
         description=description,
         how_it_works=how_it_works,
         drawn=_drawn,
         counters=COUNTERS,
         classes=CLASSES,
+        units=UNITS,
         stalls=_STALLS,
         style=Markup(_read("report.css")),
         version=__version__,
@@ -70,7 +71,7 @@ def render(report: Report) -> str:
 def _drawn(chart: Callable[..., Markup], *args: object) -> Markup:
     """For a screen and for a phone; the style sheet shows one of them."""
     return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(
-        chart(*args), chart(*args, width=charts.NARROW)
+        chart(*args), chart(*args, width=lines.NARROW)
     )
 
 

@@ -38,15 +38,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Time:
+class Measured:
     """One candidate on one workload, in one run (a file of results)."""
 
     run: str
     candidate: KernelId | str  # a peer by its title
     workload: Workload
-    ms: float
-    tflops: float
-    sm_clock_mhz: float | None = None
 
     @property
     def name(self) -> str:
@@ -59,18 +56,18 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """What ncu measured of one candidate on one workload, as `flashsmith profile` writes it."""
+class Time(Measured):
+    ms: float
+    tflops: float
+    sm_clock_mhz: float | None = None
 
-    run: str
-    candidate: KernelId | str
-    workload: Workload
+
+@dataclass(frozen=True)
+class Profile(Measured):
+    """What ncu measured, as `flashsmith profile` writes it."""
+
     metrics: dict[str, float]
     stalls: dict[str, float]  # warps that wait each time that one issues, the largest first
-
-    @property
-    def name(self) -> str:
-        return str(self.candidate)
 
     @property
     def clock_mhz(self) -> float | None:
@@ -195,10 +192,8 @@ def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -
 
 def _time(row: dict[str, str], run: str) -> Time:
     clock = row.get("sm_clock_mhz")
-    return Time(
-        run, _candidate(row), Workload.from_row(row),
-        read_measure(row, "ms"), read_measure(row, "tflops"), float(clock) if clock else None,
-    )  # fmt: skip
+    measures = read_measure(row, "ms"), read_measure(row, "tflops")
+    return Time(*_measured(row, run), *measures, float(clock) if clock else None)
 
 
 def _profile(row: dict[str, str], run: str) -> Profile:
@@ -207,21 +202,19 @@ def _profile(row: dict[str, str], run: str) -> Profile:
         for name, text in row.items()
         if name not in {*_SHAPE_COLUMNS, *K_COLUMNS} and text not in (None, "")
     }
-    stalls = {name.removeprefix(_STALL): value for name, value in values.items() if _STALL in name}
-    return Profile(
-        run,
-        _candidate(row),
-        Workload.from_row(row),
-        {name: value for name, value in values.items() if _STALL not in name},
-        dict(sorted(stalls.items(), key=lambda item: -item[1])),
-    )
+    stalls = {name: value for name, value in values.items() if name.startswith(_STALL)}
+    metrics = {name: value for name, value in values.items() if name not in stalls}
+    largest_first = sorted(stalls, key=lambda name: -stalls[name])
+    stalls = {name.removeprefix(_STALL): stalls[name] for name in largest_first}
+    return Profile(*_measured(row, run), metrics, stalls)
 
 
-def _candidate(row: dict[str, str]) -> KernelId | str:
-    if ":" not in row["kernel"]:
-        return PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
-    config = parse_kernel_name_into_instance(row["kernel"]).config
-    return KernelId(config, Variant.from_name(row["mask"]))
+def _measured(row: dict[str, str], run: str) -> tuple[str, KernelId | str, Workload]:
+    candidate: KernelId | str = PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
+    if ":" in row["kernel"]:
+        config = parse_kernel_name_into_instance(row["kernel"]).config
+        candidate = KernelId(config, Variant.from_name(row["mask"]))
+    return run, candidate, Workload.from_row(row)
 
 
 def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:

@@ -7,12 +7,7 @@ from html import escape
 
 from markupsafe import Markup
 
-FONT = 12  # px; a character is about 0.56 of it wide
-_CHARACTER = 0.56
-
-
-def text_width(text: str, size: float = FONT) -> float:
-    return len(text) * size * _CHARACTER
+FONT = 12  # px
 
 
 class Svg:
@@ -22,15 +17,6 @@ class Svg:
         self.width, self.height = width, height
         self._head = (title, description)
         self._parts: list[str] = []
-
-    def rect(
-        self, x: float, y: float, width: float, height: float, css: str, tip: str = ""
-    ) -> None:
-        title = f"<title>{escape(tip)}</title>" if tip else ""
-        self._parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" '
-            f'class="{css}">{title}</rect>'
-        )
 
     def line(self, points: Sequence[tuple[float, float]], css: str) -> None:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -43,13 +29,7 @@ class Svg:
         )
 
     def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        css: str = "",
-        anchor: str = "start",
-        size: float = FONT,
+        self, x: float, y: float, text: str, css: str = "", anchor: str = "start", size: int = FONT
     ) -> None:
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" class="{css}" text-anchor="{anchor}" '
