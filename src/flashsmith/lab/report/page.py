@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -58,20 +57,12 @@ def render(report: Report) -> str:
         lines=lines,
         description=description,
         how_it_works=how_it_works,
-        drawn=_drawn,
         counters=COUNTERS,
         classes=CLASSES,
         units=UNITS,
         stalls=_STALLS,
         style=Markup(_read("report.css")),
         version=__version__,
-    )
-
-
-def _drawn(chart: Callable[..., Markup], *args: object) -> Markup:
-    """For a screen and for a phone; the style sheet shows one of them."""
-    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(
-        chart(*args), chart(*args, width=lines.NARROW)
     )
 
 
