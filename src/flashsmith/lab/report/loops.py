@@ -34,29 +34,22 @@ def main_loop(
     Of loops with equally many the shortest: a causal kernel has one that masks, too.
     """
     blocks = find_blocks(code)
-    bodies = _natural_loops(blocks)
+
+    def instructions(body: frozenset[int]) -> list[Instruction]:
+        return [code[i] for b in sorted(body) for i in blocks[b].indices]
 
     def n_products(body: frozenset[int]) -> int:
-        return sum(is_product(code[i]) for b in body for i in blocks[b].indices)
+        return sum(map(is_product, instructions(body)))
 
-    with_products = {header: body for header, body in bodies.items() if n_products(body)}
-    innermost = {
-        header: body
-        for header, body in with_products.items()
-        if not any(other < body for other in with_products.values())
-    }
-    loops = [
-        Loop(
-            [code[i] for b in sorted(body) for i in blocks[b].indices],
-            _shortest_round(blocks, header, body),
-        )
-        for header, body in innermost.items()
+    bodies = {header: body for header, body in _natural_loops(blocks).items() if n_products(body)}
+    innermost = [
+        header for header, body in bodies.items() if not any(o < body for o in bodies.values())
     ]
-    return max(
-        loops,
-        key=lambda loop: (sum(map(is_product, loop.instructions)), -len(loop.instructions)),
-        default=None,
-    )
+    if not innermost:
+        return None
+    header = max(innermost, key=lambda h: (n_products(bodies[h]), -len(instructions(bodies[h]))))
+    shortest = _shortest_round(blocks, header, bodies[header])
+    return Loop(instructions(bodies[header]), shortest)
 
 
 def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:

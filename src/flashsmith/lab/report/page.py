@@ -43,15 +43,8 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "number": _number,
-        "percent": _percent,
-        "signed": _signed,
-        "millions": _millions,
-        "name": _name,
-        "ticks": _ticks,
-        "described": _described,
-    }
+    filters = (_number, _percent, _signed, _millions, _name, _ticks, _described)
+    environment.filters |= {each.__name__.strip("_"): each for each in filters}
     return environment.get_template("report.html.j2").render(
         report=report,
         lines=lines,
