@@ -26,7 +26,7 @@ class Given(ABC):
 
     @abstractmethod
     def error_of(self, result: Any) -> float:
-        """How far what a candidate's run gave is off; NaN where that has one."""
+        """Returns how far what a candidate's run gave is off; NaN where that has one."""
 
     def compare(self, result: Any) -> Comparison:
         return Comparison(self.error_of(result), self.tolerance, worst="")
