@@ -50,7 +50,8 @@ class Benchmark:
     repeats: int = 20
 
     def chosen(self, pattern: str | None) -> list[Case]:
-        """Those with the pattern in their words; None: the usual. Raises ValueError: none has."""
+        """Returns those with the pattern in their words; None: the usual. Raises ValueError: none
+        has."""
         if pattern is None:
             return list(self.cases())
         return chosen((*self.cases(), *self.more()), pattern)
@@ -157,7 +158,7 @@ def _say_left_out(measured: CaseResult, said: set[str]) -> None:
 
 
 def _builds(cases: Iterable[Case]) -> dict[str, str]:
-    """Of the peers that are measured, or why they are not."""
+    """Returns which peers are measured, or why they are not."""
     packages = {
         name: peer.package
         for case in cases
@@ -168,7 +169,7 @@ def _builds(cases: Iterable[Case]) -> dict[str, str]:
 
 
 class Ratios:
-    """How many times as fast as their peers ours are, to be summed up."""
+    """The times of peers over ours, to be summed up."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], list[float]] = {}
@@ -180,7 +181,7 @@ class Ratios:
                 self._found.setdefault(key, []).append(float(str(cell)))
 
     def lines(self) -> Iterator[str]:
-        """Of each kind, candidate and regime the geometric mean, and the least."""
+        """Yields the geometric mean of each kind, candidate and regime, and the least."""
         for key, ratios in self._found.items():
             title, mean = ", ".join(filter(None, key)), statistics.geometric_mean(ratios)
             yield f"{title}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes"

@@ -107,13 +107,13 @@ class CaseResult:
 
     @property
     def run(self) -> Run:
-        """What runs a candidate that is right."""
+        """The function that runs a candidate that is right."""
         assert self.checked.run is not None
         return self.checked.run
 
     @cached_property
     def sustained(self) -> Sustained:
-        """Behind all that is timed; takes a second."""
+        """The rate of a second of work, behind all that is timed."""
         return sustain(self.run)
 
 

@@ -54,7 +54,7 @@ _FOR_COUNTS = Grid((128, 256), tokens=256, hidden=128)
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured, and how.
+    """The measurements that are asked for.
 
     Attributes:
         peers: Their names; None: those that are available.
@@ -85,7 +85,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark found, and the files that have it."""
+    """The rows that a benchmark found, and the files that have them."""
 
     session: Session
     rows: Sequence[Row]

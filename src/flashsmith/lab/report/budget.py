@@ -1,4 +1,4 @@
-"""How long each unit of a multiprocessor is busy at least, set against the measured time.
+"""The least time that each unit of a multiprocessor is busy, set against the measured time.
 
 A unit's busy time is a lower bound of the kernel's: what the emulator and the machine code count,
 over what the unit does in a cycle. The unit whose bound is next to the measured time is the one the
@@ -94,6 +94,6 @@ def busy_ms(
 
 
 def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
-    """Wavefronts beyond those without conflicts, of a whole launch."""
+    """Returns the wavefronts of a launch that are there because of bank conflicts."""
     launch = Launch(counts, work_on(instance, workload.problem))
     return launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]

@@ -1,4 +1,4 @@
-"""From kernels to a Report: compiles them, disassembles them, emulates them, reads their times."""
+"""Makes a Report of kernels: compiles them, disassembles them, emulates them, reads their times."""
 
 from __future__ import annotations
 
@@ -212,9 +212,9 @@ class _Collector:
         ]
 
     def _ptxas(self, instance: KernelId) -> list[dict[str, Any]]:
-        """ptxas' figures of its functions, of most registers first: of the library, else as the
-        results have them; none of a kernel that the build refuses, which is not the one that was
-        measured."""
+        """Returns ptxas' figures of its functions, of most registers first: of the library, else as
+        the results have them; none of a kernel that the build refuses, which is not the one that
+        was measured."""
         if library := self.libraries.get(instance):
             listed = library.kernels[instance.slug]["resources"]
             found = [each for each in listed if each["arch"] == self.arch]
@@ -241,7 +241,7 @@ class _Collector:
 
 
 def _short_name(mangled: str) -> str:
-    """`backward_dq_kernel` of `_ZN10flashsmith4sm8018backward_dq_kernelI...`."""
+    """Returns `backward_dq_kernel` of `_ZN10flashsmith4sm8018backward_dq_kernelI...`."""
     name, rest = mangled, mangled.removeprefix("_ZN")
     while length := re.match(r"\d+", rest):
         start, end = length.end(), length.end() + int(length[0])

@@ -1,4 +1,4 @@
-"""Which of the measured times belong beside each other."""
+"""Chooses the measured times that belong beside each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", Time, Profile)
 
 
 def of_operation(times: Iterable[M], operation: str) -> list[M]:
-    """Those of the runs that measured kernels of the operation, which peers are of, too."""
+    """Returns those of the runs that measured kernels of the operation, peers included."""
     times = list(times)
     runs = {
         time.run
@@ -96,8 +96,9 @@ def _fastest(times: Iterable[Time]) -> dict[Workload, Time]:
 
 
 def best_at(times: Iterable[Time], workload: Workload, family: str) -> list[Time]:
-    """Of all runs on this workload flashsmith's fastest kernel of its dtype; and, if that is of
-    ``family`` and one of another family and perhaps another dtype is faster, the fastest of those.
+    """Returns flashsmith's fastest kernel of all runs on this workload and of its dtype; and, if
+    that is of ``family`` and one of another family and perhaps another dtype is faster, the fastest
+    of those.
     """
 
     def is_here(time: Time) -> bool:

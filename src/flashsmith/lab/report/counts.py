@@ -1,4 +1,4 @@
-"""What a kernel executes, counted on the emulator."""
+"""Counts on the emulator what a kernel executes."""
 
 from __future__ import annotations
 

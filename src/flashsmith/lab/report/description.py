@@ -1,5 +1,5 @@
-"""What a configuration says of its kernels, whatever their operation and architecture: its fields
-in words, parts of shared memory, warps, and what a call consists of."""
+"""Reads what a configuration says of its kernels, whatever their operation and architecture: its
+fields in words, parts of shared memory, warps, and what a call consists of."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PARTS = {
     "queue": "which tiles the block works on next",
     "barriers": "mbarriers: full and empty, for each buffer that bulk copies fill",
 }
-# By name in the tables of steps: the counter of a visit, or of a tile beside its visits.
+# Names in the tables of steps -> the counter of a visit, or of a tile beside its visits.
 _OF_A_VISIT = {
     "shared-memory wavefronts": "shared_wavefronts",
     "bytes that wgmma reads of shared memory": "wgmma_shared_bytes",
@@ -103,7 +103,7 @@ def value_text(value: object) -> str:
 
 
 def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
-    """`swizzled off to on`, for every field in which two of a class differ."""
+    """Returns `swizzled off to on`, for every field in which two of a class differ."""
     return [
         f"{before.field} {before.value} to {after.value}"
         for before, after in zip(explain(a), explain(b), strict=True)
@@ -131,7 +131,8 @@ def roles(config: KernelConfig, registers: int) -> list[Role]:
 
 
 def group_name(config: KernelConfig) -> str:
-    """Of the kernels that the page puts beside each other: the family, and what it does."""
+    """Returns the name of kernels that the page puts beside each other: the family, and what it
+    does."""
     name = f"{config.family} family"
     operation = config.kernels_name().replace("_", " ")
     return name if config.operation == "forward" else f"{operation} of the {name}"
@@ -155,7 +156,7 @@ def bank_maps(config: KernelConfig) -> list[BankMap]:
 
 @dataclass(frozen=True)
 class Work:
-    """What a call consists of.
+    """The parts that a call consists of.
 
     tiles: Blocks of B_r rows of Q, of decode packed rows.
     visits: Visits of a tile to a block of K and V, of a backward in all of its passes; a part of
@@ -172,7 +173,8 @@ class Work:
 
 
 def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Work:
-    """Of one head, as block_range.cuh has it; decode has few rows, which see all keys."""
+    """Returns the work of one head, as block_range.cuh has it; decode has few rows, which see all
+    keys."""
     cluster_size = _of_forward(config, "cluster_size")
     cluster_rows = config.B_r * cluster_size
     tiles = -(-seq_len_q // cluster_rows) * cluster_size
@@ -196,7 +198,7 @@ def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Wo
 
 
 def work_on(instance: KernelId, problem: Problem) -> Work:
-    """Of all heads of a problem; decode packs the rows of heads that share one of K and V."""
+    """Returns the work of all heads; decode packs the rows of heads that share one of K and V."""
     rows, heads = problem.seq_len_q, problem.heads
     if instance.config.operation == "decode":
         rows, heads = rows * heads // problem.heads_kv, problem.heads_kv
@@ -205,7 +207,7 @@ def work_on(instance: KernelId, problem: Problem) -> Work:
 
 
 def _of_forward(config: Any, field: str) -> int:
-    """A field of a forward; 1 where its class has none, and of other operations."""
+    """Returns a field of a forward; 1 where its class has none, and of other operations."""
     return getattr(config, field, 1) if config.operation == "forward" else 1
 
 
@@ -247,7 +249,7 @@ class Counts:
     def split(
         cls, of: str, a: tuple[Work, dict[str, int]], b: tuple[Work, dict[str, int]]
     ) -> Counts:
-        """Of two launches, ``of`` the first."""
+        """Returns what two launches say of a visit and of a tile; ``of`` names the first."""
         (work_a, short), (work_b, long) = a, b
         per_visit, per_tile = {}, {}
         for name in short.keys() - {"longest_ldmatrix_run", "longest_mma_run"}:  # no sums
@@ -300,8 +302,8 @@ class Launch:
         return self.visits(name) + self.beside(name)
 
     def shared_bytes(self, config: KernelConfig) -> float:
-        """That pass through shared memory: operands that wgmma reads, what TMA writes and reads,
-        and the warps' own accesses. A multicast lands in each block of the cluster."""
+        """Returns those that pass through shared memory: operands that wgmma reads, what TMA writes
+        and reads, and the warps' own accesses. A multicast lands in each block of the cluster."""
         return (
             self["wgmma_shared_bytes"]
             + _of_forward(config, "cluster_size") * self.visits("tma_load_bytes")
@@ -312,16 +314,17 @@ class Launch:
 
     @property
     def loaded_bytes(self) -> float:
-        """That the multiprocessors load from L2."""
+        """The bytes that the multiprocessors load from L2."""
         return self["global_load_bytes"] + self["tma_load_bytes"]
 
 
 def fma_per_visit(config: KernelConfig) -> int:
-    """Multiply-adds of a visit, at least: of two matrix products, of a backward five."""
+    """Returns the multiply-adds of a visit, at least: of two matrix products, of a backward
+    five."""
     products = 5 if config.operation == "backward" else 2
     return products * config.B_r * config.B_c * config.d_head
 
 
 def exponentials_per_visit(config: KernelConfig) -> float:
-    """That the special-function units compute, at least; polynomials take the others."""
+    """Returns those that special-function units compute, at least; the others are polynomials."""
     return config.B_r * config.B_c * (16 - getattr(config, "fma_exponentials", 0)) / 16

@@ -17,7 +17,8 @@ Document = dict[str, Any]
 
 
 def document_of(report: Report) -> Document:
-    """Of dicts, lists, strings, numbers and None alone. Times are milliseconds, sizes bytes."""
+    """Returns dicts, lists, strings, numbers and None alone. Times are milliseconds, sizes
+    bytes."""
     return {
         "flashsmith": __version__,
         "arch": report.arch,
@@ -96,7 +97,7 @@ def _resources(resources: Resources) -> Document:
 
 
 def _counts(counts: Counts | None) -> Document | None:
-    """Without what stays at zero, as the page."""
+    """Leaves out what stays at zero, as the page."""
     if counts is None:
         return None
     parts: dict[str, Mapping[str, float]] = {

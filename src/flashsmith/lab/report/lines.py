@@ -18,7 +18,7 @@ _LEAST_GAP = 13  # px between the numbers of kernels
 
 
 class Plot:
-    """What templates/plot.svg.j2 draws: two axes, and the names of series.
+    """The content of templates/plot.svg.j2: two axes, and the names of series.
 
     lines: (points, style class). dots: (x, y, style class, what it is). texts: (x, y, text, style
     class, anchor, size).
@@ -29,7 +29,7 @@ class Plot:
     def __init__(self, group: Group, width: int, bottom: int, title: str, said: str) -> None:
         self.group, self.width, self.bottom = group, width, bottom
         self.right = width - _NAMES if width == WIDTH else width - 10
-        # With the axis' names, and those of the series where they stand below.
+        # The axis' names need room, and those of the series where they stand below.
         self.height = bottom + 40 + (0 if width == WIDTH else 16 * len(group.series) + 4)
         self.title, self.said = f"{title}, {group.title}", said
         self.lines: list[tuple[list[Point], str]] = []
@@ -56,7 +56,7 @@ class Plot:
         self.middle = (top + self.bottom) / 2
 
     def series(self, place: Callable[[Time], Point], joined: bool) -> None:
-        """A dot for each time; their names beside the last points, moved apart where they would
+        """Draws a dot for each time; names beside the last points, moved apart where they would
         touch, or below the axis."""
         ends = []
         for i, (name, points) in enumerate(self.group.series.items()):
@@ -84,7 +84,7 @@ class Plot:
 
 
 def sweep_lines(group: Group, width: int = WIDTH) -> Plot:
-    """TFLOP/s by sequence length."""
+    """Draws TFLOP/s by sequence length."""
     found = [list(points.values()) for points in group.series.values()]
     lengths = sorted({length for points in group.series.values() for length in points})
     rates = [[time.tflops for time in times] for times in found]
@@ -106,14 +106,14 @@ def sweep_lines(group: Group, width: int = WIDTH) -> Plot:
 
 
 def _log_scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
-    """From the least of the values to the largest."""
+    """Returns a scale from the least of the values to the largest."""
     low, high = min(values), max(values)
     return lambda x: start + math.log(x / low) / math.log(high / low) * (end - start)
 
 
 def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Plot:
-    """TFLOP/s over FLOP per byte of DRAM traffic, with the rates of a copy and of a large matrix
-    product that were measured with them; both axes are logarithmic."""
+    """Draws TFLOP/s over FLOP per byte of DRAM traffic, with the rates of a copy and of a large
+    matrix product that were measured with them; both axes are logarithmic."""
     matmul, copy = ceiling["matmul_tflops"], ceiling["copy_gb_per_s"]
     ridge = matmul * 1e3 / copy
     own = [(kernel.number, kernel.time) for kernel in group.kernels if kernel.time]
@@ -152,8 +152,8 @@ def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Plo
 def _number_kernels(
     plot: Plot, place: Callable[[Time], Point], own: Sequence[tuple[int, Time]]
 ) -> None:
-    """The page's kernels, each with its number to the left; numbers that would touch are moved
-    apart, and tied to their dots."""
+    """Draws the page's kernels, each with its number to the left; numbers that would touch are
+    moved apart, and tied to their dots."""
     at = -math.inf
     for number, time in sorted(own, key=lambda each: -each[1].tflops):
         x, y = place(time)

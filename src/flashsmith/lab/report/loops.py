@@ -53,7 +53,7 @@ def main_loop(
 
 
 def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
-    """Header -> body: of each branch to a block that all ways to the branch lead through."""
+    """Returns header -> body of each branch to a block that all ways to the branch lead through."""
     predecessors: list[list[int]] = [[] for _ in blocks]
     for b, block in enumerate(blocks):
         for successor in block.successors:
@@ -78,7 +78,7 @@ def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> fro
 
 
 def _shortest_round(blocks: Sequence[Block], header: int, body: frozenset[int]) -> int:
-    """Instructions on the shortest way from the header back to it (Dijkstra's algorithm)."""
+    """Counts instructions on the shortest way from the header back to it (Dijkstra's algorithm)."""
     waiting = [(len(blocks[header].indices), header)]
     seen: set[int] = set()
     while waiting:

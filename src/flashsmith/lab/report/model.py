@@ -26,7 +26,7 @@ _LEAST_CHANGE = 0.005  # less is not told
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says of a kernel on one architecture."""
+    """The figures of ptxas for a kernel on one architecture."""
 
     registers: int
     spill_stores: int
@@ -70,12 +70,12 @@ class KernelReport:
 
     @property
     def busy_share(self) -> dict[str, float]:
-        """Of the measured time."""
+        """The shares of the measured time."""
         return {unit: ms / self.time.ms for unit, ms in self.busy_ms.items()} if self.time else {}
 
     @property
     def busy_cycles(self) -> dict[str, float]:
-        """In thousands, all multiprocessors at once: comparable where clocks differ."""
+        """Thousands of cycles, all multiprocessors at once: comparable where clocks differ."""
         return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
 
     @property
@@ -84,7 +84,7 @@ class KernelReport:
 
     @property
     def shared_cycles(self) -> float | None:
-        """For which a visit keeps shared memory busy."""
+        """The cycles for which a visit keeps shared memory busy."""
         if self.counts is None:
             return None
         visit = Launch(self.counts, Work(0, 1, 1))
@@ -118,7 +118,7 @@ class KernelReport:
 
 @dataclass(frozen=True)
 class Step:
-    """From one kernel to the next."""
+    """The step from one kernel to the next."""
 
     before: KernelReport
     after: KernelReport
@@ -159,7 +159,7 @@ class Step:
 
     @property
     def reason(self) -> str:
-        """What the unit that was the busiest has to do now, and which is the busiest now."""
+        """The work that the busiest unit before has now, and which unit is the busiest now."""
         a, b = self.before, self.after
         if not (a.busiest and b.busiest and a.busiest in b.busy_ms):
             return ""
@@ -219,8 +219,8 @@ class Group:
 
     @property
     def series(self) -> dict[str, dict[int, Time]]:
-        """By name and length: the sweep's peers, flashsmith's best of the run by family, and its
-        best of other families in other runs where these are faster."""
+        """Times by name and length: the sweep's peers, flashsmith's best of the run by family, and
+        its best of other families in other runs where these are faster."""
         peers: dict[str, dict[int, Time]] = {}
         ours: dict[str, dict[int, Time]] = {}
         for time in [*self.sweep, *self.faster_families]:
@@ -260,7 +260,7 @@ class Group:
 
     @property
     def faster(self) -> list[tuple[Time, float]]:
-        """Of ``best`` what is faster than every kernel here, and how many times as fast it is."""
+        """The times of ``best`` below those of all kernels here, and how many times as fast."""
         mine = self.fastest.time if self.fastest else None
         if mine is None:
             return []
@@ -285,5 +285,5 @@ class Report:
 
     @property
     def operations(self) -> list[str]:
-        """Likewise."""
+        """Their names, each once."""
         return list(dict.fromkeys(group.config.operation for group in self.groups))

@@ -77,13 +77,13 @@ def _described(workload: Workload) -> str:
 
 
 def _ticks(text: str) -> Markup:
-    """`x` as code."""
+    """Makes `x` code."""
     # A str, since re.sub would have an escaped Markup escape its parts once more.
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _number(value: float) -> str:
-    """Whole numbers with thin spaces, others with as many digits as matter."""
+    """Writes whole numbers with thin spaces, others with as many digits as matter."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

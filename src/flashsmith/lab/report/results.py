@@ -17,8 +17,8 @@ from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.lab.bench.peer_titles import PEER_TITLES
 from flashsmith.selection.stamped_csv import read_measure
 
-# Where results are looked for: those of the working directory, those of the checkout that this is
-# installed from, those that a wheel brings (pyproject.toml puts them there).
+# Folders in which results are looked for: those of the working directory, those of the checkout
+# that this is installed from, those that a wheel brings (pyproject.toml puts them there).
 _PACKAGE = Path(flashsmith.__file__).parent
 RESULTS_FOLDERS = (
     Path("benchmarks") / "results",
@@ -64,7 +64,7 @@ class Time(Measured):
 
 @dataclass(frozen=True)
 class Profile(Measured):
-    """What ncu measured, as `flashsmith profile` writes it."""
+    """The measurements of ncu, as `flashsmith profile` writes them."""
 
     metrics: dict[str, float]
     stalls: dict[str, float]  # warps that wait each time that one issues, the largest first
@@ -84,7 +84,7 @@ class Results:
     times: tuple[Time, ...] = ()
     profiles: tuple[Profile, ...] = ()
     registers: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
-    # Of each session, by its folder in this one: dtype -> rates.
+    # Folder of a session in this one -> dtype -> rates.
     ceilings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -98,8 +98,8 @@ class Results:
         return float(words[0]) if words and words[0].replace(".", "", 1).isdigit() else None
 
     def ceiling(self, dtype: str, run: str) -> dict[str, float] | None:
-        """matmul_tflops and copy_gb_per_s: those that the run's own session measured, else those of
-        the folder."""
+        """Returns matmul_tflops and copy_gb_per_s: those that the run's own session measured, else
+        those of the folder."""
         own = self.ceilings.get(str(Path(run).parent), {})
         found = own.get(dtype) or self.environment.get("ceilings", {}).get(dtype)
         return {k: float(v) for k, v in found.items() if k != "dtype"} if found else None
@@ -219,6 +219,6 @@ def _measured(row: dict[str, str], run: str) -> tuple[str, KernelId | str, Workl
 
 
 def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:
-    """(kernel's name, architecture), and ptxas' figures as benchmarks write them."""
+    """Returns (kernel's name, architecture), and ptxas' figures as benchmarks write them."""
     figures = {name: int(n) for name, n in row.items() if name not in ("kernel", "arch")}
     return (row["kernel"], row["arch"]), figures

@@ -11,7 +11,7 @@ from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Instruction, parse_machine_code
 from flashsmith.lab.report.loops import main_loop
 
-# In the order of the charts: what is meant, and which opcodes; all others are addresses.
+# Meanings and opcodes, in the order of the charts; all other opcodes are addresses.
 _CLASSES = {
     "tensor": ("matrix products on the tensor cores", "HMMA HGMMA"),
     "shared loads": ("ldmatrix and loads from shared memory", "LDSM LDS"),

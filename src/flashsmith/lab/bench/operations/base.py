@@ -1,4 +1,4 @@
-"""What an operation is to the runner: how its tensors are made, and who computes it."""
+"""An operation, as the runner sees it: how its tensors are made, and who computes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Given(ABC):
 
 
 class Package(Protocol):
-    """What peers come with: why it cannot be used here, "" if it can, and which one is here."""
+    """The software that peers come with: why it cannot be used here, "" if it can, and which one is
+    here."""
 
     @property
     def why_missing(self) -> Callable[[], str]: ...

@@ -33,7 +33,7 @@ class Checker(Given):
     _kernel: Kernel | None = None  # that was prepared last
 
     def __init__(self, workload: Workload, device: str, qkv: QKV | None = None) -> None:
-        """``qkv``: on ``device``; None: random."""
+        """Takes ``qkv``, which lies on ``device``, or draws it."""
         self.workload = workload
         self.qkv = qkv or make_qkv(workload.problem, device)
         self.o = torch.empty_like(self.qkv[0], memory_format=torch.contiguous_format)
