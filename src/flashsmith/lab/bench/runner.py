@@ -70,10 +70,6 @@ class CaseResult:
     samples: Mapping[str, Sample]
 
     @property
-    def is_peer(self) -> bool:
-        return self.name in self.operation.peers
-
-    @property
     def times(self) -> Mapping[str, Timing]:
         """Its own, by regime."""
         return {
@@ -84,7 +80,7 @@ class CaseResult:
 
     def rival_ms(self, regime: str) -> float | None:
         """The time of the peer that one of ours is compared with; of a peer None."""
-        if self.is_peer:
+        if self.name in self.operation.peers:
             return None
         times = self.together[regime]
         if (beside := self.operation.beside.get(self.name, "")) in times:
