@@ -141,7 +141,7 @@ NOT_OF_KERNELS = {
 }
 _CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")
 # Entries of a log are of their date, and say what was seen then.
-_LOG_ENTRY = re.compile(r"^### \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE)
+_LOG_ENTRY = re.compile(r"^##+ \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize(
