@@ -26,7 +26,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torc
 
 
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Causal attention within each document."""
+    """Computes causal attention within each document."""
     longest = int(offsets.diff().max())
     return flashsmith.attention(
         q, k, v, causal=True, cu_seqlens_q=offsets, cu_seqlens_k=offsets,
@@ -35,7 +35,7 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tens
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The same, document by document, by torch's matrix products."""
+    """Computes the same, document by document, by torch's matrix products."""
     lengths = offsets.diff().tolist()
     documents = zip(*(t.transpose(0, 1).split(lengths, 1) for t in (q, k, v)), strict=True)
     found = [F.scaled_dot_product_attention(*each, is_causal=True) for each in documents]
@@ -81,7 +81,7 @@ class Gpt(nn.Module):
 
 
 def packed(options: argparse.Namespace) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Tokens, targets, positions and offsets of one step after the other."""
+    """Yields tokens, targets, positions and offsets of one step after the other."""
     generator = torch.Generator().manual_seed(options.seed)
     shortest = max(2, options.length // 4)
     while True:
@@ -102,7 +102,7 @@ def packed(options: argparse.Namespace) -> Iterator[tuple[torch.Tensor, ...]]:
 
 
 def train(options: argparse.Namespace, attend: Attend) -> list[float]:
-    """The loss of every step."""
+    """Returns the loss of every step."""
     torch.manual_seed(options.seed)
     model = Gpt(options).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)

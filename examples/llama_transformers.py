@@ -25,7 +25,7 @@ PAD = 0
 
 
 def load(options: argparse.Namespace) -> Any:
-    """The model, with flashsmith's attention."""
+    """Returns the model, with flashsmith's attention."""
     name, dtype = register(), getattr(torch, options.dtype)
     if options.model:
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -64,8 +64,8 @@ def logits_of(model: Any, implementation: str, texts: dict[str, torch.Tensor]) -
 
 
 def errors(model: Any, texts: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """The largest error of a logit with flashsmith's attention and with eager attention, beside
-    the model in float32; those of padding do not count."""
+    """Returns the largest error of a logit with flashsmith's attention and with eager attention,
+    beside the model in float32; those of padding do not count."""
     ours, eager = (logits_of(model, name, texts) for name in (register(), "eager"))
     exact = logits_of(model.float(), "eager", texts)
     counts = texts["attention_mask"][..., None]

@@ -37,7 +37,7 @@ class PagedCache:
         self.k, self.v = torch.zeros(2, *shape, dtype=torch.bfloat16, device=options.device)
         self.free = torch.randperm(n_pages).tolist()
         self.pages: list[list[int]] = [[] for _ in range(options.requests)]
-        # On the device, because kernels read them there: a CUDA graph sees what they hold then.
+        # Kernels read both on the device: a CUDA graph sees what they hold when it is replayed.
         self.table = torch.zeros(
             options.requests, self.pages_per_slot, dtype=torch.int32, device=options.device
         )
@@ -74,13 +74,13 @@ class Loop:
         self.error, self.joined, self.tokens = 0.0, 0, 0
 
     def random_rows(self, *shape: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k and v of new tokens."""
+        """Draws q, k and v of new tokens."""
         rows = torch.randn(*shape, HEADS + 2 * HEADS_KV, D_HEAD, device=self.options.device)
         q, k, v = rows.to(torch.bfloat16).split([HEADS, HEADS_KV, HEADS_KV], -2)
         return q.contiguous(), k.contiguous(), v.contiguous()
 
     def join(self, slot: int) -> None:
-        """A prompt: its keys and values are written to pages, and its queries see them causally."""
+        """Writes the keys and values of a prompt to pages, and attends to them causally."""
         n = int(torch.randint(1, self.options.longest_prompt + 1, ()))
         q, k, v = self.random_rows(1, n)
         cache, here = self.cache, slice(slot, slot + 1)
@@ -96,7 +96,7 @@ class Loop:
         self.joined += 1
 
     def step(self) -> None:
-        """One token for every request, in one call."""
+        """Decodes one token for every request, in one call."""
         for slot, request in enumerate(self.requests):
             if request is None:
                 self.join(slot)

@@ -24,7 +24,7 @@ Tensors = list[torch.Tensor]
 
 
 def documents(seq_len: int, device: str) -> torch.Tensor:
-    """The document of each position: four of different lengths."""
+    """Returns the document of each position: four of different lengths."""
     ends = torch.tensor([seq_len // 8, seq_len // 3, seq_len // 2], device=device)
     return torch.bucketize(torch.arange(seq_len, device=device), ends, right=True).int()
 
@@ -56,7 +56,7 @@ def ours(tensors: Tensors, functions: Functions) -> torch.Tensor:
 
 
 def plain(tensors: Tensors, functions: Functions) -> torch.Tensor:
-    """The same by torch's matrix products, in the dtype of the tensors."""
+    """Computes the same by torch's matrix products, in the dtype of the tensors."""
     q, k, v = (t.transpose(1, 2) for t in tensors)
     at = torch.arange(q.shape[2], device=q.device)
     heads = torch.arange(q.shape[1], device=q.device)[:, None, None]
@@ -67,7 +67,7 @@ def plain(tensors: Tensors, functions: Functions) -> torch.Tensor:
 
 
 def results(attend, tensors: Tensors, functions: Functions, do: torch.Tensor) -> Tensors:
-    """o, dq, dk and dv."""
+    """Returns o, dq, dk and dv."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     o = attend(leaves, functions)
     return [o.detach(), *torch.autograd.grad(o, leaves, do.to(o.dtype))]

@@ -21,7 +21,7 @@ FLASHSMITH = (sys.executable, "-m", "flashsmith")
 
 
 def shapes(options: argparse.Namespace) -> list[str]:
-    """What both commands are told of the shapes."""
+    """Returns the options by which both commands are told the shapes."""
     return [
         f"--dtype={options.dtype}", f"--d-head={options.d_head}", f"--mask={options.mask}",
         f"--seq-len={options.lengths}", f"--batch={options.batch}", f"--heads={options.heads}",
@@ -33,7 +33,7 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def look_up(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One record a shape: its kernel, from where it comes and why, and what was passed over."""
+    """Returns a record of each shape: its kernel, its source, why, and what was passed over."""
     gpu = [f"--gpu={options.gpu}"] if options.gpu else []
     command = [*FLASHSMITH, "tune", "--explain", "--json", *gpu, *shapes(options)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

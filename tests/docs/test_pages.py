@@ -1,4 +1,4 @@
-"""How the pages of the documentation are written: knobs, logs, decisions, lines."""
+"""The pages of the documentation have their form: knobs, logs, decisions, lines."""
 
 from __future__ import annotations
 

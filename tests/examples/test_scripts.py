@@ -30,13 +30,13 @@ def script(name: str) -> ModuleType:
 
 
 def commands(text: str, name: str) -> list[list[str]]:
-    """The arguments of each command that runs a script, without its comment."""
+    """Returns the arguments of each command that runs a script, without its comment."""
     lines = re.findall(rf"^ *python examples/{name}\.py\b(.*)$", text, re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]
 
 
 def cpu_command(module: ModuleType, name: str) -> list[str]:
-    """The command of the docstring that needs no GPU."""
+    """Returns the command of the docstring that needs no GPU."""
     assert module.__doc__
     found = commands(module.__doc__, name)
     (command,) = (each for each in found if {"cpu", "--gpu"} & {*each})
@@ -44,7 +44,7 @@ def cpu_command(module: ModuleType, name: str) -> list[str]:
 
 
 def status_of(module: ModuleType, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit status of a script."""
+    """Returns the exit status of a script."""
     monkeypatch.setattr(sys, "argv", ["script", *arguments])
     try:
         module.main()
@@ -64,7 +64,7 @@ def test_a_script_runs_on_a_cpu_as_its_docstring_says(
 
 @pytest.mark.parametrize("name", HERE)
 def test_every_command_is_one_that_the_script_takes(name: str) -> None:
-    """Those of the pages, too; and a page has the command of the docstring that needs no GPU."""
+    """Commands on pages count, too, and one of them is the CPU command of the docstring."""
     module = script(name)
     on_pages = [each for text in PAGES.values() for each in commands(text, name)]
     assert cpu_command(module, name) in on_pages
