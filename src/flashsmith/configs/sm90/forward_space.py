@@ -45,7 +45,7 @@ class Sm90Tiles(NamedTuple):
     long_turns: bool = False
 
 
-# These were the fastest of each d_head for some shape, or close (docs/kernels/sm90-forward.md).
+# These were the fastest of each d_head for some shape, or close (docs/log/sm90-forward.md).
 _TUNING_TILES = {
     64: (
         Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
@@ -81,8 +81,8 @@ _TUNING_TILES = {
         Sm90Tiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
     ),
 }
-# These were the fastest for grids that do not fill the GPU, with a block for each tile. The
-# heuristic takes the first.
+# These were the fastest, or close, for grids that do not fill the GPU, with a block for each tile.
+# The heuristic takes the first.
 _SMALL_TILES = {
     64: (
         Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
@@ -198,7 +198,7 @@ def get_sm90_autotuning_kernel_configs(
 def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     """Returns the tiles of a d_head for a full GPU.
 
-    They were measured on the H200, docs/kernels/sm90-forward.md.
+    They were measured on the H200, docs/log/sm90-forward.md.
 
     Raises:
         ValueError: The family does not support d_head. Every ``n_keys`` is supported.
