@@ -289,7 +289,7 @@ def _fake_backward(
 
 
 class _DifferentiableOnce(torch.autograd.Function):
-    """Computes attention_backward for tensors that require gradients; refuses second derivatives."""
+    """Computes attention_backward for tensors that require gradients, but only once."""
 
     @staticmethod
     def forward(ctx: Any, call: _BelowAutograd, *tensors: torch.Tensor) -> Any:
