@@ -36,7 +36,7 @@ def test_candidates_serve_fit_and_end_with_the_rules_choice(arch: str) -> None:
                 assert config.blocks_per_SM <= room
 
 
-def test_a_multiprocessor_is_full_of_stages() -> None:
+def test_an_sm_is_full_of_stages() -> None:
     gpu = get_gpu_architecture("sm_90a")
     for config in DECODE.candidates(PLAIN, "sm_90a")[:-1]:
         assert isinstance(config, FlashDecodeKernelConfig)

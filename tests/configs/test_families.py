@@ -24,7 +24,7 @@ from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.waves import grid_cost, resident_blocks
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_multiprocessors
+from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_sms
 from flashsmith.problem import Problem
 from support.sm80_kernels import BASE
 from support.sm90_kernels import LAST
@@ -67,8 +67,8 @@ def test_the_families_that_serve_come_in_the_order_of_the_gpu() -> None:
     for gpu in (None, H100, A100):
         serves = served(gpu)
         first = next(iter(serves.by_rule))
-        multiprocessors = None if gpu is None else count_multiprocessors(gpu)
-        assert serves.rule_config == first.choose(Workload(SQUARE), multiprocessors)
+        num_sms = None if gpu is None else count_sms(gpu)
+        assert serves.rule_config == first.choose(Workload(SQUARE), num_sms)
         assert all(cfg.serves(SQUARE) for cfg in serves.by_rule.values())
 
 
@@ -169,7 +169,7 @@ def test_small_tiles_are_legal_smaller_and_tried_by_the_tuner(family: Family) ->
         }
 
 
-# The model of waves, on 132 multiprocessors.
+# The model of waves, on 132 SMs.
 
 
 def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
@@ -181,18 +181,18 @@ def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
     usual = family.rule(Workload.square(DType.BF16, 128, 512))
     (small,) = family.smaller(Workload.square(DType.BF16, 128, 4096))
 
-    def chosen(batch: int, seq_len: int, multiprocessors: int | None = 132) -> object:
-        return family.choose(Workload(grid(batch, 16, seq_len, 128)), multiprocessors)
+    def chosen(batch: int, seq_len: int, num_sms: int | None = 132) -> object:
+        return family.choose(Workload(grid(batch, 16, seq_len, 128)), num_sms)
 
     assert chosen(1, 512) == small
     assert chosen(32, 512) == chosen(4, 4096) == usual
-    assert chosen(1, 512, multiprocessors=8) == usual
-    assert chosen(1, 512, multiprocessors=None) == usual  # the emulator
+    assert chosen(1, 512, num_sms=8) == usual
+    assert chosen(1, 512, num_sms=None) == usual  # the emulator
     decoding = replace(grid(4, 16, 1, 128), seq_len_k=16384)
     assert family.choose(Workload(decoding), 132) == small
 
 
-def test_the_multiprocessor_with_most_tiles_decides() -> None:
+def test_the_sm_with_most_tiles_decides() -> None:
     usual = SM90_FORWARD.rule(
         Workload.square(DType.BF16, 128, 512)
     )  # tiles of 128 rows, one at a time
@@ -225,15 +225,15 @@ def test_resident_blocks_are_as_ptxas_makes_them() -> None:
     ] == [3, 2]
 
 
-def test_multiprocessors_are_counted_by_the_name() -> None:
+def test_sms_are_counted_by_the_name() -> None:
     counts = {
         "NVIDIA H200": 132, "sm_90a": 132, "h20": 78, "NVIDIA H100 PCIe": 114, "NVIDIA A30": 56,
         A100: 108, "NVIDIA B200": 148, "NVIDIA L4": 58, "NVIDIA L40": 142, "RTX 4090": 142,
         "a card of tomorrow": 132, "": 132,
     }  # fmt: skip
-    assert {name: count_multiprocessors(name) for name in counts} == counts
+    assert {name: count_sms(name) for name in counts} == counts
     for name in (*GPU_MODELS, *(gpu.name for gpu in GPU_ARCHITECTURES)):
-        assert 10 <= count_multiprocessors(name) <= 170
+        assert 10 <= count_sms(name) <= 170
 
 
 def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:

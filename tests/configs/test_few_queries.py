@@ -91,8 +91,8 @@ def test_the_model_grows_with_what_is_done() -> None:
     assert found is not None
     config, share = found
 
-    def cost(given: Problem, multiprocessors: int = 132) -> float:
-        return decode_cost(config, given, multiprocessors, 0.85)
+    def cost(given: Problem, num_sms: int = 132) -> float:
+        return decode_cost(config, given, num_sms, 0.85)
 
     base = problem(4, 16, 8192)
     assert share == cost(base) / forward_cost(forward, base, 132)

@@ -28,7 +28,7 @@ from support.fp8_caches import SMALL, Quantised
 _rule = DECODE.families[0].rule
 # Rows of 12, 16 and 32 chunks: the threads that share splits hold whole rows of them, or parts.
 CONFIGS = [_rule(DecodeWorkload(DType.FP16, d_head)) for d_head in (96, 128, 256)]
-LONG = CONFIGS[-1]  # of few splits, and few multiprocessors, already
+LONG = CONFIGS[-1]  # of few splits, and few SMs, already
 WIDE = _rule(DecodeWorkload(DType.FP16, 256, rows=64))  # of two
 EVERYTHING = Semantics(causal=True, softcap=20.0, sinks=torch.tensor([0.5, -3.0, 40.0, -40.0]))
 
@@ -51,7 +51,7 @@ def test_the_last_split_merges_few_splits_and_few_rows() -> None:
     assert merge_grid(PLAIN, 4, splits=130) == (1, 4)  # 16 threads do
     assert merge_grid(LONG, 4, splits=1) is None
     assert merge_grid(LONG, 4, splits=2) == (1, 1)
-    assert merge_grid(LONG, 4, splits=0) == (1, 1)  # 4 multiprocessors have one work tile
+    assert merge_grid(LONG, 4, splits=0) == (1, 1)  # 4 SMs have one work tile
     for n_requests, expected in ((4, None), (2, (4, 4)), (1, (1, 4))):  # a place a block, or a tile
         assert merge_grid(WIDE, 16, splits=0, n_requests=n_requests) == expected
 

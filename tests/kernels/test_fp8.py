@@ -184,12 +184,12 @@ def test_what_the_rule_chooses_can_be_built() -> None:
     ("batch", "length", "rows"), [(4, 2048, 128), (4, 4096, 192), (1, 16384, 192), (1, 100, 128)]
 )
 def test_rule_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) -> None:
-    """As measured on the H200: 192 rows are faster but where they leave multiprocessors idle."""
+    """As measured on the H200: 192 rows are faster but where they leave SMs idle."""
     problem = Problem.square(DType.BF16, 128, batch, 16, length)
-    assert fp8_rule(problem, False, FULL, multiprocessors=132).B_r == rows
-    assert fp8_rule(problem, False, FULL, multiprocessors=None).B_r == 192
+    assert fp8_rule(problem, False, FULL, num_sms=132).B_r == rows
+    assert fp8_rule(problem, False, FULL, num_sms=None).B_r == 192
     softcap = replace(FULL, softcap=True)
-    assert fp8_rule(problem, False, softcap, multiprocessors=132).is_buildable()
+    assert fp8_rule(problem, False, softcap, num_sms=132).is_buildable()
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ LENGTHS_OF_FEW = {
 @pytest.mark.parametrize("name", LENGTHS_OF_FEW)
 @pytest.mark.parametrize("kernel", FEW)
 def test_each_block_finds_its_own_of_few_tiles(kernel: str, name: str, causal: bool) -> None:
-    """The emulator's four multiprocessors have a block each, so that no launch lists the tiles."""
+    """The emulator's four SMs have a block each, so that no launch lists the tiles."""
     cfg, lengths = parse_kernel_name_into_config(FEW[kernel]), LENGTHS_OF_FEW[name]
     if kernel == "cluster":
         lengths = lengths[:1]  # of which a tile is two blocks

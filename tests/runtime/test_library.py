@@ -225,7 +225,7 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
 
 
 def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
-    """Of the emulator's four multiprocessors, and of both families' ways to count blocks."""
+    """Of the emulator's four SMs, and of both families' ways to count blocks."""
     del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
     mma, wgmma = (plan_of(real, BUILT[i]) for i in (0, 4))

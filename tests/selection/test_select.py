@@ -113,8 +113,8 @@ def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
         "--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16", "--mask", "full",
         "--batch", 1, "--heads", 16,
     )  # fmt: skip
-    assert "257 to 512 rows a multiprocessor; the nearest that was measured to lengths" in text
-    assert "measured to lengths 513 to 1024, 129 to 256 rows a multiprocessor" in text
+    assert "257 to 512 rows an SM; the nearest that was measured to lengths" in text
+    assert "measured to lengths 513 to 1024, 129 to 256 rows an SM" in text
 
 
 def test_the_shipped_entry_of_the_same_fill_comes_before_the_users_of_another() -> None:

@@ -158,7 +158,7 @@ def test_explain_says_which_entry_and_what_was_measured() -> None:
     write_user_table(make_entry([LARGE, SMALL, rule]), gpu=A100)
     text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
                      "--mask", "full")  # fmt: skip
-    rows = "above 512 rows a multiprocessor"
+    rows = "above 512 rows an SM"
     assert f"the fastest of 40, for lengths 513 to 1024, {rows}" in text
     assert "the nearest that was measured" not in text
     assert f"next best {SMALL}: 2 ms, 100.0 % slower" in text

@@ -138,7 +138,7 @@ def test_seams_have_many_tiles_of_one_block(cfg: ForwardKernelConfig, variant: V
             for each in problems
             if each.seq_len_k <= cfg.B_c
         ]
-        assert max(tiles) >= 4 * extent.multiprocessors
+        assert max(tiles) >= 4 * extent.num_sms
         assert extent is EMULATOR or max(each.heads for each in problems) == 18
 
 

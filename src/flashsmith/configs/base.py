@@ -278,13 +278,13 @@ class ForwardKernelConfig(KernelConfig):
     @property
     @abstractmethod
     def compute_warpgroups(self) -> int:
-        """Groups of four warps, one on each of a multiprocessor's four tensor cores, that compute
+        """Groups of four warps, one on each of an SM's four tensor cores, that compute
         in a block."""
 
     @property
     @abstractmethod
     def resident_blocks_by_registers(self) -> int:
-        """About how many blocks the registers of a multiprocessor are enough for."""
+        """About how many blocks the registers of an SM are enough for."""
 
     @property
     def cost_of_a_row(self) -> float:

@@ -17,7 +17,7 @@ D = TypeVar("D", bound=DecodeKernelConfig)
 
 # Of caches: whether keys and values have 8 bits, and whether each row of them has a scale.
 KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
-# Of a multiprocessor: two for each of four blocks. Measured on an H200.
+# Of an SM: two for each of four blocks. Measured on an H200.
 _MANY_TILES = 8
 
 
@@ -68,10 +68,10 @@ def rows_of_kernels(families: Sequence[Family[DecodeWorkload, Any]]) -> list[int
     return sorted({workload.rows for workloads in asked for workload in workloads})
 
 
-def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bool:
-    """Whether there are so many work tiles that a GPU's multiprocessors have several each. None: on
+def has_many_tiles(batch: int, heads_kv: int, num_sms: int | None) -> bool:
+    """Whether there are so many work tiles that a GPU's SMs have several each. None: on
     a CPU, where no time counts, never."""
-    return multiprocessors is not None and batch * heads_kv >= _MANY_TILES * multiprocessors
+    return num_sms is not None and batch * heads_kv >= _MANY_TILES * num_sms
 
 
 def as_tuned(

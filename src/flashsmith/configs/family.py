@@ -61,7 +61,7 @@ class Family(Generic[W, C]):
         d_heads: The head dimensions that it has.
         smaller: What may serve a workload in place of the rule's answer, the best first: where the
             GPU has no room for that, or where its tiles are too few.
-        cost: (configuration, workload, multiprocessors) -> the time by a model that tells tiles of
+        cost: (configuration, workload, num_sms) -> the time by a model that tells tiles of
             the family apart; None: there is none, and what has room is taken in its order.
         is_for: Whether it is to be asked for a workload: for others a plainer family's kernels are
             as fast, or it has none.
@@ -98,10 +98,8 @@ class Family(Generic[W, C]):
         """Says whether GPUs of this compute capability have its instructions."""
         return self.config.runs_on(capability) and capability >= self.minimum
 
-    def choose(
-        self, workload: W, multiprocessors: int | None, architecture: str | None = None
-    ) -> C:
-        """Chooses by rule, and by the cost model on a GPU of so many multiprocessors; None: on the
+    def choose(self, workload: W, num_sms: int | None, architecture: str | None = None) -> C:
+        """Chooses by rule, and by the cost model on a GPU of so many SMs; None: on the
         emulator.
 
         architecture: The GPU's: what does not fit there is passed over. None: everything fits that
@@ -116,9 +114,9 @@ class Family(Generic[W, C]):
         if not fitting:
             require_buildable(usual, architecture)
         first = fitting[0]
-        if self.cost is None or multiprocessors is None:
+        if self.cost is None or num_sms is None:
             return first
-        costs = {cfg: self.cost(cfg, workload, multiprocessors) for cfg in fitting}
+        costs = {cfg: self.cost(cfg, workload, num_sms) for cfg in fitting}
         best = min(costs, key=lambda cfg: costs[cfg])
         return best if costs[best] < _CLEARLY * costs[first] else first
 

@@ -1,8 +1,8 @@
 """When decode's kernels are for a call of ``attention``: few queries over many keys.
 
 A forward kernel's tile has all keys of its rows, and at least 64 rows, however few there are. Where
-the tiles are too few to fill the GPU, most multiprocessors wait. Decode packs the heads that share
-keys into the rows of a tile, and splits its keys among all multiprocessors; but its instructions
+the tiles are too few to fill the GPU, most SMs wait. Decode packs the heads that share
+keys into the rows of a tile, and splits its keys among all SMs; but its instructions
 reach less of the tensor cores' rate, and sums have to be merged. The model below weighs that, in
 the unit of ``waves``: the time of a row whose tensor cores are busy throughout, for each key.
 docs/decode.md tells the numbers.
@@ -51,29 +51,29 @@ def is_for_decode(problem: Problem, variant: Variant) -> bool:
 def rather_decode(
     workload: Workload,
     config: ForwardKernelConfig,
-    multiprocessors: int | None,
+    num_sms: int | None,
     capability: Capability | None,
     choose: ChooseDecode = DECODE.choose_by_rule,
 ) -> tuple[DecodeKernelConfig, float] | None:
     """Decode's configuration for a workload, and about what share of the time of ``config``, the
     forward's choice, it takes; None: the forward is as good.
 
-    multiprocessors, capability: The GPU's; None: of a CPU.
+    num_sms, capability: The GPU's; None: of a CPU.
     choose: Which of decode's configurations serves there.
     """
     problem = workload.problem
     if not is_for_decode(problem, workload.variant):
         return None
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
-    many = has_many_tiles(problem.batch, problem.heads_kv, multiprocessors)
+    many = has_many_tiles(problem.batch, problem.heads_kv, num_sms)
     asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many, in_boxes=True)
     decode = choose(asked, capability)
-    if multiprocessors is None:
+    if num_sms is None:
         worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
     rate = decode.tensor_core_rate / config.tensor_core_rate
-    share = decode_cost(decode, problem, multiprocessors, rate)
-    share /= forward_cost(config, problem, multiprocessors)
+    share = decode_cost(decode, problem, num_sms, rate)
+    share /= forward_cost(config, problem, num_sms)
     return (decode, share) if share < _CLEARLY else None
 
 
@@ -99,21 +99,17 @@ def _is_plain(variant: Variant) -> bool:
     return not (variant.window or variant.bias or variant.score or variant.dropout or variant.paged)
 
 
-def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:
-    """The model's time of the forward: of the fullest multiprocessor, or of the memory."""
-    return problem.seq_len_k * max(
-        grid_cost(config, problem, multiprocessors), _reading(problem) / multiprocessors
-    )
+def forward_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
+    """The model's time of the forward: of the fullest SM, or of the memory."""
+    return problem.seq_len_k * max(grid_cost(config, problem, num_sms), _reading(problem) / num_sms)
 
 
-def decode_cost(
-    config: DecodeKernelConfig, problem: Problem, multiprocessors: int, rate: float
-) -> float:
-    """The model's time of decode: all multiprocessors are equally busy, then one of them merges the
+def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate: float) -> float:
+    """The model's time of decode: all SMs are equally busy, then one of them merges the
     sums of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
-    busy = max(tiles * config.B_r / rate, _reading(problem)) / multiprocessors
-    splits = min(max(multiprocessors / tiles, 1.0), config.max_merged_splits)
+    busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
+    splits = min(max(num_sms / tiles, 1.0), config.max_merged_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
 

@@ -14,7 +14,7 @@ from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import (
     GpuArchitecture,
-    count_multiprocessors,
+    count_sms,
     find_architecture,
     get_gpu_architecture,
 )
@@ -60,15 +60,15 @@ class Serving(Generic[W, C]):
             return why
         return "" if config.is_buildable(self.architecture) else "it has no room there"
 
-    def why_rather_the_rule(self, config: C, multiprocessors: int) -> str:
+    def why_rather_the_rule(self, config: C, num_sms: int) -> str:
         """Says why the rule's choice is to be preferred to a configuration that was measured on
         another fill of the GPU; "" if the cost model, which tells tiles of one family apart, sees
         no great difference."""
         family, chosen = next(iter(self.by_rule.items()))
         if type(config) is not type(chosen) or family.cost is None:
             return ""
-        of_rule = family.cost(chosen, self.workload, multiprocessors)
-        of_config = family.cost(config, self.workload, multiprocessors)
+        of_rule = family.cost(chosen, self.workload, num_sms)
+        of_config = family.cost(config, self.workload, num_sms)
         if of_rule < _RATHER * of_config:
             return f"measured on a fuller GPU; the rule's tiles save {1 - of_rule / of_config:.0%}"
         return ""
@@ -142,7 +142,7 @@ class Operation(Generic[W, C]):
             return self._serving(workload, running, None, None)
         found = find_architecture(capability_of(gpu, capability))
         architecture = None if found is None else found.name
-        served = self._serving(workload, running, count_multiprocessors(gpu), architecture)
+        served = self._serving(workload, running, count_sms(gpu), architecture)
         elsewhere = {
             family: f"the {family.name} family does not run on {gpu}"
             for family in self.families
@@ -164,7 +164,7 @@ class Operation(Generic[W, C]):
         self,
         workload: W,
         running: Sequence[Family[W, C]],
-        multiprocessors: int | None,
+        num_sms: int | None,
         architecture: str | None,
     ) -> Serving[W, C]:
         by_rule: dict[Family[W, C], C] = {}
@@ -174,7 +174,7 @@ class Operation(Generic[W, C]):
                 refusals[family] = f"the {family.name} family {_NOT_ASKED}"
                 continue
             try:
-                chosen = family.choose(workload, multiprocessors, architecture)
+                chosen = family.choose(workload, num_sms, architecture)
                 chosen = chosen.with_room_for(workload.variant)
             except ValueError as error:
                 refusals[family] = str(error)

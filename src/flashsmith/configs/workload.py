@@ -95,10 +95,10 @@ class AnyWorkload(Protocol):
     def soaked_variants(self) -> tuple[Variant, ...]: ...
     @property
     def representative(self) -> Self: ...
-    def tuning_key(self, multiprocessors: int) -> TuningKey: ...
+    def tuning_key(self, num_sms: int) -> TuningKey: ...
     @property
     def measured_at(self) -> str: ...
-    def fills(self, multiprocessors: int) -> bool: ...
+    def fills(self, num_sms: int) -> bool: ...
     def tflops(self, milliseconds: float) -> float | None: ...
     def as_row(self) -> dict[str, str | int]: ...
     @classmethod
@@ -138,7 +138,7 @@ class DecodeWorkload:
     rows: Queries times the heads that share one of the cache.
     fp8_cache: Whether keys and values have 8 bits.
     token_scales: Whether each row of these has a scale of its own.
-    many_tiles: Whether multiprocessors have several work tiles each, whatever the lengths are.
+    many_tiles: Whether SMs have several work tiles each, whatever the lengths are.
     in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
         rows or of entries, by strides that copies step by; and all rows of blocks may be read,
         which a window forbids.
@@ -179,7 +179,7 @@ class DecodeWorkload:
     def representative(self) -> Self:
         return self
 
-    def tuning_key(self, multiprocessors: int = 0) -> TuningKey:
+    def tuning_key(self, num_sms: int = 0) -> TuningKey:
         """What shares this shares an entry of a tuned table; its rows are some that tables tell
         apart (``as_tuned``)."""
         kind = "16 bits"
@@ -193,7 +193,7 @@ class DecodeWorkload:
         """What times in a table are of, in words."""
         return "as the geometric mean over lengths"
 
-    def fills(self, multiprocessors: int) -> bool:
+    def fills(self, num_sms: int) -> bool:
         """Whether its grid fills a GPU: decode waits for memory, and meets no limit of power."""
         return False
 
@@ -251,10 +251,10 @@ class Workload:
         """dtype, d_head and mask: what rows of different lengths have in common."""
         return str(self.problem.dtype), self.problem.d_head, self.variant.name
 
-    def tuning_key(self, multiprocessors: int) -> TuningKey:
+    def tuning_key(self, num_sms: int) -> TuningKey:
         """What shares this shares an entry of a tuned table, of a GPU of so many."""
         problem, variant = self.problem, self.variant.tuning_key()
-        bucket = problem.bucket(multiprocessors)
+        bucket = problem.bucket(num_sms)
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
@@ -267,9 +267,9 @@ class Workload:
         """What times in a table are of, in words."""
         return f"at {self.problem.sizes} (batch x heads x length)"
 
-    def fills(self, multiprocessors: int) -> bool:
+    def fills(self, num_sms: int) -> bool:
         """Whether its grid fills a GPU of so many, which then meets its limit of power."""
-        return self.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
+        return self.problem.bucket(num_sms).fill == FILL_BUCKETS[-1]
 
     @property
     def keys_per_query(self) -> int:
@@ -329,8 +329,8 @@ class BackwardWorkload(Workload):
     def __str__(self) -> str:
         return super().__str__() + (" deterministic" if self.deterministic else "")
 
-    def tuning_key(self, multiprocessors: int) -> TuningKey:
-        key = super().tuning_key(multiprocessors)
+    def tuning_key(self, num_sms: int) -> TuningKey:
+        key = super().tuning_key(num_sms)
         kind = f"{key.variant} deterministic" if self.deterministic else key.variant
         return key._replace(variant=kind)
 

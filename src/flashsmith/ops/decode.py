@@ -94,7 +94,7 @@ def decode(
             of anything else, that a function captures is read on the device. See
             docs/score-mod.md for what a function may do.
         splits: In how many parts the keys of each request are visited, 1 to 1024; 0: as keeps all
-            multiprocessors busy.
+            SMs busy.
         out: Where to write the result; None: a new contiguous tensor.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials,
             (batch, n_heads, seq_len_q), float32.

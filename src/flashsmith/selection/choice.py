@@ -60,4 +60,4 @@ class FewQueriesChoice:
 
     @property
     def reason(self) -> str:
-        return "few queries: their keys are split among all multiprocessors"
+        return "few queries: their keys are split among all SMs"

@@ -17,7 +17,7 @@ from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import read_for, shipped_table_path, user_table_path
@@ -43,13 +43,11 @@ def choose(
     forward = choose_for(FORWARD, workload, gpu, capability)
     if not (not workload.variant.ragged if is_cache is None else is_cache):
         return forward
-    multiprocessors = None
+    num_sms = None
     if gpu is not None:
-        multiprocessors = count_multiprocessors(gpu)
+        num_sms = count_sms(gpu)
         capability = capability_of(gpu, capability)
-    found = rather_decode(
-        workload, forward.config, multiprocessors, capability, tuned_decode_of(gpu)
-    )
+    found = rather_decode(workload, forward.config, num_sms, capability, tuned_decode_of(gpu))
     return forward if found is None else FewQueriesChoice(found[0], forward, found[1])
 
 
@@ -81,9 +79,9 @@ def choose_for(
         return Choice(served.rule_config, (why,))
     sources, refused = find_tables(operation, gpu)
     passed_over = list(refused)
-    multiprocessors = count_multiprocessors(gpu)
+    num_sms = count_sms(gpu)
     tuned = operation.as_tuned(workload, operation.families_for(gpu, capability))
-    key = tuned.tuning_key(multiprocessors)
+    key = tuned.tuning_key(num_sms)
     for source, entry in _entries_for(sources, key, passed_over):
         why_not = "none is in the portfolio"
         for row in entry.choices:
@@ -92,7 +90,7 @@ def choose_for(
             if why_not:
                 continue
             if source.table.key_of(entry.workload).bucket != key.bucket and (
-                why_rather := served.why_rather_the_rule(config, multiprocessors)
+                why_rather := served.why_rather_the_rule(config, num_sms)
             ):
                 passed_over.append(f"{source.title} {source.path}: {why_rather}")
                 return Choice(served.rule_config, tuple(passed_over))

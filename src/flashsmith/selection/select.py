@@ -22,7 +22,7 @@ from flashsmith.configs.registry import reads_pages_on
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import fp8_rule
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
 from flashsmith.selection.choice import FewQueriesChoice
 from flashsmith.selection.choose import choose, forget_with_tables
@@ -45,7 +45,7 @@ def select_config(
     the other 16-bit dtype, whose tiles serve as well; then the rule of the newest family that
     serves. Kernels of the sm90 family come into question on compute capability 9.0 alone. CPU
     tensors: the rule of the plainest family that serves. Where there are few queries for many keys,
-    and the forward's tiles would leave multiprocessors idle: decode's (`configs/few_queries.py`).
+    and the forward's tiles would leave SMs idle: decode's (`configs/few_queries.py`).
     Nothing is ever measured here.
     `flashsmith tune --explain` shows the choice.
 
@@ -145,8 +145,8 @@ def select_fp8(
             f"{name} has dtype {of}; supported are torch.float16 and torch.bfloat16{beside}"
         )
     problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1]).representative
-    multiprocessors = None if gpu is None else count_multiprocessors(gpu)
-    config = fp8_rule(problem, fp8_values, variant, multiprocessors)
+    num_sms = None if gpu is None else count_sms(gpu)
+    config = fp8_rule(problem, fp8_values, variant, num_sms)
     reason = "the rule: tiles of the sm90 family for each d_head and kind of v"
     remember_reason(config, variant, q.device, reason)
     return config

@@ -63,7 +63,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     B_c: keys and values of a stage: a team visits so many at a time.
     n_warps: warps of a thread block; its teams take turns in visiting keys.
     n_stages: stages of each team; all but one load while one is worked on.
-    blocks_per_SM: thread blocks that a multiprocessor has at a time, and that the grid has for it.
+    blocks_per_SM: thread blocks that an SM has at a time, and that the grid has for it.
     fp8_cache: K and V have 8 bits, e4m3, which become 16 in registers.
     token_scales: each row of K and V may have a scale of its own.
 

@@ -22,7 +22,7 @@ class DecodeTiles(NamedTuple):
     blocks_per_SM: int
 
 
-# By B_r. About 96 KB of stages a block: two on a multiprocessor of Hopper, one on older ones. Of
+# By B_r. About 96 KB of stages a block: two on an SM of Hopper, one on older ones. Of
 # many rows a block leaves many sums, so there is one block of twice the warps, where registers
 # allow it.
 _RULE = {
@@ -69,7 +69,7 @@ _RULE_FOR_SCALES = _RULE_FOR_FP8[16] | {
     128: DecodeTiles(32, 4, n_stages=2, blocks_per_SM=2),
 }
 
-# Of many work tiles of 16 rows, where a multiprocessor that begins or ends one has others on their
+# Of many work tiles of 16 rows, where an SM that begins or ends one has others on their
 # way: smaller blocks, more of them. What is not here is as above. They also stand in for blocks
 # that are too large for a GPU's shared memory.
 _RULE_FOR_MANY_TILES = {
@@ -104,7 +104,7 @@ def tuning_space(
     workload: DecodeWorkload, architecture: GpuArchitecture
 ) -> list[FlashDecodeKernelConfig]:
     """Of the rule's B_r and kind of cache: all slices of keys, numbers of warps and of blocks, with
-    as many stages as a multiprocessor's shared memory then has room for."""
+    as many stages as an SM's shared memory then has room for."""
     usual = rule(workload)
     values = (SUPPORTED_VALUES[name] for name in ("B_c", "n_warps", "blocks_per_SM"))
     found = []
@@ -118,6 +118,6 @@ def tuning_space(
 
 
 def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
-    """Whether a multiprocessor has as many blocks at a time as the configuration says."""
+    """Whether an SM has as many blocks at a time as the configuration says."""
     most = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
     return config.blocks_per_SM <= most and config.is_buildable(architecture.name)

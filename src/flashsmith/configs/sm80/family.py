@@ -23,7 +23,7 @@ SM80_FORWARD = forward_family(
     FlashForwardKernelConfig,
     forward_space.rule,
     "one configuration for each d_head, and one of half the rows where queries see few keys or "
-    "large tiles would leave multiprocessors idle",
+    "large tiles would leave SMs idle",
     rule_lengths=(64, 4096),
     small_tiles=forward_space.small_tiles,
     d_heads=SUPPORTED_VALUES["d_head"],

@@ -17,7 +17,7 @@ from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
-    REGISTERS_PER_MULTIPROCESSOR,
+    REGISTERS_PER_SM,
     WARP_SIZE,
     WARPGROUP_SIZE,
     GpuArchitecture,
@@ -159,7 +159,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
         held = self.held_registers
         registers = held["O"] + held["S"] + _OTHER_REGISTERS
         registers = min(registers, MAX_REGISTERS_PER_THREAD) * self.threads_per_block
-        return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
+        return max(1, REGISTERS_PER_SM // registers)
 
     @property
     def cost_of_a_row(self) -> float:

@@ -93,7 +93,7 @@ def get_kernel_progression_configs(
 
 # For each d_head: the tile (B_r, B_c, n_warps), fragments loaded at a time, and whether the next
 # are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB a
-# multiprocessor do not have: the small tile serves there, and all others fit.
+# SM do not have: the small tile serves there, and all others fit.
 _ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
 _RULE = {
     64: ((128, 64, 4), _TWO_FRAGMENTS, True),
@@ -102,7 +102,7 @@ _RULE = {
     192: ((64, 64, 4), _ALL_OF_Q, True),
     256: ((128, 64, 8), (2, 2, 0), True),
 }
-# Half the rows, where queries see no more keys than this: a third block fits on a multiprocessor.
+# Half the rows, where queries see no more keys than this: a third block fits on an SM.
 # Of the d_heads that are missing the rule's tile is the smallest.
 _SMALL = ((64, 64, 4), (0, 2, 0), False)
 _SMALL_UP_TO = {64: 2048, 96: 64, 128: 256, 256: 256}

@@ -55,7 +55,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     V_steps_in_registers: how many of the d_head / 16 steps of dP = V dO^T take V from registers.
     turns: when a warpgroup has the tensor cores to itself: 0: never; 1: from dV to dK of a block;
         2: from dV of a block to dP of the next.
-    persistent: one block on each multiprocessor works on keys after keys, which it takes from a
+    persistent: one block on each SM works on keys after keys, which it takes from a
         queue in global memory.
     dQ_in_order: blocks of keys have turns to add to dQ, so that results have the same bits at every
         run, and the last one converts; else they add in an order that differs, and a kernel of its

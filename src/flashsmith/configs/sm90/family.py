@@ -23,7 +23,7 @@ SM90_FORWARD = forward_family(
     Sm90ForwardKernelConfig,
     forward_space.rule,
     "one configuration of the sm90 family for each d_head, with smaller tiles where large ones "
-    "would leave multiprocessors idle",
+    "would leave SMs idle",
     rule_lengths=(128,),
     small_tiles=forward_space.small_tiles,
     d_heads=SUPPORTED_D_HEADS,

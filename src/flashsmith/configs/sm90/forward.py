@@ -15,7 +15,7 @@ from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
-    REGISTERS_PER_MULTIPROCESSOR,
+    REGISTERS_PER_SM,
     WARPGROUP_SIZE,
     GpuArchitecture,
     get_gpu_architecture,
@@ -95,7 +95,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     overlap_softmax: Q K^T of the next block runs while the softmax of this one does; S and P have
         registers of their own.
     ping_pong: the consumer warpgroups take turns with the tensor cores.
-    persistent: one block on each multiprocessor works on tile after tile.
+    persistent: one block on each SM works on tile after tile.
     dynamic_queue: persistent blocks take their next tile from a queue in global memory, so that no
         block waits for another's long tile; that needs 8 bytes of workspace. Else block b of n
         works on the tiles b, b + n, b + 2 n and so on.
@@ -327,7 +327,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             return 1
         held = sum(self.held_registers.values()) + OTHER_REGISTERS
         registers = held * self.threads_per_block
-        return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
+        return max(1, REGISTERS_PER_SM // registers)
 
     @property
     def has_polynomials(self) -> bool:

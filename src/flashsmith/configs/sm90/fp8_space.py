@@ -70,21 +70,21 @@ def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKe
 
 
 def fp8_rule(
-    problem: Problem, fp8_values: bool, variant: Variant, multiprocessors: int | None
+    problem: Problem, fp8_values: bool, variant: Variant, num_sms: int | None
 ) -> Sm90ForwardKernelConfig:
     """Of those, with room for the variant, the one that takes least time by the model of waves.
 
     problem: Of O's dtype.
-    multiprocessors: The GPU's; None: it is full.
+    num_sms: The GPU's; None: it is full.
 
     Raises: as ``fp8_rules``.
     """
     d_head = d_head_of_rows(problem.d_head, problem.d_v)
     rules = fp8_rules(problem.dtype, d_head, fp8_values)
     configs = [config.with_room_for(variant) for config in rules]
-    if multiprocessors is None:
+    if num_sms is None:
         return configs[0]
-    return min(configs, key=lambda config: grid_cost(config, problem, multiprocessors))
+    return min(configs, key=lambda config: grid_cost(config, problem, num_sms))
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:

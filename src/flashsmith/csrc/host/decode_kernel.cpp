@@ -8,12 +8,12 @@ int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
   return quotient_up(problem.seq_len_k, blocks_.round_keys);
 }
 
-int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiprocessors) const {
+int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
   constexpr int kLong = 32;                 // rounds
-  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for a multiprocessor's share of the memory
+  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for an SM's share of the memory
   const int64_t most = std::max<int64_t>(most_rounds(problem) / blocks_.fewest_rounds, 1);
-  const int64_t of_SMs = std::max<int64_t>(multiprocessors / n_tiles(problem), 1);
-  const int64_t of_blocks = int64_t{multiprocessors} * blocks_.blocks_per_SM / n_tiles(problem);
+  const int64_t of_SMs = std::max<int64_t>(num_sms / n_tiles(problem), 1);
+  const int64_t of_blocks = int64_t{num_sms} * blocks_.blocks_per_SM / n_tiles(problem);
   const bool is_long = most_rounds(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
   // Of small blocks it takes several in any case.
@@ -27,26 +27,26 @@ bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const 
 }
 
 int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
-                               const DecodePlan &plan, int multiprocessors) const {
-  const int64_t most = int64_t{multiprocessors} * blocks_.blocks_per_SM;
+                               const DecodePlan &plan, int num_sms) const {
+  const int64_t most = int64_t{num_sms} * blocks_.blocks_per_SM;
   if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, most);
   const int64_t parts = n_tiles(problem) * plan.even_splits;
   if (plan.is_even) return std::min(parts, most);
   const int64_t rounds = most_rounds(problem) + 1;  // one is a tile's charge
-  const bool one_each = parts <= multiprocessors;
-  return std::min(n_tiles(problem) * rounds, one_each ? multiprocessors : most);
+  const bool one_each = parts <= num_sms;
+  return std::min(n_tiles(problem) * rounds, one_each ? num_sms : most);
 }
 
 DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
-                              int multiprocessors) const {
+                              int num_sms) const {
   if (problem.is_empty()) return {};
   DecodePlan plan;
-  plan.even_splits = static_cast<int>(even_splits(problem, multiprocessors));
+  plan.even_splits = static_cast<int>(even_splits(problem, num_sms));
   plan.is_even = is_even(problem, plan.even_splits);
   const int64_t parts = n_tiles(problem) * plan.even_splits;
-  const int64_t blocks = n_blocks(problem, own, plan, multiprocessors);
-  plan.parts_of_SM = static_cast<int>(quotient_up(parts, multiprocessors));
-  plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, multiprocessors));
+  const int64_t blocks = n_blocks(problem, own, plan, num_sms);
+  plan.parts_of_SM = static_cast<int>(quotient_up(parts, num_sms));
+  plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, num_sms));
   const int64_t slots = decode_slots(own, n_tiles(problem), blocks);
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};

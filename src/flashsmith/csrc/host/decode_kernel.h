@@ -25,8 +25,8 @@ class DecodeKernel : public Kernel {
   // Of each work tile, rounds of keys if the cache is full.
   int64_t most_rounds(const ForwardProblem &problem) const;
 
-  // By which all multiprocessors are busy, with several blocks each if these are long.
-  int64_t even_splits(const ForwardProblem &problem, int multiprocessors) const;
+  // By which all SMs are busy, with several blocks each if these are long.
+  int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
   // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
@@ -39,9 +39,9 @@ class DecodeKernel : public Kernel {
                  int64_t splits) const;
 
   // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
-  // multiprocessor has one part it has one block: of two on some the other would be idle.
+  // SM has one part it has one block: of two on some the other would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
-                   int multiprocessors) const;
+                   int num_sms) const;
 
  public:
   template <typename Named>
@@ -72,8 +72,7 @@ class DecodeKernel : public Kernel {
   // Throws ValueError for a cache that the kernels cannot read as it lies.
   virtual void check_layout(const DecodeTensors &) const {}
 
-  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own,
-                  int multiprocessors) const;
+  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, int num_sms) const;
 
   // Of kSumChunk numbers, in the sums of a work tile.
   int64_t n_chunks(const ForwardProblem &problem) const;

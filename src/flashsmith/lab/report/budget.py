@@ -1,4 +1,4 @@
-"""How long each unit of a multiprocessor is busy at least, set against the measured time.
+"""How long each unit of an SM is busy at least, set against the measured time.
 
 A unit's busy time is a lower bound of the kernel's: what the emulator and the machine code count,
 over what the unit does in a cycle. The unit whose bound is next to the measured time is the one the
@@ -22,18 +22,18 @@ from flashsmith.lab.report.description import (
 from flashsmith.lab.report.occupancy import SCHEDULERS_PER_SM
 from flashsmith.lab.report.sass import MachineCode
 
-# A unit of a multiprocessor, and what it does in a cycle. In the order of the charts.
+# A unit of an SM, and what it does in a cycle. In the order of the charts.
 UNITS = {
     "shared memory": "128 bytes a cycle: a wavefront of a warp, or what wgmma and TMA move",
     "tensor cores": "at the rated speed, which mma.sync does not reach on sm_90",
     "issue slots": "4 instructions of a warp a cycle; counted on the shortest way through the loop",
     "exponentials": "16 a cycle",
-    "L2 cache": "5120 bytes a cycle to all multiprocessors together",
+    "L2 cache": "5120 bytes a cycle to all SMs together",
 }
 _EX2_PER_CYCLE = 16  # CUDA programming guide, "Throughput of Native Arithmetic Instructions"
-# Read by all multiprocessors together: NVIDIA's A100 whitepaper. H100's is not published.
+# Read by all SMs together: NVIDIA's A100 whitepaper. H100's is not published.
 _L2_BYTES_PER_CYCLE = 5120
-# Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and multiprocessor: NVIDIA's
+# Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and SM: NVIDIA's
 # A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
 _TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
 
@@ -54,12 +54,12 @@ class Machine:
         return get_gpu_architecture(self.arch).compute_capability
 
     def ms(self, cycles: float) -> float:
-        """Milliseconds for cycles that all multiprocessors share."""
+        """Milliseconds for cycles that all SMs share."""
         return cycles / self.sm_count / self.clock_mhz / 1e3
 
 
 def find_machine(gpu: str, arch: str, clock_mhz: float | None) -> Machine | None:
-    """None if the number of multiprocessors or the clock is not known."""
+    """None if the number of SMs or the clock is not known."""
     # The longest name first: "H100 PCIe" is no "H100".
     for name in sorted(_SM_COUNT, key=len, reverse=True):
         if name.lower() in gpu.lower() and clock_mhz:

@@ -285,7 +285,7 @@ class Launch:
 
     @property
     def loaded_bytes(self) -> float:
-        """That the multiprocessors load from L2."""
+        """That the SMs load from L2."""
         return self["global_load_bytes"] + self["tma_load_bytes"]
 
 

@@ -83,7 +83,7 @@ class KernelReport:
 
     @property
     def busy_cycles(self) -> dict[str, float]:
-        """In thousands, all multiprocessors at once: comparable where clocks differ."""
+        """In thousands, all SMs at once: comparable where clocks differ."""
         return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
 
     @property
@@ -118,7 +118,7 @@ class KernelReport:
             found |= {
                 "registers a thread": self.resources.registers,
                 "bytes spilled a thread": self.resources.spill_stores,
-                "blocks a multiprocessor": self.resources.occupancy.blocks,
+                "blocks an SM": self.resources.occupancy.blocks,
             }
         found["bytes of shared memory a block"] = config.shared_memory_bytes
         return found

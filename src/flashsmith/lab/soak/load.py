@@ -11,7 +11,7 @@ _COPIED_BYTES = 256 << 20
 class CardLoad:
     """Matrix products and copies on a stream of their own.
 
-    They take multiprocessors, L2 and DRAM bandwidth from the kernel beside them, so that its loads
+    They take SMs, L2 and DRAM bandwidth from the kernel beside them, so that its loads
     arrive later and in another order than on a card that has nothing else to do.
     """
 

@@ -18,7 +18,7 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.workload import AnyWorkload, TuningKey
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.selection.entries import Entry, Measured
@@ -71,7 +71,7 @@ def make_plan(
         ValueError: No family takes a workload there, or ``configs`` has nothing for it; two
             workloads fall into one bucket, so that they would have one entry.
     """
-    multiprocessors = count_multiprocessors(gpu or arch)
+    num_sms = count_sms(gpu or arch)
     plan: dict[W, list[C]] = {}
     taken: dict[TuningKey, W] = {}
     for workload in workloads:
@@ -81,7 +81,7 @@ def make_plan(
                 f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
                 "narrow --dtype, --d-head or --seq-len"
             )
-        other = taken.setdefault(workload.tuning_key(multiprocessors), workload)
+        other = taken.setdefault(workload.tuning_key(num_sms), workload)
         if other is not workload:
             raise ValueError(
                 f"{other} and {workload} share one entry of the table; tune for one of them"
@@ -96,7 +96,7 @@ def search(
     journal: Journal,
     progress: Progress,
     repeats: int,
-    multiprocessors: int,
+    num_sms: int,
 ) -> list[Entry[W, C]]:
     """The best configurations of each workload, from what the journal knows and the lab measures.
 
@@ -108,8 +108,8 @@ def search(
     steps_each = 3 + len(_ROUNDS)
     entries: list[Entry[W, C]] = []
     for i, (workload, configs) in enumerate(plan.items()):
-        champions = _champions(workload, configs, entries, multiprocessors)
-        task = _Task(workload, configs, workload.fills(multiprocessors), champions)
+        champions = _champions(workload, configs, entries, num_sms)
+        task = _Task(workload, configs, workload.fills(num_sms), champions)
 
         def say(step: int, what: str, i: int = i, workload: W = workload) -> None:
             progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
@@ -130,14 +130,14 @@ class _Task(Generic[W, C]):
 
 
 def _champions(
-    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], multiprocessors: int
+    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], num_sms: int
 ) -> set[C]:
     """Those of ``configs`` whose tiles won most of the entries that share a portfolio with this."""
-    kind = workload.tuning_key(multiprocessors).kind
+    kind = workload.tuning_key(num_sms).kind
     won = Counter(
         entry.ranked[0].config.for_dtype(DType.FP16)
         for entry in entries
-        if entry.workload.tuning_key(multiprocessors).kind == kind
+        if entry.workload.tuning_key(num_sms).kind == kind
     )
     best = {tiles for tiles, _ in won.most_common(_CHAMPIONS)}
     return {cfg for cfg in configs if cfg.for_dtype(DType.FP16) in best}

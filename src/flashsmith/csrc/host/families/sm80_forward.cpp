@@ -47,7 +47,7 @@ class Sm80Forward final : public ForwardKernel {
         function_(kernel.function),
         schedule_(kernel.schedule) {}
 
-  Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
+  Plan plan(const ForwardProblem &problem, int num_sms) const override {
     if (!variant.ragged) check_grid("sequences", problem.batch);
     check_grid("heads", problem.n_heads);
     const Launch main{.kernel = "flash_forward_kernel",
@@ -58,7 +58,7 @@ class Sm80Forward final : public ForwardKernel {
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
     const int64_t n_tiles = static_cast<int64_t>(main.grid.x) * main.grid.y;
-    if (!variant.ragged || !lists_tiles(n_tiles, problem.batch, multiprocessors)) {
+    if (!variant.ragged || !lists_tiles(n_tiles, problem.batch, num_sms)) {
       return {.launches = {main}};
     }
     return {.launches = {schedule_launch<ForwardKernelArgs>(schedule_, problem.batch), main},

@@ -79,11 +79,10 @@ class Sm90Forward final : public ForwardKernel {
     });
   }
 
-  Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
+  Plan plan(const ForwardProblem &problem, int num_sms) const override {
     const int tiles = n_tiles(problem);
-    const bool lists = variant.ragged && lists_tiles(tiles, problem.batch, multiprocessors);
-    const int blocks =
-        variant.ragged && !lists ? tiles : grid_blocks(config_, tiles, multiprocessors);
+    const bool lists = variant.ragged && lists_tiles(tiles, problem.batch, num_sms);
+    const int blocks = variant.ragged && !lists ? tiles : grid_blocks(config_, tiles, num_sms);
     const Launch main{.kernel = "forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
                       .call = call<Sm90ForwardKernelArgs>,

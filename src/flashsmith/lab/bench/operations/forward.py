@@ -10,7 +10,7 @@ import torch
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.configs.sm80.family import SM80_FORWARD
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
@@ -27,8 +27,8 @@ def _ours(given: Inputs, config: ForwardKernelConfig | None = None) -> Run:
 def _sm80(given: Inputs) -> Run:
     """What that family takes by rule."""
     gpu = torch.cuda.get_device_name() if given.q.is_cuda else None
-    multiprocessors = count_multiprocessors(gpu) if gpu else None
-    config: Any = SM80_FORWARD.choose(given.case.workload, multiprocessors)
+    num_sms = count_sms(gpu) if gpu else None
+    config: Any = SM80_FORWARD.choose(given.case.workload, num_sms)
     return _ours(given, config)
 
 

@@ -146,7 +146,7 @@ class KeySplits {
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
     const int fewest = fewest_rounds(most), part = quotient_up(total, ptx::grid_size_x());
     own_.part = part > fewest ? part : fewest;
-    // Blocks that share a multiprocessor share its memory bandwidth. Where it has parts of several
+    // Blocks that share an SM share its memory bandwidth. Where it has parts of several
     // work tiles, long ones stand beside short ones: one of them is left over at most.
     const int longest = cost(rounds_of_part(most));
     const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;

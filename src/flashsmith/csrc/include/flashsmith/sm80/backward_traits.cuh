@@ -90,7 +90,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
                : kFewestColumns;
   }
 
-  // How many blocks should be resident on a multiprocessor: told so, ptxas uses the registers that
+  // How many blocks should be resident on an SM: told so, ptxas uses the registers that
   // this leaves a thread.
   static constexpr int blocks_per_SM(Gradients gradients) {
     constexpr int kRegistersPerSM = 65536, kFragmentsAndAddresses = knows_positions ? 80 : 60;

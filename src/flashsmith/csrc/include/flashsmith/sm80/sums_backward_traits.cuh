@@ -109,7 +109,7 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   }
   static constexpr int columns = columns_with_room();
 
-  // How many blocks should be resident on a multiprocessor: told so, ptxas uses the registers that
+  // How many blocks should be resident on an SM: told so, ptxas uses the registers that
   // this leaves a thread.
   static constexpr int blocks_per_SM =
       65536 / (n_threads * (accumulator_registers(CFG, Score::kHasFactor, columns) + 60));

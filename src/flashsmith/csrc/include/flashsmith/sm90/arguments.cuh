@@ -153,9 +153,9 @@ constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q) {
   return (seq_len_q + cluster_rows - 1) / cluster_rows * cfg.cluster_size;
 }
 
-// Thread blocks of a launch on a GPU with so many multiprocessors.
-constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int multiprocessors) {
-  const int resident = multiprocessors / cfg.cluster_size * cfg.cluster_size;
+// Thread blocks of a launch on a GPU with so many SMs.
+constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int num_sms) {
+  const int resident = num_sms / cfg.cluster_size * cfg.cluster_size;
   return cfg.persistent && resident < n_tiles ? resident : n_tiles;
 }
 

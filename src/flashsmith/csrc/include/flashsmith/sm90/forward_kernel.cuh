@@ -15,7 +15,7 @@
 
 namespace flashsmith::sm90 {
 
-// Grid: grid_blocks(CFG, tiles, multiprocessors), in clusters of cluster_size along x. Block:
+// Grid: grid_blocks(CFG, tiles, num_sms), in clusters of cluster_size along x. Block:
 // threads_per_block(CFG). Dynamic shared memory: shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
