@@ -66,8 +66,8 @@ class Text(NamedTuple):
         return ends.int().to(self.tokens.device)
 
 
-def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> Iterator[Text]:
-    """Without end. ragged: Sentences have lengths of their own, up to ``sizes.length``."""
+def text_of(sizes: Sizes, seed: int, device: str, *, varlen: bool = False) -> Iterator[Text]:
+    """Without end. varlen: Sentences have lengths of their own, up to ``sizes.length``."""
     table_generator = torch.Generator().manual_seed(_TABLE_SEED)
     table = torch.randint(sizes.words, (sizes.words, _FOLLOWERS), generator=table_generator)
     generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> It
             half = torch.cat([half, table[half[:, -1:], choice[:, :, None]][:, 0]], 1)
         said = torch.cat([half, half], 1)[:, : sizes.length + 1]
         lengths = [sizes.length] * sizes.batch
-        if ragged:
+        if varlen:
             drawn = torch.randint(1, sizes.length + 1, (sizes.batch,), generator=generator)
             lengths = drawn.tolist()
         parts = [(row[:n], row[1 : n + 1]) for row, n in zip(said, lengths, strict=True)]
@@ -160,13 +160,13 @@ class Gpt(nn.Module):
 
 
 def train(
-    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, ragged: bool = False
+    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, varlen: bool = False
 ) -> list[tuple[float, float]]:
     """Loss and seconds of every step."""
     torch.manual_seed(_WEIGHTS_SEED)
     model = Gpt(sizes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.learning_rate, weight_decay=0.1)
-    text, found = text_of(sizes, seed, device, ragged=ragged), []
+    text, found = text_of(sizes, seed, device, varlen=varlen), []
     for _ in range(steps):
         given = next(text)
         started = time.monotonic()

@@ -87,7 +87,7 @@ def test_checkpoints_compute_again(use_reentrant: bool) -> None:
 
 
 def test_torch_finds_no_fault_in_the_differentiable_operator() -> None:
-    for variant in (MIXED, Variant.from_name("causal+ragged")):
+    for variant in (MIXED, Variant.from_name("causal+varlen")):
         call = variant_call(variant)
         keywords = dict(call.keywords)
         left, right = keywords.pop("window_size", (-1, -1))
@@ -259,7 +259,7 @@ def test_what_changes_before_the_backward_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_has_no_gradient_is_refused(compiled: bool) -> None:
-    call = variant_call(Variant.from_name("softcap+alibi+ragged"))
+    call = variant_call(Variant.from_name("softcap+alibi+varlen"))
     function = torch.compile(attend, backend="aot_eager") if compiled else attend
     slopes = call.keywords["alibi_slopes"].clone().requires_grad_()
     given = {"q": call.q, "k": call.k, "v": call.v, **call.keywords, "alibi_slopes": slopes}

@@ -23,14 +23,14 @@ from support.semantics import packing_of, places
 CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
 BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BF16 = torch.bfloat16
-RAGGED = Variant(causal=True, ragged=True)
+VARLEN = Variant(causal=True, varlen=True)
 LENGTHS = (1, 63, 64, 65, 130)
 FAR = 10**6
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = (FULL, CAUSAL, BAND, RAGGED)
+    variants = (FULL, CAUSAL, BAND, VARLEN)
     kernels = [KernelId(cfg, v) for cfg in CONFIGS.values() for v in variants]
     load_kernels(kernels, Target.emulator())
 

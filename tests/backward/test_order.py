@@ -25,7 +25,7 @@ def in_order(d_head: int, *, persistent: bool) -> Sm90BackwardKernelConfig:
 
 # Of each d_head: dQ by warpgroups in turn, three or two, and by all at once, in parts.
 CONFIGS = [in_order(d_head, persistent=d_head != 96) for d_head in (64, 96, 128)]
-VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, ragged=True), BAND]
+VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, varlen=True), BAND]
 SEEDS = 2
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=lambda cfg: f"d{cfg.d_head}")
 

@@ -16,7 +16,7 @@ from support.gradients import assert_near_truth, launch, tensors_of
 from support.semantics import packing_of
 
 CONFIGS = [replace(rule(DType.FP16, d_head), persistent=True) for d_head in (64, 96, 128)]
-VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, ragged=True)]
+VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, varlen=True)]
 NUM_SMS = 4  # of the emulator
 SEEDS = 3
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=lambda cfg: f"d{cfg.d_head}")

@@ -27,7 +27,7 @@ SEEDS = range(6)
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = [Variant(causal=causal, ragged=True) for causal in (False, True)]
+    variants = [Variant(causal=causal, varlen=True) for causal in (False, True)]
     load_kernels([KernelId(cfg, v) for cfg in CONFIGS.values() for v in variants], EMULATOR)
 
 

@@ -168,8 +168,8 @@ def test_pages_are_in_random_order_and_hold_the_entries() -> None:
     assert cache.table is not None and cache.rows == 256 and cache.is_full
     assert not torch.equal(cache.table.flatten(), torch.arange(12)), "pages are in order"
     assert torch.equal(cache.v[cache.table.long()].flatten(1, 2), entries.v)
-    ragged = DecodeInputs(replace(DECODE, cache="ragged pages of 16"), "cpu").cache
-    assert not ragged.is_full and ragged.rows == 256
+    varlen = DecodeInputs(replace(DECODE, cache="varlen pages of 16"), "cpu").cache
+    assert not varlen.is_full and varlen.rows == 256
 
 
 def test_bytes_of_decode_are_those_of_the_keys_and_values_that_requests_have() -> None:
@@ -177,8 +177,8 @@ def test_bytes_of_decode_are_those_of_the_keys_and_values_that_requests_have() -
         given = DecodeInputs(replace(DECODE, cache=cache), "cpu")
         assert given.n_bytes == 3 * 256 * 2 * 2 * 64 * element
     torch.manual_seed(0)
-    ragged = DecodeInputs(replace(DECODE, cache="ragged pages of 16"), "cpu")
-    assert ragged.n_bytes < 3 * 256 * 2 * 2 * 64 * 2
+    varlen = DecodeInputs(replace(DECODE, cache="varlen pages of 16"), "cpu")
+    assert varlen.n_bytes < 3 * 256 * 2 * 2 * 64 * 2
 
 
 def test_a_wrong_request_of_those_that_are_looked_at_is_found() -> None:

@@ -72,7 +72,7 @@ def test_what_decode_lacks_is_not_for_it() -> None:
         problem(4, 0, 8192), problem(0, 16, 8192), problem(4, 16, 63), problem(1, 513, 65536),
     ):  # fmt: skip
         assert not is_for_decode(other, FULL)
-    workload = Workload(few, Variant(ragged=True))
+    workload = Workload(few, Variant(varlen=True))
     assert isinstance(choose(workload, H200, is_cache=True).config, DecodeKernelConfig)
     assert not isinstance(choose(workload, H200).config, DecodeKernelConfig)
     assert not isinstance(choose(workload, H200, is_cache=False).config, DecodeKernelConfig)

@@ -110,9 +110,9 @@ def training() -> ModuleType:
     return load_script("benchmarks/train_gpt.py")
 
 
-@pytest.mark.parametrize("ragged", [False, True], ids=["batch", "packed"])
+@pytest.mark.parametrize("varlen", [False, True], ids=["batch", "packed"])
 def test_a_small_gpt_learns_as_much_as_with_plain_products(
-    training: ModuleType, ragged: bool
+    training: ModuleType, varlen: bool
 ) -> None:
     """Both begin with the same weights and read the same text: only rounding tells them apart.
     That must be less than what another order of the text does."""
@@ -120,7 +120,7 @@ def test_a_small_gpt_learns_as_much_as_with_plain_products(
 
     def loss(attention: str, seed: int) -> float:
         attend = training.ATTENTIONS[attention]
-        steps = training.train(sizes, attend, seed, STEPS, "cuda", ragged=ragged)
+        steps = training.train(sizes, attend, seed, STEPS, "cuda", varlen=varlen)
         assert steps[0][0] > steps[-1][0] + 0.5, "it learns"
         return float(training.final_loss([loss for loss, _ in steps]))
 

@@ -77,7 +77,7 @@ def test_shapes(
     heads_kv: int,
     batch: int,
 ) -> None:
-    """Ragged lengths, heads that share K and V, one query, few and many tiles."""
+    """Varlen lengths, heads that share K and V, one query, few and many tiles."""
     qkv = random_qkv(cfg, seq_len_q, batch, heads, seq_len_k=seq_len_k, heads_kv=heads_kv)
     check(cfg, qkv, causal)
 

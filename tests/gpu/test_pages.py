@@ -115,7 +115,7 @@ def _built() -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("other GPUs copy pages")
     variants = (
-        Variant(causal=True, window=window, ragged=True, paged=paged)
+        Variant(causal=True, window=window, varlen=True, paged=paged)
         for window in (False, True)
         for paged in (False, True)
     )

@@ -15,7 +15,7 @@ from support.bad_input import MARK
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
 CHANGED = Variant(causal=True, window=True, softcap=True, alibi=True, bias=True, sinks=True)
-RAGGED = Variant(ragged=True)
+VARLEN = Variant(varlen=True)
 Q_SHAPE, K_SHAPE = (2, 40, 4, 64), (2, 50, 2, 64)
 
 
@@ -33,7 +33,7 @@ EXTRAS = {
         window_left=7,
         window_right=3,
     ),
-    RAGGED: Extras(seqused_q=ints(40, 0), seqused_k=ints(3, 50)),
+    VARLEN: Extras(seqused_q=ints(40, 0), seqused_k=ints(3, 50)),
 }
 
 
@@ -91,7 +91,7 @@ def test_lengths_are_given_to_kernels_that_have_them_alone() -> None:
     with pytest.raises(ValueError, match="cu_seqlens or seqused was passed, but"):
         launch(FULL, FULL_EXTRAS._replace(seqused_k=ints(1, 2)))
     with pytest.raises(ValueError, match="cu_seqlens or seqused is None, but"):
-        launch(RAGGED, FULL_EXTRAS)
+        launch(VARLEN, FULL_EXTRAS)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_lengths_fit_each_other_and_the_tensors(
     words: str,
 ) -> None:
     with pytest.raises(error, match=words):
-        launch(RAGGED, FULL_EXTRAS._replace(**lengths), **changes)
+        launch(VARLEN, FULL_EXTRAS._replace(**lengths), **changes)
 
 
 def test_o_is_apart_from_what_is_read_beside_k_and_v() -> None:

@@ -79,7 +79,7 @@ def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
     shape = [1, sum(lengths), 2, cfg.d_head]
     q, k, v, o = (t[0] for t in far_tensors(cfg, shape, 1, far))
     near = [t.contiguous() for t in (q, k, v)]
-    kernel = emulated(KernelId(cfg, Variant(ragged=True)))
+    kernel = emulated(KernelId(cfg, Variant(varlen=True)))
     cu_seqlens = places(lengths)
     extras = Extras(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
     expected = torch.empty_like(near[0])

@@ -35,8 +35,8 @@ QUEUE, TURNS, FOUR, PLAIN = (
         "(BF16, 256, 64, 48, 1): wgmma+stages_1",
     )
 )
-CAUSAL = Variant.from_name("causal+ragged+paged")
-MIXED = Variant.from_name("causal+window+softcap+alibi+sinks+ragged+padded+paged")
+CAUSAL = Variant.from_name("causal+varlen+paged")
+MIXED = Variant.from_name("causal+window+softcap+alibi+sinks+varlen+padded+paged")
 BY_CONFIG = pytest.mark.parametrize(
     "cfg", [QUEUE, TURNS, PLAIN], ids=["queue", "turns", "no overlap"]
 )

@@ -25,7 +25,7 @@ def test_matches_the_reference(
     heads_kv: int,
     emulated: Emulated,
 ) -> None:
-    """Ragged lengths, the longer one on either side; heads that share K and V; o and lse."""
+    """Varlen lengths, the longer one on either side; heads that share K and V; o and lse."""
     kernel = emulated(instance)
     qkv = random_qkv(instance.config, seq_len_q, 1, heads, seq_len_k, heads_kv)
     o, lse = run_with_lse(kernel, qkv)

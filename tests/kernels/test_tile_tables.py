@@ -64,7 +64,7 @@ def test_each_block_finds_its_own_of_few_tiles(kernel: str, name: str, causal: b
         lengths = lengths[:1]  # of which a tile is two blocks
     q, k, v = packed(cfg, lengths, lengths, heads=(1, 1))
     packing = packing_of(lengths, lengths)
-    instance = KernelId(cfg, Variant(causal=causal, ragged=True))
+    instance = KernelId(cfg, Variant(causal=causal, varlen=True))
     given = Extras(**vars(packing), window_right=0 if causal else -1)
     plan = find_kernel(instance, Target.emulator()).plan(q, k, v, q, extras=given)
     assert len(plan.launches) == 1 and plan.workspace_bytes == 0

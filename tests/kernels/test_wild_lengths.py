@@ -15,7 +15,7 @@ from flashsmith.runtime import Extras, find_kernel, load_kernels
 from support.semantics import FAMILIES, places, tensors_of
 
 ROWS, GUARD = 200, 7.0
-RAGGED = Variant.from_name("causal+ragged")
+VARLEN = Variant.from_name("causal+varlen")
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
 FAR = 2**31 - 1
 WILD = {
@@ -29,12 +29,12 @@ WILD = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    load_kernels([KernelId(cfg, RAGGED) for cfg in FAMILIES.values()], Target.emulator())
+    load_kernels([KernelId(cfg, VARLEN) for cfg in FAMILIES.values()], Target.emulator())
 
 
 def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """o and lse, with guards around them and around the workspace, which stay as they were."""
-    kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
+    kernel = find_kernel(KernelId(cfg, VARLEN), Target.emulator())
     q, k, v = (t[0] for t in tensors_of(cfg, ROWS, ROWS, batch=1, heads=(2, 1)))
     whole_o = torch.full((ROWS + 2, 2, cfg.d_head), GUARD, dtype=q.dtype)
     whole_lse = torch.full((2 * ROWS + 8,), GUARD)
@@ -80,7 +80,7 @@ def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
 @BY_FAMILY
 def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -> None:
     """A larger grid would start blocks whose rows no sequence has: they read lengths and end."""
-    kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
+    kernel = find_kernel(KernelId(cfg, VARLEN), Target.emulator())
     lengths = [cfg.B_r] * 6
     rows = sum(lengths)
     q, k, v = (t[0] for t in tensors_of(cfg, rows, rows, batch=1, heads=(2, 1)))

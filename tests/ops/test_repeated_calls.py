@@ -44,7 +44,7 @@ LENGTH = 64
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     """All at once, with one list of kernels and one link."""
-    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "ragged"))]
+    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "varlen"))]
     load_kernels([KernelId(cfg, v) for cfg in (BASE, STORED) for v in variants], Target.emulator())
 
 

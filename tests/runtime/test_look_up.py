@@ -29,7 +29,7 @@ from support.paths import CSRC
 from support.sm80_kernels import BASE
 
 EMULATOR = Target.emulator()
-VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+ragged", "softcap+alibi")))
+VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+varlen", "softcap+alibi")))
 
 
 def drawn(rng: random.Random) -> list[KernelId]:

@@ -23,9 +23,9 @@ from flashsmith.configs import (
 from flashsmith.lab.soak import (
     EMULATOR,
     Meaning,
-    Ragged,
     SoakCase,
     Values,
+    Varlen,
     gpu_extent,
     prepare,
     random_case,
@@ -222,13 +222,13 @@ def test_random_meanings_are_of_all_kinds() -> None:
 
 
 def test_random_lengths_are_of_all_kinds() -> None:
-    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.ragged]
+    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.varlen]
     for name in ("lengths_q", "lengths_k", "used_q", "used_k"):
-        found = [getattr(case.ragged, name) for case in cases]
+        found = [getattr(case.varlen, name) for case in cases]
         assert None in found
         lengths = {n for each in found if each is not None for n in each}
         assert {0, 1} <= lengths and max(lengths) > 100, name
-    packed = {(c.ragged.lengths_q is None, c.ragged.lengths_k is None) for c in cases}
+    packed = {(c.varlen.lengths_q is None, c.varlen.lengths_k is None) for c in cases}
     assert packed == set(product((True, False), repeat=2)), "one side, both and none"
 
 
@@ -238,7 +238,7 @@ def test_random_lengths_are_of_all_kinds() -> None:
 def test_what_no_sequence_uses_is_nan_and_is_not_written() -> None:
     case = SoakCase(
         Problem(DType.FP16, 64, 3, 2, 1, 9, 12),
-        ragged=Ragged(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
+        varlen=Varlen(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
     )
     prepared = prepare(case, "cpu")
     placed, truth = prepared.placed, prepared.truth

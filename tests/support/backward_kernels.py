@@ -24,7 +24,7 @@ from support.samples import covering
 BAND = Variant(causal=True, window=True)
 VARIANTS = (
     *(FULL, CAUSAL, BAND),
-    *map(Variant.from_name, ("softcap", "bias", "causal+ragged", "causal+dropout")),
+    *map(Variant.from_name, ("softcap", "bias", "causal+varlen", "causal+dropout")),
     *MIXED_VARIANTS,
 )
 # What no rule chooses: other stages, other warps, two warpgroups that take no turns, blocks that

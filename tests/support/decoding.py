@@ -149,7 +149,7 @@ def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
 def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: Extras) -> Any:
     """The kernel of a configuration that computes such a call."""
     padded = {q.shape[-1], v.shape[-1]} != {cfg.d_head}
-    return KernelId(cfg, replace(extras.variant, ragged=False, padded=padded))
+    return KernelId(cfg, replace(extras.variant, varlen=False, padded=padded))
 
 
 def launch(

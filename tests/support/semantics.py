@@ -29,7 +29,7 @@ SINGLE = (
     BAND,
     *map(
         Variant.from_name,
-        ("softcap", "alibi", "bias", "sinks", "causal+ragged", "padded", "causal+dropout"),
+        ("softcap", "alibi", "bias", "sinks", "causal+varlen", "padded", "causal+dropout"),
     ),
 )
 KERNELS = [

@@ -381,7 +381,7 @@ class DecodeKernelConfig(KernelConfig):
     def served_of(self, variant: Variant) -> Variant:
         """Lengths and pages are arguments of every call; no bias is added, nothing dropped."""
         plain = super().served_of(variant)
-        return replace(plain, ragged=False, bias=False, dropout=False)
+        return replace(plain, varlen=False, bias=False, dropout=False)
 
 
 AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # of what ``attention`` launches

@@ -294,7 +294,7 @@ def _call(
 def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
     """The tensors, with copies of what the chosen kernels do not read as it lies."""
     read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
-    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_ragged, *read)
+    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_varlen, *read)
     return tensors._replace(q=q, k=k, v=v, o=o, do=do)
 
 
@@ -361,10 +361,10 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> Gr
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         dk = torch.empty_like(k, memory_format=torch.contiguous_format)
         dv = torch.empty_like(given.v, memory_format=torch.contiguous_format)
-        if spec.is_ragged and _has_no_sequence(spec):
+        if spec.is_varlen and _has_no_sequence(spec):
             torch._foreach_zero_([dq, dk, dv])  # in one launch
     else:
-        make = torch.zeros_like if spec.is_ragged else torch.empty_like
+        make = torch.zeros_like if spec.is_varlen else torch.empty_like
         dq, dk, dv = (
             make(t, memory_format=torch.contiguous_format) if into is None else into
             for t, into in zip(given[:3], (dq, dk, dv), strict=True)

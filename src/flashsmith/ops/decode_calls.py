@@ -174,7 +174,7 @@ def _run_as_forward(asked: DecodeOptions, call: DecodeCall) -> _Result | None:
         return None
     if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
         return None
-    variant = replace(_extras(asked, call).variant, ragged=True)
+    variant = replace(_extras(asked, call).variant, varlen=True)
     if not is_for_forward(call.q, call.cache, variant, call.out):
         return None
     call = _checked(call, asked)
@@ -309,7 +309,7 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
     call.check()
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
-    variant = replace(extras.variant, ragged=False, padded=is_padded)
+    variant = replace(extras.variant, varlen=False, padded=is_padded)
     if not config.serves_variant(variant):
         raise ValueError(
             f"cfg is {config}, which has no kernels for {variant.name}; pass None, or a "

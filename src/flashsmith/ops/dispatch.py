@@ -107,7 +107,7 @@ def _is_for_decode(q: torch.Tensor, cache: KVCache, longest_q: int | None, causa
     if rows <= MIN_FORWARD_ROWS or q.is_cpu or not in_place:
         return True
     sizes = _sizes(q, cache, longest_q)
-    return not _is_forward_faster(*sizes, Variant(causal=causal, ragged=True), q.device)
+    return not _is_forward_faster(*sizes, Variant(causal=causal, varlen=True), q.device)
 
 
 def _is_read_in_place(

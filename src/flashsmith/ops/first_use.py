@@ -111,7 +111,7 @@ def check_extras_before_building(
                 f"{name} has shape ({', '.join(map(str, t.shape))}); it must be contiguous and of "
                 f"shape {words}{repeated}"
             )
-    if extras.bias is not None and extras.is_ragged:
+    if extras.bias is not None and extras.is_varlen:
         raise ValueError(
             "bias was passed with cu_seqlens or seqused; it is supported for sequences of equal "
             "lengths alone"

@@ -65,13 +65,13 @@ class Extras(NamedTuple):
             alibi=self.alibi_slopes is not None,
             bias=self.bias is not None,
             sinks=self.sinks is not None,
-            ragged=self.is_ragged,
+            varlen=self.is_varlen,
             dropout=self.rng_state is not None,
             score=self.score,
         )
 
     @property
-    def is_ragged(self) -> bool:
+    def is_varlen(self) -> bool:
         """Whether sequences have lengths of their own."""
         return not (
             self.cu_seqlens_q is self.cu_seqlens_k is self.seqused_q is self.seqused_k is None

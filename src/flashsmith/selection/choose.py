@@ -41,7 +41,7 @@ def choose(
     """
     workload = workload.representative
     forward = choose_for(FORWARD, workload, gpu, capability)
-    if not (not workload.variant.ragged if is_cache is None else is_cache):
+    if not (not workload.variant.varlen if is_cache is None else is_cache):
         return forward
     num_sms = None
     if gpu is not None:

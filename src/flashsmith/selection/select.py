@@ -108,7 +108,7 @@ def select_for(
     chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
     variant = workload.variant
     if isinstance(chosen, FewQueriesChoice):
-        variant = replace(variant, ragged=False)  # as its kernels have it
+        variant = replace(variant, varlen=False)  # as its kernels have it
     remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
 

@@ -206,7 +206,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         if variant.paged and self.cluster_size > 1:
             return replace(self, cluster_size=1).with_room_for(variant)
         if not variant.knows_positions:
-            tight = self.two_level and (variant.window or variant.ragged)
+            tight = self.two_level and (variant.window or variant.varlen)
             fewer = max(self.B_c - self.key_multiple, self.key_multiple)
             return replace(self, B_c=fewer) if tight else self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
@@ -271,7 +271,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     def served_of(self, variant: Variant) -> Variant:
         if self.fp8_scores:
             return replace(variant, bias=False, score=0, dropout=False, paged=False)
-        return replace(variant, paged=variant.paged and variant.ragged and self.cluster_size == 1)
+        return replace(variant, paged=variant.paged and variant.varlen and self.cluster_size == 1)
 
     @property
     def fp8_tensors(self) -> frozenset[str]:

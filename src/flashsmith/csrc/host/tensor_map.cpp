@@ -56,17 +56,17 @@ Description describe(const TensorView &t, ScalarType type, const Box &box) {
 }
 
 // The dimensions are d_head, row, head, end, shift (sm90/rows.cuh).
-Description describe_ragged(const TensorView &t, ScalarType type, const Box &box) {
-  constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kRaggedRows + 1;
+Description describe_varlen(const TensorView &t, ScalarType type, const Box &box) {
+  constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kVarlenRows + 1;
   const auto element = static_cast<uint64_t>(element_bytes(t));
   const uint64_t row = static_cast<uint64_t>(row_stride(t)) * element;
   return {.base = t.data_ptr(),
           .type = type,
           .box = box,
           .rank = 5,
-          .sizes = {static_cast<uint64_t>(t.size(kDim)), kRaggedRows,
+          .sizes = {static_cast<uint64_t>(t.size(kDim)), kVarlenRows,
                     static_cast<uint64_t>(t.size(kHead)), kAnyEnd, kOneShift},
-          .strides = {element, row, stride_of(t, kHead), row, kRaggedShift - row}};
+          .strides = {element, row, stride_of(t, kHead), row, kVarlenShift - row}};
 }
 
 #ifdef FLASHSMITH_EMULATOR
@@ -234,7 +234,7 @@ int map_batch_rows(const TensorView &t) {
 // A map is a pure function of the description: one that was made before is as good as a new one,
 // whatever became of the memory in between.
 ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box,
-                               bool ragged) {
+                               bool varlen) {
   struct Kept {
     Description description;
     ptx::TensorMap map;
@@ -243,7 +243,7 @@ ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const 
   static thread_local std::vector<Kept> kept(kPlaces);  // a description of zeros fits no tensor
   if (tensor.numel() == 0) return {};  // nothing is copied, and the driver takes none such
   const Description description =
-      ragged ? describe_ragged(tensor, type, box) : describe(tensor, type, box);
+      varlen ? describe_varlen(tensor, type, box) : describe(tensor, type, box);
   Kept &place = kept[place_of<kPlaces>(description)];
   if (place.description != description) place = {description, encode(description)};
   return place.map;

@@ -11,7 +11,7 @@ from flashsmith.lab.soak.kernels import soaked_kernels, table_configs, that_run_
 from flashsmith.lab.soak.launches import Prepared, make_launch, prepare_for
 from flashsmith.lab.soak.load import CardLoad
 from flashsmith.lab.soak.log import reproduce, write_csv
-from flashsmith.lab.soak.meaning import Meaning, Ragged
+from flashsmith.lab.soak.meaning import Meaning, Varlen
 from flashsmith.lab.soak.prepared import PreparedCase, Truth, prepare, truth_of
 from flashsmith.lab.soak.session import SoakPlan, Tally, soak
 from flashsmith.lab.soak.values import Values
@@ -25,12 +25,12 @@ __all__ = [
     "Prepared",
     "PreparedCase",
     "PreparedGradients",
-    "Ragged",
     "SoakCase",
     "SoakPlan",
     "Tally",
     "Truth",
     "Values",
+    "Varlen",
     "Verdict",
     "check",
     "gpu_extent",

@@ -58,9 +58,9 @@ class Verdict:
 
 def takes(config: KernelConfig, case: SoakCase) -> bool:
     """Whether the library has to run a case with this configuration; else it has to refuse it."""
-    problem, ragged = case.problem, case.ragged
-    no_queries = problem.seq_len_q == 0 and ragged.lengths_q is None
-    no_keys = problem.seq_len_k == 0 and ragged.lengths_k is None
+    problem, varlen = case.problem, case.varlen
+    no_queries = problem.seq_len_q == 0 and varlen.lengths_q is None
+    no_keys = problem.seq_len_k == 0 and varlen.lengths_k is None
     no_keys = no_keys and config.operation != "decode"  # a cache may be empty
     return config.has_room_for(problem) and (no_queries or not no_keys)
 

@@ -91,12 +91,12 @@ def _many_tiles(config: KernelConfig, extent: Extent) -> Iterator[SoakCase]:
     tiles = 9 * extent.num_sms if extent.num_sms > 8 else 16
     blocks = math.ceil(tiles / (extent.samples * extent.heads))
     B_r, B_c = config.B_r, config.B_c
-    ragged = blocks * B_r - B_r * 3 // 8
+    varlen = blocks * B_r - B_r * 3 // 8
     for seq_len_k in (B_c, max(1, B_c // 2), 1, 2 * B_c + B_c // 3):
-        yield _case(config, ragged, seq_len_k, **several)
+        yield _case(config, varlen, seq_len_k, **several)
     square = max(4 * B_c, 4 * B_r) - 12 if extent.num_sms > 8 else B_r + 4
     yield _case(config, square, square, **several)
-    yield _case(config, ragged, B_c, **several, values=Values("huge"))
+    yield _case(config, varlen, B_c, **several, values=Values("huge"))
     # Whole blocks, and k shaped as q.
     whole = math.lcm(B_r, B_c)
     alike = several | {"heads": (extent.heads, extent.heads)}

@@ -20,7 +20,7 @@ _MODULI = (3.0, 1.0, 7.0, 2.0)
 _BIAS_DIMENSIONS = "bhij"
 _SHARE_HIDDEN = 0.1  # of a bias' elements, and of its rows
 
-_WEIGH_NOTHING = ("softcap", "ragged", "padded")  # fields of a variant
+_WEIGH_NOTHING = ("softcap", "varlen", "padded")  # fields of a variant
 
 Window = tuple[int, int]
 Lengths = tuple[int, ...]
@@ -142,7 +142,7 @@ def weighs_keys(variant: Variant) -> bool:
 
 
 @dataclass(frozen=True)
-class Ragged:
+class Varlen:
     """Lengths of each sequence's own, as many as the batch has; None: those of the problem.
 
     Attributes:
@@ -191,4 +191,4 @@ class Ragged:
         )
 
 
-PLAIN, DENSE = Meaning(), Ragged()
+PLAIN, DENSE = Meaning(), Varlen()

@@ -102,12 +102,12 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
         device=device,
         largest_weight=dropout_scale(case.meaning.dropout),
     )
-    ragged = case.ragged
-    q = _cut(q, ragged.lengths_q, ragged.used_q)
-    k, v = (_cut(t, ragged.lengths_k, ragged.used_k) for t in (k, v))
+    varlen = case.varlen
+    q = _cut(q, varlen.lengths_q, varlen.used_q)
+    k, v = (_cut(t, varlen.lengths_k, varlen.used_k) for t in (k, v))
     placed = place(case.layout, *(tensor.clone() for tensor in (q, k, v)))
     semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
-    packing = ragged.packing(device)
+    packing = varlen.packing(device)
     truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
     extras = extras_of(semantics, packing, case.problem.seq_len_q, device)
     return PreparedCase(case, placed, (q, k, v), semantics, packing, extras, truth)

@@ -68,7 +68,7 @@ class ForwardTensors {
   const View *workspace() const { return given_[place("workspace")]; }
 
   // Whether sequences have lengths of their own.
-  bool is_ragged() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
+  bool is_varlen() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 

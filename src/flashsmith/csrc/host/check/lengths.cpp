@@ -69,7 +69,7 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
 }
 
 void check_lengths(const ForwardTensors &tensors) {
-  if (!tensors.is_ragged()) return;
+  if (!tensors.is_varlen()) return;
   if (tensors.bias()) {
     TVM_FFI_THROW(ValueError) << "bias was passed with cu_seqlens or seqused; it is supported for "
                                  "sequences of equal lengths alone";

@@ -72,7 +72,7 @@ class Sm90Backward final : public BackwardKernel {
       : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
-    check_gradient_layout(tensors, variant.ragged);
+    check_gradient_layout(tensors, variant.varlen);
   }
 
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,

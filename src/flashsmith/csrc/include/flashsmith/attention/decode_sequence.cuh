@@ -18,12 +18,12 @@ class DecodeSequence {
   int batch_, first_row_ = 0, length_;
 
  public:
-  static constexpr bool kRagged = true;
+  static constexpr bool kVarlen = true;
 
   // The problem is one of a decode.
   FLASHSMITH_DEVICE DecodeSequence(const ProblemArgs &problem, int batch)
       : problem_(&static_cast<const DecodeProblem &>(problem)), batch_(batch) {
-    const int32_t *seqused = problem_->ragged.seqused_k, *leftpad = problem_->cache.leftpad;
+    const int32_t *seqused = problem_->varlen.seqused_k, *leftpad = problem_->cache.leftpad;
     const int rows = problem_->cache.rows;
     int end = rows;
     if (seqused != nullptr) {

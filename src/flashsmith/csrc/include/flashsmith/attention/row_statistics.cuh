@@ -234,7 +234,7 @@ template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kStatisticsThreads)
     row_statistics_kernel(const __grid_constant__ Args args) {
   clear_queue(args.gradient.queue);
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     if (args.gradient.clears_unused) {
       clear_unused_rows<Traits, kStatisticsThreads>(args.problem, args.gradient);
     }

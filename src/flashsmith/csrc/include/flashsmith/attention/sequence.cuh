@@ -17,7 +17,7 @@ struct Place {
 
 template <typename T>
 concept SequencePolicy = requires(const T sequence, const ProblemArgs &problem) {
-  { T::kRagged } -> std::convertible_to<bool>;  // whether entries differ
+  { T::kVarlen } -> std::convertible_to<bool>;  // whether entries differ
   T(problem, 0);                                // of this entry of the batch
   { sequence.seq_len_q() } -> std::same_as<int>;
   { sequence.seq_len_k() } -> std::same_as<int>;
@@ -33,7 +33,7 @@ class DenseSequence {
   int batch_;
 
  public:
-  static constexpr bool kRagged = false;
+  static constexpr bool kVarlen = false;
 
   FLASHSMITH_DEVICE DenseSequence(const ProblemArgs &problem, int batch)
       : problem_(&problem), batch_(batch) {}
@@ -49,7 +49,7 @@ static_assert(SequencePolicy<DenseSequence>);
 
 // Lengths of each entry's own: packed one after the other, or less of a dense tensor than there is.
 // What the numbers on the device say beyond the tensor is cut off, so that nothing else is touched.
-class RaggedSequence {
+class VarlenSequence {
   struct Side {
     Place place;
     int length;
@@ -77,15 +77,15 @@ class RaggedSequence {
   }
 
  public:
-  static constexpr bool kRagged = true;
+  static constexpr bool kVarlen = true;
 
-  FLASHSMITH_DEVICE RaggedSequence(const ProblemArgs &problem, int batch)
-      : q_(side(problem.ragged.cu_seqlens_q, problem.ragged.seqused_q, problem.ragged.rows_q,
+  FLASHSMITH_DEVICE VarlenSequence(const ProblemArgs &problem, int batch)
+      : q_(side(problem.varlen.cu_seqlens_q, problem.varlen.seqused_q, problem.varlen.rows_q,
                 batch)),
-        k_(side(problem.ragged.cu_seqlens_k, problem.ragged.seqused_k, problem.ragged.rows_k,
+        k_(side(problem.varlen.cu_seqlens_k, problem.varlen.seqused_k, problem.varlen.rows_k,
                 batch)),
         diagonal_(problem.band.top_left ? 0 : k_.length - q_.length),
-        rows_q_(problem.ragged.rows_q) {}
+        rows_q_(problem.varlen.rows_q) {}
 
   FLASHSMITH_DEVICE int seq_len_q() const { return q_.length; }
   FLASHSMITH_DEVICE int seq_len_k() const { return k_.length; }
@@ -94,10 +94,10 @@ class RaggedSequence {
   FLASHSMITH_DEVICE Place keys() const { return k_.place; }
   FLASHSMITH_DEVICE int rows_q() const { return rows_q_; }
 };
-static_assert(SequencePolicy<RaggedSequence>);
+static_assert(SequencePolicy<VarlenSequence>);
 
 // The one that a variant asks for.
-template <bool kRagged>
-using SequenceOf = std::conditional_t<kRagged, RaggedSequence, DenseSequence>;
+template <bool kVarlen>
+using SequenceOf = std::conditional_t<kVarlen, VarlenSequence, DenseSequence>;
 
 }  // namespace flashsmith

@@ -142,7 +142,7 @@ class BackwardTensors {
   static FLASHSMITH_DEVICE void load(ptx::shared_address tile, const value_t *rows,
                                      int64_t row_stride, int row_elements, int n_rows) {
     const int thread = ptx::recomputed(ptx::thread_index());
-    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements, thread).load_ragged(n_rows);
+    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements, thread).load_partial(n_rows);
   }
 
   static FLASHSMITH_DEVICE void store(value_t *out, int64_t row_stride,

@@ -79,7 +79,7 @@ struct StaticDecodeKernelConfig {
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.bias, "decode adds no bias");
   static_assert(!VARIANT.dropout, "decode drops no weights");
-  static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
+  static_assert(!VARIANT.varlen, "lengths are arguments of every decode");
   static constexpr SoftmaxPolicy softmax = {
       .fold_scale = true, .lazy_rescale_log2 = 8, .stale_maximum = false, .fma_exponentials = 0};
 

@@ -61,7 +61,7 @@ FLASHSMITH_DEVICE TileTable::Entry entry_of_block(const ProblemArgs &problem) {
 // Q_block kNoCluster: the block has no tile.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     const TileTable::Entry entry = entry_of_block<Traits>(problem);
     return {.Q_block = entry.cluster, .head = ptx::block_index_y(), .batch = entry.batch};
   }

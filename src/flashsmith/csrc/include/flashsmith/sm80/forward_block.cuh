@@ -57,9 +57,9 @@ class ForwardBlock {
 
   // Blocks of K and V are visited from the last to the first.
   FLASHSMITH_DEVICE void run() {
-    if (Traits::Sequence::kRagged && tile_.Q_block == kNoCluster) return;
+    if (Traits::Sequence::kVarlen && tile_.Q_block == kNoCluster) return;
     load_Q();
-    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_ragged(n_keys(end_ - 1));
+    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_partial(n_keys(end_ - 1));
     keep_Q();
     int block = end_ - 1;
     const int masked = masked_from<Traits>(args_.problem, sequence_, row_);
@@ -110,7 +110,7 @@ class ForwardBlock {
     const auto *rows = static_cast<const value_t *>(args_.Q) + place.batch * strides.batch +
                        tile_.head * strides.head + (place.row + row_) * strides.seq;
     TileLoader<Traits, B_r>(shared_ + Traits::Q_offset, rows, strides.seq, args_.problem.d_qk)
-        .load_ragged(sequence_.seq_len_q() - row_);
+        .load_partial(sequence_.seq_len_q() - row_);
   }
 
   FLASHSMITH_DEVICE void keep_Q() {
@@ -126,7 +126,7 @@ class ForwardBlock {
   template <Visit kVisit>
   static FLASHSMITH_DEVICE void load(const KVLoader &loader, int n_keys) {
     if constexpr (kVisit == Visit::first) {
-      loader.load_ragged(n_keys);
+      loader.load_partial(n_keys);
     } else {
       loader.load();
     }

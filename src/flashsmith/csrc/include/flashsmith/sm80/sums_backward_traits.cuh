@@ -81,7 +81,7 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = NoDropout;
   static_assert(!VARIANT.bias, "the sums backward gives no gradient of a bias");
   static_assert(!VARIANT.dropout, "the sums backward has no registers for dropout");

@@ -61,8 +61,8 @@ struct Sm90ForwardKernelArgs {
 
 // Of maps of sequences with lengths of their own: a sequence ends at this row, and so many bytes
 // less one row are the stride that takes it back. Their product is 2^64, which is no distance.
-constexpr int kRaggedRows = 1 << 30;
-constexpr uint64_t kRaggedShift = uint64_t{1} << 34;
+constexpr int kVarlenRows = 1 << 30;
+constexpr uint64_t kVarlenShift = uint64_t{1} << 34;
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 

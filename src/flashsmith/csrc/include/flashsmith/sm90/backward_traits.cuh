@@ -23,7 +23,7 @@ struct BackwardTraits {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");

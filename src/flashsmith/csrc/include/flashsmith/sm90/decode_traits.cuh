@@ -18,7 +18,7 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   static_assert(!VARIANT.window, "boxes bring all rows of a block, those before a window, too");
   static_assert(!VARIANT.bias, "decode adds no bias");
   static_assert(!VARIANT.dropout, "decode drops no weights");
-  static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
+  static_assert(!VARIANT.varlen, "lengths are arguments of every decode");
 
   // How blocks share out work (attention/key_splits.cuh): all warpgroups of a block visit the same
   // keys, and many blocks merge what those of a work tile have summed.

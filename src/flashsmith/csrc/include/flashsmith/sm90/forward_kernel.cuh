@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     Barriers<Traits>::init();
   }
   // Of few tiles of sequences with lengths of their own, by a warp that has nothing else to do yet.
-  const bool has_one_tile = Traits::Sequence::kRagged && !TileTable{args.problem.tiles}.is_made();
-  if constexpr (Traits::Sequence::kRagged) {
+  const bool has_one_tile = Traits::Sequence::kVarlen && !TileTable{args.problem.tiles}.is_made();
+  if constexpr (Traits::Sequence::kVarlen) {
     if (has_one_tile && ptx::warp_index() == 1) keep_own_entry<Traits>(args.problem);
   }
   if constexpr (Traits::cluster_size > 1) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   } else {
     ptx::barrier_sync();
   }
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     if (has_one_tile) {
       const bool has_none = own_entry<Traits>() == kNoEntry;
       ptx::warp_sync();  // all lanes have read before one of them goes on alone

@@ -65,11 +65,11 @@ struct KernelTraits {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score =
       ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr bool paged = VARIANT.paged;
-  static_assert(!paged || VARIANT.ragged, "sequences over pages have lengths of their own");
+  static_assert(!paged || VARIANT.varlen, "sequences over pages have lengths of their own");
   static_assert(!paged || CFG.cluster_size == 1, "each block copies from pages for itself");
   static_assert(!paged || !CFG.fp8_scores, "K and V in pages have 16 bits");
 
