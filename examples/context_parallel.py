@@ -5,7 +5,7 @@
 
 torch's context_parallel shares the sequence out, so that every GPU has as many pairs of queries and
 keys, and rotates keys and values; each part is flashsmith's attention, forward and backward, and
-parts are merged by their log-sum-exps. The same step on each GPU alone is what it is compared with:
+parts are combined by their log-sum-exps. It is compared with the same step on each GPU alone:
 printed are the largest differences, the time of a step, and the memory that a step takes beside its
 inputs. On the CPU flashsmith's emulator computes, of short sequences.
 """

@@ -45,8 +45,8 @@ def _built() -> None:
 
 def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
     """With many work tiles a block, with one that all blocks share, with as many splits, with so
-    many that a kernel of its own merges them, several of each block, and with a request that is so
-    much longer than others that blocks turn to a line."""
+    many that a kernel of its own combines them, several of each block, and with a request that is
+    so much longer than others that blocks turn to a line."""
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))
@@ -88,7 +88,7 @@ def is_seen(site: Site) -> bool:
 
 
 def test_every_dropped_site_is_noticed(record_property: Callable[[str, object], None]) -> None:
-    """In some kernel: where a warp's own ring holds what is merged, it waits for no other warp."""
+    """In some kernel: where a warp's own ring holds what is combined, it waits for no other one."""
     sites: set[Site] = set()
     unnoticed: set[Site] = set()
     for cfg in KERNELS:

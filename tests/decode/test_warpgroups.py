@@ -50,8 +50,8 @@ def test_any_number_of_rows_is_right(cfg: DecodeKernelConfig) -> None:
 
 @pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
 @pytest.mark.parametrize("splits", [0, 1, 2, 4, 5, 9])
-def test_few_and_many_splits_are_merged(cfg: DecodeKernelConfig, splits: int) -> None:
-    """The last to arrive merges few, and a kernel of its own many."""
+def test_few_and_many_splits_are_combined(cfg: DecodeKernelConfig, splits: int) -> None:
+    """The last to arrive combines few, and a kernel of its own many."""
     semantics = Semantics(causal=True, sinks=torch.linspace(-3, 6, 4))
     assert_right(cfg, requests(cfg, (1100, 3, 600), n_q=20), semantics, splits=splits)
     assert_right(cfg, requests(cfg, (1500,), n_q=70, heads=(2, 1)), semantics=None, splits=splits)
@@ -101,7 +101,7 @@ def test_bits_depend_on_no_other_request_and_no_order_of_warps(splits: int) -> N
     assert_bits_are_of_each_request(TWO, requests(TWO, (700, 17, 0, 190), n_q=20), splits)
 
 
-def test_a_plan_has_a_kernel_to_merge_many_splits() -> None:
+def test_a_plan_has_a_kernel_to_combine_many_splits() -> None:
     asked = requests(TWO, (900,), n_q=40, heads=(8, 2))
     kernel = find_decode(KernelId(TWO), Target.emulator())
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))

@@ -71,7 +71,7 @@ class Maker:
 
     def decodes_alike(self, n: int) -> list[Work]:
         """Calls of two launches that differ in their numbers alone, so that partial results of one
-        that reach another's merge are wrong there. Each is made ``n`` times with other numbers."""
+        that another combines are wrong there. Each is made ``n`` times with other numbers."""
         works = []
         for i in range(n):
             works += [

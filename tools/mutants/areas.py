@@ -138,10 +138,10 @@ def _backward(family: str) -> tuple[Stage, ...]:
 _DECODE = (
     Stage(("decode/test_correct.py",), "heads_of_q or number_of_splits or several_queries"),
     Stage(("decode/test_correct.py",), "not every_seam"),
-    Stage(("decode/test_teams.py", "decode/test_merge.py"), "rows_is_right or added_up"),
+    Stage(("decode/test_teams.py", "decode/test_combine.py"), "rows_is_right or added_up"),
     Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
     Stage(("decode/test_windows.py",)),
-    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_merge.py")),
+    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_combine.py")),
     Stage(("decode/test_faults.py", "decode/test_synchronisation.py", "runtime/test_host.py")),
 )
 _DECODE_WGMMA = (
@@ -184,7 +184,9 @@ _BACKWARD_SHARED = _kernels(
 )
 _DECODE_SM80 = _kernels("sm80", "decode*")
 _DECODE_SM90 = _kernels("sm90", "decode*", "cached_keys")
-_DECODE_SHARED = _kernels("attention", "decode_*", "key_splits", "merge_kernel", "split_*")
+_DECODE_SHARED = _kernels(
+    "attention", "decode_*", "key_splits", "combine_kernel", "partial_results", "split_*"
+)
 _FP8_FILES = (
     *_kernels("*", "*e4m3*"), *_kernels("sm80", "token_scales"),
     *_kernels("sm90", "transposer", "output_sums"),

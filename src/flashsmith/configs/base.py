@@ -347,7 +347,7 @@ class DecodeKernelConfig(KernelConfig):
     tensor_core_rate: ClassVar[float] = 1.0  # as ForwardKernelConfig's, with 64 rows or more
     # Splits that one block combines, after which more of them take no longer, because several
     # blocks share the work.
-    max_merged_splits: ClassVar[int] = 1024
+    max_combined_splits: ClassVar[int] = 1024
 
     @property
     def fp8_cache(self) -> bool:

@@ -3,7 +3,7 @@
 A forward kernel's tile has all keys of its rows, and at least 64 rows, however few there are. Where
 the tiles are too few to fill the GPU, most SMs wait. Decode packs the heads that share
 keys into the rows of a tile, and splits its keys among all SMs; but its instructions
-reach less of the tensor cores' rate, and sums have to be merged. The model below weighs that, in
+reach less of the tensor cores' rate, and sums have to be combined. The model below weighs that, in
 the unit of ``waves``: the time of a row whose tensor cores are busy throughout, for each key.
 docs/decode.md tells the numbers.
 """
@@ -105,11 +105,11 @@ def forward_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) ->
 
 
 def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate: float) -> float:
-    """The model's time of decode: all SMs are equally busy, then one of them merges the
+    """The model's time of decode: all SMs are equally busy, then one of them combines the
     sums of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
     busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
-    splits = min(max(num_sms / tiles, 1.0), config.max_merged_splits)
+    splits = min(max(num_sms / tiles, 1.0), config.max_combined_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
 

@@ -101,7 +101,7 @@ def backward(
         do: (batch, seq_len_q, n_heads, d_v), the gradient by o, of q's dtype and device. It is
             copied if it is laid out as kernels do not take it.
         q, k, v, causal, softmax_scale: As ``attention`` had them.
-        o: What it returned, or the merged result of several calls over parts of the keys.
+        o: What it returned, or the combined result of several calls over parts of the keys.
         lse: (batch, n_heads, seq_len_q), float32, contiguous, likewise.
         dlse: (batch, n_heads, seq_len_q), float32, the gradient by lse; None: 0.
         deterministic: The same bits at every run, where ``cfg`` is None.

@@ -53,35 +53,35 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  if (splits == 1 || !merges_apart(problem, splits)) {
+  if (splits == 1 || !has_combine_kernel(problem, splits)) {
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
   }
   // As SplitTiles has them.
-  add_merge(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
+  add_combine(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
   return plan;
 }
 
 int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
-  return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kSumChunk;
+  return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kPartialChunk;
 }
 
-void DecodeKernel::add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                             int64_t splits) const {
-  constexpr int64_t kSplitsOfThread = 8, kMostGroups = kMergeThreads / kWarpSize;
+void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                               int64_t splits) const {
+  constexpr int64_t kSplitsOfThread = 8, kMostGroups = kCombineThreads / kWarpSize;
   const auto sharing = static_cast<uint64_t>(quotient_up(splits, kSplitsOfThread));
-  plan.merge_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMostGroups));
-  const int64_t blocks = quotient_up(n_chunks(problem), kMergeThreads / plan.merge_groups);
+  plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMostGroups));
+  const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
   plan.launches.push_back(
-      {.kernel = "merge_kernel",
-       .function = merge_,
+      {.kernel = "combine_kernel",
+       .function = combine_,
        .call = decode_.call,
        .grid = {static_cast<unsigned>(places), static_cast<unsigned>(blocks), 1},
        .cluster = 1,
-       .threads = kMergeThreads,
-       .shared_memory_bytes = kMergeThreads * kThreadSumBytes,
+       .threads = kCombineThreads,
+       .shared_memory_bytes = kCombineThreads * kThreadPartialBytes,
        .overlaps = true});
 }
 

@@ -18,7 +18,7 @@ struct DecodeBlocks {
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
   Launch decode_;  // all but its grid
-  const void *merge_, *append_;
+  const void *combine_, *append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
@@ -31,12 +31,12 @@ class DecodeKernel : public Kernel {
   // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
-  // Whether a kernel of its own merges what splits of work tiles have handed on, or the last one.
-  virtual bool merges_apart(const ForwardProblem &problem, int64_t splits) const = 0;
+  // Whether a kernel of its own combines what splits of work tiles have stored, or the last one.
+  virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
   // Adds that kernel's launch, and what it is told, to a plan.
-  void add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                 int64_t splits) const;
+  void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                   int64_t splits) const;
 
   // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
   // SM has one part it has one block: of two on some the other would be idle.
@@ -57,7 +57,7 @@ class DecodeKernel : public Kernel {
                 .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
                 .shared_memory_bytes = shared_memory_bytes(kernel.config),
                 .overlaps = true},
-        merge_(reinterpret_cast<const void *>(kernel.function.merge)),
+        combine_(reinterpret_cast<const void *>(kernel.function.combine)),
         append_(reinterpret_cast<const void *>(kernel.function.append)),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
         token_scales(kernel.config.token_scales) {}
@@ -74,7 +74,7 @@ class DecodeKernel : public Kernel {
 
   DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, int num_sms) const;
 
-  // Of kSumChunk numbers, in the sums of a work tile.
+  // Of kPartialChunk numbers, in the sums of a work tile.
   int64_t n_chunks(const ForwardProblem &problem) const;
 
   // Of all launches of the plan, for tensors that passed the checks.

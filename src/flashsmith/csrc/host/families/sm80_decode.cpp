@@ -21,7 +21,7 @@ class Sm80Decode final : public DecodeKernel {
   const FlashDecodeKernelConfig config_;
 
   // The last split's threads wait for memory each time that they have added up what was on its way.
-  bool merges_apart(const ForwardProblem &problem, int64_t splits) const override {
+  bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const override {
     constexpr int64_t kMostWaits = 3;
     const int64_t at_once = int64_t{threads_per_block(config_)} * splits_at_once(config_);
     return splits * n_chunks(problem) > kMostWaits * at_once;

@@ -25,7 +25,7 @@ class Sm90Decode final : public DecodeKernel {
   Sm90ForwardKernelConfig config_;
 
   // A warpgroup adds up splits one after the other.
-  bool merges_apart(const ForwardProblem &, int64_t splits) const override {
+  bool has_combine_kernel(const ForwardProblem &, int64_t splits) const override {
     constexpr int64_t kMostByTheLast = 4;
     return splits > kMostByTheLast;
   }

@@ -48,7 +48,7 @@ struct KeySplit {
 };
 
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
-              "the host has room for what a kernel that merges is told");
+              "the host has room for what a kernel that combines is told");
 
 // Of what is not negative. Divisors are mostly 1, which spares the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
@@ -92,11 +92,11 @@ template <typename Traits>
 class KeySplits {
   static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
   // In rounds: what a work tile costs beside its own, and what a part of a line does, whose ends
-  // are merged with others'.
+  // are combined with others'.
   static constexpr int kCharge = 1, kChargeOfLine = 8;
   static constexpr int kAbout = 32;  // what share of a part does not count
   // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile that the last of them merges.
+  // tile that the last of them combines.
   static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
   static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
   // Lengths that are on their way to a lane at a time.

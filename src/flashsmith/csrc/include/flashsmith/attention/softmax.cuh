@@ -29,7 +29,7 @@ FLASHSMITH_DEVICE float exp2_polynomial(float x) {
 
 // What a row's exponentials sum up to, beside their reference. O is to be multiplied with `kept`
 // before it is divided by the sum.
-struct RowTotal {
+struct SoftmaxStats {
   float reference, sum, kept;
 
   // The logarithm of the sum of exp(score); -inf if there is none.
@@ -180,7 +180,7 @@ class Softmax {
   FLASHSMITH_DEVICE float factor(int half) const { return alpha_[half]; }
 
   // Of a row, when all blocks are done.
-  FLASHSMITH_DEVICE RowTotal total(int half) const {
+  FLASHSMITH_DEVICE SoftmaxStats stats(int half) const {
     return {
         .reference = R_[half], .sum = kFoldScale ? sum_of_row(l_[half]) : l_[half], .kept = 1.f};
   }

@@ -1,4 +1,4 @@
-// Which work tiles are split, for the kernel that merges: a block that has the first keys of one
+// Which work tiles are split, for the kernel that combines: a block that has the first keys of one
 // puts it down. Where each work tile has its splits whatever the lengths are, there is a place of
 // each; where the line is cut, one of each block, since at most one that is split begins with a
 // block.
@@ -47,7 +47,7 @@ class SplitTiles {
     uint32_t words[kSplitWords];
 #pragma unroll
     for (int i = 0; i < kSplitWords; i++) {
-      words[i] = ptx::thread_load_handed_4(args_.split_tiles + place * kSplitWords + i);
+      words[i] = ptx::thread_load_global_cg_4(args_.split_tiles + place * kSplitWords + i);
     }
     KeySplit split;
     std::memcpy(&split, words, sizeof(KeySplit));

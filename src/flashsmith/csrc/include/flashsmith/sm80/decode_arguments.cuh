@@ -35,7 +35,7 @@ struct DecodeKernelArgs {
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
 
 struct FlashDecodeKernels {
-  decode_kernel_fn decode, merge;
+  decode_kernel_fn decode, combine;
   append_kernel_fn append;
 };
 
@@ -56,8 +56,8 @@ constexpr int cache_element_bytes(const FlashDecodeKernelConfig &cfg) {
 // Rows of Q that are longer are read from shared memory: there are no registers for them.
 constexpr int kLongestDecodeQInRegisters = 128;
 
-// Sums of splits that are on their way to a thread which merges them: it waits for memory, and has
-// registers for so many.
+// Sums of splits that are on their way to a thread which combines them: it waits for memory, and
+// has registers for so many.
 constexpr int splits_at_once(const FlashDecodeKernelConfig &cfg) {
   if (cfg.d_head > kLongestDecodeQInRegisters || cfg.token_scales) return 2;
   return row_warps(cfg) > 1 || cfg.fp8_cache ? 3 : 4;

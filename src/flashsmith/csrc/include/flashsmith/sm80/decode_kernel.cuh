@@ -6,9 +6,9 @@
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"
-#include "flashsmith/attention/merge_kernel.cuh"
+#include "flashsmith/attention/combine_kernel.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
-#include "flashsmith/sm80/decode_merge.cuh"
+#include "flashsmith/sm80/decode_combine.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
 #include "flashsmith/sm80/decode_warp.cuh"
 
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   KeySplit split;
   do {
     while (splits.next(split)) {
-      if (DecodeWarp<Traits>(args, split).run(splits)) DecodeMerge<Traits>(args, split).run();
+      if (DecodeWarp<Traits>(args, split).run(splits)) DecodeCombine<Traits>(args, split).run();
     }
   } while (Traits::asks_on_the_way && splits.turn_to_line());
 }
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
 template <typename Traits>
 constexpr FlashDecodeKernels decode_kernels() {
   return {.decode = flash_decode_kernel<Traits>,
-          .merge = merge_kernel<Traits, DecodeKernelArgs>,
+          .combine = combine_kernel<Traits, DecodeKernelArgs>,
           .append = cache_append_kernel<Traits>};
 }
 

@@ -122,8 +122,8 @@ struct StaticDecodeKernelConfig {
   // pass reach all banks, and behind them two words a row.
   static constexpr int sum_row_padding = fp8_cache ? 16 : 8;
   static constexpr int sum_row_bytes = (d_head + sum_row_padding) * static_cast<int>(sizeof(float));
-  static constexpr int totals_offset = B_r * sum_row_bytes;
-  static_assert(totals_offset + B_r * kRowTotals * static_cast<int>(sizeof(float)) <= ring_bytes,
+  static constexpr int stats_offset = B_r * sum_row_bytes;
+  static_assert(stats_offset + B_r * kStatsPerRow * static_cast<int>(sizeof(float)) <= ring_bytes,
                 "a team's ring has room for its sums");
 };
 

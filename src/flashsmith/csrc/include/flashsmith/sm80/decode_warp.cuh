@@ -294,13 +294,13 @@ class DecodeWarp {
     }
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const RowTotal total = softmax_[0].total(half);
+      const SoftmaxStats row_stats = softmax_[0].stats(half);
       const int row = lane_row(half);
       if (lane() % kLanesPerRow != 0) continue;
       const ptx::shared_address place =
-          ring_ + Traits::totals_offset + row * kRowTotals * sizeof(float);
-      ptx::thread_store_shared_4(place, ptx::float_bits(total.reference));
-      ptx::thread_store_shared_4(place + sizeof(float), ptx::float_bits(total.sum));
+          ring_ + Traits::stats_offset + row * kStatsPerRow * sizeof(float);
+      ptx::thread_store_shared_4(place, ptx::float_bits(row_stats.reference));
+      ptx::thread_store_shared_4(place + sizeof(float), ptx::float_bits(row_stats.sum));
     }
   }
 };

@@ -65,7 +65,7 @@ struct Sm90DecodeKernelArgs {
 typedef void (*sm90_decode_kernel_fn)(const Sm90DecodeKernelArgs);
 
 struct Sm90DecodeKernels {
-  sm90_decode_kernel_fn decode, merge;
+  sm90_decode_kernel_fn decode, combine;
   append_kernel_fn append;
 };
 

@@ -113,7 +113,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   }
 
   // Products read sums, even those that begin with zeros: so nobody asks for those of before, and
-  // whoever merges has their registers.
+  // whoever combines has their registers.
   FLASHSMITH_DEVICE void clear() {
     O_ = OutputSums<Traits>();
 #pragma unroll

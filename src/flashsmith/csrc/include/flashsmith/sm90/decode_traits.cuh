@@ -21,7 +21,7 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   static_assert(!VARIANT.varlen, "lengths are arguments of every decode");
 
   // How blocks share out work (attention/key_splits.cuh): all warpgroups of a block visit the same
-  // keys, and many blocks merge what those of a work tile have summed.
+  // keys, and many blocks combine what those of a work tile have summed.
   static constexpr int n_teams = 1, fewest_rounds = 1;
   static constexpr int many_splits = 128, fewest_rounds_of_many = 2;
 
