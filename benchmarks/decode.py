@@ -27,7 +27,7 @@ from flashsmith.lab.bench.operations.decode_inputs import cache_names
 from flashsmith.lab.bench.program import Benchmark, run_program
 
 KEYS = 1 << 18  # of all requests, where there are many
-MOST_ELEMENTS = KEYS * 8 * 128  # of K
+MAX_ELEMENTS = KEYS * 8 * 128  # of K
 SHORT = 2048  # context
 CANDIDATES = (*BENCHES["decode"].ours, *BENCHES["decode"].peers)
 SHAPE = ("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate")
@@ -80,7 +80,7 @@ def table() -> Iterator[Shape]:
         *((32, 8, 1, d_head) for d_head in (64, 256)),
     ]
     for (heads, heads_kv, queries, d_head), context, batch in product(kinds, contexts, batches):
-        if batch * context * heads_kv * d_head <= MOST_ELEMENTS:
+        if batch * context * heads_kv * d_head <= MAX_ELEMENTS:
             yield Shape(batch, context, heads, heads_kv, queries, d_head)
 
 

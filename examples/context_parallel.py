@@ -129,9 +129,9 @@ def measured(run: Callable[[], Tensors], times: int) -> Step:
             mebibytes = max(mebibytes, (torch.cuda.max_memory_allocated() - before) / MIB)
         milliseconds.append((time.perf_counter() - begin) * 1e3)
     device = results[0].device
-    most = torch.tensor([statistics.median(milliseconds), mebibytes], device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return Step(results, *most.tolist())
+    maximum = torch.tensor([statistics.median(milliseconds), mebibytes], device=device)
+    dist.all_reduce(maximum, dist.ReduceOp.MAX)
+    return Step(results, *maximum.tolist())
 
 
 def run(options: argparse.Namespace, mesh: DeviceMesh) -> dict[str, Step]:

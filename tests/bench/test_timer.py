@@ -230,7 +230,7 @@ def test_back_to_back_times_a_long_one_a_few_times(gpu: FakeGpu) -> None:
         warmup_ms=30,
     )["a"]
     assert timing.ms == pytest.approx(60.0)
-    assert gpu.log.count("run a") == 2 * (timer._PACE_LAUNCHES + 2 * timer._LEAST_LAUNCHES)
+    assert gpu.log.count("run a") == 2 * (timer._PACE_LAUNCHES + 2 * timer._MIN_LAUNCHES)
 
 
 def test_back_to_back_is_the_mean_with_quintiles_of_single_launches(gpu: FakeGpu) -> None:

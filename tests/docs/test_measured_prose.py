@@ -72,11 +72,11 @@ SM80 = RESULTS.parent / "2026-11-26" / "sm80-fp16"
 FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
 
 
-def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], least_keys: int) -> tuple[str, str]:
+def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], min_keys: int) -> tuple[str, str]:
     """Our speed over cuDNN's at d 128, from the least to the most, and the most of its error."""
     by_shape: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of(FP8):
-        if row["d_head"] == "128" and int(row["seq_len_k"]) >= least_keys:
+        if row["d_head"] == "128" and int(row["seq_len_k"]) >= min_keys:
             by_shape.setdefault((row["mask"], row["seq_len_k"]), {})[row["kernel"]] = row
     speeds, errors = [], []
     for by_name in by_shape.values():
@@ -174,7 +174,7 @@ def test_the_cost_of_a_call_is_measured() -> None:
     page = (ROOT / "docs" / "kernels" / "sm80-forward.md").read_text()
     text = " ".join(page.partition("## The host's share")[2].partition("\n<!--")[0].split())
     rows = rows_of(RESULTS.parent / "2026-11-26" / "call_overhead.csv")
-    median, least = ({row["call"]: row[name] for row in rows} for name in ("us", "least_us"))
+    median, minimum = ({row["call"]: row[name] for row in rows} for name in ("us", "min_us"))
     add, into, new, ours = (
         ("torch.add",),
         ("forward sm80 into o", "forward sm90 into o"),
@@ -188,7 +188,7 @@ def test_the_cost_of_a_call_is_measured() -> None:
         ("`attention` {} us, with log-sum-exp {} us", ours),
     ):
         assert phrase.format(*(median[call] for call in calls)) in text
-    figures = (least[call] for call in (*add, *into, *new, *ours))
+    figures = (minimum[call] for call in (*add, *into, *new, *ours))
     assert "{}, {} and {}, {} and {}, {} and {} us".format(*figures) in text
 
 
@@ -228,10 +228,10 @@ def test_what_small_tiles_gain_is_in_the_table() -> None:
     entries = Table.read(shipped_table_path("NVIDIA H200")).entries.values()
     problem = Problem.square(DType.BF16, 64, batch=1, heads=16, seq_len=1024)
     (entry,) = (entry for entry in entries if entry.workload == Workload(problem))
-    one, most = (
+    one, maximum = (
         1e3 * min(row.ms for row in entry.ranked if row.config.B_r == rows) for rows in (64, 256)
     )
-    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {most:.1f} us" in text
+    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {maximum:.1f} us" in text
 
 
 def test_the_table_of_decode_in_a_graph_is_measured() -> None:

@@ -64,8 +64,8 @@ def test_tensors_make_the_variant() -> None:
 
 def test_windows_of_sequences_are_those_of_the_longest() -> None:
     places = {"cu_seqlens_q": ints(0, 30, 80), "cu_seqlens_k": ints(0, 60, 90)}
-    most = {"max_seqlen_q": 50, "max_seqlen_k": 60}
-    found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **most)
+    maximum = {"max_seqlen_q": 50, "max_seqlen_k": 60}
+    found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **maximum)
     assert found.extras.variant == Variant(varlen=True)
     assert found.lengths == (2, 50, 60) and found.extras.max_seqlen_q == 50
     found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places)

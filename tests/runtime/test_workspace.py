@@ -236,7 +236,7 @@ def test_what_is_set_aside_ends_and_comes_again_with_the_next_size(cuda: FakeCud
     counters_for(plan, gpu)
     assert len(cuda.waited_for) == 2
     aside = workspace._aside[gpu]
-    chunks = workspace._MOST_ASIDE_BYTES // workspace._ASIDE_BYTES
+    chunks = workspace._MAX_ASIDE_BYTES // workspace._ASIDE_BYTES
     for _ in range(2 * chunks):
         aside.take(workspace._ASIDE_BYTES)
         aside.refill(gpu)

@@ -72,10 +72,10 @@ def assert_part_is_right(key: str, part: int) -> None:
     finally:
         LOGS.mkdir(parents=True, exist_ok=True)
         write_csv(LOGS / f"soak_{key}_{part}.csv", tallies.values(), environment_stamp())
-    least = min(tally.cases for tally in tallies.values())
-    print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
+    minimum = min(tally.cases for tally in tallies.values())
+    print(f"{len(kernels)} kernels, {minimum} problems or more, {time.monotonic() - started:.0f} s")
     assert_none_wrong(tallies)
-    assert least >= MIN_CASES, f"a kernel takes only {least} problems of those that were drawn"
+    assert minimum >= MIN_CASES, f"a kernel takes only {minimum} problems of those that were drawn"
 
 
 def assert_none_wrong(tallies: Mapping[KernelId, Tally]) -> None:

@@ -23,8 +23,8 @@ from support.gradient_calls import Call
 _GUARD = 7.0  # around what a kernel writes
 _GAP = 8  # elements at either end of a row, and of the head dimension behind the last head
 _FP32 = 2.0**-22
-_MOST_OF_MEAN = 1.5  # of the mean error of the computation in low precision
-_MOST_OF_MOVED = 2  # of what the error of the weights alone does to the largest gradient
+_MAX_OF_MEAN = 1.5  # of the mean error of the computation in low precision
+_MAX_OF_MOVED = 2  # of what the error of the weights alone does to the largest gradient
 
 
 # ---- the truth ----
@@ -59,7 +59,7 @@ def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
     """The largest error is at most twice that of the same computation in the tensors' dtype, and
     the mean at most one and a half times, beside what rounding the exact gradient costs."""
     exact, low = truth_of(call), truth_of(call, call.q.dtype)
-    moved = _MOST_OF_MOVED * _error_of_weights(call)
+    moved = _MAX_OF_MOVED * _error_of_weights(call)
     for name in ("q", "k", "v", "sinks", "bias"):
         own, right, rough = (getattr(each, name) for each in (found, exact, low))
         assert (own is None) == (right is None), name
@@ -70,7 +70,7 @@ def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
         allowance = moved * largest + _noise(call, name)
         of_largest = compare(own, right, rough.to(right.dtype), allowance)
         assert of_largest.ok, f"{what}: d{name}: {of_largest}"
-        allowed = _MOST_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
+        allowed = _MAX_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
         allowed += moved * _mean(right, torch.zeros_like(right)) + _noise(call, name)
         error = _mean(own, right)
         assert error <= allowed, f"{what}: d{name} is off by {error:.3g}, allowed {allowed:.3g}"

@@ -9,7 +9,7 @@ import typer
 
 from flashsmith.cli.options import (
     KERNEL_SETS,
-    MOST_SEED,
+    MAX_SEED,
     DeviceOption,
     DHeadOption,
     DtypeOption,
@@ -60,8 +60,8 @@ _RerunsOption = Annotated[
 _SeedOption = Annotated[
     int | None,
     typer.Option(
-        min=-MOST_SEED,
-        max=MOST_SEED,
+        min=-MAX_SEED,
+        max=MAX_SEED,
         help="Of the random problems. Default: another one each time.",
     ),
 ]

@@ -28,14 +28,14 @@ def decode_family(
     rows: Sequence[int],
     tuning_space: Callable[[DecodeWorkload, GpuArchitecture], Sequence[D]],
     *,
-    fewest_rows: int = 0,
+    min_rows: int = 0,
     by_boxes: bool = False,
 ) -> Family[DecodeWorkload, D]:
     """A family with one configuration for each d_head, kind of cache and number of rows.
 
     Args:
         rows: Numbers of rows that stand for all others: one for each answer of the rule.
-        fewest_rows: For fewer a plainer family's kernels are as fast.
+        min_rows: For fewer a plainer family's kernels are as fast.
         by_boxes: Whether it is for caches alone that lie in boxes.
         Others: as of ``Family``.
     """
@@ -55,7 +55,7 @@ def decode_family(
 
     def is_for(workload: DecodeWorkload) -> bool:
         in_boxes = workload.in_boxes and not workload.fp8_cache
-        return workload.rows >= fewest_rows and (in_boxes or not by_boxes)
+        return workload.rows >= min_rows and (in_boxes or not by_boxes)
 
     return Family(
         config, rule, rule_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
@@ -81,7 +81,7 @@ def as_tuned(
     as kernels have there, with scales of tokens to 16; tiles are many of the fewest rows alone,
     and in boxes where a family asks."""
     of_kernels = rows_of_kernels(families)
-    rows = next((most for most in of_kernels if workload.rows <= most), of_kernels[-1])
+    rows = next((maximum for maximum in of_kernels if workload.rows <= maximum), of_kernels[-1])
     if workload.token_scales:
         rows = of_kernels[0]
     many_tiles = workload.many_tiles and rows == of_kernels[0]

@@ -25,10 +25,10 @@ ChooseDecode = Callable[[DecodeWorkload, Capability | None], DecodeKernelConfig]
 
 # For any other the forward's tiles are at hand: queries that are not few beside the keys, or more
 # rows than tiles of them could fill a GPU with.
-_FEWEST_KEYS_OF_A_QUERY = 4
-_MOST_ROWS = 2048  # queries times the heads that share keys
+_MIN_KEYS_OF_A_QUERY = 4
+_MAX_ROWS = 2048  # queries times the heads that share keys
 # On the emulator no time counts; what is at least so long takes the way that it would on a GPU.
-_MOST_ROWS_ON_CPU, _FEWEST_KEYS_ON_CPU = 64, 512
+_MAX_ROWS_ON_CPU, _MIN_KEYS_ON_CPU = 64, 512
 
 _CLEARLY = 0.9  # what the model says counts from 10% on
 _ROWS_OF_A_READ = 176  # whose products take as long as to read a key and its value from memory
@@ -43,8 +43,8 @@ def rows_of_decode(problem: Problem) -> int:
 
 def is_for_decode(problem: Problem, variant: Variant) -> bool:
     """Whether the kernels of decode can compute it, and it is worth while to ask the model."""
-    few = 0 < rows_of_decode(problem) <= _MOST_ROWS
-    many = problem.seq_len_k >= _FEWEST_KEYS_OF_A_QUERY * problem.seq_len_q
+    few = 0 < rows_of_decode(problem) <= _MAX_ROWS
+    many = problem.seq_len_k >= _MIN_KEYS_OF_A_QUERY * problem.seq_len_q
     return few and many and _is_plain(variant) and problem.batch > 0
 
 
@@ -69,7 +69,7 @@ def rather_decode(
     asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many, in_boxes=True)
     decode = choose(asked, capability)
     if num_sms is None:
-        worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
+        worth_it = rows <= _MAX_ROWS_ON_CPU and problem.seq_len_k >= _MIN_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
     rate = decode.tensor_core_rate / config.tensor_core_rate
     share = decode_cost(decode, problem, num_sms, rate)

@@ -19,9 +19,9 @@ _RATES = (0.0, 0.55, 0.9, 1.0)
 def grid_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
     """The model's time, in that of a row whose tensor cores are busy throughout."""
     tiles = problem.batch * problem.heads * -(-problem.seq_len_q // config.B_r)
-    most = -(-tiles // num_sms)  # tiles of one SM
+    maximum = -(-tiles // num_sms)  # tiles of one SM
     resident = resident_blocks(config)
-    full_waves, rest = divmod(most, resident)
+    full_waves, rest = divmod(maximum, resident)
     return full_waves * _wave(config, resident) + (_wave(config, rest) if rest else 0.0)
 
 

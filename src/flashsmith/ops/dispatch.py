@@ -129,7 +129,7 @@ def _is_read_in_place(
     sizes = _sizes(q, cache, longest)
     chosen = chosen_over_cache(*sizes, replace(PAGED, causal=causal), q.device)
     together = gcd(cache.k.shape[1], chosen.B_c)
-    limit = max(rows for fewest, rows in _MAX_ROWS_IN_PLACE.items() if fewest <= together)
+    limit = max(rows for minimum, rows in _MAX_ROWS_IN_PLACE.items() if minimum <= together)
     return longest * _sharing_heads(q, cache) <= limit
 
 

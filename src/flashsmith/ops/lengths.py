@@ -25,7 +25,7 @@ def check_lengths(
     rows: int,
     places: torch.Tensor | None,
     used: torch.Tensor | None,
-    most: int | None,
+    maximum: int | None,
 ) -> None:
     """Raises ValueError for lengths of sequences that kernels cut off.
 
@@ -41,7 +41,7 @@ def check_lengths(
         lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
     if used is not None:
         lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
-    _check_none_longer(side, most, lengths)
+    _check_none_longer(side, maximum, lengths)
 
 
 def are_for_the_device_alone(places: torch.Tensor | None, used: torch.Tensor | None) -> bool:
@@ -51,12 +51,12 @@ def are_for_the_device_alone(places: torch.Tensor | None, used: torch.Tensor | N
     return given is not None and not may_look_at(given)
 
 
-def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -> None:
+def _check_none_longer(side: str, maximum: int | None, lengths: list[int] | None) -> None:
     """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
-    if most is None or lengths is None:
+    if maximum is None or lengths is None:
         return
-    if (longest := max(lengths, default=0)) > most:
-        raise ValueError(f"max_seqlen_{side} is {most}, but a sequence has {longest} rows")
+    if (longest := max(lengths, default=0)) > maximum:
+        raise ValueError(f"max_seqlen_{side} is {maximum}, but a sequence has {longest} rows")
 
 
 def may_look_at(t: torch.Tensor) -> bool:
@@ -117,7 +117,9 @@ def _lengths_used(
     if lengths is None or not _is_vector(used) or not may_look_at(used):
         return None
     values = used.tolist()
-    for value, most in zip(values, lengths, strict=False):
-        if not 0 <= value <= most:
-            raise ValueError(f"{name} has {value}; expected 0 to {most}, the rows of {side} there")
+    for value, maximum in zip(values, lengths, strict=False):
+        if not 0 <= value <= maximum:
+            raise ValueError(
+                f"{name} has {value}; expected 0 to {maximum}, the rows of {side} there"
+            )
     return values

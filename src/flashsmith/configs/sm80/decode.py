@@ -19,9 +19,9 @@ from flashsmith.configs.legality import (
 )
 from flashsmith.configs.sm80.forward import (
     CHUNK_BYTES,
+    MAX_CHUNKS_SIDE_BY_SIDE,
     MIN_COMPUTE_CAPABILITY,
     MMA_M,
-    MOST_CHUNKS_SIDE_BY_SIDE,
 )
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -197,7 +197,7 @@ def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 def _rows_of_a_copy(config: FlashDecodeKernelConfig) -> int:
     """That a warp copies side by side, 16 bytes a lane: whole ones, or parts of a power of two."""
     chunks = config.row_bytes // CHUNK_BYTES
-    return WARP_SIZE // min(chunks & -chunks or 1, MOST_CHUNKS_SIDE_BY_SIDE)
+    return WARP_SIZE // min(chunks & -chunks or 1, MAX_CHUNKS_SIDE_BY_SIDE)
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:

@@ -87,7 +87,7 @@ def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
     """
     fp8_cache = workload.fp8_cache
     token_scales = fp8_cache and workload.token_scales
-    B_r = next((most for most in ROWS if workload.rows <= most), ROWS[-1])
+    B_r = next((maximum for maximum in ROWS if workload.rows <= maximum), ROWS[-1])
     if token_scales:
         B_r, table = MMA_M, _RULE_FOR_SCALES
     else:
@@ -119,5 +119,5 @@ def tuning_space(
 
 def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
     """Whether an SM has as many blocks at a time as the configuration says."""
-    most = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
-    return config.blocks_per_SM <= most and config.is_buildable(architecture.name)
+    maximum = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
+    return config.blocks_per_SM <= maximum and config.is_buildable(architecture.name)

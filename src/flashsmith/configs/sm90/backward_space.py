@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-from flashsmith.configs.legality import with_most_stages
+from flashsmith.configs.legality import with_max_stages
 from flashsmith.configs.sm90.backward import B_R, MAX_STAGES, TURNS, Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.forward import WGMMA_K, WGMMA_M
 from flashsmith.dtype import DType
@@ -66,7 +66,7 @@ def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
         plain = make_sm90_backward_config(
             dtype, d_head, BackwardTiles(n_warpgroups, 1, 1, V_steps, turns=0)
         )
-        for tiles in with_most_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES):
+        for tiles in with_max_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES):
             for turns in range(TURNS + 1):
                 taking_turns = replace(tiles, turns=turns)
                 persistent = replace(taking_turns, persistent=True)

@@ -38,7 +38,7 @@ _RULE = {
     },
 }
 # Fewer are as fast by mma.sync, of which each warp has 16 rows.
-FEWEST_ROWS = 17
+MIN_ROWS = 17
 ROWS = tuple(n * WGMMA_M for n in _RULE)
 
 
@@ -56,9 +56,9 @@ def tuning_space(
 ) -> list[Sm90DecodeKernelConfig]:
     """For as many rows as the rule's and for fewer: both lengths of stages, and as many of them as
     shared memory has room for, or one less."""
-    most_warpgroups = rule(workload).n_warpgroups
+    max_warpgroups = rule(workload).n_warpgroups
     found = []
-    for n_warpgroups, B_c in product(range(1, most_warpgroups + 1), (64, 128)):
+    for n_warpgroups, B_c in product(range(1, max_warpgroups + 1), (64, 128)):
         fitting = [
             config
             for n_stages in reversed(range(2, MAX_STAGES + 1))

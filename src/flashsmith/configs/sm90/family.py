@@ -52,7 +52,7 @@ SM90_DECODE = decode_family(
     "one configuration for each d_head and number of rows",
     decode_space.ROWS,
     decode_space.tuning_space,
-    fewest_rows=decode_space.FEWEST_ROWS,
+    min_rows=decode_space.MIN_ROWS,
     by_boxes=True,
 )
 # From the plainest.

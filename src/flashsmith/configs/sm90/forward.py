@@ -52,7 +52,7 @@ _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
 _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 # What scores of 8 bits, and a producer that transposes, take of it.
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
-_FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
+_MIN_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
 OTHER_REGISTERS = 24  # what addresses, statistics and temporaries take, at least
 
 
@@ -213,14 +213,14 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         fp8 = _FP8_SCORES_TAKE * self.fp8_scores + _FP8_VALUES_TAKE * self.fp8_values
         # Of a thread: O takes d_head / 2, or twice that, and S and P 3 / 4 of a key, or 5 / 8.
         O_registers, eighths = self.d_head // (1 if self.two_level else 2), 4 + self.value_bytes
-        most_keys = {
+        max_keys = {
             n: (room[n] - fp8 - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
             for n in room
         }
-        if self.two_level and most_keys[min(2, self.n_warpgroups)] < _FEWEST_KEYS:
+        if self.two_level and max_keys[min(2, self.n_warpgroups)] < _MIN_KEYS:
             return replace(self, two_level=False).with_room_for(variant)
         n_warpgroups = max(
-            n for n in room if n <= self.n_warpgroups and (n <= 2 or most_keys[n] >= _FEWEST_KEYS)
+            n for n in room if n <= self.n_warpgroups and (n <= 2 or max_keys[n] >= _MIN_KEYS)
         )
         return replace(
             self,
@@ -228,7 +228,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             ping_pong=self.ping_pong and n_warpgroups > 1,
             long_turns=self.long_turns and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, max(most_keys[n_warpgroups], self.key_multiple)),
+            B_c=min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,
         )
 
@@ -338,8 +338,8 @@ def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     if config.d_head not in SUPPORTED_D_HEADS:
         yield f"d_head is {config.d_head}; supported are {', '.join(map(str, SUPPORTED_D_HEADS))}."
     if config.n_warpgroups not in CONSUMER_REGISTERS:
-        most = max(CONSUMER_REGISTERS)
-        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {most}."
+        maximum = max(CONSUMER_REGISTERS)
+        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {maximum}."
     if config.B_r != WGMMA_M * config.n_warpgroups:
         yield (
             f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "

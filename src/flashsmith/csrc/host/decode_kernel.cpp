@@ -4,37 +4,37 @@
 #include <bit>
 
 namespace flashsmith {
-int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
+int64_t DecodeKernel::max_rounds(const ForwardProblem &problem) const {
   return quotient_up(problem.seq_len_k, blocks_.round_keys);
 }
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
   constexpr int kLong = 32;                 // rounds
   constexpr int kEnoughOnTheirWay = 96000;  // bytes, for an SM's share of the memory
-  const int64_t most = std::max<int64_t>(most_rounds(problem) / blocks_.fewest_rounds, 1);
+  const int64_t maximum = std::max<int64_t>(max_rounds(problem) / blocks_.min_rounds, 1);
   const int64_t of_SMs = std::max<int64_t>(num_sms / n_tiles(problem), 1);
   const int64_t of_blocks = int64_t{num_sms} * blocks_.blocks_per_SM / n_tiles(problem);
-  const bool is_long = most_rounds(problem) / of_SMs >= kLong;
+  const bool is_long = max_rounds(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
   // Of small blocks it takes several in any case.
-  const bool is_small = blocks_.blocks_per_SM > 2 && most_rounds(problem) >= 4 * of_blocks;
-  return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, most);
+  const bool is_small = blocks_.blocks_per_SM > 2 && max_rounds(problem) >= 4 * of_blocks;
+  return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, maximum);
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
   constexpr int kNotWorthALine = 8;  // rounds of a part
-  return problem.batch == 1 || quotient_up(most_rounds(problem), splits) <= kNotWorthALine;
+  return problem.batch == 1 || quotient_up(max_rounds(problem), splits) <= kNotWorthALine;
 }
 
 int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
                                const DecodePlan &plan, int num_sms) const {
-  const int64_t most = int64_t{num_sms} * blocks_.blocks_per_SM;
-  if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, most);
+  const int64_t maximum = int64_t{num_sms} * blocks_.blocks_per_SM;
+  if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, maximum);
   const int64_t parts = n_tiles(problem) * plan.even_splits;
-  if (plan.is_even) return std::min(parts, most);
-  const int64_t rounds = most_rounds(problem) + 1;  // one is a tile's charge
+  if (plan.is_even) return std::min(parts, maximum);
+  const int64_t rounds = max_rounds(problem) + 1;  // one is a tile's charge
   const bool one_each = parts <= num_sms;
-  return std::min(n_tiles(problem) * rounds, one_each ? num_sms : most);
+  return std::min(n_tiles(problem) * rounds, one_each ? num_sms : maximum);
 }
 
 DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
@@ -69,9 +69,9 @@ int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
 
 void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
                                int64_t splits) const {
-  constexpr int64_t kSplitsOfThread = 8, kMostGroups = kCombineThreads / kWarpSize;
+  constexpr int64_t kSplitsOfThread = 8, kMaxGroups = kCombineThreads / kWarpSize;
   const auto sharing = static_cast<uint64_t>(quotient_up(splits, kSplitsOfThread));
-  plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMostGroups));
+  plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMaxGroups));
   const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
   plan.launches.push_back(

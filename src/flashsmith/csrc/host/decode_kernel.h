@@ -11,8 +11,8 @@ namespace flashsmith {
 struct DecodeBlocks {
   int round_keys;  // that all teams of a block visit side by side
   int blocks_per_SM;
-  int fewest_rounds;  // of a part of a work tile
-  int arrivals;       // counters of a work tile
+  int min_rounds;  // of a part of a work tile
+  int arrivals;    // counters of a work tile
 };
 
 class DecodeKernel : public Kernel {
@@ -23,7 +23,7 @@ class DecodeKernel : public Kernel {
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
   // Of each work tile, rounds of keys if the cache is full.
-  int64_t most_rounds(const ForwardProblem &problem) const;
+  int64_t max_rounds(const ForwardProblem &problem) const;
 
   // By which all SMs are busy, with several blocks each if these are long.
   int64_t even_splits(const ForwardProblem &problem, int num_sms) const;

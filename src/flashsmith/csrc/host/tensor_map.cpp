@@ -19,7 +19,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int kMostRank = 5;
+constexpr int kMaxRank = 5;
 constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
 
 int element_bytes(const TensorView &t) { return t.dtype().bits / 8; }
@@ -30,7 +30,7 @@ struct Description {
   ScalarType type;
   Box box;
   int rank;
-  std::array<uint64_t, kMostRank> sizes, strides;  // strides in bytes
+  std::array<uint64_t, kMaxRank> sizes, strides;  // strides in bytes
 
   bool operator==(const Description &) const = default;
 };
@@ -145,9 +145,9 @@ void make_context_current() {
 ptx::TensorMap encode(const Description &tensor) {
   static const Encode encode_tiled = find_encode();
   make_context_current();
-  const cuuint32_t box[kMostRank] = {static_cast<cuuint32_t>(tensor.box.columns),
-                                     static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
-  const cuuint32_t element_strides[kMostRank] = {1, 1, 1, 1, 1};
+  const cuuint32_t box[kMaxRank] = {static_cast<cuuint32_t>(tensor.box.columns),
+                                    static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
+  const cuuint32_t element_strides[kMaxRank] = {1, 1, 1, 1, 1};
   ptx::TensorMap map;
   const CUresult result =
       encode_tiled(&map, data_type(tensor.type), static_cast<cuuint32_t>(tensor.rank), tensor.base,
@@ -187,9 +187,9 @@ int64_t row_stride(const TensorView &t) {
 }
 
 void check_map_strides(const Argument &argument, const TensorView &t) {
-  const int64_t most = (int64_t{1} << 40) / element_bytes(t);
+  const int64_t maximum = (int64_t{1} << 40) / element_bytes(t);
   for (int i = kBatch; i <= kHead; i++) {
-    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= most)) {
+    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= maximum)) {
       TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
                                 << t.stride(i) << " elements; the sm90 family takes "
                                 << 16 / element_bytes(t) << " to 2^"
@@ -218,9 +218,9 @@ void check_map_pages(const Argument &argument, const TensorView &t) {
 }
 
 void check_map_reach(const Argument &argument, const TensorView &t) {
-  constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
+  constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;
   const int64_t rows = t.stride(kBatch) / row_stride(t);
-  if (t.size(kBatch) > 1 && t.size(kBatch) > kMostRows / rows) {
+  if (t.size(kBatch) > 1 && t.size(kBatch) > kMaxRows / rows) {
     TVM_FFI_THROW(ValueError)
         << argument.name << " has " << t.size(kBatch) << " entries or pages, each of them " << rows
         << " rows behind the one before; the sm90 family reaches 2^31 - 1 rows";

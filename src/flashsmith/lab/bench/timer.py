@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Run)
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
-_LEAST_LAUNCHES = 5  # back to back, however long one takes
+_MIN_LAUNCHES = 5  # back to back, however long one takes
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
 _PACE_HEAD_START_MS = 2.0
@@ -150,7 +150,7 @@ def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float
     head_start_ms = max(0.0, _HEAD_START_MARGIN * host_ms - gpu_ms)
 
     def launch(total_ms: float) -> list[list[torch.cuda.Event]]:
-        left = max(_LEAST_LAUNCHES, math.ceil(total_ms / gpu_ms))
+        left = max(_MIN_LAUNCHES, math.ceil(total_ms / gpu_ms))
         queued = []
         while left > 0:
             count = min(left, _LAUNCHES_AT_ONCE)

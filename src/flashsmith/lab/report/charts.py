@@ -59,8 +59,8 @@ def busy_bars(kernels: Sequence[KernelReport], width: int = WIDTH) -> Markup:
     height = len(units) * bar + gap
     left, right = (_LABEL, 200) if width == WIDTH else (_LABEL // 2, 150)
     # A bound above the time would mean a clock above the recorded one.
-    most = max(1.0, *(share for kernel in shown for share in kernel.busy_share.values()))
-    scale = (width - left - right) / most
+    maximum = max(1.0, *(share for kernel in shown for share in kernel.busy_share.values()))
+    scale = (width - left - right) / maximum
     said = "; ".join(
         f"kernel {k.number}: {k.busiest} {100 * k.busy_share[k.busiest]:.0f}%"
         for k in shown

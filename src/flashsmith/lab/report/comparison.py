@@ -102,10 +102,12 @@ def best_at(times: Iterable[Time], workload: Workload, family: str) -> list[Time
         for time in times
         if time.family is not None and _at_dtype(time.workload, workload.problem.dtype) == workload
     ]
-    best = _least(time for time in found if time.workload.problem.dtype == workload.problem.dtype)
+    best = _min_times(
+        time for time in found if time.workload.problem.dtype == workload.problem.dtype
+    )
     if best and best[0].family != family:
         return best
-    other = _least(time for time in found if time.family != family)
+    other = _min_times(time for time in found if time.family != family)
     return [*best, *(time for time in other if not best or time.ms < best[0].ms)]
 
 
@@ -113,6 +115,6 @@ def _at_dtype(workload: Workload, dtype: DType) -> Workload:
     return replace(workload, problem=replace(workload.problem, dtype=dtype))
 
 
-def _least(times: Iterable[Time]) -> list[Time]:
+def _min_times(times: Iterable[Time]) -> list[Time]:
     """The fastest, if there is any."""
     return sorted(times, key=lambda time: time.ms)[:1]

@@ -23,7 +23,7 @@ from flashsmith.lab.report.occupancy import Occupancy
 from flashsmith.lab.report.results import BASELINE, Profile, Results, Time
 from flashsmith.lab.report.sass import MachineCode
 
-_LEAST_CHANGE = 0.005  # less is not told
+_MIN_CHANGE = 0.005  # less is not told
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Step:
         return [
             (name, value, after[name])
             for name, value in before.items()
-            if name in after and abs(after[name] - value) > _LEAST_CHANGE * max(abs(value), 1)
+            if name in after and abs(after[name] - value) > _MIN_CHANGE * max(abs(value), 1)
         ]
 
     @property
@@ -174,7 +174,7 @@ class Step:
         unit = a.busiest
         change = b.busy_cycles[unit] / a.busy_cycles[unit] - 1
         work = f"{abs(change):.0%} {'less' if change < 0 else 'more'} work"
-        if abs(change) < _LEAST_CHANGE:
+        if abs(change) < _MIN_CHANGE:
             work = "the same work"
         text = (
             f"The busiest unit, {unit}, was busy for at least {a.busy_share[unit]:.0%} of the "

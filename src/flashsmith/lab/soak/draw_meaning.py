@@ -92,16 +92,16 @@ def _bound(rng: Random, config: KernelConfig) -> int:
 def _lengths_and_used(
     rng: Random, batch: int, longest: int
 ) -> tuple[Lengths | None, Lengths | None]:
-    most = (longest,) * batch
-    lengths = _lengths(rng, most) if rng.random() < 0.7 else None
-    used = _lengths(rng, lengths or most) if rng.random() < 0.4 else None
+    maximum = (longest,) * batch
+    lengths = _lengths(rng, maximum) if rng.random() < 0.7 else None
+    used = _lengths(rng, lengths or maximum) if rng.random() < 0.4 else None
     return lengths, used
 
 
-def _lengths(rng: Random, most: Lengths) -> Lengths:
+def _lengths(rng: Random, maximum: Lengths) -> Lengths:
     """One of them is the longest that it may be."""
-    whole = rng.randrange(len(most))
+    whole = rng.randrange(len(maximum))
     return tuple(
         n if i == whole else rng.choice((0, min(1, n), n, rng.randint(0, n), rng.randint(0, n)))
-        for i, n in enumerate(most)
+        for i, n in enumerate(maximum)
     )

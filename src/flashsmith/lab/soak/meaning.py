@@ -165,7 +165,7 @@ class Varlen:
         for side in "qk":
             longest = getattr(problem, f"seq_len_{side}")
             whole, used = getattr(self, f"lengths_{side}"), getattr(self, f"used_{side}")
-            most = (longest,) * problem.batch
+            maximum = (longest,) * problem.batch
             for name, lengths in ((f"lengths_{side}", whole), (f"used_{side}", used)):
                 if lengths is None:
                     continue
@@ -173,9 +173,9 @@ class Varlen:
                     raise ValueError(
                         f"{name} has {len(lengths)} numbers, and batch is {problem.batch}"
                     )
-                if not all(0 <= n <= end for n, end in zip(lengths, most, strict=True)):
-                    raise ValueError(f"{name} is {lengths}; expected 0 to {most}")
-                most = lengths
+                if not all(0 <= n <= end for n, end in zip(lengths, maximum, strict=True)):
+                    raise ValueError(f"{name} is {lengths}; expected 0 to {maximum}")
+                maximum = lengths
 
     def packing(self, device: str) -> Packing:
         def places(lengths: Lengths | None) -> torch.Tensor | None:

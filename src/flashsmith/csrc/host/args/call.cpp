@@ -125,9 +125,9 @@ void Call::add_batch(size_t index, const char *offsets) {
 void Call::take_mod_tensors(size_t first, AnyView given) {
   if (given.type_index() == tvm::ffi::TypeIndex::kTVMFFINone) return;
   mods_ = given.cast<Array<Tensor>>();
-  if (mods_.size() > kMostModBuffers) {
+  if (mods_.size() > kMaxModBuffers) {
     TVM_FFI_THROW(ValueError) << "mod_tensors has " << mods_.size() << " tensors; at most "
-                              << kMostModBuffers << " can be read";
+                              << kMaxModBuffers << " can be read";
   }
   for (const Tensor &t : mods_) views_[first++] = TensorView(t);
 }

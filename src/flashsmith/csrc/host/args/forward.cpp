@@ -66,7 +66,7 @@ VarlenArgs varlen_of(const ForwardTensors &tensors) {
 
 ModBuffers mod_buffers_of(const ForwardTensors &tensors) {
   ModBuffers buffers{};
-  for (int k = 0; k < kMostModBuffers; k++) {
+  for (int k = 0; k < kMaxModBuffers; k++) {
     const TensorView *t = tensors.mod_tensor(k);
     if (!t) break;
     buffers.buffer[k] = t->data_ptr();
@@ -91,9 +91,9 @@ KeyRanges key_ranges_of(const ForwardTensors &tensors, const Numbers &numbers) {
 // Random numbers have 15 bits, compared as BF16 numbers where that is one instruction for two: no
 // bound is beyond the finite ones.
 DropoutArgs dropout_of(const ForwardTensors &tensors, const Numbers &numbers) {
-  constexpr int kNumbers = 1 << 15, kMost = 0x7f80;
+  constexpr int kNumbers = 1 << 15, kMax = 0x7f80;
   if (!tensors.rng_state()) return {};
-  const int bound = std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMost);
+  const int bound = std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMax);
   return {.rng_state = data_of<const int64_t>(tensors.rng_state()),
           .bounds = static_cast<uint32_t>(bound << 16 | bound),
           .scale = static_cast<float>(kNumbers) / static_cast<float>(kNumbers - bound)};

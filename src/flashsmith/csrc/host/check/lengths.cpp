@@ -10,7 +10,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int64_t kMostRows = int64_t{1} << 31;
+constexpr int64_t kMaxRows = int64_t{1} << 31;
 
 // One dimension of a size, contiguous.
 void check_vector(const char *name, const TensorView &t, int64_t size, const char *meaning) {
@@ -58,7 +58,7 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
   const auto fits = [&](int dimension, int64_t size) {
     return ranges->size(dimension) == 1 || ranges->size(dimension) == size;
   };
-  if (rows > 0 && rows < kMostRows && ranges->ndim() == 4 && fits(0, batch) && fits(1, n_heads) &&
+  if (rows > 0 && rows < kMaxRows && ranges->ndim() == 4 && fits(0, batch) && fits(1, n_heads) &&
       ranges->size(2) == entries && ranges->size(3) == 2 && is_contiguous(*ranges)) {
     return;
   }

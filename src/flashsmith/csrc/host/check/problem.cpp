@@ -27,7 +27,7 @@ void check_n_tiles(const ForwardTensors &tensors, const Numbers &numbers, int B_
   const TensorView &q = tensors.q();
   const int64_t batch = n_sequences(tensors), n_heads = q.size(kHead);
   if (batch > kMaxInt || n_heads > kMaxInt ||
-      problem_of(tensors, numbers).most_Q_blocks(B_r) > kMaxInt / std::max<int64_t>(n_heads, 1)) {
+      problem_of(tensors, numbers).max_Q_blocks(B_r) > kMaxInt / std::max<int64_t>(n_heads, 1)) {
     TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(q) << ", which is more than 2^31 - 1 "
                               << "blocks of " << B_r << " rows: split the call";
   }

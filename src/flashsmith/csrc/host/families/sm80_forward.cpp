@@ -34,7 +34,7 @@ class Sm80Forward final : public ForwardKernel {
   Grid grid(const ForwardProblem &problem) const {
     const auto n_heads = static_cast<unsigned>(problem.n_heads);
     if (variant.varlen) {
-      return {static_cast<unsigned>(problem.most_Q_blocks(config_.B_r)), n_heads, 1};
+      return {static_cast<unsigned>(problem.max_Q_blocks(config_.B_r)), n_heads, 1};
     }
     return {static_cast<unsigned>(n_Q_blocks(problem)), n_heads,
             static_cast<unsigned>(problem.batch)};
@@ -62,7 +62,7 @@ class Sm80Forward final : public ForwardKernel {
       return {.launches = {main}};
     }
     return {.launches = {schedule_launch<ForwardKernelArgs>(schedule_, problem.batch), main},
-            .workspace_bytes = kQueueBytes + tile_table_bytes(problem.most_Q_blocks(config_.B_r))};
+            .workspace_bytes = kQueueBytes + tile_table_bytes(problem.max_Q_blocks(config_.B_r))};
   }
 
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
@@ -76,7 +76,7 @@ class Sm80Forward final : public ForwardKernel {
     args.V_strides = strides_of(tensors.v());
     args.problem = problem_args(variant, tensors, problem, numbers);
     args.problem.n_Q_blocks =
-        variant.varlen ? static_cast<int>(problem.most_Q_blocks(config_.B_r)) : n_Q_blocks(problem);
+        variant.varlen ? static_cast<int>(problem.max_Q_blocks(config_.B_r)) : n_Q_blocks(problem);
     return KernelArguments(args);
   }
 };

@@ -48,10 +48,10 @@ class Sm90Backward final : public BackwardKernel {
 
   // Of k. Blocks of a head that have turns wait for each other the less the more heads there are.
   int heads_per_group(const ForwardProblem &problem, int num_sms) const {
-    constexpr int kLeastWithTurns = 8;
+    constexpr int kMinWithTurns = 8;
     if (!variant.causal && !config_.dQ_in_order) return 1;
     return heads_that_fill(num_sms, blocks_per_head(problem), heads_of_k(problem),
-                           config_.dQ_in_order ? kLeastWithTurns : 1);
+                           config_.dQ_in_order ? kMinWithTurns : 1);
   }
 
   // Of blocks of keys.

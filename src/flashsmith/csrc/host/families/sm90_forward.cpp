@@ -23,7 +23,7 @@ class Sm90Forward final : public ForwardKernel {
 
   // Of the table of tiles, at most.
   int64_t n_entries(const ForwardProblem &problem) const {
-    return problem.most_Q_blocks(config_.B_r * config_.cluster_size);
+    return problem.max_Q_blocks(config_.B_r * config_.cluster_size);
   }
 
   int n_tiles(const ForwardProblem &problem) const {

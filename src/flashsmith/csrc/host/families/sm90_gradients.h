@@ -24,10 +24,10 @@ inline void check_gradient_layout(const BackwardTensors &tensors, bool varlen) {
 // such that their tiles fill the GPU, and groups are alike. With fewer, the longest tiles of the
 // last group start too late to end with the others; with more, less of what they read and add up is
 // in L2.
-inline int heads_that_fill(int num_sms, int tiles_per_head, int n_heads, int least = 1) {
+inline int heads_that_fill(int num_sms, int tiles_per_head, int n_heads, int minimum = 1) {
   constexpr double kFull = 0.95;
   const int enough = static_cast<int>(std::ceil(kFull * num_sms / std::max(tiles_per_head, 1)));
-  int heads = std::min(std::max(enough, least), n_heads);
+  int heads = std::min(std::max(enough, minimum), n_heads);
   while (heads < n_heads && n_heads % heads) heads++;
   return heads;
 }

@@ -67,13 +67,13 @@ struct Fp8Scale {
   int64_t batch_stride, head_stride;
 };
 
-constexpr int kMostModBuffers = 8, kMostModDimensions = 4;
+constexpr int kMaxModBuffers = 8, kMaxModDimensions = 4;
 
 // The tensors that a user's score_mod and mask_mod read. Sizes and strides are in elements.
 struct ModBuffers {
-  const void *buffer[kMostModBuffers];
-  int size[kMostModBuffers][kMostModDimensions];
-  int stride[kMostModBuffers][kMostModDimensions];
+  const void *buffer[kMaxModBuffers];
+  int size[kMaxModBuffers][kMaxModDimensions];
+  int stride[kMaxModBuffers][kMaxModDimensions];
 };
 
 // Which keys the user's mask may show to queries: from and before which key, for every so many rows

@@ -59,8 +59,8 @@ class DecodeSequence {
   }
 
  private:
-  static FLASHSMITH_DEVICE int clamp(int value, int most) {
-    return value < 0 ? 0 : value < most ? value : most;
+  static FLASHSMITH_DEVICE int clamp(int value, int maximum) {
+    return value < 0 ? 0 : value < maximum ? value : maximum;
   }
 
   FLASHSMITH_DEVICE int checked(int entry) const {

@@ -97,8 +97,8 @@ class KeySplits {
   static constexpr int kAbout = 32;  // what share of a part does not count
   // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
   // tile that the last of them combines.
-  static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
-  static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
+  static constexpr int kMinRounds = Traits::min_rounds, kManySplits = Traits::many_splits;
+  static constexpr int kMinRoundsOfMany = Traits::min_rounds_of_many;
   // Lengths that are on their way to a lane at a time.
   static constexpr int kLengthsAtOnce = 4;
 
@@ -127,10 +127,10 @@ class KeySplits {
     if (own_.is_final) [[likely]]
       return false;
     own_.is_final = true;
-    int most = 0, sum = 0;  // of the work tiles of a head
+    int maximum = 0, sum = 0;  // of the work tiles of a head
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
-      most = most > own ? most : own;
+      maximum = maximum > own ? maximum : own;
       sum += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
@@ -142,13 +142,13 @@ class KeySplits {
         for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
-    most = ptx::max_of_lanes(most) - kCharge;
+    maximum = ptx::max_of_lanes(maximum) - kCharge;
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
-    const int fewest = fewest_rounds(most), part = quotient_up(total, ptx::grid_size_x());
-    own_.part = part > fewest ? part : fewest;
+    const int minimum = min_rounds(maximum), part = quotient_up(total, ptx::grid_size_x());
+    own_.part = part > minimum ? part : minimum;
     // Blocks that share an SM share its memory bandwidth. Where it has parts of several
     // work tiles, long ones stand beside short ones: one of them is left over at most.
-    const int longest = cost(rounds_of_part(most));
+    const int longest = cost(rounds_of_part(maximum));
     const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;
     const int equal = problem_.split.parts_of_SM * longest, parts = equal < mixed ? equal : mixed;
     if (parts <= line + line / kAbout + kChargeOfLine) return false;
@@ -181,19 +181,19 @@ class KeySplits {
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
   // That a block has of a work tile that has so many.
-  FLASHSMITH_DEVICE int fewest_rounds(int rounds) const {
-    if (problem_.split.split_tiles != nullptr) return kFewestRounds;
-    int fewest = rounds / kManySplits;
-    fewest = fewest < kFewestRoundsOfMany ? fewest : kFewestRoundsOfMany;
-    return fewest > kFewestRounds ? fewest : kFewestRounds;
+  FLASHSMITH_DEVICE int min_rounds(int rounds) const {
+    if (problem_.split.split_tiles != nullptr) return kMinRounds;
+    int minimum = rounds / kManySplits;
+    minimum = minimum < kMinRoundsOfMany ? minimum : kMinRoundsOfMany;
+    return minimum > kMinRounds ? minimum : kMinRounds;
   }
 
   // Of a work tile that is split into parts.
   FLASHSMITH_DEVICE int rounds_of_part(int rounds) const {
     const int each = quotient_up(rounds, own_.splits);
     if (problem_.split.splits > 0) return each;
-    const int fewest = fewest_rounds(rounds);
-    return each > fewest ? each : fewest;
+    const int minimum = min_rounds(rounds);
+    return each > minimum ? each : minimum;
   }
 
   // That of `at`.

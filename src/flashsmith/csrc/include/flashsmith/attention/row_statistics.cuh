@@ -171,8 +171,8 @@ class StatisticsBlock {
   // Weights are exp(score - lse), as exact as the rounding of lse: within an eighth at 2^20,
   // nothing at 2^25. Only what is added to scores makes them as large. NaN stays.
   static FLASHSMITH_DEVICE bool tells_weights(float lse) {
-    constexpr float kMost = 0x1p20f;
-    if constexpr (Traits::Score::kChanges || Traits::has_sinks) return !(fabsf(lse) > kMost);
+    constexpr float kMax = 0x1p20f;
+    if constexpr (Traits::Score::kChanges || Traits::has_sinks) return !(fabsf(lse) > kMax);
     return lse != -INFINITY;
   }
 

@@ -58,8 +58,8 @@ class VarlenSequence {
   Side q_, k_;
   int diagonal_, rows_q_;
 
-  static FLASHSMITH_DEVICE int clamp(int value, int most) {
-    return value < 0 ? 0 : value < most ? value : most;
+  static FLASHSMITH_DEVICE int clamp(int value, int maximum) {
+    return value < 0 ? 0 : value < maximum ? value : maximum;
   }
 
   static FLASHSMITH_DEVICE Side side(const int32_t *cu_seqlens, const int32_t *seqused, int rows,

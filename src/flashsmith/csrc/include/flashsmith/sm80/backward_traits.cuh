@@ -72,9 +72,9 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   static constexpr Sums sums = Sums::none;
   static constexpr int n_threads = threads_per_block(CFG);
 
-  static constexpr int kFewestColumns = 32;
+  static constexpr int kMinColumns = 32;
   static_assert(accumulator_registers(CFG, CFG.split_dK_dV ? Gradients::dK : Gradients::dK_dV,
-                                      false, kFewestColumns) <= 208,
+                                      false, kMinColumns) <= 208,
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
                 "addresses; split_dK_dV makes them less");
 
@@ -85,9 +85,8 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   // for fragments and addresses, and for what places take.
   static constexpr int columns(Gradients gradients) {
     const int room = knows_positions ? 160 : 192;
-    return accumulator_registers(CFG, gradients, Score::kHasFactor, N::B_c) <= room
-               ? N::B_c
-               : kFewestColumns;
+    return accumulator_registers(CFG, gradients, Score::kHasFactor, N::B_c) <= room ? N::B_c
+                                                                                    : kMinColumns;
   }
 
   // How many blocks should be resident on an SM: told so, ptxas uses the registers that

@@ -94,15 +94,14 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
 
   // Scores are in registers for so many queries at a time: all of a warp's, if that leaves room for
   // fragments and addresses, and for what changes scores.
-  static constexpr int kFewestColumns = 16;
-  static_assert(accumulator_registers(CFG, false, kFewestColumns) <= 208,
+  static constexpr int kMinColumns = 16;
+  static_assert(accumulator_registers(CFG, false, kMinColumns) <= 208,
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
                 "addresses");
   static constexpr int columns_with_room() {
     const int room = Score::kChanges ? 160 : 192;
     int columns = N::queries_per_warp;
-    while (columns > kFewestColumns &&
-           accumulator_registers(CFG, Score::kHasFactor, columns) > room) {
+    while (columns > kMinColumns && accumulator_registers(CFG, Score::kHasFactor, columns) > room) {
       columns /= 2;
     }
     return columns;

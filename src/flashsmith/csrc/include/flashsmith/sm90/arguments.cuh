@@ -77,9 +77,9 @@ constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
 
 // Columns of O that are in shared memory at a time, if it leaves by bulk copies.
 constexpr int staged_columns(const Sm90ForwardKernelConfig &cfg) {
-  constexpr int kMost = 128;
+  constexpr int kMax = 128;
   if (!cfg.tma_store) return 0;
-  return cfg.d_head < kMost ? cfg.d_head : kMost;
+  return cfg.d_head < kMax ? cfg.d_head : kMax;
 }
 
 // Rows in shared memory: box after box of a tensor map, each one swizzle wide, 128 bytes, or 64 or

@@ -58,10 +58,10 @@ struct BackwardTraits {
   static constexpr int key_steps = B_c / kWgmmaK;       // of dQ
   static constexpr int V_register_steps = CFG.V_steps_in_registers;
   // Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma.
-  static constexpr int most_V_register_steps = n_warpgroups == 3 ? 0
-                                               : d_head == 128   ? 4
-                                                                 : score_steps;
-  static_assert(V_register_steps >= 0 && V_register_steps <= most_V_register_steps,
+  static constexpr int max_V_register_steps = n_warpgroups == 3 ? 0
+                                              : d_head == 128   ? 4
+                                                                : score_steps;
+  static_assert(V_register_steps >= 0 && V_register_steps <= max_V_register_steps,
                 "as many steps of V dO^T take V from registers as there is room for");
 
   // A tile in shared memory is as many boxes of a tensor map as d_head is wide.
