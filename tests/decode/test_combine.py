@@ -67,7 +67,7 @@ def test_many_splits_are_added_up(cfg: DecodeKernelConfig, splits: int) -> None:
 
 @pytest.mark.parametrize("lengths", [(2000,), (1300, 40), (3, 1900, 2)])
 def test_splits_that_keep_all_blocks_busy_are_added_up(lengths: tuple[int, ...]) -> None:
-    """Blocks of one work tile, of two, and such as turn to a line and find one split among it."""
+    """Blocks of one work tile, of two, and such as turn to stream-K and find one split among it."""
     assert_right(LONG, requests(LONG, lengths, n_q=4, heads=(4, 1)))
 
 

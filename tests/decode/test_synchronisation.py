@@ -46,7 +46,7 @@ def _built() -> None:
 def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
     """With many work tiles a block, with one that all blocks share, with as many splits, with so
     many that a kernel of its own combines them, several of each block, and with a request that is
-    so much longer than others that blocks turn to a line."""
+    so much longer than others that blocks turn to stream-K."""
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))

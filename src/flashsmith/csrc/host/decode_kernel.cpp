@@ -4,37 +4,37 @@
 #include <bit>
 
 namespace flashsmith {
-int64_t DecodeKernel::max_rounds(const ForwardProblem &problem) const {
-  return quotient_up(problem.seq_len_k, blocks_.round_keys);
+int64_t DecodeKernel::max_steps(const ForwardProblem &problem) const {
+  return quotient_up(problem.seq_len_k, blocks_.step_keys);
 }
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
-  constexpr int kLong = 32;                 // rounds
+  constexpr int kLong = 32;                 // KV steps
   constexpr int kEnoughOnTheirWay = 96000;  // bytes, for an SM's share of the memory
-  const int64_t maximum = std::max<int64_t>(max_rounds(problem) / blocks_.min_rounds, 1);
+  const int64_t maximum = std::max<int64_t>(max_steps(problem) / blocks_.min_steps, 1);
   const int64_t of_SMs = std::max<int64_t>(num_sms / n_tiles(problem), 1);
   const int64_t of_blocks = int64_t{num_sms} * blocks_.blocks_per_SM / n_tiles(problem);
-  const bool is_long = max_rounds(problem) / of_SMs >= kLong;
+  const bool is_long = max_steps(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
   // Of small blocks it takes several in any case.
-  const bool is_small = blocks_.blocks_per_SM > 2 && max_rounds(problem) >= 4 * of_blocks;
+  const bool is_small = blocks_.blocks_per_SM > 2 && max_steps(problem) >= 4 * of_blocks;
   return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, maximum);
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
-  constexpr int kNotWorthALine = 8;  // rounds of a part
-  return problem.batch == 1 || quotient_up(max_rounds(problem), splits) <= kNotWorthALine;
+  constexpr int kNotWorthStreamK = 8;  // KV steps of a split
+  return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= kNotWorthStreamK;
 }
 
 int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
                                const DecodePlan &plan, int num_sms) const {
   const int64_t maximum = int64_t{num_sms} * blocks_.blocks_per_SM;
   if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, maximum);
-  const int64_t parts = n_tiles(problem) * plan.even_splits;
-  if (plan.is_even) return std::min(parts, maximum);
-  const int64_t rounds = max_rounds(problem) + 1;  // one is a tile's charge
-  const bool one_each = parts <= num_sms;
-  return std::min(n_tiles(problem) * rounds, one_each ? num_sms : maximum);
+  const int64_t all_splits = n_tiles(problem) * plan.even_splits;
+  if (plan.is_even) return std::min(all_splits, maximum);
+  const int64_t steps = max_steps(problem) + 1;  // one is a tile's fixed cost
+  const bool one_each = all_splits <= num_sms;
+  return std::min(n_tiles(problem) * steps, one_each ? num_sms : maximum);
 }
 
 DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
@@ -43,9 +43,9 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   DecodePlan plan;
   plan.even_splits = static_cast<int>(even_splits(problem, num_sms));
   plan.is_even = is_even(problem, plan.even_splits);
-  const int64_t parts = n_tiles(problem) * plan.even_splits;
+  const int64_t all_splits = n_tiles(problem) * plan.even_splits;
   const int64_t blocks = n_blocks(problem, own, plan, num_sms);
-  plan.parts_of_SM = static_cast<int>(quotient_up(parts, num_sms));
+  plan.splits_of_SM = static_cast<int>(quotient_up(all_splits, num_sms));
   plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, num_sms));
   const int64_t slots = decode_slots(own, n_tiles(problem), blocks);
   plan.launches = {decode_};

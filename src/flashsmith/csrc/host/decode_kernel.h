@@ -9,10 +9,10 @@ namespace flashsmith {
 
 // How blocks of a family's kernels visit keys.
 struct DecodeBlocks {
-  int round_keys;  // that all teams of a block visit side by side
+  int step_keys;  // that all teams of a block visit side by side
   int blocks_per_SM;
-  int min_rounds;  // of a part of a work tile
-  int arrivals;    // counters of a work tile
+  int min_steps;  // of a split of a work tile
+  int arrivals;   // counters of a work tile
 };
 
 class DecodeKernel : public Kernel {
@@ -22,13 +22,13 @@ class DecodeKernel : public Kernel {
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
-  // Of each work tile, rounds of keys if the cache is full.
-  int64_t max_rounds(const ForwardProblem &problem) const;
+  // Of each work tile, KV steps if the cache is full.
+  int64_t max_steps(const ForwardProblem &problem) const;
 
   // By which all SMs are busy, with several blocks each if these are long.
   int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
-  // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
+  // Whether blocks are sure to have splits of equal size, or so short ones that nothing is gained.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
   // Whether a kernel of its own combines what splits of work tiles have stored, or the last one.
@@ -38,8 +38,8 @@ class DecodeKernel : public Kernel {
   void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
                    int64_t splits) const;
 
-  // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
-  // SM has one part it has one block: of two on some the other would be idle.
+  // Blocks that are resident at a time, or fewer: as many as there are KV steps. Where a
+  // SM has one split it has one block: of two on some the other would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
                    int num_sms) const;
 

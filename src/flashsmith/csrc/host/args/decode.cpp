@@ -87,7 +87,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   const int64_t n_tiles = decode_tiles(problem, tiles.B_r), blocks = plan.launches[0].grid.x;
   args.split.splits = static_cast<int>(own.splits);
   args.split.even_splits = plan.even_splits;
-  args.split.parts_of_SM = plan.parts_of_SM;
+  args.split.splits_of_SM = plan.splits_of_SM;
   args.split.blocks_of_SM = plan.blocks_of_SM;
   args.split.is_even = plan.is_even;
   const int64_t rows = decode_slots(own, n_tiles, blocks) * tiles.B_r;

@@ -105,7 +105,7 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
 
 // See SplitArgs.
 struct DecodePlan : Plan {
-  int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1, combine_groups = 1;
+  int even_splits = 1, splits_of_SM = 1, blocks_of_SM = 1, combine_groups = 1;
   bool is_even = false;
 };
 

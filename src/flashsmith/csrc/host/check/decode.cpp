@@ -43,7 +43,7 @@ void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) 
   }
 }
 
-// Rounds of keys, work tiles and slots are counted as int.
+// KV steps, work tiles and slots are counted as int.
 void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
                   const DecodeNumbers &own) {
   const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
@@ -60,9 +60,9 @@ void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
   }
   const ForwardProblem problem = problem_of(tensors);
   if (problem.is_empty()) return;
-  constexpr int kMinKeysOfARound = 16;
-  const int64_t parts = std::max<int64_t>(problem.seq_len_k / kMinKeysOfARound + 2, kMaxSplits);
-  if (decode_tiles(problem, kernel.tiles.B_r) > kMaxInt / parts) {
+  constexpr int kMinStepKeys = 16;
+  const int64_t all_splits = std::max<int64_t>(problem.seq_len_k / kMinStepKeys + 2, kMaxSplits);
+  if (decode_tiles(problem, kernel.tiles.B_r) > kMaxInt / all_splits) {
     TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(tensors.q())
                               << ", which is too many rows for a cache of " << problem.seq_len_k
                               << " rows a request: split the call";

@@ -11,9 +11,9 @@ namespace {
 using Named = NamedKernel<FlashDecodeKernelConfig, FlashDecodeKernels>;
 
 DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
-  return {.round_keys = cfg.B_c * n_teams(cfg),
+  return {.step_keys = cfg.B_c * n_teams(cfg),
           .blocks_per_SM = cfg.blocks_per_SM,
-          .min_rounds = 2 * row_warps(cfg),
+          .min_steps = 2 * row_warps(cfg),
           .arrivals = 1};
 }
 

@@ -17,7 +17,7 @@ using tvm::ffi::TensorView;
 using Named = NamedKernel<Sm90DecodeKernelConfig, Sm90DecodeKernels>;
 
 DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
-  return {.round_keys = cfg.B_c, .blocks_per_SM = 1, .min_rounds = 1, .arrivals = cfg.n_warpgroups};
+  return {.step_keys = cfg.B_c, .blocks_per_SM = 1, .min_steps = 1, .arrivals = cfg.n_warpgroups};
 }
 
 class Sm90Decode final : public DecodeKernel {

@@ -36,10 +36,10 @@ struct CacheArgs {
 // How the keys of a work tile are split among thread blocks.
 struct SplitArgs {
   int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
-  // Else: how many keep all SMs busy if all requests have all rows; of so many parts of
+  // Else: how many keep all SMs busy if all requests have all rows; of so many splits of
   // all work tiles those that one has at most; and its blocks. `is_even`: lengths need not be
   // asked.
-  int even_splits, parts_of_SM, blocks_of_SM;
+  int even_splits, splits_of_SM, blocks_of_SM;
   bool is_even;
   // What splits store: sums of rows in fp32, in slots of B_r * d_head, and kStatsPerRow of each
   // row.

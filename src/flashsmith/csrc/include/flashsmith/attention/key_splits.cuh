@@ -1,14 +1,14 @@
 // Which keys of which requests a thread block visits.
 //
-// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in rounds, of so many
-// as the teams of a block have side by side. There are two ways to share the rounds out.
+// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in KV steps, of so
+// many as the teams of a block have side by side. There are two ways to share the KV steps out.
 //
 // Each work tile is split into the same number of parts, which blocks take in turn: a given number,
 // so that the result of a request does not depend on the others, or one that keeps all blocks busy
-// if the cache is full. Or all rounds of all work tiles are one line, request by request, which is
-// cut into equal parts, one a block: of the work tiles in a part at most the first and the last are
-// split. A line is as even as can be whatever the lengths are, but its blocks leave off and begin
-// within work tiles.
+// if the cache is full. Or all KV steps of all work tiles are one line, request by request, which
+// is cut into equal parts, one a block: of the work tiles in a part at most the first and the last
+// are split. A line is as even as can be whatever the lengths are, but its blocks leave off and
+// begin within work tiles.
 //
 // Which way is shorter is only known when all lengths are, so blocks begin with the first, and turn
 // to the line when they have found that.
@@ -36,7 +36,7 @@ struct KeySpan {
   }
 };
 
-// Rounds from `begin` to before `end` of a work tile.
+// KV steps from `begin` to before `end` of a work tile.
 struct KeySplit {
   int batch, head, Q_block;
   int tile;  // the work tile's number
@@ -82,23 +82,23 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
 struct SplitsState {
   int splits;   // of every work tile; 0: the line is cut
   int at, end;  // on the line; or the next part of all, and how many there are
-  int part;     // of the line, a block's
-  int request, request_begin, rounds;  // `at` is in this request
-  int is_final;                        // whether nothing is left to be found out of the lengths
+  int range;    // of the line, a block's
+  int request, request_begin, steps;  // `at` is in this request
+  int is_final;                       // whether nothing is left to be found out of the lengths
 };
 
 // A block's splits, one after the other. All warps find the same.
 template <typename Traits>
 class KeySplits {
-  static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
-  // In rounds: what a work tile costs beside its own, and what a part of a line does, whose ends
+  static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
+  // In KV steps: what a work tile costs beside its own, and what a part of a line does, whose ends
   // are combined with others'.
-  static constexpr int kCharge = 1, kChargeOfLine = 8;
+  static constexpr int kFixedCost = 1, kRangeCost = 8;
   static constexpr int kAbout = 32;  // what share of a part does not count
-  // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile that the last of them combines.
-  static constexpr int kMinRounds = Traits::min_rounds, kManySplits = Traits::many_splits;
-  static constexpr int kMinRoundsOfMany = Traits::min_rounds_of_many;
+  // A block has so many KV steps at least; more, up to a bound, where many blocks would share a
+  // work tile that the last of them combines.
+  static constexpr int kMinSteps = Traits::min_steps, kManySplits = Traits::many_splits;
+  static constexpr int kMinStepsOfMany = Traits::min_steps_of_many;
   // Lengths that are on their way to a lane at a time.
   static constexpr int kLengthsAtOnce = 4;
 
@@ -123,7 +123,7 @@ class KeySplits {
 
   // Looks at all lengths, once, and returns whether the line is shorter: then the splits of before
   // are none, and those of the line follow.
-  FLASHSMITH_DEVICE bool turn_to_line() {
+  FLASHSMITH_DEVICE bool use_stream_k() {
     if (own_.is_final) [[likely]]
       return false;
     own_.is_final = true;
@@ -142,18 +142,19 @@ class KeySplits {
         for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
-    maximum = ptx::max_of_lanes(maximum) - kCharge;
+    maximum = ptx::max_of_lanes(maximum) - kFixedCost;
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
-    const int minimum = min_rounds(maximum), part = quotient_up(total, ptx::grid_size_x());
-    own_.part = part > minimum ? part : minimum;
+    const int minimum = min_steps(maximum), share = quotient_up(total, ptx::grid_size_x());
+    own_.range = share > minimum ? share : minimum;
     // Blocks that share an SM share its memory bandwidth. Where it has parts of several
     // work tiles, long ones stand beside short ones: one of them is left over at most.
-    const int longest = cost(rounds_of_part(maximum));
-    const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;
-    const int equal = problem_.split.parts_of_SM * longest, parts = equal < mixed ? equal : mixed;
-    if (parts <= line + line / kAbout + kChargeOfLine) return false;
+    const int longest = cost(steps_of_split(maximum));
+    const int by_ranges = problem_.split.blocks_of_SM * own_.range, mixed = by_ranges + longest;
+    const int equal = problem_.split.splits_of_SM * longest,
+              by_splits = equal < mixed ? equal : mixed;
+    if (by_splits <= by_ranges + by_ranges / kAbout + kRangeCost) return false;
     own_.splits = 0;
-    const int begin = ptx::block_index_x() * own_.part, end = begin + own_.part;
+    const int begin = ptx::block_index_x() * own_.range, end = begin + own_.range;
     own_.at = begin;
     own_.end = end < total ? end : total;
     if (own_.at < own_.end) find_request();
@@ -162,37 +163,37 @@ class KeySplits {
 
   // Whether there is one more.
   FLASHSMITH_DEVICE bool next(KeySplit &split) {
-    return own_.splits > 0 ? next_of_parts(split) : next_of_line(split);
+    return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
   }
 
  private:
-  FLASHSMITH_DEVICE int rounds_of(int request) const {
+  FLASHSMITH_DEVICE int steps_of(int request) const {
     const typename Traits::Sequence sequence(problem_, request);
     const auto keys = KeySpan::template of<Traits>(problem_, sequence);
-    const int rounds = (keys.end - keys.begin + kRoundKeys - 1) / kRoundKeys;
-    return rounds > 1 ? rounds : 1;  // so that every work tile is alike
+    const int steps = (keys.end - keys.begin + kStepKeys - 1) / kStepKeys;
+    return steps > 1 ? steps : 1;  // so that every work tile is alike
   }
-  FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
+  FLASHSMITH_DEVICE int cost(int steps) const { return steps + kFixedCost; }
   // Of one of its work tiles.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
-    return request < problem_.batch ? cost(rounds_of(request)) : 0;
+    return request < problem_.batch ? cost(steps_of(request)) : 0;
   }
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
   // That a block has of a work tile that has so many.
-  FLASHSMITH_DEVICE int min_rounds(int rounds) const {
-    if (problem_.split.split_tiles != nullptr) return kMinRounds;
-    int minimum = rounds / kManySplits;
-    minimum = minimum < kMinRoundsOfMany ? minimum : kMinRoundsOfMany;
-    return minimum > kMinRounds ? minimum : kMinRounds;
+  FLASHSMITH_DEVICE int min_steps(int steps) const {
+    if (problem_.split.split_tiles != nullptr) return kMinSteps;
+    int minimum = steps / kManySplits;
+    minimum = minimum < kMinStepsOfMany ? minimum : kMinStepsOfMany;
+    return minimum > kMinSteps ? minimum : kMinSteps;
   }
 
   // Of a work tile that is split into parts.
-  FLASHSMITH_DEVICE int rounds_of_part(int rounds) const {
-    const int each = quotient_up(rounds, own_.splits);
+  FLASHSMITH_DEVICE int steps_of_split(int steps) const {
+    const int each = quotient_up(steps, own_.splits);
     if (problem_.split.splits > 0) return each;
-    const int minimum = min_rounds(rounds);
+    const int minimum = min_steps(steps);
     return each > minimum ? each : minimum;
   }
 
@@ -208,31 +209,31 @@ class KeySplits {
         const bool here = own_begin <= own_.at && own_.at < own_begin + own;
         own_.request = ptx::sum_of_lanes(here ? first + lane : 0);
         own_.request_begin = ptx::sum_of_lanes(here ? own_begin : 0);
-        own_.rounds = rounds_of(own_.request);
+        own_.steps = steps_of(own_.request);
         return;
       }
       begin += total;
     }
   }
 
-  FLASHSMITH_DEVICE bool next_of_line(KeySplit &split) {
+  FLASHSMITH_DEVICE bool next_of_range(KeySplit &split) {
     while (own_.at < own_.end) {
-      while (own_.at >= own_.request_begin + cost(own_.rounds) * tiles_of_request_) {
-        own_.request_begin += cost(own_.rounds) * tiles_of_request_;
-        own_.rounds = rounds_of(++own_.request);
+      while (own_.at >= own_.request_begin + cost(own_.steps) * tiles_of_request_) {
+        own_.request_begin += cost(own_.steps) * tiles_of_request_;
+        own_.steps = steps_of(++own_.request);
       }
-      const int tile = quotient(own_.at - own_.request_begin, cost(own_.rounds));
-      const int first = own_.request_begin + tile * cost(own_.rounds) + kCharge,
-                last = first + own_.rounds;
+      const int tile = quotient(own_.at - own_.request_begin, cost(own_.steps));
+      const int first = own_.request_begin + tile * cost(own_.steps) + kFixedCost,
+                last = first + own_.steps;
       const int begin = own_.at > first ? own_.at : first, end = own_.end < last ? own_.end : last;
       own_.at = end;
-      if (begin >= end) continue;  // the charge alone
-      const int first_block = quotient(first, own_.part);
+      if (begin >= end) continue;  // the fixed cost alone
+      const int first_block = quotient(first, own_.range);
       split = split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
-      split.count = quotient(last - 1, own_.part) - first_block + 1;
+      split.count = quotient(last - 1, own_.range) - first_block + 1;
       // A block has at most one that began before it, and one that goes on behind it.
       split.first_slot = 2 * first_block + 1;
       split.rest = 2 * first_block;
@@ -242,7 +243,7 @@ class KeySplits {
     return false;
   }
 
-  FLASHSMITH_DEVICE bool next_of_parts(KeySplit &split) {
+  FLASHSMITH_DEVICE bool next_of_equal_splits(KeySplit &split) {
     while (own_.at < own_.end) {
       // First parts of all work tiles, then second ones: those that short requests lack come last,
       // so that blocks without work are not scattered among the others.
@@ -250,14 +251,14 @@ class KeySplits {
       const int tile = own_.at - index * tiles();
       const int request = quotient(tile, tiles_of_request_);
       own_.at += ptx::grid_size_x();
-      const int rounds = rounds_of(request), each = rounds_of_part(rounds);
-      const int begin = index * each, end = begin + each < rounds ? begin + each : rounds;
+      const int steps = steps_of(request), each = steps_of_split(steps);
+      const int begin = index * each, end = begin + each < steps ? begin + each : steps;
       if (begin >= end) continue;
       split = split_of(request, tile - request * tiles_of_request_);
       split.begin = begin;
       split.end = end;
       split.index = index;
-      split.count = own_.splits == 1 ? 1 : quotient_up(rounds, each);
+      split.count = own_.splits == 1 ? 1 : quotient_up(steps, each);
       split.first_slot = split.rest = tile * own_.splits;
       split.stride = 1;
       return true;

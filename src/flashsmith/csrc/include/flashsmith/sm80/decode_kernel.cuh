@@ -22,14 +22,14 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
   KeySplits<Traits> splits(args.problem);
-  if constexpr (!Traits::asks_on_the_way) splits.turn_to_line();
+  if constexpr (!Traits::asks_on_the_way) splits.use_stream_k();
   if (ptx::thread_index() == 0) SplitTiles(args.problem.split).begin();
   KeySplit split;
   do {
     while (splits.next(split)) {
       if (DecodeWarp<Traits>(args, split).run(splits)) DecodeCombine<Traits>(args, split).run();
     }
-  } while (Traits::asks_on_the_way && splits.turn_to_line());
+  } while (Traits::asks_on_the_way && splits.use_stream_k());
 }
 
 template <typename Traits>

@@ -59,8 +59,8 @@ struct StaticDecodeKernelConfig {
 
   // How finely blocks share out work (attention/key_splits.cuh): the last of a work tile's blocks
   // adds up what all have summed, more slowly the longer rows are.
-  static constexpr int min_rounds = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
-  static constexpr int min_rounds_of_many = (d_head > 128 ? 32 : 16) * row_warps;
+  static constexpr int min_steps = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
+  static constexpr int min_steps_of_many = (d_head > 128 ? 32 : 16) * row_warps;
   static constexpr int splits_at_once = flashsmith::splits_at_once(CFG);
 
   // How tiles lie in shared memory.

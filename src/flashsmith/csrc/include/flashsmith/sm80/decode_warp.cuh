@@ -56,7 +56,7 @@ class DecodeWarp {
       ptx::barrier_sync();
     }
     if constexpr (Traits::asks_on_the_way) {
-      if (splits.turn_to_line()) {
+      if (splits.use_stream_k()) {
         ptx::cp_async_wait_group<0>();  // a lane copies to places of its own, which it may reuse
         return false;
       }

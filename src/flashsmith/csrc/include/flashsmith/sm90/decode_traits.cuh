@@ -22,8 +22,8 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
 
   // How blocks share out work (attention/key_splits.cuh): all warpgroups of a block visit the same
   // keys, and many blocks combine what those of a work tile have summed.
-  static constexpr int n_teams = 1, min_rounds = 1;
-  static constexpr int many_splits = 128, min_rounds_of_many = 2;
+  static constexpr int n_teams = 1, min_steps = 1;
+  static constexpr int many_splits = 128, min_steps_of_many = 2;
 
   // The producer shares out work, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};
