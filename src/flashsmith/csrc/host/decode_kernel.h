@@ -38,7 +38,7 @@ class DecodeKernel : public Kernel {
   void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
                    int64_t splits) const;
 
-  // Blocks that are resident at a time, or fewer: as many as there are KV steps. Where a
+  // Blocks that are resident at a time, or fewer: as many as there are KV steps. Where an
   // SM has one split it has one block: of two on some the other would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
                    int num_sms) const;

@@ -1,17 +1,20 @@
 // Which keys of which requests a thread block visits.
 //
-// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in KV steps, of so
-// many as the teams of a block have side by side. There are two ways to share the KV steps out.
+// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in KV steps; a step
+// is as many keys as the teams of a block have side by side. There are two ways to share the steps
+// out:
 //
-// Each work tile is split into the same number of parts, which blocks take in turn: a given number,
-// so that the result of a request does not depend on the others, or one that keeps all blocks busy
-// if the cache is full. Or all KV steps of all work tiles are one line, request by request, which
-// is cut into equal parts, one a block: of the work tiles in a part at most the first and the last
-// are split. A line is as even as can be whatever the lengths are, but its blocks leave off and
-// begin within work tiles.
+// - Equal splits. Each work tile is split into the same number of splits, which blocks take in
+//   turn: a number that the caller gives, so that the result of a request does not depend on the
+//   others, or one that keeps all blocks busy if the cache is full.
+// - Stream-K. The steps of all work tiles, request by request, each work tile with a fixed cost,
+// are
+//   one sequence, which is cut into equal work ranges, one a block: of the work tiles in a range at
+//   most the first and the last are split. Blocks are busy alike whatever the lengths are, but
+//   begin and end within work tiles.
 //
-// Which way is shorter is only known when all lengths are, so blocks begin with the first, and turn
-// to the line when they have found that.
+// Which way is shorter is only known when all lengths are, so blocks begin with equal splits, and
+// turn to stream-K when they have found that it is.
 #pragma once
 
 #include <type_traits>
@@ -80,9 +83,9 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
 
 // How far a block has come with its splits.
 struct SplitsState {
-  int splits;   // of every work tile; 0: the line is cut
-  int at, end;  // on the line; or the next part of all, and how many there are
-  int range;    // of the line, a block's
+  int splits;   // of every work tile; 0: stream-K
+  int at, end;  // the next step of the work range and its end; or the next split and their number
+  int range;    // stream-K's steps of a block
   int request, request_begin, steps;  // `at` is in this request
   int is_final;                       // whether nothing is left to be found out of the lengths
 };
@@ -91,10 +94,10 @@ struct SplitsState {
 template <typename Traits>
 class KeySplits {
   static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
-  // In KV steps: what a work tile costs beside its own, and what a part of a line does, whose ends
-  // are combined with others'.
+  // In KV steps: what a work tile costs beside its own steps, and what a work range costs, whose
+  // ends are combined with those of others.
   static constexpr int kFixedCost = 1, kRangeCost = 8;
-  static constexpr int kAbout = 32;  // what share of a part does not count
+  static constexpr int kAbout = 32;  // what share of a range does not count
   // A block has so many KV steps at least; more, up to a bound, where many blocks would share a
   // work tile that the last of them combines.
   static constexpr int kMinSteps = Traits::min_steps, kManySplits = Traits::many_splits;
@@ -121,8 +124,8 @@ class KeySplits {
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
       : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
-  // Looks at all lengths, once, and returns whether the line is shorter: then the splits of before
-  // are none, and those of the line follow.
+  // Looks at all lengths, once, and returns whether stream-K is shorter: then the splits of before
+  // do not count, and those of this block's work range follow.
   FLASHSMITH_DEVICE bool use_stream_k() {
     if (own_.is_final) [[likely]]
       return false;
@@ -146,7 +149,7 @@ class KeySplits {
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
     const int minimum = min_steps(maximum), share = quotient_up(total, ptx::grid_size_x());
     own_.range = share > minimum ? share : minimum;
-    // Blocks that share an SM share its memory bandwidth. Where it has parts of several
+    // Blocks that share an SM share its memory bandwidth. Where it has splits of several
     // work tiles, long ones stand beside short ones: one of them is left over at most.
     const int longest = cost(steps_of_split(maximum));
     const int by_ranges = problem_.split.blocks_of_SM * own_.range, mixed = by_ranges + longest;
@@ -181,7 +184,7 @@ class KeySplits {
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
-  // That a block has of a work tile that has so many.
+  // The smallest number of steps that a block takes of a work tile that has `steps`.
   FLASHSMITH_DEVICE int min_steps(int steps) const {
     if (problem_.split.split_tiles != nullptr) return kMinSteps;
     int minimum = steps / kManySplits;
@@ -189,7 +192,7 @@ class KeySplits {
     return minimum > kMinSteps ? minimum : kMinSteps;
   }
 
-  // Of a work tile that is split into parts.
+  // The steps of each of a work tile's equal splits.
   FLASHSMITH_DEVICE int steps_of_split(int steps) const {
     const int each = quotient_up(steps, own_.splits);
     if (problem_.split.splits > 0) return each;
@@ -197,7 +200,7 @@ class KeySplits {
     return each > minimum ? each : minimum;
   }
 
-  // That of `at`.
+  // Finds the request that `at` is in.
   FLASHSMITH_DEVICE void find_request() {
     const int lane = ptx::thread_index() % kWarpSize;
     int begin = 0;
@@ -245,7 +248,7 @@ class KeySplits {
 
   FLASHSMITH_DEVICE bool next_of_equal_splits(KeySplit &split) {
     while (own_.at < own_.end) {
-      // First parts of all work tiles, then second ones: those that short requests lack come last,
+      // First splits of all work tiles, then second ones: those that short requests lack come last,
       // so that blocks without work are not scattered among the others.
       const int index = own_.splits == 1 ? 0 : quotient(own_.at, tiles());
       const int tile = own_.at - index * tiles();
