@@ -35,7 +35,7 @@ class Bucket(NamedTuple):
     def lengths(self) -> str:
         return f"lengths {_range_in_words(self.seq_len_k, LENGTH_BUCKETS)}"
 
-    def likewise(self) -> list[Bucket]:
+    def in_order_of_similarity(self) -> list[Bucket]:
         """All buckets of these lengths, this one first, by how alike they are in fill; of two
         that are equally far the fuller first."""
         own = FILL_BUCKETS.index(self.fill)

@@ -108,7 +108,7 @@ def test_buckets_of_one_length_are_alike_by_their_fill() -> None:
         (Bucket(512, 256), [256, 512, 128, 1024, 64]),
         (Bucket(512, 1024), [1024, 512, 256, 128, 64]),
     ):
-        assert bucket.likewise() == [Bucket(512, fill) for fill in fills]
+        assert bucket.in_order_of_similarity() == [Bucket(512, fill) for fill in fills]
     assert Bucket(512, 64).words == "lengths up to 512, up to 64 rows an SM"
     assert Bucket(1024, 256).words == "lengths 513 to 1024, 129 to 256 rows an SM"
     assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows an SM"

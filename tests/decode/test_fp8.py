@@ -46,7 +46,7 @@ VARIED = [
 
 
 @pytest.mark.parametrize("cfg", [*RULES, *VARIED], ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     Quantised(cfg).assert_right(cfg)
 
 

@@ -63,7 +63,7 @@ def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scal
 
 
 @pytest.mark.parametrize("cfg", [*RULES, SLICES_OF_16], ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     tokens(cfg).assert_right(cfg)
 
 

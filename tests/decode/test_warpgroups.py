@@ -35,7 +35,7 @@ LENGTHS = (0, 1, 127, 128, 129, 400)
 
 
 @pytest.mark.parametrize("cfg", WGMMA, ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     for n_q, splits in ((1, 0), (40, 2)):
         asked = requests(cfg, LENGTHS, n_q=n_q)
         assert_right(cfg, asked, Semantics(causal=n_q > 1), splits=splits)

@@ -16,8 +16,8 @@ from flashsmith.jit import Target
 from flashsmith.lab.soak import (
     EMULATOR,
     random_case,
-    seam_cases,
     table_configs,
+    tile_boundary_cases,
 )
 from flashsmith.lab.soak.session import groups_of
 from flashsmith.runtime import load_kernels
@@ -28,7 +28,7 @@ VARIED = [*sm80_kernels.VARIED, *sm90_kernels.VARIED]
 RANDOM_CASES = 8  # of each configuration
 SAMPLED = 1  # of the tuned tables, of each dtype and d_head
 RERUNS = 1  # of random problems, with another order of warps
-SMALL = 3_000  # scores of a seam's case
+SMALL = 3_000  # scores of a tile boundary's case
 
 
 def sampled_table_configs() -> list[ForwardKernelConfig]:
@@ -69,8 +69,8 @@ def test_random_problems(cfg: ForwardKernelConfig) -> None:
 
 
 @EACH
-def test_small_problems_at_the_seams_of_tiles(cfg: ForwardKernelConfig) -> None:
+def test_small_problems_at_the_tile_boundaries(cfg: ForwardKernelConfig) -> None:
     """The first rows that a warpgroup masks, lengths 0 and 1, what has to be refused."""
-    cases = [case for variant in VARIANTS for case in seam_cases(cfg, variant, EMULATOR)]
+    cases = [case for variant in VARIANTS for case in tile_boundary_cases(cfg, variant, EMULATOR)]
     wrong = failures(cfg, [case for case in cases if case.problem.n_scores <= SMALL], 0)
     assert not wrong, wrong

@@ -11,7 +11,7 @@ import torch
 
 from flashsmith.configs import VARIANTS, ForwardKernelConfig, KernelId
 from flashsmith.jit import Target
-from flashsmith.lab.soak import EMULATOR, random_case, seam_cases
+from flashsmith.lab.soak import EMULATOR, random_case, tile_boundary_cases
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Packing, Semantics
@@ -33,7 +33,7 @@ from support.soak import failures
 
 RANDOM_CASES = 6  # of each kernel
 RERUNS = 1  # with another order of warps
-SMALL = 3_000  # scores of a seam's case
+SMALL = 3_000  # scores of a tile boundary's case
 EACH = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.slug)
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
 
@@ -53,8 +53,8 @@ def test_random_cases(kernel: KernelId) -> None:
 
 
 @EACH
-def test_small_cases_at_the_seams_of_tiles(kernel: KernelId) -> None:
-    cases = seam_cases(kernel.config, kernel.variant, EMULATOR)
+def test_small_cases_at_the_tile_boundaries(kernel: KernelId) -> None:
+    cases = tile_boundary_cases(kernel.config, kernel.variant, EMULATOR)
     wrong = failures(kernel.config, [c for c in cases if c.problem.n_scores <= SMALL], 0)
     assert not wrong, wrong
 

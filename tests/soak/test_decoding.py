@@ -27,9 +27,9 @@ from flashsmith.lab.soak import (
     check,
     prepare,
     random_case,
-    seam_cases,
     soaked_kernels,
     takes,
+    tile_boundary_cases,
 )
 from flashsmith.lab.soak.decoding import draw_cache
 from flashsmith.lab.soak.functions import number_of_functions
@@ -59,11 +59,11 @@ def verdict_on(
 
 @pytest.mark.parametrize("config", [CONFIG, FP8, TOKENS], ids=str)
 @pytest.mark.parametrize("variant", [CAUSAL, ALL, FUNCTIONS], ids=["causal", "all", "functions"])
-def test_kernels_pass_cases_at_the_seams_and_at_random(
+def test_kernels_pass_cases_at_the_tile_boundaries_and_at_random(
     variant: Variant, config: DecodeKernelConfig
 ) -> None:
     rng = Random(1)
-    drawn = [*seam_cases(config, variant, EMULATOR)[::3]]
+    drawn = [*tile_boundary_cases(config, variant, EMULATOR)[::3]]
     drawn += [random_case(rng, config, variant, EMULATOR) for _ in range(5)]
     wrong = [v.sentence for case in drawn if not (v := verdict_on(case, variant, 1, config)).ok]
     assert not wrong, "\n".join(wrong)
@@ -75,7 +75,8 @@ def test_rows_that_8_bits_leave_unaligned_are_refused() -> None:
     assert takes(CONFIG, case)
     assert verdict_on(case, Variant(padded=True), 0, FP8).refused
     assert {
-        case.problem.d_head % 16 for case in seam_cases(FP8, Variant(padded=True), EMULATOR)
+        case.problem.d_head % 16
+        for case in tile_boundary_cases(FP8, Variant(padded=True), EMULATOR)
     } == {0}
 
 

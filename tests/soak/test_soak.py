@@ -36,12 +36,12 @@ from flashsmith.lab.soak import (
     SoakPlan,
     Values,
     Verdict,
-    seam_cases,
     session,
     soak,
     soaked_kernels,
     table_configs,
     that_run_on,
+    tile_boundary_cases,
 )
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.lab.soak.session import groups_of, in_turn
@@ -86,7 +86,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
     return seen
 
 
-def test_kernels_share_cases_and_seams_come_first(
+def test_kernels_share_cases_and_tile_boundaries_come_first(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
     configs = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[:6]
@@ -95,11 +95,13 @@ def test_kernels_share_cases_and_seams_come_first(
     assert set(tallies) == set(kernels)
     assert all(type(t.failures) is list and t.cases > 30 for t in tallies.values())
     assert {len(t.failures) == t.cases for i, t in tallies.items() if i.variant == CAUSAL} == {True}
-    seams = {c for cfg in configs for v in VARIANTS for c in seam_cases(cfg, v, EMULATOR)}
-    order = [case in seams for case, _ in checked]
+    tile_boundaries = {
+        c for cfg in configs for v in VARIANTS for c in tile_boundary_cases(cfg, v, EMULATOR)
+    }
+    order = [case in tile_boundaries for case, _ in checked]
     assert order == sorted(order, reverse=True)
-    runs = [case for case, _ in checked if case in seams]
-    assert len(set(runs)) == len(seams) < len(runs)
+    runs = [case for case, _ in checked if case in tile_boundaries]
+    assert len(set(runs)) == len(tile_boundaries) < len(runs)
 
 
 def test_every_second_configuration_or_so_has_each_mixed_variant(
@@ -112,7 +114,7 @@ def test_every_second_configuration_or_so_has_each_mixed_variant(
     mixed = [kernel.variant for kernel in kernels if kernel.variant not in VARIANTS]
     assert set(mixed) == set(MIXED_VARIANTS) and len(mixed) > 0.8 * len(configs)
     assert all(kernel.config.with_room_for(kernel.variant) == kernel.config for kernel in kernels)
-    soak(kernels, SoakPlan(seams=False, random_cases=40), "cpu")
+    soak(kernels, SoakPlan(tile_boundaries=False, random_cases=40), "cpu")
     assert all(case.kernel(kernel.config) == kernel for case, kernel in checked)
     assert {kernel.variant for _, kernel in checked} == {*VARIANTS, *MIXED_VARIANTS}
 
@@ -182,7 +184,9 @@ def test_command_runs_a_case_and_random_ones(tmp_path: Path) -> None:
     result = invoke("-k", PLAIN, "--case", case)
     assert f"{PLAIN} is right on {case}" in result.stderr
     out = tmp_path / "soak.csv"
-    result = invoke("-k", PLAIN, "--no-seams", "--cases", 6, "--seed", 1, "--out", out, "--json")
+    result = invoke(
+        "-k", PLAIN, "--no-tile-boundaries", "--cases", 6, "--seed", 1, "--out", out, "--json"
+    )
     rows = json.loads(result.stdout)
     mixed = MIXED_VARIANTS[0].name
     assert [row["variant"] for row in rows] == ["full", "causal", mixed]
@@ -211,7 +215,7 @@ def test_command_prints_what_reproduces_a_failure() -> None:
     assert "1 of 3 kernels were wrong" in result.stderr
     assert "| wrong" in result.stdout
     case = SoakCase.parse(line.split('--case "')[1].rstrip('"'))
-    assert case in seam_cases(PLAIN, CAUSAL, EMULATOR)
+    assert case in tile_boundary_cases(PLAIN, CAUSAL, EMULATOR)
 
 
 @pytest.mark.usefixtures("without_kernels")

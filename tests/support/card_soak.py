@@ -33,7 +33,7 @@ from support.paths import ROOT
 
 PARTS = {"forward": 6, "backward": 4, "decode": 4, "fp8": 1}  # of each set
 SECONDS = 40  # of a part; building comes on top, and what MIN_CASES needs
-RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
+RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the boundaries of tiles
 MIN_CASES = 10  # of each kernel
 LOGS = ROOT / "build" / "gpu"
 

@@ -147,7 +147,9 @@ def test_the_lab_soaks_what_an_entry_serves(monkeypatch: pytest.MonkeyPatch) -> 
         failures = (Failure,)
 
     def soak(kernels: Any, plan: Any, device: str) -> Any:
-        soaked.extend((kernel, plan.seams, plan.random_cases, device) for kernel in kernels)
+        soaked.extend(
+            (kernel, plan.tile_boundaries, plan.random_cases, device) for kernel in kernels
+        )
         return dict.fromkeys(kernels, Tally)
 
     monkeypatch.setattr(lab, "soak", soak)

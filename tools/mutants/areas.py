@@ -137,7 +137,7 @@ def _backward(family: str) -> tuple[Stage, ...]:
 
 _DECODE = (
     Stage(("decode/test_correct.py",), "heads_of_q or number_of_splits or several_queries"),
-    Stage(("decode/test_correct.py",), "not every_seam"),
+    Stage(("decode/test_correct.py",), "not every_tile_boundary"),
     Stage(("decode/test_teams.py", "decode/test_combine.py"), "rows_is_right or added_up"),
     Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
     Stage(("decode/test_windows.py",)),
@@ -151,9 +151,9 @@ _DECODE_WGMMA = (
 )
 _FP8 = (
     Stage(("emulator/rules/test_sm90.py",), "plain_computation and bytes"),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_seam"),
+    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_tile_boundary"),
     Stage(("kernels/test_fp8.py",)),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_seam"),
+    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_tile_boundary"),
     Stage(("decode/test_append_fp8.py", "ops/test_fp8.py")),
 )
 _APPEND = (

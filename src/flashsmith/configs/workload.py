@@ -54,7 +54,7 @@ class DecodeBucket(NamedTuple):
     def lengths(self) -> str:
         return self.words
 
-    def likewise(self) -> list[DecodeBucket]:
+    def in_order_of_similarity(self) -> list[DecodeBucket]:
         return [self]
 
 

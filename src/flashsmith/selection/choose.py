@@ -164,7 +164,10 @@ def _entries_for(
 ) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
     """The entries that may serve, best first; what is missing goes to ``passed_over``."""
     for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
-        keys = [key._replace(dtype=dtype, bucket=bucket) for bucket in key.bucket.likewise()]
+        keys = [
+            key._replace(dtype=dtype, bucket=bucket)
+            for bucket in key.bucket.in_order_of_similarity()
+        ]
         for wanted in keys:
             for source in sources:
                 entry = source.table.entries.get(wanted)

@@ -47,12 +47,12 @@ class Soak:
 
     Attributes:
         case: One problem, in place of many.
-        cases: Random problems, after those at the seams of tiles.
+        cases: Random problems, after those at the boundaries of tiles.
     """
 
     request: Request
     case: str | None = None
-    seams: bool = True
+    tile_boundaries: bool = True
     cases: int | None = None
     seconds: float | None = None
     reruns: int | None = None
@@ -145,7 +145,7 @@ def _run_many(
     seed = random.randrange(1 << 31) if asked.seed is None else asked.seed
     reporter.note(f"{len(kernels)} kernels; --seed {seed}")
     plan = SoakPlan(
-        seams=asked.seams,
+        tile_boundaries=asked.tile_boundaries,
         random_cases=asked.cases,
         seconds=asked.seconds,
         reruns=_reruns(asked, device),

@@ -1,11 +1,11 @@
-"""Soaking kernels: many problems at the seams of their tiles and at random, and many reruns.
+"""Soaking kernels: many problems at the boundaries of their tiles and at random, and many reruns.
 
 A kernel enters a table of tuned configurations only if it passed. `flashsmith soak` runs it.
 """
 
 from flashsmith.lab.soak.case import SoakCase
 from flashsmith.lab.soak.check import RERUNS, Verdict, check, takes
-from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, tile_boundary_cases
 from flashsmith.lab.soak.gradients import PreparedGradients, prepare_gradients
 from flashsmith.lab.soak.kernels import soaked_kernels, table_configs, that_run_on
 from flashsmith.lab.soak.launches import Prepared, make_launch, prepare_for
@@ -40,12 +40,12 @@ __all__ = [
     "prepare_gradients",
     "random_case",
     "reproduce",
-    "seam_cases",
     "soak",
     "soaked_kernels",
     "table_configs",
     "takes",
     "that_run_on",
+    "tile_boundary_cases",
     "truth_of",
     "write_csv",
 ]

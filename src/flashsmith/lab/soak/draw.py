@@ -1,4 +1,4 @@
-"""Which cases a kernel is soaked in: those at the seams of its tiles, and random ones."""
+"""Which cases a kernel is soaked in: those at the boundaries of its tiles, and random ones."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def gpu_extent(num_sms: int) -> Extent:
     return Extent(num_sms, 4, 18, 3, max_scores=30_000_000, max_length=4096)
 
 
-def seam_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
-    """What stresses the seams between the tiles of a configuration, the most telling first.
+def tile_boundary_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
+    """What stresses the boundaries between the tiles of a configuration, the most telling first.
 
     Gradients without keys need no kernel: a backward gets no such cases.
     """

@@ -1,4 +1,4 @@
-"""Which semantics and lengths a case has: at the seams of tiles, and any."""
+"""Which semantics and lengths a case has: at the boundaries of tiles, and any."""
 
 from __future__ import annotations
 

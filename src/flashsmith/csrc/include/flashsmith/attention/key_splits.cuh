@@ -8,10 +8,9 @@
 //   turn: a number that the caller gives, so that the result of a request does not depend on the
 //   others, or one that keeps all blocks busy if the cache is full.
 // - Stream-K. The steps of all work tiles, request by request, each work tile with a fixed cost,
-// are
-//   one sequence, which is cut into equal work ranges, one a block: of the work tiles in a range at
-//   most the first and the last are split. Blocks are busy alike whatever the lengths are, but
-//   begin and end within work tiles.
+//   are one sequence. It is cut into equal work ranges, one a block: of the work tiles in a range
+//   at most the first and the last are split. Blocks are busy alike whatever the lengths are,
+//   but begin and end within work tiles.
 //
 // Which way is shorter is only known when all lengths are, so blocks begin with equal splits, and
 // turn to stream-K when they have found that it is.
