@@ -179,6 +179,16 @@ def invoke(*args: object, code: int = 0) -> Result:
     return result
 
 
+def test_command_takes_its_former_flag() -> None:
+    former = "seams"
+    args = ("-k", PLAIN, "--cases", 1, "--seed", 1, "--json")
+    today = invoke(*args, "--no-tile-boundaries")
+    result = invoke(*args, f"--no-{former}")
+    assert result.stdout == today.stdout
+    assert f"--{former}/--no-{former} is called --tile-boundaries/" in result.stderr
+    assert "is called" not in today.stderr
+
+
 def test_command_runs_a_case_and_random_ones(tmp_path: Path) -> None:
     case = "dtype=FP16 d_head=64 batch=1 heads=2 heads_kv=1 seq_len_q=20 seq_len_k=30 seed=4"
     result = invoke("-k", PLAIN, "--case", case)
