@@ -47,7 +47,7 @@ def right(case: Case) -> set[str]:
 def decoders(cache: str) -> set[str]:
     """Who decodes a cache here."""
     more = {"flashsmith attention", "fa2"} if cache == "entries" else set()
-    more |= {"flashsmith scales of tokens"} if cache.startswith("fp8") else set()
+    more |= {"flashsmith per-token scales"} if cache.startswith("fp8") else set()
     return more | {"flashsmith", "flashsmith splits 1", "flashsmith splits 8"}
 
 

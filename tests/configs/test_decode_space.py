@@ -69,8 +69,8 @@ def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
         ((9, 0), {"rows": 40, "many_tiles": True}, {"rows": 64}),
         ((9, 0), {"rows": 40, "fp8_cache": True, "in_boxes": True},
          {"rows": 64, "fp8_cache": True}),
-        ((9, 0), {"rows": 40, "fp8_cache": True, "token_scales": True},
-         {"rows": 16, "fp8_cache": True, "token_scales": True}),
+        ((9, 0), {"rows": 40, "fp8_cache": True, "per_token_scale": True},
+         {"rows": 16, "fp8_cache": True, "per_token_scale": True}),
     ],
 )  # fmt: skip
 def test_tables_tell_apart_what_kernels_do(

@@ -238,7 +238,7 @@ def test_a_knob_is_four_files(copy: Path) -> None:
 
 
 # What calls are asked for, which other places have to know: the elements of tensors.
-KINDS_OF_TENSORS = {"fp8_cache", "token_scales", "fp8_values", "fp8_scores"}
+KINDS_OF_TENSORS = {"fp8_cache", "per_token_scale", "fp8_values", "fp8_scores"}
 # A feature of short forms that name no family, and of sm90's marker.
 ALSO_NAMED = {"swizzled": {"configs/names.py", "configs/sm90/forward.py"}}
 KNOBS = {

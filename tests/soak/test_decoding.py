@@ -40,7 +40,7 @@ from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
 CONFIG = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64), None)
 FP8 = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
 TOKENS = DECODE.choose_by_rule(
-    DecodeWorkload(DType.FP16, 64, fp8_cache=True, token_scales=True), None
+    DecodeWorkload(DType.FP16, 64, fp8_cache=True, per_token_scale=True), None
 )
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 FUNCTIONS = replace(ALL, score=number_of_functions())

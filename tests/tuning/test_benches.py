@@ -50,7 +50,7 @@ KINDS: list[tuple[KernelLab[Any, Any], Operation[Any, Any], Any]] = [
     (
         SMALL,
         DECODE,
-        DecodeWorkload(DType.BF16, 64, rows=16, fp8_cache=True, token_scales=True),
+        DecodeWorkload(DType.BF16, 64, rows=16, fp8_cache=True, per_token_scale=True),
     ),
     (SMALL, DECODE, DecodeWorkload(DType.BF16, 64, rows=32)),
     (OF_GRADIENTS, BACKWARD, GRADIENTS),

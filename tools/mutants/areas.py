@@ -151,9 +151,9 @@ _DECODE_WGMMA = (
 )
 _FP8 = (
     Stage(("emulator/rules/test_sm90.py",), "plain_computation and bytes"),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_tile_boundary"),
+    Stage(("decode/test_per_token_scale.py", "decode/test_fp8.py"), "not every_tile_boundary"),
     Stage(("kernels/test_fp8.py",)),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_tile_boundary"),
+    Stage(("decode/test_per_token_scale.py", "decode/test_fp8.py"), "every_tile_boundary"),
     Stage(("decode/test_append_fp8.py", "ops/test_fp8.py")),
 )
 _APPEND = (
@@ -168,7 +168,7 @@ _OPS = (
            "decode/test_many_queries.py", "backward/test_bad_input.py",
            "backward/test_autograd.py")),
     Stage(("ops/test_*.py", "decode/test_operator.py", "decode/test_functions.py",
-           "decode/test_fp8.py", "decode/test_token_scales.py", "kernels/test_bad_*.py")),
+           "decode/test_fp8.py", "decode/test_per_token_scale.py", "kernels/test_bad_*.py")),
 )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ _DECODE_SHARED = _kernels(
     "attention", "decode_*", "key_splits", "combine_kernel", "partial_results", "split_*"
 )
 _FP8_FILES = (
-    *_kernels("*", "*e4m3*"), *_kernels("sm80", "token_scales"),
+    *_kernels("*", "*e4m3*"), *_kernels("sm80", "per_token_scale"),
     *_kernels("sm90", "transposer", "output_sums"),
 )  # fmt: skip
 _APPEND_FILES = _kernels("attention", "cache_append")

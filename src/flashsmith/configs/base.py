@@ -355,7 +355,7 @@ class DecodeKernelConfig(KernelConfig):
         return False
 
     @property
-    def token_scales(self) -> bool:
+    def per_token_scale(self) -> bool:
         """Whether each row of them may have a scale of its own."""
         return False
 
@@ -369,7 +369,7 @@ class DecodeKernelConfig(KernelConfig):
 
     def why_not(self, workload: AnyWorkload) -> str:
         assert isinstance(workload, DecodeWorkload)
-        for name in ("fp8_cache", "token_scales"):
+        for name in ("fp8_cache", "per_token_scale"):
             if getattr(self, name) != getattr(workload, name):
                 return f"its {name} is {getattr(self, name)}"
         return super().why_not(workload)

@@ -78,11 +78,11 @@ def as_tuned(
     workload: DecodeWorkload, families: Sequence[Family[DecodeWorkload, Any]]
 ) -> DecodeWorkload:
     """Rounds a workload to that whose measurements serve it where ``families`` run: to as many rows
-    as kernels have there, with scales of tokens to 16; tiles are many of the fewest rows alone,
+    as kernels have there, with per-token scales to 16; tiles are many of the fewest rows alone,
     and in boxes where a family asks."""
     of_kernels = rows_of_kernels(families)
     rows = next((maximum for maximum in of_kernels if workload.rows <= maximum), of_kernels[-1])
-    if workload.token_scales:
+    if workload.per_token_scale:
         rows = of_kernels[0]
     many_tiles = workload.many_tiles and rows == of_kernels[0]
     rounded = replace(workload, rows=rows, many_tiles=many_tiles, in_boxes=True)

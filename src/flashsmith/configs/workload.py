@@ -21,7 +21,7 @@ _CHUNK = 8  # elements: rows are moved 16 bytes at a time
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
 # Sizes of k: a row that lacks them, or leaves them empty, has those of q.
 K_COLUMNS = ("heads_kv", "seq_len_k")
-_FLAGS = ("fp8_cache", "token_scales", "many_tiles", "in_boxes")  # of decode
+_FLAGS = ("fp8_cache", "per_token_scale", "many_tiles", "in_boxes")  # of decode
 _YES, _NO = "yes", "no"
 
 
@@ -137,7 +137,7 @@ class DecodeWorkload:
     d_head: One of kernels.
     rows: Queries times the heads that share one of the cache.
     fp8_cache: Whether keys and values have 8 bits.
-    token_scales: Whether each row of these has a scale of its own.
+    per_token_scale: Whether each row of these has a scale of its own.
     many_tiles: Whether SMs have several work tiles each, whatever the lengths are.
     in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
         rows or of entries, by strides that copies step by; and all rows of blocks may be read,
@@ -155,7 +155,7 @@ class DecodeWorkload:
     d_head: int
     rows: int = 1
     fp8_cache: bool = False
-    token_scales: bool = False
+    per_token_scale: bool = False
     many_tiles: bool = False
     in_boxes: bool = False
 
@@ -184,7 +184,7 @@ class DecodeWorkload:
         apart (``as_tuned``)."""
         kind = "16 bits"
         if self.fp8_cache:
-            kind = "fp8 with scales of tokens" if self.token_scales else "fp8"
+            kind = "fp8 with per-token scales" if self.per_token_scale else "fp8"
         bucket = DecodeBucket(self.rows, self.many_tiles, self.in_boxes)
         return TuningKey(self.dtype, self.d_head, kind, bucket)
 

@@ -336,7 +336,7 @@ def _choose(
         d_head,
         rows=q.shape[1] * (q.shape[2] // heads_kv),
         fp8_cache=is_fp8,
-        token_scales=is_fp8 and any(t is not None and is_of_tokens(t) for t in scales),
+        per_token_scale=is_fp8 and any(t is not None and is_of_tokens(t) for t in scales),
         many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, num_sms),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )

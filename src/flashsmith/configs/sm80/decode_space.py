@@ -62,7 +62,7 @@ _RULE_FOR_FP8[16] |= {
     256: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
 }
 
-# With scales of tokens beside them. With the stages of above two of these would not fit the
+# With per-token scales beside them. With the stages of above two of these would not fit the
 # smallest GPUs' 99 KB.
 _RULE_FOR_SCALES = _RULE_FOR_FP8[16] | {
     96: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
@@ -82,13 +82,13 @@ _RULE_FOR_MANY_FP8_TILES = {128: _of_fp8(_RULE_FOR_MANY_TILES[128])}
 
 def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
     """One configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that takes
-    the workload's rows, or the greatest; 16 with scales of tokens. Of 16 rows another for many work
+    the workload's rows, or the greatest; 16 with per-token scales. Of 16 rows another for many work
     tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused elsewhere.
     """
     fp8_cache = workload.fp8_cache
-    token_scales = fp8_cache and workload.token_scales
+    per_token_scale = fp8_cache and workload.per_token_scale
     B_r = next((maximum for maximum in ROWS if workload.rows <= maximum), ROWS[-1])
-    if token_scales:
+    if per_token_scale:
         B_r, table = MMA_M, _RULE_FOR_SCALES
     else:
         table = (_RULE_FOR_FP8 if fp8_cache else _RULE)[B_r]
@@ -96,7 +96,7 @@ def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
             table = table | (_RULE_FOR_MANY_FP8_TILES if fp8_cache else _RULE_FOR_MANY_TILES)
     tiles = tiles_of(table, workload.d_head)
     return FlashDecodeKernelConfig(
-        workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, token_scales
+        workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, per_token_scale
     )
 
 

@@ -60,10 +60,10 @@ class DecodeKernel : public Kernel {
         combine_(reinterpret_cast<const void *>(kernel.function.combine)),
         append_(reinterpret_cast<const void *>(kernel.function.append)),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
-        token_scales(kernel.config.token_scales) {}
+        per_token_scale(kernel.config.per_token_scale) {}
 
-  const ScalarType cache;   // the type of K and V
-  const bool token_scales;  // each row of them may have its own
+  const ScalarType cache;      // the type of K and V
+  const bool per_token_scale;  // each row of them may have its own
 
   ScalarType type_of(Element element) const override {
     return element == Element::of_cache ? cache : tiles.dtype;

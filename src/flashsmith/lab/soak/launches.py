@@ -198,7 +198,7 @@ class _Decode(Launch):
         self.case, self.results = prepared.case, placed.results
         config = instance.config
         assert isinstance(config, DecodeKernelConfig)
-        cache = draw_cache(prepared, config.fp8_cache, config.token_scales, config.page_multiple)
+        cache = draw_cache(prepared, config.fp8_cache, config.per_token_scale, config.page_multiple)
         if truth is not None and cache.exact is not None:
             q = prepared.inputs[0]
             truth = truth_of(q, *cache.exact, prepared.semantics, prepared.packing)

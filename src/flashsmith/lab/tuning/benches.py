@@ -131,7 +131,7 @@ class DecodeBench:
         if workload.fp8_cache:
             self.k, self.v = self.k.to(FP8), self.v.to(FP8)
         self.k_scale = self.v_scale = None
-        if workload.token_scales:
+        if workload.per_token_scale:
             self.k_scale, self.v_scale = torch.ones(2, *of_keys[:3], device=device)
         self.lengths = torch.full((shape.batch,), shape.n_keys, dtype=torch.int32, device=device)
         self.ends = [0, shape.batch - 1]  # the requests that are checked

@@ -131,10 +131,10 @@ int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorVi
 CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                      const tvm::ffi::TensorView *batch_idx);
 
-// Dimensions of scales of tokens: (entries, rows, n_heads_kv).
+// Dimensions of per-token scales: (entries, rows, n_heads_kv).
 constexpr int kTokenScaleRank = 3;
 
-// Where a cache's scales of tokens are, if they are.
+// Where a cache's per-token scales are, if they are.
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
 // Where splits store their partial results.

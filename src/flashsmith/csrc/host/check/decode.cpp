@@ -86,10 +86,10 @@ void check_scale(const DecodeKernel &kernel, const char *name, const TensorView 
                                  "n_heads_kv) = ("
                               << entries << ", " << rows << ", " << heads << ")";
   }
-  if (!kernel.token_scales) {
+  if (!kernel.per_token_scale) {
     TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
                               << ", a scale for each row, but the configuration is not for them; "
-                                 "pass one with token_scales";
+                                 "pass one with per_token_scale";
   }
 }
 

@@ -109,7 +109,7 @@ class ThreadPartials {
 // What values of a cache of 8 bits are multiplied with where that is one number for all keys.
 template <typename Traits, typename Args>
 FLASHSMITH_DEVICE float value_scale(const Args &args, const KeySplit &split) {
-  if constexpr (Traits::fp8_cache && !Traits::token_scales) {
+  if constexpr (Traits::fp8_cache && !Traits::per_token_scale) {
     return load_scale(args.V_scale, split.batch, split.head);
   } else {
     return 1.f;

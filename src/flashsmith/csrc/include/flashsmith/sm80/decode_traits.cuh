@@ -27,7 +27,7 @@ struct CacheTileShape {
 template <FlashDecodeKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticDecodeKernelConfig {
   using value_t = value_type<CFG.dtype>;
-  static constexpr bool fp8_cache = CFG.fp8_cache, token_scales = CFG.token_scales;
+  static constexpr bool fp8_cache = CFG.fp8_cache, per_token_scale = CFG.per_token_scale;
   using cache_t = std::conditional_t<fp8_cache, e4m3_t, value_t>;
   // Of P and of V in registers: e4m3 is exact in FP16, and P is finer than in BF16.
   using weight_t = std::conditional_t<fp8_cache, half_t, value_t>;
@@ -42,7 +42,7 @@ struct StaticDecodeKernelConfig {
                 "B_r is 16, 32 or 64: a warp has the rows of one mma");
   static_assert(B_c == 16 || B_c == 32 || B_c == 64, "B_c is 16, 32 or 64");
   static_assert(n_warps == 2 || n_warps == 4 || n_warps == 8, "n_warps is 2, 4 or 8");
-  static_assert(fp8_cache || !token_scales, "keys and values of 16 bits have no scales");
+  static_assert(fp8_cache || !per_token_scale, "keys and values of 16 bits have no scales");
   static_assert(n_stages >= 2 && n_stages <= 8, "n_stages is 2 to 8");
   static_assert(blocks_per_SM >= 1 && blocks_per_SM <= 4, "blocks_per_SM is 1 to 4");
 
@@ -51,7 +51,7 @@ struct StaticDecodeKernelConfig {
   static constexpr int team_threads = row_warps * kWarpSize;
   static_assert(n_teams * row_warps == n_warps, "n_warps is a multiple of B_r / 16, a team");
   static_assert(B_c <= team_threads, "a lane looks up the page of one key");
-  static_assert(!token_scales || row_warps == 1, "a warp copies the scales of its own keys");
+  static_assert(!per_token_scale || row_warps == 1, "a warp copies the scales of its own keys");
 
   // When blocks ask for all lengths: when their first keys are on their way, if there are
   // registers.
@@ -103,7 +103,7 @@ struct StaticDecodeKernelConfig {
     Rows rows;
     alignas(128) float K_scales[kWarpSize], V_scales[kWarpSize];
   };
-  using Stage = std::conditional_t<token_scales, ScaledRows, Rows>;
+  using Stage = std::conditional_t<per_token_scale, ScaledRows, Rows>;
   struct SharedMemory {
     Stage rings[n_teams][n_stages];
     alignas(128) value_t Q[Q_in_registers ? 1 : B_r * d_head];

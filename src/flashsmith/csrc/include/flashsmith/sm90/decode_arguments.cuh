@@ -19,7 +19,7 @@ struct Sm90DecodeKernelConfig {
   bool ping_pong;
 
   // K and V have the type of Q.
-  static constexpr bool fp8_cache = false, token_scales = false;
+  static constexpr bool fp8_cache = false, per_token_scale = false;
 
   constexpr auto operator<=>(const Sm90DecodeKernelConfig &) const = default;
 };

@@ -13,7 +13,7 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   using Forward = KernelTraits<forward_config(CFG), VARIANT>;
   using cache_t = typename Forward::value_t;
   using Sequence = DecodeSequence;
-  static constexpr bool fp8_cache = false, token_scales = false;
+  static constexpr bool fp8_cache = false, per_token_scale = false;
   static_assert(CFG.n_warpgroups <= 2, "1 or 2 warpgroups share the rows of Q");
   static_assert(!VARIANT.window, "boxes bring all rows of a block, those before a window, too");
   static_assert(!VARIANT.bias, "decode adds no bias");
