@@ -25,7 +25,7 @@ from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.program import Benchmark, run_program
 
 SHAPES = ((4, 16, 2048), (4, 16, 4096), (2, 16, 8192), (1, 16, 16384))  # batch, heads, length
-_Long = partial(Sm90Tiles, ping_pong=True, long_turns=True)
+_Long = partial(Sm90Tiles, ping_pong=True, ping_pong_until_exp=True)
 # Beside the rule's; of V in 8 bits each with sums of one level and of two.
 SCORE_TILES = {
     64: [_Long(4, 64, 4, 0), _Long(3, 96, 4, 0), _Long(3, 128, 2, 0)],

@@ -93,7 +93,7 @@ def is_of_scores(name: str) -> bool:
 
 
 def is_of_values(name: str) -> bool:
-    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+long_turns")
+    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+ping_pong_until_exp")
 
 
 def said_of_fp8() -> list[str]:
@@ -266,8 +266,8 @@ def test_rates_in_8_bits_are_measured() -> None:
             rates.setdefault(row["kernel"], []).append(float(row["tflops"]))
     labels: dict[str, Callable[[str], bool]] = {
         "BF16": lambda name: name == "flashsmith BF16",
-        "q, k in 8 bits: 192 x 80": is_of_scores,
-        "q, k, v in 8 bits: 128 x 128, `two_level`, `long_turns`": is_of_values,
+        "FP8 q, k: 192 x 80": is_of_scores,
+        "FP8 q, k, v: 128 x 128, `two_level`, until exp": is_of_values,
         "cuDNN (o in 8 bits, too)": lambda name: name == "cuDNN",
         "FlashAttention-3": lambda name: name == "FlashAttention-3",
     }

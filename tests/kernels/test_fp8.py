@@ -199,7 +199,7 @@ def test_rule_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) 
         ({"fp8_scores": False, "fp8_values": False}, "two_level needs fp8_values"),
         ({"cluster_size": 2, "dynamic_queue": False}, "with fp8_values each block transposes"),
         ({"stale_maximum": True}, "stale_maximum leaves P below 1"),
-        ({"long_turns": True}, "long_turns needs ping_pong"),
+        ({"ping_pong_until_exp": True}, "ping_pong_until_exp needs ping_pong"),
         ({"B_c": 48}, "B_c is 48; it must be a multiple of 32"),
         ({"Q_steps_in_registers": 4}, "Q_steps_in_registers is 4; with d_head 64 Q K^T has 2"),
         ({"B_c": 256, "n_stages": 8}, "bytes of shared memory"),

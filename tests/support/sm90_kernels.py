@@ -50,7 +50,7 @@ FP8 = [
         "(FP16, 96, 128, 64, 2): wgmma+stages_2+q_regs_3+overlap+persistent+tiles+lazy_4"
         "+fp8_scores+fp8_values+two_level",
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+ping_pong+persistent+queue+tiles"
-        "+tma_store+fp8_scores+fp8_values+two_level+long_turns",
+        "+tma_store+fp8_scores+fp8_values+two_level+ping_pong_until_exp",
         "(FP16, 128, 64, 96, 1): wgmma+stages_3+persistent+queue+lazy_1+fma_exp_4+tma_store"
         "+fp8_scores+fp8_values+two_level",
         "(BF16, 192, 128, 96, 2): wgmma+stages_2+overlap+ping_pong+lazy_8+fp8_scores+fp8_values",

@@ -116,8 +116,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         transpose V. Not with stale_maximum or clusters.
     two_level: Each block's P V is summed by itself and added to O in FP32, because the sums of
         8-bit products keep about 14 bits; for d_head / 2 more registers a thread.
-    long_turns: With ping_pong a turn lasts until the exponentials begin, not only until products
-        are issued: those of 8 bits are too short to keep warpgroups apart.
+    ping_pong_until_exp: With ping_pong a turn lasts until the exponentials begin, not only until
+        products are issued: those of 8 bits are too short to keep warpgroups apart.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -146,7 +146,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     fp8_scores: bool = False
     fp8_values: bool = False
     two_level: bool = False
-    long_turns: bool = False
+    ping_pong_until_exp: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -177,7 +177,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("fp8_scores", "fp8_scores"),
         flag("fp8_values", "fp8_values"),
         flag("two_level", "two_level"),
-        flag("long_turns", "long_turns"),
+        flag("ping_pong_until_exp", "ping_pong_until_exp"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
@@ -226,7 +226,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             self,
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
-            long_turns=self.long_turns and n_warpgroups > 1,
+            ping_pong_until_exp=self.ping_pong_until_exp and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
             B_c=min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,

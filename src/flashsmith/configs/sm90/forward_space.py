@@ -42,7 +42,7 @@ class Sm90Tiles(NamedTuple):
     ping_pong: bool
     overlap_softmax: bool = True
     overlap_tiles: bool = True  # where softmax overlaps
-    long_turns: bool = False
+    ping_pong_until_exp: bool = False
 
 
 # By d_head, those that were the fastest for some shape, or close (docs/kernels/sm90-forward.md).
@@ -151,7 +151,7 @@ def make_sm90_config(
         stale_maximum=stale_maximum,
         fma_exponentials=0,
         tma_store=True,
-        long_turns=tiles.long_turns,
+        ping_pong_until_exp=tiles.ping_pong_until_exp,
     )
     architecture = get_gpu_architecture(config.minimum_gpu)
     has_room = config.shared_memory_bytes <= architecture.max_shared_memory_per_block_bytes

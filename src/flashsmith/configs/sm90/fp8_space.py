@@ -27,9 +27,9 @@ _SCORE_TILES = {
 }
 # With V of 8 bits; with sums of two levels where O leaves registers for them.
 _VALUE_TILES = {
-    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, long_turns=True),),
+    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     96: (Sm90Tiles(2, 128, 3, Q_steps_in_registers=0, ping_pong=True),),
-    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True, long_turns=True),),
+    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     192: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),),
     256: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=0, ping_pong=False),),
 }

@@ -32,7 +32,7 @@ struct Sm90ForwardKernelConfig {
   bool fp8_scores;
   bool fp8_values;
   bool two_level;
-  bool long_turns;
+  bool ping_pong_until_exp;
 
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };

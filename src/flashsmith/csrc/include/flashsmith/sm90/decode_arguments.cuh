@@ -47,7 +47,7 @@ constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &c
           .fp8_scores = false,
           .fp8_values = false,
           .two_level = false,
-          .long_turns = false};
+          .ping_pong_until_exp = false};
 }
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.

@@ -89,7 +89,7 @@ struct KernelTraits {
   static_assert(!CFG.overlap_softmax || n_stages >= 2,
                 "the next block's K is in shared memory together with this one's V");
   static_assert(!CFG.ping_pong || n_warpgroups >= 2, "one warpgroup has nobody to take turns with");
-  static_assert(!CFG.long_turns || (CFG.ping_pong && CFG.overlap_softmax),
+  static_assert(!CFG.ping_pong_until_exp || (CFG.ping_pong && CFG.overlap_softmax),
                 "turns are longer where there are turns, and a softmax beside a product");
   static_assert(CFG.persistent || !CFG.dynamic_queue, "only persistent blocks ask for more tiles");
   static_assert(!CFG.overlap_tiles || (CFG.persistent && CFG.overlap_softmax),
