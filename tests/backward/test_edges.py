@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, BackwardKernelConfig, DType, KernelId, Variant
-from flashsmith.configs.sm80.sums_backward_space import small_rule
+from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
 from flashsmith.reference import Gradients, Packing
 from flashsmith.runtime import load_kernels
@@ -20,7 +20,7 @@ from support.gradients import assert_near_truth, differing, launch
 from support.semantics import packing_of, places
 
 # One of each family, and one whose warps share keys.
-CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
+CONFIGS = PLAIN | {"sm80 sums, shared keys": small_heuristic(DType.BF16, 96)}
 BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BF16 = torch.bfloat16
 VARLEN = Variant(causal=True, varlen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
-from flashsmith.configs.sm90.backward_space import rule
+from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
 from flashsmith.reference import Gradients
 from flashsmith.runtime import emulation, find_backward, load_kernels
@@ -20,7 +20,7 @@ from support.semantics import packing_of
 
 
 def in_order(d_head: int, *, persistent: bool) -> Sm90BackwardKernelConfig:
-    return replace(rule(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
+    return replace(heuristic(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
 
 
 # Of each d_head: dQ by warpgroups in turn, three or two, and by all at once, in parts.

@@ -10,7 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import BackwardKernelConfig, DType, KernelId, Variant
-from flashsmith.configs.sm80.sums_backward_space import small_rule
+from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.spec import spec_of
@@ -20,7 +20,7 @@ from support.backward_kernels import PLAIN
 from support.gradient_calls import Call, call_of, used_rows
 from support.gradients import assert_near_truth, launch, tensors_of
 
-CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
+CONFIGS = PLAIN | {"sm80 sums, shared keys": small_heuristic(DType.BF16, 96)}
 BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 SEEDS = range(6)
 

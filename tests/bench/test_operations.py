@@ -10,7 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import CAUSAL, DType
-from flashsmith.configs.sm90.fp8_space import fp8_rules
+from flashsmith.configs.sm90.fp8_space import fp8_candidates
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
@@ -210,7 +210,7 @@ def test_numbers_of_8_bits_and_of_16_are_the_same_ones() -> None:
 
 @pytest.mark.parametrize("fp8_values", [False, True])
 def test_a_kernel_of_8_bits_is_as_far_off_as_its_weights(fp8_values: bool) -> None:
-    name = str(fp8_rules(DType.BF16, 64, fp8_values)[0])
+    name = str(fp8_candidates(DType.BF16, 64, fp8_values)[0])
     case = replace(EQUAL, operation="forward in 8 bits", candidates=("flashsmith BF16", name))
     wide, small = Runner("cpu", print).measure(case, [])
     assert small.is_right and (small.error > 3 * wide.error) == fp8_values

@@ -38,7 +38,7 @@ SM90_INSTANCES = [
 ]
 BACKWARD_INSTANCES = [
     KernelId(cfg, variant)
-    for cfg in BACKWARD.rule_configs()
+    for cfg in BACKWARD.heuristic_configs()
     if cfg.dtype == DType.FP16 and cfg.d_head in (64, 192)
     for variant in (FULL, CAUSAL)
 ]

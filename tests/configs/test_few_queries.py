@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, Variant, Workload
-from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, rather_decode
+from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, prefer_split_kv
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.problem import Problem
@@ -86,8 +86,8 @@ def test_on_a_cpu_length_and_rows_decide() -> None:
 
 
 def test_the_model_grows_with_what_is_done() -> None:
-    forward = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 8192))
-    found = rather_decode(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
+    forward = SM90_FORWARD.heuristic(Workload.square(DType.BF16, 128, 8192))
+    found = prefer_split_kv(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
     assert found is not None
     config, share = found
 

@@ -25,11 +25,11 @@ from support.decoding import (
 )
 from support.fp8_caches import SMALL, Quantised
 
-_rule = DECODE.families[0].rule
+_heuristic = DECODE.families[0].heuristic
 # Rows of 12, 16 and 32 chunks: the threads that share splits hold whole rows of them, or parts.
-CONFIGS = [_rule(DecodeWorkload(DType.FP16, d_head)) for d_head in (96, 128, 256)]
+CONFIGS = [_heuristic(DecodeWorkload(DType.FP16, d_head)) for d_head in (96, 128, 256)]
 LONG = CONFIGS[-1]  # of few splits, and few SMs, already
-WIDE = _rule(DecodeWorkload(DType.FP16, 256, rows=64))  # of two
+WIDE = _heuristic(DecodeWorkload(DType.FP16, 256, rows=64))  # of two
 EVERYTHING = Semantics(causal=True, softcap=20.0, sinks=torch.tensor([0.5, -3.0, 40.0, -40.0]))
 
 

@@ -30,8 +30,8 @@ from support.decoding import (
 from support.fp8_caches import SMALL, Quantised
 
 WIDE, TALL = TEAMS[0], TEAMS[2]  # 64 rows a work tile; with Q in registers, and in shared memory
-WIDE_FP8 = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
-TOKENS = DECODE.families[0].rule(
+WIDE_FP8 = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
+TOKENS = DECODE.families[0].heuristic(
     DecodeWorkload(DType.BF16, 64, fp8_cache=True, per_token_scale=True)
 )
 

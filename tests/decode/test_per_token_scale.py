@@ -28,8 +28,10 @@ from support.decoding import (
 )
 from support.fp8_caches import FP8, LARGEST, Quantised, quantised, spread
 
-RULES = [
-    DECODE.families[0].rule(DecodeWorkload(dtype, d_head, fp8_cache=True, per_token_scale=True))
+HEURISTICS = [
+    DECODE.families[0].heuristic(
+        DecodeWorkload(dtype, d_head, fp8_cache=True, per_token_scale=True)
+    )
     for d_head, dtype in (
         (64, DType.BF16), (96, DType.FP16), (128, DType.BF16), (192, DType.FP16), (256, DType.BF16),
     )
@@ -37,7 +39,7 @@ RULES = [
 SLICES_OF_16 = parse_kernel_name_into_config(
     "(FP16, 64, 16, 16, 4): decode+fp8_cache+per_token_scale+stages_3+blocks_1"
 )
-SMALL = RULES[0]
+SMALL = HEURISTICS[0]
 
 
 def tokens(cfg: DecodeKernelConfig = SMALL, *args: Any, **keywords: Any) -> Quantised:
@@ -62,7 +64,7 @@ def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scal
     return placed, (scales.k[..., 0], scales.v[..., 0])
 
 
-@pytest.mark.parametrize("cfg", [*RULES, SLICES_OF_16], ids=str)
+@pytest.mark.parametrize("cfg", [*HEURISTICS, SLICES_OF_16], ids=str)
 def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     tokens(cfg).assert_right(cfg)
 
@@ -269,4 +271,4 @@ def test_scales_without_numbers_of_8_bits_are_no_configuration() -> None:
     assert problem.startswith("per_token_scale is on without fp8_cache; keys and values of 16 bits")
     (problem,) = replace(SMALL, B_r=32).problems()
     assert problem.startswith("B_r is 32 with per_token_scale")
-    assert all(not cfg.problems() for cfg in RULES)
+    assert all(not cfg.problems() for cfg in HEURISTICS)

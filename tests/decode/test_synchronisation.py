@@ -13,7 +13,7 @@ from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.reference import Semantics
 from flashsmith.runtime import Site, emulation, find_decode, load_kernels
 from support.decoding import (
-    RULES,
+    HEURISTICS,
     TEAMS,
     VARIED,
     WGMMA,
@@ -29,8 +29,8 @@ from support.decoding import (
 UNSEEN = ("order in global memory", "beyond what the emulator sees")
 SEEDS = 6  # some sites need a lane that falls far behind
 KERNELS: list[DecodeKernelConfig] = [
-    RULES[0],
-    RULES[4],
+    HEURISTICS[0],
+    HEURISTICS[4],
     *VARIED[:3],
     TEAMS[0],
     TEAMS[4],

@@ -143,7 +143,7 @@ def test_a_window_is_refused_before_anything_is_built() -> None:
 def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     def chosen(rows: int, in_boxes: bool = False, fp8_cache: bool = False) -> tuple[str, int]:
         workload = DecodeWorkload(DType.BF16, 128, rows, fp8_cache, in_boxes=in_boxes)
-        config = DECODE.choose_by_rule(workload, (9, 0))
+        config = DECODE.choose_by_heuristic(workload, (9, 0))
         return config.family, config.B_r
 
     assert [chosen(rows, in_boxes=True) for rows in (1, 16, 17, 64, 65, 4096)] == [
@@ -151,7 +151,9 @@ def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     ]  # fmt: skip
     assert chosen(64) == ("sm80", 64)
     assert chosen(64, in_boxes=True, fp8_cache=True) == ("sm80", 64)
-    newer = DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0))
+    newer = DECODE.choose_by_heuristic(
+        DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0)
+    )
     assert newer.family == "sm80"  # wgmma exists on 9.0 alone
 
 

@@ -23,7 +23,7 @@ ALL = dict.fromkeys(
 EACH = pytest.mark.parametrize("cfg", ALL, ids=str)
 PLAINEST_AND_BEST = [
     cfg for kernels in (sm80_kernels, sm90_kernels)
-    for cfg in (kernels.PROGRESSION[0], kernels.LAST, *kernels.RULE)
+    for cfg in (kernels.PROGRESSION[0], kernels.LAST, *kernels.HEURISTIC)
 ]  # fmt: skip
 SOME = pytest.mark.parametrize("cfg", dict.fromkeys(PLAINEST_AND_BEST), ids=str)
 

@@ -120,7 +120,7 @@ def _built() -> None:
         for paged in (False, True)
     )
     kernels = product(
-        (SM90_FORWARD.rule(Workload.square(DType.BF16, d, 4096)) for d in D_HEADS), variants
+        (SM90_FORWARD.heuristic(Workload.square(DType.BF16, d, 4096)) for d in D_HEADS), variants
     )
     load_kernels([KernelId(*each) for each in kernels], target_of(torch.device("cuda")))
 
@@ -154,7 +154,7 @@ def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
     cu_q = torch.tensor([0, *n_q], device="cuda").cumsum(0).int()
     used = torch.tensor(n_k, device="cuda").int()
     given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max(n_q), "seqused_k": used, **semantics}
-    config = SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 4096))
+    config = SM90_FORWARD.heuristic(Workload.square(DType.BF16, d_head, 4096))
     expected = flashsmith.forward(config, q, *rows, return_lse=True, **given)
     for _ in range(12):
         found = flashsmith.forward(

@@ -1,4 +1,4 @@
-"""The soak on the card: every kernel of the tables, the progressions and all rules."""
+"""The soak on the card: every kernel of the tables, the progressions and all heuristics."""
 
 from __future__ import annotations
 

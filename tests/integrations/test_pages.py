@@ -118,7 +118,7 @@ def test_pages_are_copied_for_configurations_that_do_not_read_them(
     made: list[Any] = []
     monkeypatch.setattr(KVCache, "gathered", recording(KVCache.gathered, made))
     given = paged(MANY)
-    config = family.rule(Workload.square(DType.BF16, D_HEAD, 128))
+    config = family.heuristic(Workload.square(DType.BF16, D_HEAD, 128))
     given.assert_right(*given.attend(causal=True, config=config), causal=True)
     assert len(made) == copies
 

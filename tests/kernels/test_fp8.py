@@ -12,7 +12,7 @@ import torch
 import flashsmith
 from flashsmith.configs import FULL
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.fp8_space import fp8_rule, fp8_rules, get_fp8_kernel_configs
+from flashsmith.configs.sm90.fp8_space import fp8_candidates, fp8_heuristic, get_fp8_kernel_configs
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
@@ -63,7 +63,7 @@ def test_rows_may_be_shorter_than_the_kernels(
 @pytest.mark.parametrize("d_head", D_HEADS)
 def test_chosen_kernels_that_transpose_are_right(d_head: int) -> None:
     """From d_head 96 on a warp has several batches of V, which small tiles have not."""
-    (cfg,) = fp8_rules(DType.BF16, d_head, fp8_values=True)
+    (cfg,) = fp8_candidates(DType.BF16, d_head, fp8_values=True)
     lengths = cfg.B_r + 10, 2 * cfg.B_c + 5
     Quantised(cfg, lengths, rows=(cfg.d_head, cfg.d_head), batch=1).assert_right(cfg)
 
@@ -172,24 +172,24 @@ def test_sums_of_two_levels_lose_less() -> None:
     assert errors[0] < 0.1 * errors[1]
 
 
-def test_what_the_rule_chooses_can_be_built() -> None:
+def test_what_the_heuristic_chooses_can_be_built() -> None:
     configs = get_fp8_kernel_configs()
     assert len(configs) == 2 * (5 + 5 + 1)  # scores at d_head 128 have two
     assert not any(cfg.problems() for cfg in configs)
     with pytest.raises(ValueError, match="d_head 80; supported are"):
-        fp8_rules(DType.BF16, 80, fp8_values=False)
+        fp8_candidates(DType.BF16, 80, fp8_values=False)
 
 
 @pytest.mark.parametrize(
     ("batch", "length", "rows"), [(4, 2048, 128), (4, 4096, 192), (1, 16384, 192), (1, 100, 128)]
 )
-def test_rule_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) -> None:
+def test_heuristic_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) -> None:
     """As measured on the H200: 192 rows are faster but where they leave SMs idle."""
     problem = Problem.square(DType.BF16, 128, batch, 16, length)
-    assert fp8_rule(problem, False, FULL, num_sms=132).B_r == rows
-    assert fp8_rule(problem, False, FULL, num_sms=None).B_r == 192
+    assert fp8_heuristic(problem, False, FULL, num_sms=132).B_r == rows
+    assert fp8_heuristic(problem, False, FULL, num_sms=None).B_r == 192
     softcap = replace(FULL, softcap=True)
-    assert fp8_rule(problem, False, softcap, num_sms=132).is_buildable()
+    assert fp8_heuristic(problem, False, softcap, num_sms=132).is_buildable()
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,13 @@ SMALL = 3_000  # scores of a tile boundary's case
 
 
 def sampled_table_configs() -> list[ForwardKernelConfig]:
-    known = {*FORWARD.rule_configs(), *VARIED}
+    known = {*FORWARD.heuristic_configs(), *VARIED}
     groups = groups_of([KernelId(cfg) for cfg in table_configs() if cfg not in known])
     rng = Random(0)
     return [k.config for group in groups for k in rng.sample(group, min(SAMPLED, len(group)))]
 
 
-CONFIGS = [*FORWARD.rule_configs(), *VARIED, *sampled_table_configs()]
+CONFIGS = [*FORWARD.heuristic_configs(), *VARIED, *sampled_table_configs()]
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=str)
 
 
@@ -48,10 +48,10 @@ def _built() -> None:
 
 
 def test_the_set_is_whole() -> None:
-    """At least 300 random problems, every rule configuration, tables, both families."""
+    """At least 300 random problems, every choice of the heuristics, tables, both families."""
     assert len(CONFIGS) * RANDOM_CASES >= 300
     assert len(set(CONFIGS)) == len(CONFIGS)
-    kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in FORWARD.rule_configs()}
+    kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in FORWARD.heuristic_configs()}
     assert kinds == {
         (family.name, dtype, d_head)
         for family in FORWARD.families

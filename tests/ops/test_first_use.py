@@ -124,7 +124,7 @@ def test_each_kernel_is_logged_once_with_the_reason(
         flashsmith.attention(q, k, v)
         flashsmith.forward(CONFIG, q, k, v, causal=True)
     assert [record.message for record in caplog.records] == [
-        f"kernel {select_config(q)} on emulator: the rule: one configuration for each "
+        f"kernel {select_config(q)} on emulator: the heuristic: one configuration for each "
         "d_head, and one of half the rows where queries see few keys or large tiles would leave "
         "SMs idle",
         f"kernel {CONFIG} causal on emulator: named by the caller",

@@ -85,7 +85,7 @@ def test_a_kernel_that_was_named_refuses() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load_kernels([KernelId(GRADIENTS, VARLEN)], Target.emulator())
-    monkeypatch.setattr(type(BACKWARD), "choose_by_rule", lambda *_: GRADIENTS)
+    monkeypatch.setattr(type(BACKWARD), "choose_by_heuristic", lambda *_: GRADIENTS)
     backward._choices.clear()
     d_head, dtype = GRADIENTS.d_head, GRADIENTS.dtype.to_torch_dtype()
     qkv = [LAYOUTS[layout]()[..., :d_head].to(dtype) for _ in range(3)]

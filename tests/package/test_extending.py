@@ -95,7 +95,7 @@ def pairs(operation, workload):
     "The configurations of each family of an operation, and of its copy."
     for original, dummy in zip(originals, dummies, strict=True):
         if dummy in operation.families and workload.d_head in dummy.d_heads:
-            yield original.rule(workload), dummy.rule(workload)
+            yield original.heuristic(workload), dummy.heuristic(workload)
 
 
 def same(call, pair):
@@ -149,8 +149,8 @@ for kind in kinds:
     same(lambda c: [flashsmith.decode(c, q, keys, values, cache_seqlens=297)], pair)
 """
 FP8_OF_THE_FAMILY = """
-from flashsmith.configs.dummy.fp8_space import fp8_rules as of_dummy
-from flashsmith.configs.sm90.fp8_space import fp8_rules as of_original
+from flashsmith.configs.dummy.fp8_space import fp8_candidates as of_dummy
+from flashsmith.configs.sm90.fp8_space import fp8_candidates as of_original
 q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors(70, 97))
 pair = [rules(DType.BF16, 64, True)[-1] for rules in (of_original, of_dummy)]
 out = torch.empty(q.shape, dtype=torch.bfloat16)

@@ -89,7 +89,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     of_calls = [launch._choices.clear, lambda: launch_cache.forget()]
     monkeypatch.setattr(choose, "_of_calls", of_calls)
     of_lengths = (Workload.square(DType.FP16, 96, length) for length in (128, 64))
-    chosen, other = map(SM80_FORWARD.rule, of_lengths)
+    chosen, other = map(SM80_FORWARD.heuristic, of_lengths)
     assert chosen != other
     build_library([KernelId(other)], Target.emulator())
     q = torch.randn(1, 128, 1, 96).half()

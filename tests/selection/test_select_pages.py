@@ -36,7 +36,7 @@ def test_where_no_family_reads_pages_that_is_said() -> None:
 
 
 def test_the_emulator_s_plainest_family_that_reads_pages_is_the_newer() -> None:
-    assert choose_for(FORWARD, WORKLOAD, None).config == SM90_FORWARD.rule(
+    assert choose_for(FORWARD, WORKLOAD, None).config == SM90_FORWARD.heuristic(
         Workload.square(DType.FP16, 128, 1024)
     )
 

@@ -37,9 +37,9 @@ from flashsmith.lab.soak.meaning import Meaning
 from flashsmith.problem import Problem
 from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
 
-CONFIG = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64), None)
-FP8 = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
-TOKENS = DECODE.choose_by_rule(
+CONFIG = DECODE.choose_by_heuristic(DecodeWorkload(DType.FP16, 64), None)
+FP8 = DECODE.choose_by_heuristic(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
+TOKENS = DECODE.choose_by_heuristic(
     DecodeWorkload(DType.FP16, 64, fp8_cache=True, per_token_scale=True), None
 )
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
@@ -108,8 +108,8 @@ def test_an_empty_cache_is_taken() -> None:
     assert verdict_on(case).ok
 
 
-def test_every_rule_is_soaked_with_variants_it_serves() -> None:
-    configs = DECODE.rule_configs()
+def test_every_heuristic_is_soaked_with_variants_it_serves() -> None:
+    configs = DECODE.heuristic_configs()
     kernels = soaked_kernels(configs)
     assert {kernel.config for kernel in kernels} == set(configs)
     assert all(kernel.config.serves_variant(kernel.variant) for kernel in kernels)

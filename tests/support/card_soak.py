@@ -40,12 +40,12 @@ LOGS = ROOT / "build" / "gpu"
 
 def kernels_of_set(key: str) -> list[KernelId]:
     """Returns the kernels of a set of ``get_kernel_configs``, or of ``forward``: those of tables,
-    rules and both progressions."""
+    heuristics and both progressions."""
     configs: Sequence[KernelConfig]
     if key == "forward":
         configs = [
             *table_configs(),
-            *FORWARD.rule_configs(),
+            *FORWARD.heuristic_configs(),
             *get_kernel_progression_configs(),
             *get_sm90_kernel_progression_configs(),
         ]

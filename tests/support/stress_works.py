@@ -200,7 +200,7 @@ def works_on(device: torch.device) -> list[Work]:
         make.gradients(by_autograd=True),
     ]
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0):
-        queued = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 4096))
+        queued = SM90_FORWARD.heuristic(Workload.square(DType.BF16, 128, 4096))
         assert queued.dynamic_queue  # type: ignore[attr-defined]
         works.append(make.named(queued))
     return works

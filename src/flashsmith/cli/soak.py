@@ -30,9 +30,9 @@ _SoakKernelsOption = Annotated[
         "--kernels",
         "-k",
         metavar="KEY|NAME",
-        help="table: those of the tuned tables; rule: those chosen without one; a set "
+        help="table: those of the tuned tables; heuristic: those chosen without one; a set "
         f"({KERNEL_SETS}); or a kernel's short form. May be repeated. Default: KERNELS, else "
-        "table and rule.",
+        "table and heuristic.",
     ),
 ]
 _SecondsOption = Annotated[

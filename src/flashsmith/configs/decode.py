@@ -23,8 +23,8 @@ _MANY_TILES = 8
 
 def decode_family(
     config: type[D],
-    rule: Callable[[DecodeWorkload], D],
-    rule_in_words: str,
+    heuristic: Callable[[DecodeWorkload], D],
+    heuristic_in_words: str,
     rows: Sequence[int],
     tuning_space: Callable[[DecodeWorkload, GpuArchitecture], Sequence[D]],
     *,
@@ -34,7 +34,7 @@ def decode_family(
     """A family with one configuration for each d_head, kind of cache and number of rows.
 
     Args:
-        rows: Numbers of rows that stand for all others: one for each answer of the rule.
+        rows: Numbers of rows that stand for all others: one for each answer of the heuristic.
         min_rows: For fewer a plainer family's kernels are as fast.
         by_boxes: Whether it is for caches alone that lie in boxes.
         Others: as of ``Family``.
@@ -49,16 +49,16 @@ def decode_family(
 
     def smaller(workload: DecodeWorkload) -> list[D]:
         """Lists configurations of smaller blocks, then those of fewer rows."""
-        fewer = reversed([n for n in rows if n < rule(workload).B_r])
+        fewer = reversed([n for n in rows if n < heuristic(workload).B_r])
         asked = product((workload.rows, *fewer), (workload.many_tiles, True))
-        return [rule(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
+        return [heuristic(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
 
     def is_for(workload: DecodeWorkload) -> bool:
         in_boxes = workload.in_boxes and not workload.fp8_cache
         return workload.rows >= min_rows and (in_boxes or not by_boxes)
 
     return Family(
-        config, rule, rule_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
+        config, heuristic, heuristic_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
     )
 
 

@@ -4,7 +4,7 @@ A forward kernel's tile has all keys of its rows, and at least 64 rows, however 
 the tiles are too few to fill the GPU, most SMs wait. Decode packs the heads that share
 keys into the rows of a tile, and splits its keys among all SMs; but its instructions
 reach less of the tensor cores' rate, and sums have to be combined. The model below weighs that, in
-the unit of ``waves``: the time of a row whose tensor cores are busy throughout, for each key.
+the unit of ``cost_model``: the time of a row whose tensor cores are busy throughout, for each key.
 docs/decode.md tells the numbers.
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
+from flashsmith.configs.cost_model import grid_cost
 from flashsmith.configs.decode import has_many_tiles, rows_of_kernels
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import DecodeWorkload, Workload, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
@@ -48,12 +48,12 @@ def is_for_decode(problem: Problem, variant: Variant) -> bool:
     return few and many and _is_plain(variant) and problem.batch > 0
 
 
-def rather_decode(
+def prefer_split_kv(
     workload: Workload,
     config: ForwardKernelConfig,
     num_sms: int | None,
     capability: Capability | None,
-    choose: ChooseDecode = DECODE.choose_by_rule,
+    choose: ChooseDecode = DECODE.choose_by_heuristic,
 ) -> tuple[DecodeKernelConfig, float] | None:
     """Decode's configuration for a workload, and about what share of the time of ``config``, the
     forward's choice, it takes; None: the forward is as good.
@@ -82,9 +82,9 @@ def configs_of_few_queries(
     d_head: int,
     variant: Variant,
     capability: Capability | None,
-    choose: ChooseDecode = DECODE.choose_by_rule,
+    choose: ChooseDecode = DECODE.choose_by_heuristic,
 ) -> set[DecodeKernelConfig]:
-    """All that ``rather_decode`` may give for some sizes. Raises as ``choose``."""
+    """All that ``prefer_split_kv`` may give for some sizes. Raises as ``choose``."""
     if not _is_plain(variant):
         return set()
     return {

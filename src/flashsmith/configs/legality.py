@@ -1,4 +1,4 @@
-"""What the rules of legality of all families say alike: of values, of GPUs, of a rule's d_head."""
+"""What the rules of legality of all families say alike: of values, of GPUs, of a d_head."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plainest_with_room(minimum_gpu: str, n_bytes: int) -> str:
 
 
 def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
-    """What a rule has for a d_head. Raises ValueError for one that it does not have."""
+    """What a heuristic has for a d_head. Raises ValueError for one that it does not have."""
     if d_head not in table:
         supported = ", ".join(map(str, table))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")

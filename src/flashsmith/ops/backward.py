@@ -97,7 +97,7 @@ def backward(
     tensors on the emulator. Kernels that no library holds are built first.
 
     Args:
-        cfg: The backward's configuration; None: the rule's.
+        cfg: The backward's configuration; None: the heuristic's.
         do: (batch, seq_len_q, n_heads, d_v), the gradient by o, of q's dtype and device. It is
             copied if it is laid out as kernels do not take it.
         q, k, v, causal, softmax_scale: As ``attention`` had them.

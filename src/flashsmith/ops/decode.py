@@ -56,7 +56,7 @@ def decode(
     emulator. A kernel that no library holds is built first.
 
     Args:
-        cfg: The kernel's configuration; None: the rule's.
+        cfg: The kernel's configuration; None: the heuristic's.
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; any number of queries, but the
             keys are read once for every 64 rows of queries and heads that share them.
         k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (entries, rows, ...),

@@ -171,7 +171,7 @@ def find_first(
     device: torch.device,
 ) -> Found:
     """Returns the kernel, which ``find`` finds or builds. The build is announced, and the log says
-    why the kernel serves: a table, a rule, or the caller named it."""
+    why the kernel serves: a table, a heuristic, or the caller named it."""
     target = target_of(device)
     with announce_build(instance) as progress:
         kernel = find(instance, target, progress)

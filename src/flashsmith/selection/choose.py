@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from flashsmith.configs import DType, ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
 from flashsmith.configs.family import C, W
-from flashsmith.configs.few_queries import ChooseDecode, rather_decode
+from flashsmith.configs.few_queries import ChooseDecode, prefer_split_kv
 from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import TuningKey
@@ -47,7 +47,7 @@ def choose(
     if gpu is not None:
         num_sms = count_sms(gpu)
         capability = capability_of(gpu, capability)
-    found = rather_decode(workload, forward.config, num_sms, capability, tuned_decode_of(gpu))
+    found = prefer_split_kv(workload, forward.config, num_sms, capability, tuned_decode_of(gpu))
     return forward if found is None else FewQueriesChoice(found[0], forward, found[1])
 
 
@@ -63,7 +63,7 @@ def choose_for(
     capability: Capability | None = None,
 ) -> Choice[W, C]:
     """The configuration that is chosen on the GPU of this name (None: on a CPU), and why: of the
-    user's table, then the shipped one; else the rule's.
+    user's table, then the shipped one; else the heuristic's.
 
     capability: The GPU's; None: going by its name.
 
@@ -76,7 +76,7 @@ def choose_for(
     served = operation.serving(workload, gpu, capability)
     if gpu is None:
         why = "no GPU: on a CPU the emulator runs, and there is no table"
-        return Choice(served.rule_config, (why,))
+        return Choice(served.heuristic_config, (why,))
     sources, refused = find_tables(operation, gpu)
     passed_over = list(refused)
     num_sms = count_sms(gpu)
@@ -90,13 +90,13 @@ def choose_for(
             if why_not:
                 continue
             if source.table.key_of(entry.workload).bucket != key.bucket and (
-                why_rather := served.why_rather_the_rule(config, num_sms)
+                why_not_measured := served.why_heuristic_is_better(config, num_sms)
             ):
-                passed_over.append(f"{source.title} {source.path}: {why_rather}")
-                return Choice(served.rule_config, tuple(passed_over))
+                passed_over.append(f"{source.title} {source.path}: {why_not_measured}")
+                return Choice(served.heuristic_config, tuple(passed_over))
             return Choice(config, tuple(passed_over), source, entry, row)
         passed_over.append(f"{source.title} {source.path}: none of its kernels serves: {why_not}")
-    return Choice(served.rule_config, tuple(passed_over))
+    return Choice(served.heuristic_config, tuple(passed_over))
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from flashsmith.configs import (
 from flashsmith.configs.base import Capability
 from flashsmith.configs.registry import reads_pages_on
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.fp8_space import fp8_rule
+from flashsmith.configs.sm90.fp8_space import fp8_heuristic
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
@@ -38,14 +38,14 @@ def select_config(
     *,
     k: torch.Tensor | None = None,
 ) -> AttentionKernelConfig:
-    """The configuration for q and k: from the tuned tables of its GPU, else by rule.
+    """The configuration for q and k: from the tuned tables of its GPU, else by heuristic.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
     their entries for grids that fill the GPU otherwise, the most alike first; then all of this for
-    the other 16-bit dtype, whose tiles serve as well; then the rule of the newest family that
+    the other 16-bit dtype, whose tiles serve as well; then the heuristic of the newest family that
     serves. Kernels of the sm90 family come into question on compute capability 9.0 alone. CPU
-    tensors: the rule of the plainest family that serves. Where there are few queries for many keys,
-    and the forward's tiles would leave SMs idle: decode's (`configs/few_queries.py`).
+    tensors: the heuristic of the plainest family that serves. Where there are few queries for many
+    keys, and the forward's tiles would leave SMs idle: decode's (`configs/few_queries.py`).
     Nothing is ever measured here.
     `flashsmith tune --explain` shows the choice.
 
@@ -119,7 +119,7 @@ forget_with_tables(select_for.cache_clear)
 def select_fp8(
     q: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None, variant: Variant
 ) -> ForwardKernelConfig:
-    """The configuration for q and k of float8_e4m3fn, by rule.
+    """The configuration for q and k of float8_e4m3fn, by heuristic.
 
     Of O's dtype, which is v's; with v of 8 bits ``out``'s, or bfloat16.
 
@@ -146,8 +146,8 @@ def select_fp8(
         )
     problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1]).representative
     num_sms = None if gpu is None else count_sms(gpu)
-    config = fp8_rule(problem, fp8_values, variant, num_sms)
-    reason = "the rule: tiles of the sm90 family for each d_head and kind of v"
+    config = fp8_heuristic(problem, fp8_values, variant, num_sms)
+    reason = "the heuristic: tiles of the sm90 family for each d_head and kind of v"
     remember_reason(config, variant, q.device, reason)
     return config
 

@@ -31,8 +31,8 @@ def served_instances(
 ) -> list[KernelId]:
     """What ``attention`` takes for all shapes that it serves on a GPU, sorted.
 
-    The tables' choices for each bucket, and where there is none, the rule's; and decode's for few
-    queries.
+    The tables' choices for each bucket, and where there is none, the heuristic's; and decode's for
+    few queries.
 
     Args:
         gpu: The GPU's name, or an architecture; None: CPU tensors, on the emulator.
@@ -58,8 +58,8 @@ def served_instances(
                 choice = choose_for(FORWARD, workload, gpu, capability)
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
-                    # The rule may come first for some of the bucket, and tells more apart.
-                    configs += FORWARD.serving(workload, gpu, capability).rule_configs
+                    # The heuristic may come first for some of the bucket, and tells more apart.
+                    configs += FORWARD.serving(workload, gpu, capability).heuristic_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 

@@ -100,13 +100,13 @@ def _find_stand_in(
 
 
 def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernelConfig]:
-    """What tables and rules name for the kernel's dtype, d_head and variant."""
+    """What tables and heuristics name for the kernel's dtype, d_head and variant."""
     config, variant, (gpu, capability) = instance.config, instance.variant, gpu_of(device)
     families = FORWARD.families_for(gpu, capability)
     for family in families:
         if config.d_head in family.d_heads:
-            for of_rule in family.rule_configs(config.dtype, config.d_head):
-                yield of_rule.with_room_for(variant)
+            for of_heuristic in family.heuristic_configs(config.dtype, config.d_head):
+                yield of_heuristic.with_room_for(variant)
     sources = find_tables(FORWARD, gpu)[0] if gpu is not None else ()
     for entry in (entry for source in sources for entry in source.table.entries.values()):
         if entry.workload.variant.tuning_key() == variant.tuning_key():

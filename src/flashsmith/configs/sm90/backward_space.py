@@ -24,7 +24,7 @@ class BackwardTiles(NamedTuple):
 
 
 # By d_head, what was the fastest as a skeleton of the main loop (docs/backward.md).
-_RULE = {
+_HEURISTIC = {
     64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
     128: BackwardTiles(2, 3, 2, V_steps_in_registers=4, turns=2),
@@ -48,12 +48,12 @@ def make_sm90_backward_config(
     )
 
 
-def rule(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
+def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
     """One configuration for each d_head. Raises ValueError for others."""
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
+    if d_head not in _HEURISTIC:
+        supported = ", ".join(map(str, _HEURISTIC))
         raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")
-    return make_sm90_backward_config(dtype, d_head, _RULE[d_head])
+    return make_sm90_backward_config(dtype, d_head, _HEURISTIC[d_head])
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:

@@ -27,7 +27,7 @@ class SplitBackwardStages(NamedTuple):
 
 
 # By d_head, as many as there is room for.
-_RULE = {
+_HEURISTIC = {
     64: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
     96: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
     128: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
@@ -53,12 +53,12 @@ def make_sm90_split_backward_config(
     )
 
 
-def rule(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
+def heuristic(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
     """One configuration for each d_head. Raises ValueError for others."""
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
+    if d_head not in _HEURISTIC:
+        supported = ", ".join(map(str, _HEURISTIC))
         raise ValueError(f"q has d_head {d_head}; the sm90 split backward supports {supported}")
-    return make_sm90_split_backward_config(dtype, d_head, _RULE[d_head], cluster_size=2)
+    return make_sm90_split_backward_config(dtype, d_head, _HEURISTIC[d_head], cluster_size=2)
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90SplitBackwardKernelConfig]:

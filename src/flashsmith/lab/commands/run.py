@@ -71,8 +71,8 @@ class RunReport:
 def run(request: Request, files: Files, asked: Asked, reporter: Reporter) -> RunReport:
     """Runs the kernels; writes the output file if every result is right.
 
-    The rule's backward is run beside those that are taken where the request names neither kernels
-    nor files.
+    The heuristic's backward is run beside those that are taken where the request names neither
+    kernels nor files.
     """
     device, why = choose_device(request.device)
     inputs, scales, instances = _prepare(request, files, asked, on_gpu=device == "cuda")

@@ -38,7 +38,7 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
 _SECONDS_BETWEEN_NOTES = 10
-_TABLE, _RULE = "table", "rule"  # kernel words: what attention() takes by either
+_TABLE, _HEURISTIC = "table", "heuristic"  # kernel words: what attention() takes by either
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Soak:
 
     def configs(self, device: str) -> list[KernelConfig]:
         """What the words choose. Raises ValueError where a word or the device leaves nothing."""
-        words = self.request.words or (_TABLE, _RULE)
+        words = self.request.words or (_TABLE, _HEURISTIC)
         chosen: list[KernelConfig] = []
         for word in words:
             chosen += self._of_word(word, device)
@@ -70,13 +70,13 @@ class Soak:
         return configs
 
     def _of_word(self, word: str, device: str) -> list[KernelConfig]:
-        if word not in (_TABLE, _RULE):
+        if word not in (_TABLE, _HEURISTIC):
             ((dtype, d_head),) = self.request.kinds
             instances = select_instances([word], dtype=dtype, d_head=d_head, forward_only=False)
             return [instance.config for instance in instances]
         gpu = torch.cuda.get_device_name() if device == "cuda" else None
         configs: list[KernelConfig] = [
-            *(FORWARD.rule_configs() if word == _RULE else table_configs(gpu))
+            *(FORWARD.heuristic_configs() if word == _HEURISTIC else table_configs(gpu))
         ]
         return [cfg for cfg in configs if self.request.takes(cfg.dtype, cfg.d_head)]
 

@@ -23,7 +23,7 @@ from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.selection.entries import Entry, Measured
 
-Plan = Mapping[W, Sequence[C]]  # the last one of each workload is the rule's choice
+Plan = Mapping[W, Sequence[C]]  # the last one of each workload is the heuristic's choice
 Progress = Callable[[int, int, str], None]  # done, in all, what comes now
 
 W_contra = TypeVar("W_contra", bound=AnyWorkload, contravariant=True)
@@ -62,10 +62,10 @@ def make_plan(
     gpu: str | None = None,
     configs: Sequence[C] | None = None,
 ) -> dict[W, list[C]]:
-    """What to try for each workload: what can run it on ``arch``, and last the rule's choice.
+    """What to try for each workload: what can run it on ``arch``, and last the heuristic's choice.
 
     gpu: The GPU's name; None: any of the architecture.
-    configs: Of these alone, beside the rule's choice; None: the tuning spaces of the families.
+    configs: Of these alone, beside the heuristic's choice; None: the tuning spaces of the families.
 
     Raises:
         ValueError: No family takes a workload there, or ``configs`` has nothing for it; two
@@ -75,8 +75,8 @@ def make_plan(
     plan: dict[W, list[C]] = {}
     taken: dict[TuningKey, W] = {}
     for workload in workloads:
-        *fitting, rule = operation.candidates(workload, arch, gpu, configs)
-        if configs is not None and not fitting and rule not in configs:
+        *fitting, heuristic = operation.candidates(workload, arch, gpu, configs)
+        if configs is not None and not fitting and heuristic not in configs:
             raise ValueError(
                 f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
                 "narrow --dtype, --d-head or --seq-len"
@@ -86,7 +86,7 @@ def make_plan(
             raise ValueError(
                 f"{other} and {workload} share one entry of the table; tune for one of them"
             )
-        plan[workload] = [*fitting, rule]
+        plan[workload] = [*fitting, heuristic]
     return plan
 
 
@@ -124,7 +124,7 @@ class _Task(Generic[W, C]):
     """One workload, and what to try for it."""
 
     workload: W
-    configs: Sequence[C]  # the last is the rule's choice
+    configs: Sequence[C]  # the last is the heuristic's choice
     fills_the_gpu: bool
     champions: Collection[C]
 
@@ -248,12 +248,12 @@ def _entry(
     measured: Sequence[Measured[C]],
 ) -> Entry[W, C]:
     ranked = sorted(measured, key=lambda row: (row.cost, sort_key(row.config)))
-    rule = next((row for row in ranked if row.config == configs[-1]), None)
+    heuristic = next((row for row in ranked if row.config == configs[-1]), None)
     return Entry(
         workload,
         tried=len(configs),
         excluded={cfg.short_form(): why for cfg, why in excluded.items()},
-        rule_ratio=None if rule is None else round(rule.cost / ranked[0].cost, 4),
+        heuristic_ratio=None if heuristic is None else round(heuristic.cost / ranked[0].cost, 4),
         ranked=tuple(ranked),
     )
 

@@ -1,4 +1,4 @@
-"""How long a grid of few tiles takes: the model by which the rule gives large tiles up.
+"""How long a grid of few tiles takes: the model by which the heuristic gives large tiles up.
 
 Tiles are dealt out evenly, so the SM that has the most decides. It works on as many at
 a time as fit on it, a wave, and on one wave after the other. A wave takes the longer the more rows
