@@ -230,6 +230,9 @@ def test_command_prints_what_reproduces_a_failure() -> None:
     assert case in tile_boundary_cases(PLAIN, CAUSAL, EMULATOR)
 
 
+FORMER_WORD = "rule"
+
+
 @pytest.mark.usefixtures("without_kernels")
 def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernels(*args: object) -> set[str]:
@@ -241,6 +244,8 @@ def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> No
         {str(c) for c in configs} for configs in (FORWARD.heuristic_configs(), table_configs())
     )
     assert kernels("-k", "heuristic") == heuristic
+    with pytest.warns(DeprecationWarning, match="is called 'heuristic' now"):
+        assert kernels("-k", FORMER_WORD) == heuristic
     assert kernels() == table | heuristic
     assert kernels("-k", "prog", "-k", "heuristic") == heuristic | {
         str(c) for c in get_kernel_progression_configs()

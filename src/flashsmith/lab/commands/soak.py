@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from flashsmith.configs import KernelConfig, KernelId
+from flashsmith.configs.features import warn_of_former_name
 from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.lab.commands.device import choose_device, where_it_is
@@ -39,6 +40,7 @@ from flashsmith.runtime.device import target_of
 
 _SECONDS_BETWEEN_NOTES = 10
 _TABLE, _HEURISTIC = "table", "heuristic"  # kernel words: what attention() takes by either
+_FORMER = "rule"  # the deprecated word for heuristic
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Soak:
         return configs
 
     def _of_word(self, word: str, device: str) -> list[KernelConfig]:
+        if word == _FORMER:
+            warn_of_former_name(word, word := _HEURISTIC)
         if word not in (_TABLE, _HEURISTIC):
             ((dtype, d_head),) = self.request.kinds
             instances = select_instances([word], dtype=dtype, d_head=d_head, forward_only=False)
