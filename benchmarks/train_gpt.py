@@ -60,7 +60,7 @@ class Text(NamedTuple):
     lengths: list[int]
 
     @property
-    def places(self) -> torch.Tensor:
+    def offsets(self) -> torch.Tensor:
         """Where sentences begin and end, int32."""
         ends = torch.tensor([0, *self.lengths]).cumsum(0)
         return ends.int().to(self.tokens.device)
@@ -97,7 +97,7 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch
         return o.flatten(0, 1)
     longest = max(text.lengths)
     return flashsmith.attention(
-        q, k, v, causal=True, cu_seqlens_q=text.places, cu_seqlens_k=text.places,
+        q, k, v, causal=True, cu_seqlens_q=text.offsets, cu_seqlens_k=text.offsets,
         max_seqlen_q=longest, max_seqlen_k=longest,
     )  # fmt: skip
 
@@ -152,8 +152,8 @@ class Gpt(nn.Module):
 
     def forward(self, text: Text, attend: Attend) -> torch.Tensor:
         """The mean loss of a word."""
-        places = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
-        x = self.words(text.tokens) + self.positions(places)
+        positions = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
+        x = self.words(text.tokens) + self.positions(positions)
         for layer in self.layers:
             x = layer(x, text, attend)
         return functional.cross_entropy(self.head(self.last(x)), text.targets)

@@ -17,7 +17,7 @@ from flashsmith.runtime import load_kernels
 from support.backward_kernels import BAND, PLAIN
 from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, differing, launch
-from support.semantics import packing_of, places
+from support.semantics import offsets, packing_of
 
 # One of each family, and one whose warps share keys.
 CONFIGS = PLAIN | {"sm80 sums, shared keys": small_heuristic(DType.BF16, 96)}
@@ -185,7 +185,7 @@ def test_a_sequence_has_the_same_bits_alone_and_among_others(cfg: BackwardKernel
 @BY_FAMILY
 def test_places_begin_where_they_say(cfg: BackwardKernelConfig) -> None:
     """Rows before the first sequence belong to none."""
-    packing = Packing(9 + places([40, 30]), 5 + places([20, 66]))
+    packing = Packing(9 + offsets([40, 30]), 5 + offsets([20, 66]))
     call = call_of(BF16, (90, 2, cfg.d_head), (100, 2, cfg.d_head), None, packing, causal=True)
     found = launch(call.kernel(cfg), call)
     assert_near_truth(found, call)

@@ -101,7 +101,7 @@ def test_text_can_be_learned_and_is_the_same_for_a_seed(training: ModuleType) ->
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
     assert torch.equal(tokens[:, :5], tokens[:, 7:]), "the second half is the first"
     packed = next(training.text_of(sizes, 3, "cpu", varlen=True))
-    assert packed.places.tolist() == [0, packed.lengths[0], len(packed.tokens)]
+    assert packed.offsets.tolist() == [0, packed.lengths[0], len(packed.tokens)]
 
 
 def test_the_script_writes_a_row_for_each_step(training: ModuleType, tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def drawn(cfg: BackwardKernelConfig, seed: int) -> Call:
         used = [draw.choice((0, length, length // 2)) for length in lengths]
         packing[f"seqused_{side}"] = torch.tensor(used, dtype=torch.int32)
         if is_packed:
-            places = torch.tensor([draw.choice((0, 3)), *lengths]).cumsum(0)
-            packing[f"cu_seqlens_{side}"] = places.int()
-            shapes.append((int(places[-1]) + draw.choice((0, 70)), heads, cfg.d_head))
+            offsets = torch.tensor([draw.choice((0, 3)), *lengths]).cumsum(0)
+            packing[f"cu_seqlens_{side}"] = offsets.int()
+            shapes.append((int(offsets[-1]) + draw.choice((0, 70)), heads, cfg.d_head))
         else:
             shapes.append((n, max(lengths) + 1, heads, cfg.d_head))
     torch.manual_seed(seed)

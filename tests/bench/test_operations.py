@@ -102,8 +102,8 @@ def test_every_packed_sequence_is_looked_at() -> None:
         spoilt = o.clone()
         spoilt[row] += 1
         assert given.error_of(spoilt) > TOLERANCE
-    places = given.packing["cu_seqlens_q"]
-    assert places.tolist() == [0, 48, 65, 98] and places.dtype == torch.int32
+    offsets = given.packing["cu_seqlens_q"]
+    assert offsets.tolist() == [0, 48, 65, 98] and offsets.dtype == torch.int32
 
 
 @pytest.mark.parametrize("score", [s for s in SCORES if f"score_mod: {s}" in SCORES])

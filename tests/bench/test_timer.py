@@ -176,7 +176,7 @@ def test_back_to_back_does_not_time_a_card_that_has_rested(gpu: FakeGpu) -> None
 
 
 def test_back_to_back_is_the_mean_over_a_clock_that_swings(gpu: FakeGpu) -> None:
-    """As a card at its power limit: a quarter of the launches in each 800 ms takes 25% longer."""
+    """As a GPU at its power limit: a quarter of the launches in each 800 ms takes 25% longer."""
     for phase in (0.0, 0.25, 0.5, 0.75):
 
         def run(phase: float = phase) -> None:
@@ -203,7 +203,7 @@ def test_back_to_back_has_no_gap_once_the_candidate_is_warm(gpu: FakeGpu) -> Non
 
 
 def test_back_to_back_measures_what_is_steady_and_not_the_warm_up(gpu: FakeGpu) -> None:
-    """As a card that is at its power limit after 20 ms of work."""
+    """As a GPU that is at its power limit after 20 ms of work."""
     worked = 0.0
 
     def run() -> None:

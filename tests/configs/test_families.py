@@ -51,11 +51,11 @@ def test_families_on_a_gpu_come_newest_first_and_on_the_emulator_plainest_first(
         == FORWARD.families_for("sm_90a")
         == FORWARD.families_on((9, 0))
     )
-    assert FORWARD.families_for("a card of tomorrow", (9, 0)) == FORWARD.families_on(
+    assert FORWARD.families_for("a GPU of tomorrow", (9, 0)) == FORWARD.families_on(
         (9, 0)
     )  # by what it can do
-    with pytest.raises(ValueError, match="gpu 'a card of tomorrow' is not known"):
-        FORWARD.families_for("a card of tomorrow")
+    with pytest.raises(ValueError, match="gpu 'a GPU of tomorrow' is not known"):
+        FORWARD.families_for("a GPU of tomorrow")
     with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5; .* need 8\.0"):
         FORWARD.families_for("Tesla T4")
 
@@ -232,7 +232,7 @@ def test_sms_are_counted_by_the_name() -> None:
     counts = {
         "NVIDIA H200": 132, "sm_90a": 132, "h20": 78, "NVIDIA H100 PCIe": 114, "NVIDIA A30": 56,
         A100: 108, "NVIDIA B200": 148, "NVIDIA L4": 58, "NVIDIA L40": 142, "RTX 4090": 142,
-        "a card of tomorrow": 132, "": 132,
+        "a GPU of tomorrow": 132, "": 132,
     }  # fmt: skip
     assert {name: count_sms(name) for name in counts} == counts
     for name in (*GPU_MODELS, *(gpu.name for gpu in GPU_ARCHITECTURES)):

@@ -1,4 +1,4 @@
-"""The backward on the card: its soak, autograd, graphs, compilers, memory and a training."""
+"""The backward on the GPU: its soak, autograd, graphs, compilers, memory and a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout on the card: the masks of every family's kernels, and where their states come from."""
+"""Dropout on the GPU: the masks of every family's kernels, and where their states come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed queries over pages on the card: graphs with other lengths and pages, generated text."""
+"""Packed queries over pages on the GPU: graphs with other lengths and pages, generated text."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Requests:
         """Other numbers in the same tensors; NaN wherever no key is."""
         torch.manual_seed(seed)
         lengths = [torch.randint(maximum + 1, (BATCH,)) for maximum in (self.maximum, ROWS)]
-        for places, own in zip((self.cu_seqlens_q, self.cu_seqlens_k), lengths, strict=True):
-            places[1:] = own.cumsum(0)
+        for offsets, own in zip((self.cu_seqlens_q, self.cu_seqlens_k), lengths, strict=True):
+            offsets[1:] = own.cumsum(0)
         pages = torch.randperm(self.n_pages)[: BATCH * self.pages].view(BATCH, self.pages)
         self.table.copy_(pages)
         self.in_a_row = tuple(

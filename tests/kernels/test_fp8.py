@@ -75,7 +75,7 @@ def test_sequences_of_their_own_lengths_see_nothing_of_the_next(
     """Packed, with lengths of 0 and 1; what belongs to none is NaN. Bitwise what each gives."""
     lengths_q, lengths_k = [70, 1, 33, 0, 64], [40, 65, 1, 7, 64]
     asked = Quantised(cfg, (70, 65), batch=5)
-    places = [torch.tensor([0, *each]).cumsum(0).int() for each in (lengths_q, lengths_k)]
+    offsets = [torch.tensor([0, *each]).cumsum(0).int() for each in (lengths_q, lengths_k)]
     packed = dict(asked.given)
     for name, lengths in {"q": lengths_q, "k": lengths_k, "v": lengths_k}.items():
         t = asked.given[name]
@@ -83,14 +83,14 @@ def test_sequences_of_their_own_lengths_see_nothing_of_the_next(
         behind = torch.full_like(t[0, :5].float(), math.nan).to(t.dtype)
         packed[name] = torch.cat([each.view(torch.uint8) for each in (*rows, behind)]).view(t.dtype)
     o, lse = flashsmith.attention(
-        **packed, config=cfg, cu_seqlens_q=places[0], cu_seqlens_k=places[1], return_lse=True
+        **packed, config=cfg, cu_seqlens_q=offsets[0], cu_seqlens_k=offsets[1], return_lse=True
     )
     for i, (n_q, n_k) in enumerate(zip(lengths_q, lengths_k, strict=True)):
         alone = {name: t[i : i + 1] for name, t in asked.given.items()}
         alone["q"] = alone["q"][:, :n_q]
         alone["k"], alone["v"] = alone["k"][:, :n_k], alone["v"][:, :n_k]
         expected, expected_lse = flashsmith.attention(**alone, config=cfg, return_lse=True)
-        own = slice(int(places[0][i]), int(places[0][i]) + n_q)
+        own = slice(int(offsets[0][i]), int(offsets[0][i]) + n_q)
         assert torch.equal(o[own], expected[0])
         assert torch.equal(lse[:, own], expected_lse[0])
 
@@ -161,7 +161,7 @@ def test_maximum_that_moves(cfg: Sm90ForwardKernelConfig, order: int) -> None:
 
 
 def test_sums_of_two_levels_lose_less() -> None:
-    """Over 8192 keys, of the card's rough sums: the same numbers, added block by block."""
+    """Over 8192 keys, of the GPU's rough sums: the same numbers, added block by block."""
     q, k, v = (torch.randn(1, n, 1, 64).to(FP8) for n in (64, 8192, 8192))
     v = (v.float() + 1).to(FP8)
     truth, _ = reference_varlen(q.double(), k.double(), v.double(), compute=torch.float64)

@@ -24,9 +24,9 @@ from support.semantics import (
     SINGLE,
     assert_right,
     call,
+    offsets,
     packed,
     packing_of,
-    places,
     tensors_of,
 )
 from support.soak import failures
@@ -178,7 +178,7 @@ def test_what_no_sequence_uses_reaches_nothing(cfg: ForwardKernelConfig, value: 
     q, k, v = packed(cfg, [9, *LENGTHS_Q, 9], [9, *LENGTHS_K, 9])
     used_q = torch.tensor([n // 2 for n in LENGTHS_Q]).int()
     used_k = torch.tensor([n - n // 3 for n in LENGTHS_K]).int()
-    lengths = Packing(9 + places(LENGTHS_Q), 9 + places(LENGTHS_K), used_q, used_k)
+    lengths = Packing(9 + offsets(LENGTHS_Q), 9 + offsets(LENGTHS_K), used_q, used_k)
     clean_o, clean_lse = assert_right(cfg, (q, k, v), VARLEN, lengths)
     unused_q, unused_k = torch.ones(len(q), dtype=torch.bool), torch.ones(len(k), dtype=torch.bool)
     for sequence in lengths.sequences(q[:, 0], k[:, 0], Semantics()):
@@ -217,11 +217,11 @@ def test_packed_queries_and_dense_keys(cfg: ForwardKernelConfig) -> None:
     q = packed(cfg, [40, 0, 7], [1])[0]
     _, k, v = tensors_of(cfg, 1, 90, batch=3)
     used = torch.tensor([90, 3, 49]).int()
-    assert_right(cfg, (q, k, v), VARLEN, Packing(cu_seqlens_q=places([40, 0, 7]), seqused_k=used))
-    assert_right(cfg, (q, k, v), VARLEN, Packing(cu_seqlens_q=places([40, 0, 7])))
+    assert_right(cfg, (q, k, v), VARLEN, Packing(cu_seqlens_q=offsets([40, 0, 7]), seqused_k=used))
+    assert_right(cfg, (q, k, v), VARLEN, Packing(cu_seqlens_q=offsets([40, 0, 7])))
     q = tensors_of(cfg, 75, 1, batch=3)[0]
     _, k, v = packed(cfg, [1], [40, 0, 77])
-    lengths = Packing(cu_seqlens_k=places([40, 0, 77]), seqused_q=used.clamp(max=75))
+    lengths = Packing(cu_seqlens_k=offsets([40, 0, 77]), seqused_q=used.clamp(max=75))
     assert_right(cfg, (q, k, v), VARLEN, lengths)
 
 

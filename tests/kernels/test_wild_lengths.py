@@ -12,7 +12,7 @@ import torch
 from flashsmith.configs import KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.runtime import Extras, find_kernel, load_kernels
-from support.semantics import FAMILIES, places, tensors_of
+from support.semantics import FAMILIES, offsets, tensors_of
 
 ROWS, GUARD = 200, 7.0
 VARLEN = Variant.from_name("causal+varlen")
@@ -56,7 +56,7 @@ def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", WILD)
 @BY_FAMILY
 def test_places_that_cannot_be(cfg: Any, name: str) -> None:
-    wild, good = torch.tensor(WILD[name]).int(), places([0] * (len(WILD[name]) - 2) + [ROWS])
+    wild, good = torch.tensor(WILD[name]).int(), offsets([0] * (len(WILD[name]) - 2) + [ROWS])
     for q, k in ((wild, good), (good, wild), (wild, wild)):
         launch(cfg, cu_seqlens_q=q, cu_seqlens_k=k)
 
@@ -64,7 +64,7 @@ def test_places_that_cannot_be(cfg: Any, name: str) -> None:
 @pytest.mark.parametrize("used", [[-1, 5], [FAR, FAR], [201, -FAR - 1]], ids=str)
 @BY_FAMILY
 def test_used_lengths_that_cannot_be(cfg: Any, used: list[int]) -> None:
-    cu_seqlens = places([150, 50])
+    cu_seqlens = offsets([150, 50])
     for side in "qk":
         launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens,
                **{f"seqused_{side}": torch.tensor(used).int()})  # fmt: skip
@@ -73,7 +73,7 @@ def test_used_lengths_that_cannot_be(cfg: Any, used: list[int]) -> None:
 @pytest.mark.parametrize("longest", [0, 1, 64, 199])
 @BY_FAMILY
 def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
-    cu_seqlens = places([200, 0, 0])
+    cu_seqlens = offsets([200, 0, 0])
     launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=longest)
 
 
@@ -84,7 +84,7 @@ def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -
     lengths = [cfg.B_r] * 6
     rows = sum(lengths)
     q, k, v = (t[0] for t in tensors_of(cfg, rows, rows, batch=1, heads=(2, 1)))
-    cu = places(lengths)
+    cu = offsets(lengths)
 
     def blocks(longest: int) -> int:
         given = Extras(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=longest, window_right=0)

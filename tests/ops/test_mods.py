@@ -68,8 +68,8 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], error: Any, words:
 
 
 def test_a_block_mask_is_not_for_packed_rows() -> None:
-    places = torch.tensor([0, 20], dtype=torch.int32)
-    packed = {"cu_seqlens_q": places, "cu_seqlens_k": places}
+    offsets = torch.tensor([0, 20], dtype=torch.int32)
+    packed = {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets}
     with pytest.raises(ValueError, match=r"block_mask was passed with .* pass mask_mod"):
         flashsmith.attention(Q[0], Q[0], Q[0], block_mask=CAUSAL, **packed)
 

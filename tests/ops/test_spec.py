@@ -122,9 +122,9 @@ def test_what_no_kernel_computes_is_refused(
     [
         (
             {"cu_seqlens_q": ints(0, 50, 81)},
-            r"\[0, 50, 81\]; expected places from 0 to the 80 rows",
+            r"\[0, 50, 81\]; expected offsets from 0 to the 80 rows",
         ),
-        ({"cu_seqlens_q": ints(-1, 50)}, "expected places from 0"),
+        ({"cu_seqlens_q": ints(-1, 50)}, "expected offsets from 0"),
         ({"cu_seqlens_q": ints()}, r"cu_seqlens_q is \[\]"),
         ({"cu_seqlens_q": ints(0, 50, 40)}, "cu_seqlens_q falls from 50 to 40"),
         ({"cu_seqlens_k": ints(0, 50, 90), "max_seqlen_k": 49}, "max_seqlen_k is 49, but .* 50"),

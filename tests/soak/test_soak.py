@@ -120,7 +120,7 @@ def test_every_second_configuration_or_so_has_each_mixed_variant(
 
 
 def test_the_variants_have_each_two_features_both_ways() -> None:
-    """But no bias beside lengths, and no pages: tests on the card draw them."""
+    """But no bias beside lengths, and no pages: tests on the GPU draw them."""
     names = [field.name for field in fields(Variant) if field.type == "bool"]
     names.remove("paged")
     for a, b in combinations(names, 2):

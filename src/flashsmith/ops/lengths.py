@@ -23,7 +23,7 @@ def check_lengths(
     side: str,
     batch: int,
     rows: int,
-    places: torch.Tensor | None,
+    offsets: torch.Tensor | None,
     used: torch.Tensor | None,
     maximum: int | None,
 ) -> None:
@@ -32,22 +32,22 @@ def check_lengths(
     Args:
         side: "q" or "k".
         batch, rows: Of the side's tensor; packed rows have no batch.
-        places, used, most: cu_seqlens, seqused and max_seqlen of the side.
+        offsets, used, maximum: cu_seqlens, seqused and max_seqlen of the side.
     """
     lengths: list[int] | None  # None: they are not to be looked at
-    if places is None:
+    if offsets is None:
         lengths = [rows] * batch
     else:
-        lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
+        lengths = _lengths_between(f"cu_seqlens_{side}", offsets, side, rows)
     if used is not None:
         lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
     _check_none_longer(side, maximum, lengths)
 
 
-def are_for_the_device_alone(places: torch.Tensor | None, used: torch.Tensor | None) -> bool:
+def are_for_the_device_alone(offsets: torch.Tensor | None, used: torch.Tensor | None) -> bool:
     """Whether lengths of a side were given, and may not be looked at, so that nothing is known of
     its sequences."""
-    given = used if places is None else places
+    given = used if offsets is None else offsets
     return given is not None and not may_look_at(given)
 
 
@@ -60,7 +60,7 @@ def _check_none_longer(side: str, maximum: int | None, lengths: list[int] | None
 
 
 def may_look_at(t: torch.Tensor) -> bool:
-    """Whether what lengths and places say may be looked at; while a graph is traced nothing is."""
+    """Whether what lengths and offsets say may be looked at; while a graph is traced nothing is."""
     if is_compiling():
         return False
     if t.is_cpu:
@@ -99,12 +99,14 @@ def _is_vector(t: torch.Tensor) -> bool:
     return t.dtype == torch.int32 and t.ndim == 1
 
 
-def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> list[int] | None:
-    if not _is_vector(places) or not may_look_at(places):
+def _lengths_between(name: str, offsets: torch.Tensor, side: str, rows: int) -> list[int] | None:
+    if not _is_vector(offsets) or not may_look_at(offsets):
         return None
-    values = places.tolist()
+    values = offsets.tolist()
     if not values or values[0] < 0 or values[-1] > rows:
-        raise ValueError(f"{name} is {values}; expected places from 0 to the {rows} rows of {side}")
+        raise ValueError(
+            f"{name} is {values}; expected offsets from 0 to the {rows} rows of {side}"
+        )
     for before, after in pairwise(values):
         if after < before:
             raise ValueError(f"{name} falls from {before} to {after}; places must not fall")

@@ -1,7 +1,7 @@
 """Timing on the GPU by events: in turn with a flushed L2, back to back, and in a CUDA graph.
 
 In turn is fair to short runs: every candidate meets the same clocks and an L2 without its data.
-Back to back is what a loop of training sees: one kernel again and again, the card as warm, the
+Back to back is what a loop of training sees: one kernel again and again, the GPU as warm, the
 clocks as low and L2 as full as this kernel makes them.
 """
 
@@ -55,7 +55,7 @@ def time_interleaved(
     pause: float = 0.0,
     head_start: float = 0.0,
 ) -> dict[str, Timing]:
-    """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the card.
+    """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the GPU.
 
     Before each run L2 is overwritten. The time is between two events on the stream; the overwriting
     keeps the GPU busy meanwhile, so the host's launch cost is not in it.
@@ -99,9 +99,9 @@ def time_back_to_back(
     A time is from the end of one launch to the end of the next. The host stays ahead of the GPU, so
     its launch cost is not in it.
 
-    At its power limit a card does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
+    At its power limit a GPU does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
     a period of 0.8 s, so that one kernel takes 25% longer in one moment than in the next. A time is
-    therefore the mean over one period or more. After a rest the same card runs at full clocks for a
+    therefore the mean over one period or more. After a rest the same GPU runs at full clocks for a
     second, so the first candidate has a turn before that is not timed, and nobody rests after.
 
     Args:

@@ -1,4 +1,4 @@
-"""The charts of many measurements: rates over sequence lengths, and under the card's limits."""
+"""The charts of many measurements: rates over sequence lengths, and under the GPU's limits."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from flashsmith.lab.soak.launches import Launch, Prepared, make_launch
 from flashsmith.lab.soak.load import CardLoad
 from flashsmith.runtime.device import gpu_answers
 
-RERUNS = 12  # with and without other work for the card
+RERUNS = 12  # with and without other work for the GPU
 # Of the first run, then of the reruns: where NaN is right, it alone would hide what nobody wrote.
 _POISONS = (math.nan, 30_000.0)
 _REASON_LENGTH = 400

@@ -25,7 +25,7 @@ Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # as Lab.time, of fu
 MakeBenches = Callable[[W, str], Sequence[Callable[[], Bench[C]]]]  # of a workload on a device
 
 
-# Seconds. Without it dozens of good kernels in turn hold the card at its power limit, which levels
+# Seconds. Without it dozens of good kernels in turn hold the GPU at its power limit, which levels
 # them: what differs by 3% at full clocks differs by 0.2% then, and noise decides.
 _PAUSE = 0.001
 

@@ -1,7 +1,7 @@
 """Successive halving over configurations: hopeless ones cost a few launches, finalists many.
 
 Rounds are timed in turn. Finalists are soaked, and where the grid fills the GPU timed back to back
-too: under the card's power limit another kernel may be the fastest than in a short run, and an
+too: under the GPU's power limit another kernel may be the fastest than in a short run, and an
 entry serves both. Kernels that won elsewhere stay to the end, so that a portfolio can be chosen.
 """
 

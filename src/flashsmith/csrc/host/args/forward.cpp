@@ -108,8 +108,8 @@ int64_t rows_of_keys(const ForwardTensors &tensors) {
 }
 
 int64_t n_sequences(const ForwardTensors &tensors) {
-  for (const TensorView *places : {tensors.cu_seqlens_q(), tensors.cu_seqlens_k()}) {
-    if (places && places->ndim() == 1 && places->size(0) > 0) return places->size(0) - 1;
+  for (const TensorView *offsets : {tensors.cu_seqlens_q(), tensors.cu_seqlens_k()}) {
+    if (offsets && offsets->ndim() == 1 && offsets->size(0) > 0) return offsets->size(0) - 1;
   }
   return tensors.q().size(kBatch);
 }

@@ -1,4 +1,4 @@
-// Checks of what is there once a sequence, a head or a call: lengths, places, slopes and states.
+// Checks of what is there once a sequence, a head or a call: lengths, offsets, slopes and states.
 #include <tvm/ffi/error.h>
 
 #include <cstdint>
@@ -21,9 +21,9 @@ void check_vector(const char *name, const TensorView &t, int64_t size, const cha
 }
 
 // Sequences that are not packed have an entry of the batch each.
-void check_batch(const char *name, const TensorView &t, const TensorView *places,
+void check_batch(const char *name, const TensorView &t, const TensorView *offsets,
                  int64_t n_sequences) {
-  if (places || t.size(kBatch) == n_sequences) return;
+  if (offsets || t.size(kBatch) == n_sequences) return;
   TVM_FFI_THROW(ValueError) << name << " has batch size " << t.size(kBatch) << ", but there are "
                             << n_sequences << " sequences";
 }

@@ -55,7 +55,7 @@ struct ScoreArgs {
 // Where sequences of their own lengths begin and end; each may be null. With cu_seqlens all rows of
 // a tensor are one after the other, in entry 0 of its batch.
 struct VarlenArgs {
-  const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // batch + 1 places
+  const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // batch + 1 offsets
   const int32_t *__restrict__ seqused_q, *__restrict__ seqused_k;        // batch lengths
   int rows_q, rows_k;  // of one entry of the tensors' batch
 };

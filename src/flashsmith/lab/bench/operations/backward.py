@@ -86,8 +86,8 @@ def _fa2(given: Inputs, step: bool) -> Run | None:
     """torch's operators where sequences are packed, else through autograd."""
     if not given.packing:
         return None if step else _by_autograd("fa2", given)
-    aten, places, n = torch.ops.aten, given.places, given.packing["max_seqlen_q"]
-    lengths, causal = (places, places, n, n, 0.0), given.semantics["causal"]
+    aten, offsets, n = torch.ops.aten, given.offsets, given.packing["max_seqlen_q"]
+    lengths, causal = (offsets, offsets, n, n, 0.0), given.semantics["causal"]
 
     def forward() -> Any:
         return aten._flash_attention_forward(*given.qkv, *lengths, causal, False)[:4]

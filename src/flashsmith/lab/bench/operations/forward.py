@@ -64,8 +64,8 @@ def _fa2(given: Inputs) -> Run | None:
     if not given.packing or given.case.window or given.case.score != "plain":
         return _dense("fa2", given)
     forward: Any = torch.ops.aten._flash_attention_forward
-    places, n, causal = given.places, given.packing["max_seqlen_q"], given.semantics["causal"]
-    return lambda: forward(*given.qkv, places, places, n, n, 0.0, causal, False)[0]
+    offsets, n, causal = given.offsets, given.packing["max_seqlen_q"], given.semantics["causal"]
+    return lambda: forward(*given.qkv, offsets, offsets, n, n, 0.0, causal, False)[0]
 
 
 def _flex(given: Inputs) -> Run | None:

@@ -37,8 +37,8 @@ class DecodeSequence {
   FLASHSMITH_DEVICE int seq_len_q() const { return problem_->seq_len_q; }
   FLASHSMITH_DEVICE int seq_len_k() const { return length_; }
   FLASHSMITH_DEVICE int diagonal() const { return length_ - problem_->seq_len_q; }
-  FLASHSMITH_DEVICE Place queries() const { return {batch_, 0}; }
-  FLASHSMITH_DEVICE Place keys() const { return {batch_, first_row_}; }
+  FLASHSMITH_DEVICE RowOffset queries() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE RowOffset keys() const { return {batch_, first_row_}; }
   FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
 
   // Of a key of the request, which the caller knows to have one. Loads from the table.

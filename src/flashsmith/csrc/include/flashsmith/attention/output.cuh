@@ -42,7 +42,7 @@ FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Softmax<Trait
     if constexpr (Traits::Dropout::kDrops) factor[half] *= scale_of_kept<Traits>(problem);
     const int row = rows.row + first_row(lane) + half * kRowsPerHalf;
     if (problem.lse != nullptr && lane % kLanesPerRow == 0 && row < sequence.seq_len_q()) {
-      const Place place = sequence.queries();
+      const RowOffset place = sequence.queries();
       const int64_t head = static_cast<int64_t>(place.batch) * problem.n_heads + rows.head;
       ptx::thread_store_global_4(problem.lse + head * sequence.rows_q() + place.row + row,
                                  ptx::float_bits(total.log_sum_exp()));

@@ -147,7 +147,7 @@ class StatisticsBlock {
 
   FLASHSMITH_DEVICE const value_t *row_of(const void *tensor, const TensorStrides &strides,
                                           int row) const {
-    const Place place = sequence_.queries();
+    const RowOffset place = sequence_.queries();
     return static_cast<const value_t *>(tensor) + place.batch * strides.batch +
            head_ * strides.head + (place.row + row) * strides.seq;
   }
@@ -155,7 +155,7 @@ class StatisticsBlock {
   FLASHSMITH_DEVICE void store(float *place, int row, float sum) const {
     float lse = INFINITY, delta = 0;
     if (row < sequence_.seq_len_q()) {
-      const Place first = sequence_.queries();
+      const RowOffset first = sequence_.queries();
       const int64_t index =
           (static_cast<int64_t>(first.batch) * problem_.n_heads + head_) * sequence_.rows_q() +
           first.row + row;
@@ -197,7 +197,7 @@ class StatisticsBlock {
   }
 
   FLASHSMITH_DEVICE void clear_dQ() const {
-    const Place place = sequence_.queries();
+    const RowOffset place = sequence_.queries();
     const TensorStrides &strides = args_.dQ_strides;
     const int n_rows = sequence_.seq_len_q() - row_;
     auto *first = static_cast<value_t *>(args_.dQ) + place.batch * strides.batch +

@@ -11,7 +11,7 @@
 namespace flashsmith {
 
 // Where the first row of a sequence lies in a tensor.
-struct Place {
+struct RowOffset {
   int batch, row;
 };
 
@@ -22,8 +22,8 @@ concept SequencePolicy = requires(const T sequence, const ProblemArgs &problem) 
   { sequence.seq_len_q() } -> std::same_as<int>;
   { sequence.seq_len_k() } -> std::same_as<int>;
   { sequence.diagonal() } -> std::same_as<int>;  // of query 0
-  { sequence.queries() } -> std::same_as<Place>;
-  { sequence.keys() } -> std::same_as<Place>;
+  { sequence.queries() } -> std::same_as<RowOffset>;
+  { sequence.keys() } -> std::same_as<RowOffset>;
   { sequence.rows_q() } -> std::same_as<int>;  // of one entry of the tensor's batch
 };
 
@@ -41,8 +41,8 @@ class DenseSequence {
   FLASHSMITH_DEVICE int seq_len_q() const { return problem_->seq_len_q; }
   FLASHSMITH_DEVICE int seq_len_k() const { return problem_->seq_len_k; }
   FLASHSMITH_DEVICE int diagonal() const { return problem_->band.diagonal; }
-  FLASHSMITH_DEVICE Place queries() const { return {batch_, 0}; }
-  FLASHSMITH_DEVICE Place keys() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE RowOffset queries() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE RowOffset keys() const { return {batch_, 0}; }
   FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
 };
 static_assert(SequencePolicy<DenseSequence>);
@@ -51,7 +51,7 @@ static_assert(SequencePolicy<DenseSequence>);
 // What the numbers on the device say beyond the tensor is cut off, so that nothing else is touched.
 class VarlenSequence {
   struct Side {
-    Place place;
+    RowOffset place;
     int length;
   };
 
@@ -90,8 +90,8 @@ class VarlenSequence {
   FLASHSMITH_DEVICE int seq_len_q() const { return q_.length; }
   FLASHSMITH_DEVICE int seq_len_k() const { return k_.length; }
   FLASHSMITH_DEVICE int diagonal() const { return diagonal_; }
-  FLASHSMITH_DEVICE Place queries() const { return q_.place; }
-  FLASHSMITH_DEVICE Place keys() const { return k_.place; }
+  FLASHSMITH_DEVICE RowOffset queries() const { return q_.place; }
+  FLASHSMITH_DEVICE RowOffset keys() const { return k_.place; }
   FLASHSMITH_DEVICE int rows_q() const { return rows_q_; }
 };
 static_assert(SequencePolicy<VarlenSequence>);

@@ -15,8 +15,9 @@ struct RowRange {
 };
 
 // Where sequences are packed, the rows end where the next sequence begins; else with the tensor's.
-FLASHSMITH_DEVICE RowRange unused_after(const Place &first, int n_used, const int32_t *cu_seqlens,
-                                        int n_rows, int batch, int n_sequences) {
+FLASHSMITH_DEVICE RowRange unused_after(const RowOffset &first, int n_used,
+                                        const int32_t *cu_seqlens, int n_rows, int batch,
+                                        int n_sequences) {
   int end = n_rows;
   if (cu_seqlens != nullptr && batch + 1 < n_sequences) {
     const int next = ptx::thread_load_global(cu_seqlens + batch + 1);

@@ -131,8 +131,8 @@ class BackwardTensors {
 
   // The batch's pointers are loop invariants that take more registers than instructions.
   template <typename T>
-  static FLASHSMITH_DEVICE auto *first(T *tensor, const TensorStrides &strides, const Place &place,
-                                       int head, int row) {
+  static FLASHSMITH_DEVICE auto *first(T *tensor, const TensorStrides &strides,
+                                       const RowOffset &place, int head, int row) {
     using Element = std::conditional_t<std::is_const_v<T>, const value_t, value_t>;
     return static_cast<Element *>(tensor) + ptx::recomputed(place.batch) * strides.batch +
            head * strides.head + (place.row + row) * strides.seq;

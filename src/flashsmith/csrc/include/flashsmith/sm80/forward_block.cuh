@@ -93,7 +93,7 @@ class ForwardBlock {
     const int n_heads = args_.problem.n_heads, n_heads_kv = args_.problem.n_heads_kv;
     // Two divisions before the first load can start: most problems do without.
     const int head = n_heads == n_heads_kv ? tile_.head : tile_.head / (n_heads / n_heads_kv);
-    const Place place = sequence_.keys();
+    const RowOffset place = sequence_.keys();
     const int64_t first_key = static_cast<int64_t>(end_ - 1) * B_c + place.row;
     return KVLoader(shared_ + offset,
                     static_cast<const value_t *>(tensor) + place.batch * strides.batch +
@@ -106,7 +106,7 @@ class ForwardBlock {
 
   FLASHSMITH_DEVICE void load_Q() const {
     const TensorStrides &strides = args_.Q_strides;
-    const Place place = sequence_.queries();
+    const RowOffset place = sequence_.queries();
     const auto *rows = static_cast<const value_t *>(args_.Q) + place.batch * strides.batch +
                        tile_.head * strides.head + (place.row + row_) * strides.seq;
     TileLoader<Traits, B_r>(shared_ + Traits::Q_offset, rows, strides.seq, args_.problem.d_qk)

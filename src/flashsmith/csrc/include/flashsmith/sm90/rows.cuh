@@ -16,7 +16,7 @@ namespace flashsmith::sm90 {
 
 // Rows of one head of a sequence.
 struct Rows {
-  Place place;
+  RowOffset place;
   int length, head;
   int batch_rows;  // from one entry of the tensor's batch to the next
 

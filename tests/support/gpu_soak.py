@@ -1,4 +1,4 @@
-"""The soak of a set of kernels on the card, in parts that run side by side."""
+"""The soak of a set of kernels on the GPU, in parts that run side by side."""
 
 from __future__ import annotations
 
