@@ -25,8 +25,9 @@ constexpr int kStatisticsFloats = 2 * kStatisticsRows;  // of a block
 constexpr int kStatisticsBytes = kStatisticsFloats * static_cast<int>(sizeof(float));
 constexpr int kStatisticsThreads = 128;
 
-// How dQ is added up in memory: it is not, or by blocks of keys in any order, or in theirs.
-enum class Sums { none, in_any_order, in_order };
+// How dQ is accumulated: in registers, or in memory by blocks of keys, atomically in any order or
+// in the order of the keys.
+enum class DQAccumulation { registers, atomic, ordered };
 
 // Where a row's value lies among its block's.
 FLASHSMITH_HOST_DEVICE constexpr int statistics_place(int row) {
@@ -178,9 +179,9 @@ class StatisticsBlock {
 
   // Where blocks of keys have turns the first one stores, and nothing is to be cleared.
   FLASHSMITH_DEVICE void start_sums(int block) const {
-    if constexpr (Traits::sums == Sums::in_any_order) {
+    if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
       clear(sums_of<Traits::d_head>(args_, block, head_));
-    } else if constexpr (Traits::sums == Sums::in_order) {
+    } else if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
       uint32_t *summed = summed_of<Traits::dQ_parts>(args_, block, head_);
       const int part = ptx::thread_index();
       if (part < Traits::dQ_parts) ptx::thread_store_global_4(summed + part, 0);

@@ -69,7 +69,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   static_assert(!VARIANT.paged, "no gradients are written into pages");
   static constexpr bool padded = VARIANT.padded;
   static constexpr bool split_dK_dV = CFG.split_dK_dV;
-  static constexpr Sums sums = Sums::none;
+  static constexpr DQAccumulation dQ_accumulation = DQAccumulation::registers;
   static constexpr int n_threads = threads_per_block(CFG);
 
   static constexpr int kMinColumns = 32;

@@ -87,7 +87,7 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   static_assert(!VARIANT.dropout, "the sums backward has no registers for dropout");
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
-  static constexpr Sums sums = Sums::in_any_order;
+  static constexpr DQAccumulation dQ_accumulation = DQAccumulation::atomic;
   static constexpr bool sums_by_chunks = ptx::kHasWideAdds;
   static constexpr bool shares_weights = flashsmith::shares_weights(CFG);
   static constexpr int n_threads = threads_per_block(CFG);

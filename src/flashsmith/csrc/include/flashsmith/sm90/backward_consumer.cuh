@@ -17,7 +17,7 @@ class BackwardConsumer {
   using Barriers = BackwardBarriers<Traits>;
   using Position = ConsumerPosition<Traits>;
   static constexpr PingPongScope kPingPongScope = static_cast<PingPongScope>(Traits::config.turns);
-  static constexpr bool kFinishes = Traits::sums == Sums::in_order;
+  static constexpr bool kFinishes = Traits::dQ_accumulation == DQAccumulation::ordered;
   static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
 
   const Sm90BackwardKernelArgs &args_;

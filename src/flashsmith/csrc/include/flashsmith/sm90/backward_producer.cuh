@@ -145,7 +145,7 @@ class dQAdder {
          step += Traits::dQ_period) {
       const int head = step / tile_.n_blocks;
       const int block = tile_.visited(step - head * tile_.n_blocks);
-      if constexpr (Traits::sums == Sums::in_order) {
+      if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
         take_turn(block, tile_.first_head + head);
       } else {
         wait_for_dQ();

@@ -27,7 +27,8 @@ struct BackwardTraits {
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
-  static constexpr Sums sums = CFG.dQ_in_order ? Sums::in_order : Sums::in_any_order;
+  static constexpr DQAccumulation dQ_accumulation =
+      CFG.dQ_in_order ? DQAccumulation::ordered : DQAccumulation::atomic;
   static constexpr bool sums_by_chunks = true;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
   // What derivatives of scores are kept in until dP is there: softcap's are from 0 to 1.
