@@ -12,7 +12,7 @@ import torch
 from flashsmith.configs import CAUSAL, FULL, BackwardKernelConfig, DType, KernelId, Variant
 from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients, Packing
+from flashsmith.reference import Packing, ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import BAND, PLAIN
 from support.gradient_calls import Call, call_of
@@ -41,7 +41,7 @@ def small(
     return call_of(BF16, (1, n_q, heads[0], cfg.d_head), (1, n_k, heads[1], cfg.d_head), **more)
 
 
-def assert_right(cfg: BackwardKernelConfig, call: Call) -> Gradients:
+def assert_right(cfg: BackwardKernelConfig, call: Call) -> ReferenceGradients:
     found = launch(call.kernel(cfg), call)
     sizes = (tuple(call.q.shape), tuple(call.k.shape), call.semantics.keywords)
     assert_near_truth(found, call, sizes)
@@ -178,7 +178,7 @@ def test_a_sequence_has_the_same_bits_alone_and_among_others(cfg: BackwardKernel
         of_k = {name: getattr(call, name)[keys] for name in ("k", "v")}
         of_lse = {"lse": call.lse[:, rows].contiguous(), "packing": packing_of([n_q], [n_k])}
         alone = launch(call.kernel(cfg), Call(**vars(call) | of_q | of_k | of_lse))
-        part = Gradients(whole.q[rows], whole.k[keys], whole.v[keys])
+        part = ReferenceGradients(whole.q[rows], whole.k[keys], whole.v[keys])
         assert not differing(cfg, alone, part)
 
 

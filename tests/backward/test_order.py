@@ -11,7 +11,7 @@ import torch
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
 from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import emulation, find_backward, load_kernels
 from support.backward_kernels import BAND
 from support.gradient_calls import Call, call_of
@@ -61,7 +61,9 @@ def calls_of(cfg: Sm90BackwardKernelConfig) -> list[Call]:
     ]
 
 
-def launch_with(cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: int) -> Gradients:
+def launch_with(
+    cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: int
+) -> ReferenceGradients:
     """On so many host threads: as many blocks run at a time, from the first on."""
     loaded = find_backward(call.kernel(cfg), Target.emulator())
     with emulation(loaded, seed=seed, count=False, workers=workers):

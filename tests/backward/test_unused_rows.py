@@ -14,7 +14,7 @@ from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.spec import spec_of
-from flashsmith.reference import Gradients, Packing
+from flashsmith.reference import Packing, ReferenceGradients
 from flashsmith.runtime import GradientTensors, load_kernels
 from support.backward_kernels import PLAIN
 from support.gradient_calls import Call, call_of, used_rows
@@ -57,7 +57,7 @@ def drawn(cfg: BackwardKernelConfig, seed: int) -> Call:
     return call_of(dtype, *shapes, packing=Packing(**packing), causal=causal)
 
 
-def unused_of(call: Call, found: Gradients) -> list[torch.Tensor]:
+def unused_of(call: Call, found: ReferenceGradients) -> list[torch.Tensor]:
     """Returns the rows of dq, dk and dv that no sequence has."""
     used_q, used_k = used_rows(call.q, call.k, call.packing)
     return [found.q[~used_q], found.k[~used_k], found.v[~used_k]]
@@ -87,7 +87,7 @@ def test_they_stay_in_tensors_of_the_caller_s(seed: int) -> None:
     new = given._replace(dq=None, dk=None, dv=None)
     run_backward(new, spec, config=cfg)
     run_backward(given, spec, config=cfg)
-    for rows in unused_of(call, Gradients(given.dq, given.dk, given.dv)):
+    for rows in unused_of(call, ReferenceGradients(given.dq, given.dk, given.dv)):
         assert rows.isnan().all()
     again, _ = run_backward(new, spec, config=cfg)
     for rows in unused_of(call, again):

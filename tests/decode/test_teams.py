@@ -20,7 +20,7 @@ from flashsmith.ops import decode_calls
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.kv_cache import KVCache
 from flashsmith.reference import Semantics
-from flashsmith.runtime import DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
 from support.decoding import (
     PLAIN,
     TEAMS,
@@ -138,7 +138,7 @@ def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
         q = torch.zeros(batch, 1, 8, 64).half()
         asked = DecodeOptions(None, False, (-1, -1), 0.0, splits)
         call = DecodeCall(q, KVCache(q, q), None, None, False, None, None)
-        return decode_calls._choose(asked, call, Extras(), 64).config
+        return decode_calls._choose(asked, call, CallArgs(), 64).config
 
     assert chosen(128, 0) == chosen(1, 0) != chosen(132, 0)
     assert chosen(132, 3) == chosen(1, 3) == chosen(1, 0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
-from flashsmith.runtime import Extras, Kernel
+from flashsmith.runtime import CallArgs, Kernel
 from support import sm80_kernels, sm90_kernels
 from support.emulator_program import CXX, Run
 from support.far import interleaved
@@ -81,7 +81,7 @@ def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
     near = [t.contiguous() for t in (q, k, v)]
     kernel = emulated(KernelId(cfg, Variant(varlen=True)))
     cu_seqlens = offsets(lengths)
-    extras = Extras(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
+    extras = CallArgs(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
     expected = torch.empty_like(near[0])
     for given in ((q, k, v, o), (*near, expected)):
         n_bytes = kernel.plan(*given, extras=extras).workspace_bytes

@@ -10,7 +10,7 @@ import pytest
 from flashsmith.configs import KernelId, Variant, parse_kernel_name_into_config
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import Extras, find_kernel
+from flashsmith.runtime import CallArgs, find_kernel
 from support.semantics import assert_right, packed, packing_of
 
 LENGTHS = {
@@ -65,7 +65,7 @@ def test_each_block_finds_its_own_of_few_tiles(kernel: str, name: str, causal: b
     q, k, v = packed(cfg, lengths, lengths, heads=(1, 1))
     packing = packing_of(lengths, lengths)
     instance = KernelId(cfg, Variant(causal=causal, varlen=True))
-    given = Extras(**vars(packing), window_right=0 if causal else -1)
+    given = CallArgs(**vars(packing), window_right=0 if causal else -1)
     plan = find_kernel(instance, Target.emulator()).plan(q, k, v, q, extras=given)
     assert len(plan.launches) == 1 and plan.workspace_bytes == 0
     assert_right(cfg, (q, k, v), Semantics(causal=causal), packing)

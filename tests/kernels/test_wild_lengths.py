@@ -11,7 +11,7 @@ import torch
 
 from flashsmith.configs import KernelId, Variant
 from flashsmith.jit import Target
-from flashsmith.runtime import Extras, find_kernel, load_kernels
+from flashsmith.runtime import CallArgs, find_kernel, load_kernels
 from support.semantics import FAMILIES, offsets, tensors_of
 
 ROWS, GUARD = 200, 7.0
@@ -41,7 +41,7 @@ def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
     o, lse = whole_o[1:-1], whole_lse[4:-4].view(2, ROWS)
     o.fill_(math.nan)
     lse.fill_(math.nan)
-    given = Extras(**extras, window_right=0)
+    given = CallArgs(**extras, window_right=0)
     n_bytes = kernel.plan(q, k, v, o, lse=lse, extras=given).workspace_bytes
     memory = torch.zeros(n_bytes + 4096, dtype=torch.uint8)
     memory[n_bytes:] = 77
@@ -87,7 +87,7 @@ def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -
     cu = offsets(lengths)
 
     def blocks(longest: int) -> int:
-        given = Extras(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=longest, window_right=0)
+        given = CallArgs(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=longest, window_right=0)
         x, y, z = kernel.plan(q, k, v, torch.empty_like(q), extras=given).launches[-1].grid
         return x * y * z
 

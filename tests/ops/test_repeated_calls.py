@@ -23,7 +23,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.ops import choices, launch
 from flashsmith.runtime import find_kernel, load_kernels
-from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
+from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES
 from flashsmith.runtime.workspace import FRESH, current_stream
 from flashsmith.selection import choose
 from flashsmith.selection.choose import forget_calls

@@ -14,7 +14,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.lab.report.banks import bank_map
 from flashsmith.lab.report.counts import count, count_launch
-from flashsmith.lab.report.description import Launch, bank_maps, fma_per_visit, work_of
+from flashsmith.lab.report.description import CountedLaunch, bank_maps, fma_per_visit, work_of
 from flashsmith.runtime import load_kernels
 from support.report import (
     LAST_SM90,
@@ -127,7 +127,7 @@ def test_counts_of_an_sm90_launch_follow_from_those_of_its_tiles(
     load_kernels([instance], Target.emulator())
     counts = count(instance)
     for seq_len in (512, 700):
-        launch = Launch.of_self_attention(instance, counts, seq_len)
+        launch = CountedLaunch.of_self_attention(instance, counts, seq_len)
         seen = count_launch(instance, seq_len, seq_len)
         for name in ("wgmma", "wgmma_flops", "wgmma_shared_bytes", "tma_loads", "tma_load_bytes"):
             assert launch[name] == pytest.approx(seen[name]), (name, seq_len)

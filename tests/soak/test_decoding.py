@@ -35,7 +35,7 @@ from flashsmith.lab.soak.decoding import draw_cache
 from flashsmith.lab.soak.functions import number_of_functions
 from flashsmith.lab.soak.meaning import Meaning
 from flashsmith.problem import Problem
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
+from flashsmith.runtime import CallArgs, DecodeKernel, DecodeTensors
 
 CONFIG = DECODE.choose_by_heuristic(DecodeWorkload(DType.FP16, 64), None)
 FP8 = DECODE.choose_by_heuristic(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
@@ -127,7 +127,7 @@ def test_functions_that_are_not_heeded_are_seen() -> None:
     assert case.kernel(CONFIG).variant == Variant(score=number_of_functions())
     prepared = prepare(case, "cpu")
     assert check(case.kernel(CONFIG), prepared, reruns=1).ok
-    without = replace(prepared, extras=Extras())
+    without = replace(prepared, extras=CallArgs())
     assert not check(KernelId(CONFIG), without, reruns=0).ok
 
 

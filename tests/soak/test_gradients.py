@@ -34,7 +34,7 @@ from flashsmith.lab.soak import (
 )
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.problem import Problem
-from flashsmith.reference import Gradients, gradient_allowance, reference_gradients
+from flashsmith.reference import ReferenceGradients, gradient_allowance, reference_gradients
 from flashsmith.runtime import BackwardKernel, GradientTensors, load_kernels
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): backward+stages_1")
@@ -225,7 +225,7 @@ def test_truth_is_that_of_each_sequence_alone() -> None:
     forward, truth = prepared.forward, prepared.truth
     q, k, v = forward.inputs
     assert prepared.dlse is not None
-    alone: list[Gradients] = []
+    alone: list[ReferenceGradients] = []
     for rows, keys, head in ((slice(0, 20), slice(0, 0), 0), (slice(20, 27), slice(0, 11), 1)):
         found = reference_gradients(
             q[rows][None], k[keys][None], v[keys][None], prepared.do[rows][None],

@@ -19,9 +19,9 @@ from flashsmith.lab.soak import truth_of
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics
 from flashsmith.runtime import (
+    CallArgs,
     DecodeKernel,
     DecodeTensors,
-    Extras,
     Splitting,
     emulation,
     find_decode,
@@ -146,7 +146,7 @@ def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
     return Placed(k, v, asked.seqlens, table)
 
 
-def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: Extras) -> Any:
+def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: CallArgs) -> Any:
     """The kernel of a configuration that computes such a call."""
     padded = {q.shape[-1], v.shape[-1]} != {cfg.d_head}
     return KernelId(cfg, replace(extras.variant, varlen=False, padded=padded))

@@ -13,7 +13,7 @@ from flashsmith.configs import KernelId, Variant
 from flashsmith.lab.soak import SoakCase
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics, lse_shape, reference_varlen
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 from support.semantics import packing_of
 
 _BEHIND = 3  # rows of packed tensors that belong to no sequence
@@ -45,7 +45,7 @@ class Call:
         return self.semantics.keywords | lengths
 
     @property
-    def extras(self) -> Extras:
+    def extras(self) -> CallArgs:
         longest = self.q.shape[-3]
         return extras_of(self.semantics, self.packing, longest)
 

@@ -12,7 +12,7 @@ from flashsmith.configs import BackwardKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
-    Gradients,
+    ReferenceGradients,
     compare,
     reference_gradients,
     score_error,
@@ -30,7 +30,7 @@ _MAX_OF_MOVED = 2  # of what the error of the weights alone does to the largest 
 # ---- the truth ----
 
 
-def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
+def truth_of(call: Call, compute: torch.dtype = torch.float64) -> ReferenceGradients:
     """By the reference, sequence by sequence; NaN where none uses a row."""
     given = {"dlse": call.dlse, "compute": compute}
     if call.semantics.bias is not None:  # then there are no lengths
@@ -52,10 +52,10 @@ def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
         sequence.of_k(v)[:] = found.v
         if sinks is not None and found.sinks is not None:
             sinks += found.sinks
-    return Gradients(q, k, v, sinks)
+    return ReferenceGradients(q, k, v, sinks)
 
 
-def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
+def assert_near_truth(found: ReferenceGradients, call: Call, what: object = "") -> None:
     """The largest error is at most twice that of the same computation in the tensors' dtype, and
     the mean at most one and a half times, beside what rounding the exact gradient costs."""
     exact, low = truth_of(call), truth_of(call, call.q.dtype)
@@ -113,7 +113,7 @@ def _error_of_weights(call: Call) -> float:
 
 def launch(
     kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False, are_new: bool = False
-) -> Gradients:
+) -> ReferenceGradients:
     """What the kernels leave in memory that was NaN, with NaN in the workspace.
 
     are_new: Rows of no sequence become 0.
@@ -126,7 +126,7 @@ def launch(
 
 def launch_loaded(
     loaded: BackwardKernel, call: Call, *, gaps: bool = False, are_new: bool = False
-) -> Gradients:
+) -> ReferenceGradients:
     extras = call.extras
     rooms = [_room(t, gaps) for t in (call.q, call.k, call.v)]
     tensors = tensors_of(call, [room.inside for room in rooms], gaps)
@@ -139,7 +139,7 @@ def launch_loaded(
     if dbias is not None:
         dbias = dbias.sum_to_size(extras.bias.shape).to(extras.bias.dtype)
     dq, dk, dv = (room.inside.clone() for room in rooms)
-    return Gradients(dq, dk, dv, tensors.dsinks, dbias)
+    return ReferenceGradients(dq, dk, dv, tensors.dsinks, dbias)
 
 
 def tensors_of(
@@ -193,7 +193,9 @@ def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
     return whole[..., 1:-1, :-1, _GAP:-_GAP].copy_(t)
 
 
-def differing(config: BackwardKernelConfig, one: Gradients, other: Gradients) -> list[str]:
+def differing(
+    config: BackwardKernelConfig, one: ReferenceGradients, other: ReferenceGradients
+) -> list[str]:
     """Which gradients have other bits, of those that have the same at every run."""
     names = ["q"] if config.is_deterministic else []
     names += ["k", "v", "sinks", "bias"]

@@ -65,14 +65,14 @@ class Gradients(NamedTuple):
     bias: torch.Tensor | None = None
 
 
-class Wanted(NamedTuple):
+class GradientMask(NamedTuple):
     """Which gradients are wanted beside those of q, k and v."""
 
     sinks: bool = False
     bias: bool = False
 
 
-NOTHING_ELSE = Wanted()
+NOTHING_ELSE = GradientMask()
 
 
 def backward(
@@ -124,7 +124,7 @@ def backward(
         given["dlse"] = dlse
     if not are_memory(*flat(given)):
         refuse_all_but_memory(**given)
-    wanted = Wanted(spec.sinks is not None, spec.bias is not None)
+    wanted = GradientMask(spec.sinks is not None, spec.bias is not None)
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     gradients, milliseconds = run_backward(
         tensors, spec, wanted, config=cfg, deterministic=deterministic, timed=benchmark
@@ -135,7 +135,7 @@ def backward(
 def run_backward(
     tensors: GradientTensors,
     spec: AttentionSpec,
-    wanted: Wanted = NOTHING_ELSE,
+    wanted: GradientMask = NOTHING_ELSE,
     *,
     config: BackwardKernelConfig | None = None,
     deterministic: bool = False,
@@ -194,7 +194,7 @@ def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
 
 
 def backward_of_saved(
-    tensors: GradientTensors, spec: AttentionSpec, wanted: Wanted, deterministic: bool
+    tensors: GradientTensors, spec: AttentionSpec, wanted: GradientMask, deterministic: bool
 ) -> Gradients:
     """``run_backward`` of what autograd saved, which its hooks may give back with other strides."""
     try:
@@ -346,7 +346,7 @@ def _kernel_for(
     return find_first(find_backward, KernelId(config, variant), device)
 
 
-def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:
+def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask) -> GradientTensors:
     """With do as kernels take it, and new tensors where none are given to write to. Kernels write
     all of these; beside tensors of the caller's, of which they do not, they are zeros."""
     q, k = given.q, given.k

@@ -36,7 +36,7 @@ from flashsmith.ops.lengths import asked_to_look, is_of_tokens
 from flashsmith.ops.results import new_lse, new_o
 from flashsmith.ops.spec import AttentionSpec, checked_cap, checked_window
 from flashsmith.problem import size_class
-from flashsmith.runtime import DecodeKernel, Extras, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeKernel, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.runtime.workspace import Scratch
@@ -197,7 +197,7 @@ def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
     return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
-def _key(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> Hashable:
+def _key(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> Hashable:
     """What calls of one choice have in common: the configuration (by its id), what is computed,
     dtypes and device, sizes of heads and rows, the size class of the batch, and whether bulk copies
     bring what the cache holds."""
@@ -211,7 +211,7 @@ def _key(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> Hashable:
     )  # fmt: skip
 
 
-def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> _Choice:
+def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> _Choice:
     """The kernel for all calls like this one, found or built when the first one comes."""
     call = _checked(call, asked)
     checked_splits(asked.splits)
@@ -265,11 +265,11 @@ def _scale(asked: DecodeOptions, call: DecodeCall) -> float:
     return call.q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
 
 
-def _extras(asked: DecodeOptions, call: DecodeCall) -> Extras:
+def _extras(asked: DecodeOptions, call: DecodeCall) -> CallArgs:
     """What kernels are told of a call beside its own tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     functions = call.functions
-    return Extras(
+    return CallArgs(
         call.alibi_slopes, sinks=call.sinks, seqused_k=call.cache.seqlens,
         mod_tensors=functions.mod_tensors, softcap=checked_cap(asked.softcap),
         window_left=left, window_right=right, score=functions.score,
@@ -321,7 +321,7 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
 
 
 def _choose(
-    asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int
+    asked: DecodeOptions, call: DecodeCall, extras: CallArgs, d_head: int
 ) -> Choice[DecodeWorkload, DecodeKernelConfig]:
     """The configuration, and where it comes from. With ``splits`` it must not depend on the other
     requests, so not on how many."""

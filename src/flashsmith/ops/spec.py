@@ -21,7 +21,7 @@ from flashsmith.ops.lengths import (
     check_longest,
 )
 from flashsmith.reference.dropout import check_dropout
-from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
+from flashsmith.runtime.call_args import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 
 _ALL = -1  # of a window's sides: every key
 NO_WINDOW = (_ALL, _ALL)
@@ -206,7 +206,7 @@ class ResolvedSpec(NamedTuple):
     """
 
     key: Hashable
-    extras: Extras
+    extras: CallArgs
     lengths: tuple[int, int, int] | None = None
     is_cache: bool = True
     scales: Scales = NO_SCALES
@@ -281,7 +281,7 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     if rng_state is not None or type(dropout_p) is not float or dropout_p != 0:
         dropout_p, rng_state = _dropout(spec)
     softcap = checked_cap(softcap)
-    extras = Extras(
+    extras = CallArgs(
         alibi_slopes, None if bias is None else _repeated_along_keys(bias, rows_k),
         None if sinks is None else in_float32(sinks),
         cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, key_ranges, rng_state,

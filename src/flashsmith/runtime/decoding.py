@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flashsmith.runtime.extras import FULL_EXTRAS, Extras
+from flashsmith.runtime.call_args import FULL_EXTRAS, CallArgs
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
 
@@ -99,7 +99,7 @@ class DecodeKernel(LoadedKernel):
         tensors: DecodeTensors,
         *,
         how: Splitting = AS_EVEN_AS_CAN_BE,
-        extras: Extras = FULL_EXTRAS,
+        extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
         """What a call on such tensors does; their memory is not looked at. Raises as
         ``Kernel.plan``."""
@@ -129,7 +129,7 @@ class DecodeKernel(LoadedKernel):
         how: Splitting = AS_EVEN_AS_CAN_BE,
         counters: Any = None,
         workspace: Any = None,
-        extras: Extras | None = None,
+        extras: CallArgs | None = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v over the keys of a cache, on the current stream of
         the tensors' device.

@@ -15,7 +15,7 @@ from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.timer import Run
 from flashsmith.lab.commands.run_result import Result
 from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
-from flashsmith.lab.soak.launches import Launch
+from flashsmith.lab.soak.launches import SoakLaunch
 from flashsmith.runtime import Emulation
 
 
@@ -44,7 +44,7 @@ def check_backward(
     return result, runs if result.ok else {}
 
 
-def _compare(launch: Launch, result: Result) -> None:
+def _compare(launch: SoakLaunch, result: Result) -> None:
     compared = launch.compare()
     name = max(compared, key=lambda name: compared[name].ratio)
     worst = compared[name]

@@ -13,8 +13,8 @@ from flashsmith.configs import KernelId, Workload
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
+    CountedLaunch,
     Counts,
-    Launch,
     exponentials_per_visit,
     fma_per_visit,
     work_of,
@@ -82,7 +82,7 @@ def busy_ms(
     work = work_of(config, instance.variant, problem.seq_len_q, problem.seq_len_k)
     work *= problem.batch * problem.heads
     cycles: dict[str, float] = {}
-    launch = Launch(counts, work) if counts else None
+    launch = CountedLaunch(counts, work) if counts else None
     if launch:
         cycles["shared memory"] = launch.shared_bytes(config) / SHARED_BYTES_PER_CYCLE
     if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
@@ -98,6 +98,6 @@ def busy_ms(
 
 def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
     """Wavefronts beyond those without conflicts, of a whole launch."""
-    launch = Launch.of_self_attention(instance, counts, workload.problem.seq_len_k)
+    launch = CountedLaunch.of_self_attention(instance, counts, workload.problem.seq_len_k)
     conflicts = launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]
     return workload.problem.batch * workload.problem.heads * conflicts

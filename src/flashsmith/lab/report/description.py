@@ -251,14 +251,14 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Launch:
+class CountedLaunch:
     """The counts of a launch, made of what its tiles and their visits count."""
 
     counts: Counts
     work: Work
 
     @classmethod
-    def of_self_attention(cls, instance: KernelId, counts: Counts, seq_len: int) -> Launch:
+    def of_self_attention(cls, instance: KernelId, counts: Counts, seq_len: int) -> CountedLaunch:
         """Of one head."""
         return cls(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
 

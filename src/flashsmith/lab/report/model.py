@@ -9,9 +9,9 @@ from flashsmith.lab.report.banks import BankMap
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
     UNIT_OF_WORK,
+    CountedLaunch,
     Counts,
     Fact,
-    Launch,
     Region,
     Role,
     Work,
@@ -95,7 +95,7 @@ class KernelReport:
         """For which a forward's visit keeps shared memory busy."""
         if self.counts is None or not self.counts.per_visit:
             return None
-        visit = Launch(self.counts, Work(0, 1, 1))
+        visit = CountedLaunch(self.counts, Work(0, 1, 1))
         return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
 
     def quantities(self, per_work: bool) -> dict[str, float]:

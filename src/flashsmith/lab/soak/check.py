@@ -10,7 +10,7 @@ import torch
 from flashsmith.configs import KernelConfig, KernelId
 from flashsmith.errors import GpuLostError
 from flashsmith.lab.soak.case import SoakCase
-from flashsmith.lab.soak.launches import Launch, Prepared, make_launch
+from flashsmith.lab.soak.launches import Prepared, SoakLaunch, make_launch
 from flashsmith.lab.soak.load import CardLoad
 from flashsmith.runtime.device import gpu_answers
 
@@ -94,7 +94,7 @@ def check(
         return Verdict(instance, launch.case, reason)
 
 
-def _check_refusal(instance: KernelId, launch: Launch) -> Verdict:
+def _check_refusal(instance: KernelId, launch: SoakLaunch) -> Verdict:
     case, results = launch.case, launch.results
     results.poison(_POISONS[0])
     try:
@@ -107,7 +107,7 @@ def _check_refusal(instance: KernelId, launch: Launch) -> Verdict:
     return Verdict(instance, case, "it should be refused with a ValueError, and is not")
 
 
-def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> Verdict:
+def _check(instance: KernelId, launch: SoakLaunch, reruns: int, load: CardLoad | None) -> Verdict:
     launch.results.poison(_POISONS[0])
     workspace = launch.run()
     compared = launch.compare()
@@ -131,7 +131,7 @@ def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
     return Verdict(instance, launch.case, failure.rstrip("; "), False, ratios, done)
 
 
-def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> str:
+def _rerun(instance: KernelId, launch: SoakLaunch, reruns: int, load: CardLoad | None) -> str:
     """What was wrong with the runs after the first, in words. What no sequence uses stays as it
     was."""
     first, deterministic = _as_every_time(launch), instance.config.is_deterministic
@@ -155,7 +155,7 @@ def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
     return ""
 
 
-def _as_every_time(launch: Launch) -> dict[str, torch.Tensor]:
+def _as_every_time(launch: SoakLaunch) -> dict[str, torch.Tensor]:
     """What the reruns should leave, beside which the second poison stays."""
     first = {name: t.clone() for name, t in launch.results.tensors.items()}
     for name, used in launch.used.items():
@@ -163,7 +163,7 @@ def _as_every_time(launch: Launch) -> dict[str, torch.Tensor]:
     return first
 
 
-def _has_the_bits(launch: Launch, first: dict[str, torch.Tensor]) -> torch.Tensor:
+def _has_the_bits(launch: SoakLaunch, first: dict[str, torch.Tensor]) -> torch.Tensor:
     same = [_bits(t) == _bits(first[name]) for name, t in launch.results.tensors.items()]
     return torch.stack([each.all() for each in same]).all()
 

@@ -29,7 +29,7 @@ from flashsmith.reference import (
     score_error,
     score_range,
 )
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 
 _MAX_SCORES_AT_ONCE = 1 << 26  # half a gigabyte of float64, of which several are alive
 # Kernels' exponentials below 2^-126 are 0, among them what brings weights, up to 2^8 relative to an
@@ -81,7 +81,7 @@ class PreparedCase:
     inputs: QKV  # copies of q, k and v, which no kernel may change
     semantics: Semantics
     packing: Packing
-    extras: Extras
+    extras: CallArgs
     truth: Truth | None  # None where there is nothing to compute
 
 
@@ -115,14 +115,14 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
 
 def extras_of(
     semantics: Semantics, packing: Packing, longest_q: int, device: torch.device | str = "cpu"
-) -> Extras:
+) -> CallArgs:
     """As kernels take them on a device."""
     left, right = semantics.window_size
     functions = NO_FUNCTIONS
     if not semantics.score_mod is semantics.mask_mod is None:
         device = torch.device(device)
         functions = Functions.traced(semantics.score_mod, semantics.mask_mod, device)
-    return Extras(
+    return CallArgs(
         **vars(packing),
         alibi_slopes=semantics.alibi_slopes,
         bias=semantics.bias,

@@ -95,21 +95,21 @@ struct StaticDecodeKernelConfig {
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
   using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of two fragments' columns
 
-  struct Rows {
+  struct StageRows {
     alignas(128) cache_t K[B_c * d_head];
     alignas(128) cache_t V[B_c * d_head];
   };
   struct ScaledRows {
-    Rows rows;
+    StageRows rows;
     alignas(128) float K_scales[kWarpSize], V_scales[kWarpSize];
   };
-  using Stage = std::conditional_t<per_token_scale, ScaledRows, Rows>;
+  using Stage = std::conditional_t<per_token_scale, ScaledRows, StageRows>;
   struct SharedMemory {
     Stage rings[n_teams][n_stages];
     alignas(128) value_t Q[Q_in_registers ? 1 : B_r * d_head];
     alignas(128) uint32_t arrived;
   };
-  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(Rows, V);
+  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(StageRows, V);
   static constexpr int K_scales_offset = offsetof(ScaledRows, K_scales);
   static constexpr int V_scales_offset = offsetof(ScaledRows, V_scales);
   static constexpr int ring_bytes = n_stages * stage_bytes;
