@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+import flashsmith.reference
+import flashsmith.runtime
 from flashsmith.configs import (
     FULL,
     Variant,
@@ -52,3 +54,12 @@ def test_a_configuration_is_read_by_the_former_name_of_a_field(
         assert getattr(config, former) is getattr(config, today) is True
     with pytest.warns(DeprecationWarning):
         assert not getattr(replace(config, **{former: False}), today)
+
+
+def test_classes_are_there_by_their_former_names() -> None:
+    with pytest.warns(DeprecationWarning, match="'Extras' is called 'CallArgs' now"):
+        assert flashsmith.runtime.Extras is flashsmith.runtime.CallArgs
+    with pytest.warns(DeprecationWarning, match="'Gradients' is called 'ReferenceGradients' now"):
+        assert flashsmith.reference.Gradients is flashsmith.reference.ReferenceGradients
+    with pytest.raises(AttributeError, match="has no attribute 'Other'"):
+        _ = flashsmith.runtime.Other
