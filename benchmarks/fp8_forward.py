@@ -48,7 +48,7 @@ VALUE_TILES = {
 
 
 def kernels(d_head: int) -> list[str]:
-    """What the heuristic chooses, then other tiles; those alone that can be built."""
+    """Returns what the heuristic chooses, then other tiles; those alone that can be built."""
     make: Any = partial(make_fp8_config, DType.BF16, d_head)
     found = [
         config for values in (False, True) for config in fp8_candidates(DType.BF16, d_head, values)

@@ -36,7 +36,7 @@ def right() -> torch.Tensor:
 def wrong_at(
     index: tuple[int, ...], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A peer that is right but at one index of (sample, row, head, column)."""
+    """Returns a peer that is right but at one index of (sample, row, head, column)."""
 
     def run(q: torch.Tensor) -> torch.Tensor:
         o = right()

@@ -252,7 +252,7 @@ def test_the_table_of_decode_in_a_graph_is_measured() -> None:
 
 
 def is_rounded(cell: str, measured: float) -> bool:
-    """Whether a cell is the figure to as many places as it has."""
+    """Returns whether a cell is the figure to as many places as it has."""
     places = len(cell.partition(".")[2])
     return abs(float(cell) - measured) <= 0.5001 * 10**-places
 

@@ -19,7 +19,7 @@ SMS = 132
 
 
 def ms(cycles_of_one_sm: float) -> float:
-    """Milliseconds if all SMs share what takes one so many cycles."""
+    """Returns milliseconds if all SMs share what takes one so many cycles."""
     return cycles_of_one_sm / SMS / (GHZ * 1e9) * 1e3
 
 

@@ -192,7 +192,7 @@ def test_page_says_what_was_measured_of_sm90_kernels() -> None:
 
 
 def counters_of(report: Report) -> set[str]:
-    """The counters in the tables of a report's page."""
+    """Returns the counters in the tables of a report's page."""
     html = render(report)
     table = html[html.index("<h3>Counted on the emulator</h3>") :]
     return {c.heading for c in COUNTERS.values() if f"<tr><th>{c.heading}</th>" in table}

@@ -46,7 +46,7 @@ def fake_peer(name: str, run: Callable[[torch.Tensor], torch.Tensor], missing: s
 
 
 def times_of(values: Mapping[str, float]) -> Callable[..., dict[str, Timing]]:
-    """A clock: runs what it is given, and says these times."""
+    """Returns a clock: runs what it is given, and says these times."""
 
     def timer(runs: Mapping[str, Callable[[], object]], **_: object) -> dict[str, Timing]:
         for run in runs.values():

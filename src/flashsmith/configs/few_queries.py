@@ -37,12 +37,13 @@ _START = 40_000.0  # of blocks that find their part, and wait for one another's 
 
 
 def rows_of_decode(problem: Problem) -> int:
-    """Rows of q to a head of k: queries times the heads that share it."""
+    """Returns rows of q to a head of k: queries times the heads that share it."""
     return problem.seq_len_q * (problem.heads // max(problem.heads_kv, 1))
 
 
 def is_for_decode(problem: Problem, variant: Variant) -> bool:
-    """Whether the kernels of decode can compute it, and it is worth while to ask the model."""
+    """Returns whether the kernels of decode can compute it, and it is worth while to ask the
+    model."""
     few = 0 < rows_of_decode(problem) <= _MAX_ROWS
     many = problem.seq_len_k >= _MIN_KEYS_OF_A_QUERY * problem.seq_len_q
     return few and many and _is_plain(variant) and problem.batch > 0
@@ -95,18 +96,18 @@ def configs_of_few_queries(
 
 
 def _is_plain(variant: Variant) -> bool:
-    """How many keys a window shows is not known here; pages are for ``decode`` itself."""
+    """Returns how many keys a window shows is not known here; pages are for ``decode`` itself."""
     return not (variant.window or variant.bias or variant.score or variant.dropout or variant.paged)
 
 
 def forward_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
-    """The model's time of the forward: of the fullest SM, or of the memory."""
+    """Returns the model's time of the forward: of the fullest SM, or of the memory."""
     return problem.seq_len_k * max(grid_cost(config, problem, num_sms), _reading(problem) / num_sms)
 
 
 def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate: float) -> float:
-    """The model's time of decode: all SMs are equally busy, then one of them combines the
-    sums of a tile's splits."""
+    """Returns the model's time of decode: all SMs are equally busy, then one of them
+    combines the sums of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
     busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
     splits = min(max(num_sms / tiles, 1.0), config.max_combined_splits)

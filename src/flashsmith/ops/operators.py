@@ -135,7 +135,7 @@ def _call(
     *arguments: Any,
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the operators compute; the arguments in the order of their schemas."""
+    """Returns what the operators compute; the arguments in the order of their schemas."""
     given = _given(arguments, keywords)
     config = None if given.config is None else parsed_config(given.config)
     result = run_attention(q, k, v, given.spec, out, config, return_lse)
@@ -159,7 +159,7 @@ def _given(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> _Given:
 
 @functools.cache
 def parsed_config(config: str) -> Any:
-    """One object for each name: calls are told apart by it."""
+    """Returns one object for each name: calls are told apart by it."""
     return parse_kernel_name_into_config(config)
 
 
@@ -188,13 +188,13 @@ def _fake_forward_out(
 
 
 def fake_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
-    """What operators return beside o, of the shape that it will have."""
+    """Returns what operators return beside o, of the shape that it will have."""
     *batch, seq_len, heads, _ = q.shape
     return q.new_empty((*batch, heads, seq_len), dtype=torch.float32) if return_lse else no_lse(q)
 
 
 def no_lse(q: torch.Tensor) -> torch.Tensor:
-    """What operators return in place of a log-sum-exp."""
+    """Returns what operators return in place of a log-sum-exp."""
     return q.new_empty(0, dtype=torch.float32)
 
 

@@ -32,12 +32,12 @@ _HEURISTIC = {
 
 
 def heuristic(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     return FlashBackwardKernelConfig(dtype, d_head, *tiles_of(_HEURISTIC, d_head))
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[FlashBackwardKernelConfig]:
-    """All that is legal."""
+    """Returns all that is legal."""
     names = ("B_r", "B_c", "n_warps", "n_stages")
     every = product(*(SUPPORTED_VALUES[name] for name in names))
     return [

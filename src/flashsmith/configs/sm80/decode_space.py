@@ -83,9 +83,10 @@ _HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_HEURISTIC_FOR_MANY_TILES[128])}
 
 
 def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
-    """One configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that takes
-    the workload's rows, or the greatest; 16 with per-token scales. Of 16 rows another for many work
-    tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused elsewhere.
+    """Returns one configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that
+    takes the workload's rows, or the greatest; 16 with per-token scales. Of 16 rows another for
+    many work tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused
+    elsewhere.
     """
     fp8_cache = workload.fp8_cache
     per_token_scale = fp8_cache and workload.per_token_scale
@@ -122,6 +123,6 @@ def tuning_space(
 
 
 def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
-    """Whether an SM has as many blocks at a time as the configuration says."""
+    """Returns whether an SM has as many blocks at a time as the configuration says."""
     maximum = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
     return config.blocks_per_SM <= maximum and config.is_buildable(architecture.name)

@@ -39,19 +39,19 @@ SMALL_D_HEADS = tuple(_SMALL)
 
 
 def heuristic(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     return Sm80SumsBackwardKernelConfig(
         dtype, d_head, STATISTICS_ROWS, *tiles_of(_HEURISTIC, d_head)
     )
 
 
 def small_heuristic(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
-    """The same for GPUs of less shared memory."""
+    """Returns the same for GPUs of less shared memory."""
     return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_SMALL, d_head))
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm80SumsBackwardKernelConfig]:
-    """All that is legal."""
+    """Returns all that is legal."""
     values = (SUPPORTED_VALUES[name] for name in SumsBackwardTiles._fields)
     return [
         Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles)

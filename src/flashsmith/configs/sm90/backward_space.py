@@ -49,7 +49,7 @@ def make_sm90_backward_config(
 
 
 def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     if d_head not in _HEURISTIC:
         supported = ", ".join(map(str, _HEURISTIC))
         raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")

@@ -77,7 +77,7 @@ class Checker:
         self.low_precision = reference(compute=self.o.dtype)
 
     def prepare(self, candidate: Candidate) -> Run:
-        """What runs a candidate; all kernels write the same ``o``.
+        """Returns what runs a candidate; all kernels write the same ``o``.
 
         Raises: whatever the candidate raises; of a kernel, what ``find_kernel`` does.
         """
@@ -120,5 +120,5 @@ class Checker:
         return find_kernel(instance, target_of(self.o.device))
 
     def counters(self, config: ForwardKernelConfig) -> dict[str, int]:
-        """What the emulator counted of the kernel's last run; a GPU counts nothing."""
+        """Returns what the emulator counted of the kernel's last run; a GPU counts nothing."""
         return {} if self.o.is_cuda else Emulation(self.kernel(config)).counters()

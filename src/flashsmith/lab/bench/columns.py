@@ -33,7 +33,7 @@ class Column:
 
 
 def regimes_of(columns: Iterable[str]) -> Collection[str]:
-    """What is to be timed for these. Raises KeyError: One is not known."""
+    """Returns what is to be timed for these. Raises KeyError: One is not known."""
     return list(dict.fromkeys(COLUMNS[name].regime for name in columns if COLUMNS[name].regime))
 
 
@@ -42,7 +42,7 @@ def row_of(columns: Iterable[str], measured: CaseResult) -> dict[str, object]:
 
 
 def _peak_mib(run: Run) -> float:
-    """What a call has allocated at most, results included."""
+    """Returns what a call has allocated at most, results included."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()

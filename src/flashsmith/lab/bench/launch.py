@@ -37,7 +37,7 @@ LEFT_OUT = "left out: "  # begins a line on stderr
 def target_command(
     workload: Workload, kernels: Sequence[str], peers: Sequence[str], n_runs: int
 ) -> list[str]:
-    """The command line of this module for these candidates."""
+    """Returns the command line of this module for these candidates."""
     row = workload.as_row()
     names = ("dtype", "mask", "batch", "heads", *K_COLUMNS)
     options = [f"--{name}={row[name]}" for name in names]

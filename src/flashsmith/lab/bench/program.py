@@ -89,7 +89,8 @@ def run_program(
 
 
 def _told(cases: Iterable[Case], only: Sequence[str], more: Sequence[str]) -> list[Case]:
-    """The cases with these candidates, which their operations know. Raises ValueError: One is not.
+    """Returns the cases with these candidates, which their operations know. Raises ValueError: One
+    is not.
 
     only: In place of a case's own, if there are any.
     """

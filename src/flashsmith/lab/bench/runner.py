@@ -166,7 +166,8 @@ class Runner:
 
 
 def candidate_of(operation: OperationBench[Given], name: str) -> Make[Given]:
-    """What makes the run of a candidate. Raises ValueError: The operation has none of that name."""
+    """Returns what makes the run of a candidate. Raises ValueError: The operation has none of
+    that name."""
     if name in operation.peers:
         return operation.peers[name].make
     if name in operation.ours:

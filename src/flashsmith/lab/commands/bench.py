@@ -174,7 +174,7 @@ def _check_words(asked: Benchmark, workloads: Iterable[Workload]) -> None:
 def make_plan(
     workloads: Iterable[Workload], words: Sequence[str], peers: Sequence[Peer], device: str
 ) -> Plan:
-    """The candidates of each workload; those that no kernel is chosen for are left out.
+    """Returns the candidates of each workload; those that no kernel is chosen for are left out.
 
     Raises:
         ValueError: A word chooses no kernel at any shape.

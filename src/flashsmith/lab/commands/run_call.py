@@ -131,7 +131,7 @@ class CallChecker(Checker):
         return find_kernel(instance, target_of(self.o.device))
 
     def prepare(self, candidate: ForwardKernelConfig) -> Run:  # type: ignore[override]
-        """What runs a configuration's kernel; all write the same ``o`` and ``lse``."""
+        """Returns what runs a configuration's kernel; all write the same ``o`` and ``lse``."""
         self.o.fill_(torch.nan)  # what a kernel does not write is not the one before's
         if self.lse is not None:
             self.lse.fill_(torch.nan)
@@ -172,7 +172,7 @@ class CallChecker(Checker):
 
 
 def _multiplied(inputs: Inputs, scales: Scales) -> Inputs:
-    """What numbers of 8 bits stand for, exactly; 16-bit ones as they are."""
+    """Returns what numbers of 8 bits stand for, exactly; 16-bit ones as they are."""
     batch, heads_kv = inputs.k.shape[0], inputs.k.shape[2]
     exact = []
     for t, scale in zip(inputs, scales, strict=True):

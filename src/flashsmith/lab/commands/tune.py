@@ -53,8 +53,8 @@ class Tuned:
 def named_candidates(
     words: Sequence[str], workloads: Iterable[Workload]
 ) -> list[ForwardKernelConfig] | None:
-    """What kernel words choose for the dtypes and head dimensions of the workloads; None: no words
-    stand for the tuning spaces of the families."""
+    """Returns what kernel words choose for the dtypes and head dimensions of the workloads;
+    None: no words stand for the tuning spaces of the families."""
     if not words:
         return None
     names = [word for word in words if is_kernel_name(word)]
@@ -115,7 +115,7 @@ def measure(
 
 
 def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
-    """The architecture of this GPU, and the stamp of what is measured here.
+    """Returns the architecture of this GPU, and the stamp of what is measured here.
 
     Raises DeviceError: There is none; ``otherwise`` says what can be done then.
     """
@@ -148,7 +148,8 @@ def refuse_to_discard_others(out: Path, title: str) -> None:
 
 
 def count(request: Request, reporter: Reporter) -> list[CountRow]:
-    """What the emulator counts of each candidate; of a workload the least memory work first."""
+    """Returns what the emulator counts of each candidate; of a workload the least memory work
+    first."""
     workloads = request.workloads(_FOR_COUNTS)
     configs = named_candidates(request.words, workloads)
     plan = make_plan(FORWARD, workloads, counting_arch(configs or []), configs=configs)

@@ -54,7 +54,7 @@ class Machine:
         return get_gpu_architecture(self.arch).compute_capability
 
     def ms(self, cycles: float) -> float:
-        """Milliseconds for cycles that all SMs share."""
+        """Returns milliseconds for cycles that all SMs share."""
         return cycles / self.sm_count / self.clock_mhz / 1e3
 
 

@@ -101,8 +101,8 @@ def _stack(svg: Svg, x: float, y: float, scale: float, parts: Iterable[_Part]) -
 
 
 def memory_bar(kernel: KernelReport, width: int = WIDTH) -> Markup:
-    """A block's shared memory, part by part; parts that are too small to see have their names in
-    the table alone."""
+    """Returns a block's shared memory, part by part; parts that are too small to see have their
+    names in the table alone."""
     sizes = [(f"{region.name} {region.bytes} bytes", region) for region in kernel.regions]
     svg = Svg(width, 32, "Shared memory of a block", ", ".join(said for said, _ in sizes))
     scale = width / sum(region.bytes for region in kernel.regions)
@@ -148,7 +148,7 @@ def bank_chart(bank_map: BankMap, reader: str, group: int, width: int = WIDTH) -
 
 
 def mix_bars(kernels: Sequence[KernelReport], width: int = WIDTH) -> Markup:
-    """The main loop's instructions by class, stacked."""
+    """Returns the main loop's instructions by class, stacked."""
     loops = [(k.number, k.code.loop) for k in kernels if k.code and k.code.loop]
     left = _LABEL if width == WIDTH else _LABEL // 2
     scale = (width - left - 45) / max(loop.total for _, loop in loops)

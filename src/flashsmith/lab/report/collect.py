@@ -36,7 +36,7 @@ def make_report(
     progress: Progress,
     seq_len: int | None = None,
 ) -> Report:
-    """The report of kernels, in their order.
+    """Returns the report of kernels, in their order.
 
     What a missing tool or a missing measurement leaves out is named in the report with the reason.
 
@@ -109,7 +109,8 @@ class _Collector:
         }
 
     def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
-        """One with all kernels; where the build refuses a kernel, one for each of the others."""
+        """Returns one with all kernels; where the build refuses a kernel, one for each of the
+        others."""
         part = "registers and machine code"
         try:
             return dict.fromkeys(instances, self._cuda_library(instances))

@@ -27,8 +27,8 @@ def of_operation(times: Iterable[M], operation: str) -> list[M]:
 def best_run(
     times: Sequence[M], instances: Iterable[KernelId], seq_len: int | None = None
 ) -> list[M]:
-    """The times (or profiles) of one run on one workload: of those with most of ``instances``, the
-    longest sequence. Nothing if no run has any of them.
+    """Returns the times (or profiles) of one run on one workload: of those with most of
+    ``instances``, the longest sequence. Nothing if no run has any of them.
 
     seq_len: Only at this length.
     """
@@ -47,10 +47,10 @@ def best_run(
 def best_sweep(
     times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[KernelId]
 ) -> list[Time]:
-    """The times of one run over lengths, for (dtype, d_head, mask): of those that measured the
-    family of ``instances``, if there are any, the run with most peers, then with most lengths, then
-    with most of ``instances``. Rather one of another dtype than one without peers: FP16 and BF16
-    differ little."""
+    """Returns the times of one run over lengths, for (dtype, d_head, mask): of those that
+    measured the family of ``instances``, if there are any, the run with most peers, then with
+    most lengths, then with most of ``instances``. Rather one of another dtype than one without
+    peers: FP16 and BF16 differ little."""
     wanted = set(instances)
     families = {instance.config.family for instance in wanted}
     runs: dict[tuple[str, DType], list[Time]] = {}

@@ -51,7 +51,7 @@ def _count_call(instance: KernelId, problem: Problem) -> dict[str, int]:
 
 
 def count_launch(instance: KernelId, seq_len_q: int, seq_len_k: int) -> dict[str, int]:
-    """The emulator's counters for one launch of a forward on random tensors of one head."""
+    """Returns the emulator's counters for one launch of a forward on random tensors of one head."""
     cfg = instance.config
     generator = torch.Generator().manual_seed(0)
 

@@ -84,7 +84,7 @@ class Role:
 
 
 def explain(config: KernelConfig) -> list[Fact]:
-    """One fact for each field, in their order."""
+    """Returns one fact for each field, in their order."""
     return [
         Fact(name, value_text(getattr(config, name)), f"{meaning[0].upper()}{meaning[1:]}")
         for names, meaning in descriptions(type(config)).items()
@@ -109,13 +109,14 @@ def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
 
 
 def regions(config: KernelConfig) -> list[Region]:
-    """The parts of shared memory that are there; together ``config.shared_memory_bytes``."""
+    """Returns the parts of shared memory that are there; together
+    ``config.shared_memory_bytes``."""
     parts = config.shared_memory_parts.items()
     return [Region(name, size, _PARTS[name]) for name, size in parts if size]
 
 
 def roles(config: KernelConfig, registers: int) -> list[Role]:
-    """The warps of a block. registers: a thread's at the launch, as ptxas reports them."""
+    """Returns the warps of a block. registers: a thread's at the launch, as ptxas reports them."""
     holds = {name: n for name, n in config.held_registers.items() if n}
     loading, computing = config.moved_registers or (registers, registers)
     if not config.loading_warps:
@@ -134,14 +135,14 @@ def group_name(config: KernelConfig) -> str:
 
 
 def reader(config: KernelConfig) -> str:
-    """What reads the rows of the bank maps."""
+    """Returns what reads the rows of the bank maps."""
     core = "ldmatrix, or wgmma of an operand's core matrix,"
     return core if config.reads_by_maps else "ldmatrix"
 
 
 def bank_maps(config: KernelConfig) -> list[BankMap]:
-    """Which banks one phase reads, without and with the swizzle, of rows of Q and K; these are as
-    wide as the widest swizzle that fits."""
+    """Returns which banks one phase reads, without and with the swizzle, of rows of Q and K;
+    these are as wide as the widest swizzle that fits."""
     row = config.d_head * getattr(config, "score_bytes", ELEMENT_BYTES)
     width = next(width for width in (128, 64, 32) if row % width == 0)
     return [bank_map(width, swizzled=swizzled) for swizzled in (False, True)]
@@ -234,7 +235,7 @@ class Counts:
         return self.per_visit["shared_wavefronts"] - self.per_visit["shared_wavefronts_ideal"]
 
     def quantities(self, unit: str, scale: float) -> dict[str, float]:
-        """What a change of the configuration may change, by its name in the tables.
+        """Returns what a change of the configuration may change, by its name in the tables.
 
         unit: "a visit", or what takes its place where tiles differ in size.
         scale: On what a visit counts.

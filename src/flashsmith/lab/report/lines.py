@@ -66,7 +66,7 @@ class _Plot:
             self.svg.text(x + 30, at, name, size=11)
 
     def _css(self, name: str, i: int) -> str:
-        """The family of the page in its colour, the others in colours of their own."""
+        """Returns the family of the page in its colour, the others in colours of their own."""
         if not name.startswith("flashsmith"):
             return f"line-{i % 6}"
         return "ours" if f" {self.group.family}," in name else "other-family"

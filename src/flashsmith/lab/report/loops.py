@@ -29,7 +29,7 @@ class Loop:
 def main_loop(
     code: Sequence[Instruction], is_product: Callable[[Instruction], bool]
 ) -> Loop | None:
-    """The innermost loop with most matrix products; None if no loop has any.
+    """Returns the innermost loop with most matrix products; None if no loop has any.
 
     Of loops with equally many the shortest: a causal kernel has one that masks, too.
     """
@@ -74,8 +74,8 @@ def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
 
 
 def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> frozenset[int]:
-    """All that leads to the latch from the header on; empty where a way from the entry, block 0,
-    passes the header by."""
+    """Returns all that leads to the latch from the header on; empty where a way from the entry,
+    block 0, passes the header by."""
     body, waiting = {header, latch}, [latch] if latch != header else []
     while waiting:
         if 0 in body and header != 0:

@@ -99,7 +99,7 @@ class KernelReport:
         return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
 
     def quantities(self, per_work: bool) -> dict[str, float]:
-        """What a change of the configuration may change, by its name in the tables.
+        """Returns what a change of the configuration may change, by its name in the tables.
 
         per_work: For UNIT_OF_WORK in place of a visit, whose work depends on the tile.
         """
@@ -271,7 +271,7 @@ class Group:
         return [(time, mine.ms / time.ms) for time in self.best if time.ms < mine.ms]
 
     def of_baseline(self, time: Time) -> float | None:
-        """The baseline's time over this one's."""
+        """Returns the baseline's time over this one's."""
         return self.baseline.ms / time.ms if self.baseline else None
 
 

@@ -35,7 +35,7 @@ _STALLS = {
 
 
 def render(report: Report) -> str:
-    """The page's HTML."""
+    """Returns the page's HTML."""
     environment = Environment(
         loader=FunctionLoader(_read),
         autoescape=True,
@@ -79,7 +79,7 @@ def _read(name: str) -> str:
 
 
 def _name(kernel: str) -> Markup:
-    """A short form that may break after each feature."""
+    """Returns a short form that may break after each feature."""
     return Markup("<code>{}</code>").format(Markup("+<wbr>").join(kernel.split("+")))
 
 
@@ -113,7 +113,7 @@ def _percent(share: float) -> str:
 
 
 def _signed(before: float, after: float) -> str:
-    """The change from one number to another."""
+    """Returns the change from one number to another."""
     if not before:
         return "new"
     return f"{100 * (after / before - 1):+.0f}%".replace("-", "\N{MINUS SIGN}")

@@ -109,8 +109,8 @@ class Results:
 
 
 def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS) -> Path | None:
-    """The newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is given; of
-    the first root that has one."""
+    """Returns the newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is
+    given; of the first root that has one."""
     for root in roots:
         stamps = sorted(root.glob(f"*/*/{_ENVIRONMENT}"), key=lambda path: path.parent.name)
         for stamp in reversed(stamps):
@@ -120,7 +120,7 @@ def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS
 
 
 def read_results(folder: Path, gpu: str | None = None) -> Results:
-    """Every CSV file under the folder that has times, profiles or ptxas' figures.
+    """Returns every CSV file under the folder that has times, profiles or ptxas' figures.
 
     Stamps of folders say where they come from; without one, those of single files.
 
@@ -172,7 +172,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
-    """The rows of a file that has the columns, and in each of these a value; of no other file.
+    """Returns the rows of a file that has the columns, and in each of these a value; of no other
+    file.
 
     Of the regimes of `flashsmith bench` only the first, in turn: times of two are not compared.
     """

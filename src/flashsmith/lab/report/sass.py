@@ -70,7 +70,7 @@ class MachineCode:
 
 
 def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
-    """The machine code of a library's kernels by mangled name.
+    """Returns the machine code of a library's kernels by mangled name.
 
     Raises:
         ToolchainError: cuobjdump is missing or fails.
@@ -79,14 +79,14 @@ def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
 
 
 def parse_sass(text: str) -> dict[str, MachineCode]:
-    """What cuobjdump -sass prints, by function."""
+    """Returns what cuobjdump -sass prints, by function."""
     return {
         function.name: _machine_code(function.instructions) for function in parse_machine_code(text)
     }
 
 
 def _class_of(instruction: Instruction) -> str:
-    """One of CLASSES."""
+    """Returns one of CLASSES."""
     if instruction.opcode.startswith("IMAD.MOV"):
         return "moves"
     return _CLASS_OF.get(instruction.base, "address")

@@ -75,7 +75,7 @@ class SoakLaunch(ABC):
         self.kernel, self.device = kernel, device
 
     def workspace(self) -> torch.Tensor | None:
-        """What one call needs."""
+        """Returns what one call needs."""
         return workspace_for(self.plan(), self.device)
 
     def run(self, seed: int = 0) -> torch.Tensor | None:
@@ -92,7 +92,8 @@ class SoakLaunch(ABC):
 
 
 def prepare_for(config: KernelConfig, case: SoakCase, device: str) -> Prepared:
-    """The tensors of a case and its truth, for kernels of the same operation as ``config``'s."""
+    """Returns the tensors of a case and its truth, for kernels of the same operation as
+    ``config``'s."""
     if config.operation == "backward":
         return prepare_gradients(case, device)
     return prepare(case, device)

@@ -81,8 +81,8 @@ class Sm90Forward final : public ForwardKernel {
 
   Plan plan(const ForwardProblem &problem, int num_sms) const override {
     const int tiles = n_tiles(problem);
-    const bool lists = variant.varlen && lists_tiles(tiles, problem.batch, num_sms);
-    const int blocks = variant.varlen && !lists ? tiles : grid_blocks(config_, tiles, num_sms);
+    const bool finds = variant.varlen && !lists_tiles(tiles, problem.batch, num_sms);
+    const int blocks = finds ? tiles : grid_blocks(config_, tiles, num_sms);
     const Launch main{.kernel = "forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
                       .call = call<Sm90ForwardKernelArgs>,
@@ -90,8 +90,8 @@ class Sm90Forward final : public ForwardKernel {
                       .cluster = static_cast<unsigned>(config_.cluster_size),
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
-    if (variant.varlen && !lists) return {.launches = {main}};
-    if (lists) {
+    if (finds) return {.launches = {main}};
+    if (variant.varlen) {
       return {.launches = {schedule_launch<Sm90ForwardKernelArgs>(schedule_, problem.batch), main},
               .workspace_bytes = kQueueBytes + tile_table_bytes(n_entries(problem))};
     }

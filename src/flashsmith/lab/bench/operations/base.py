@@ -25,7 +25,7 @@ class Given(ABC):
 
     @abstractmethod
     def error_of(self, result: Any) -> float:
-        """How far what a candidate's run gave is off; NaN where that has one."""
+        """Returns how far what a candidate's run gave is off; NaN where that has one."""
 
 
 class Package(Protocol):
