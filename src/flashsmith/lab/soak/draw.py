@@ -48,7 +48,7 @@ def gpu_extent(num_sms: int) -> Extent:
 
 
 def tile_boundary_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
-    """Returns what stresses the boundaries between the tiles of a configuration, the most telling first.
+    """Returns what stresses the boundaries of a configuration's tiles, the most telling first.
 
     Gradients without keys need no kernel: a backward gets no such cases.
     """

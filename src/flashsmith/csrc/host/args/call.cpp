@@ -60,8 +60,8 @@ Call::Call(const char *operation, std::span<const Argument> table, PackedArgs ar
     : table_(table) {
   const size_t n_own = table.size() - kSemanticsArguments.size(), n_few = n_own + kBetween;
   const auto n_given = static_cast<size_t>(arguments.size());
-  if (n_given != n_few && n_given != n_few + kExtras) {
-    TVM_FFI_THROW(TypeError) << operation << " takes " << n_few << " or " << n_few + kExtras
+  if (n_given != n_few && n_given != n_few + kCallArgs) {
+    TVM_FFI_THROW(TypeError) << operation << " takes " << n_few << " or " << n_few + kCallArgs
                              << " arguments, but got " << n_given;
   }
   const auto at = [&](size_t place) { return arguments[static_cast<int>(place)]; };

@@ -79,8 +79,8 @@ struct Numbers {
 };
 constexpr size_t kNumbers = 8;  // but for the scale
 
-// Of `Extras` (flashsmith/runtime/extras.py): its tensors, a list of those that functions read, and
-// its numbers.
-constexpr size_t kExtras = kModTensors + 1 + kNumbers;
+// Of `CallArgs` (flashsmith/runtime/call_args.py): its tensors, a list of those that functions
+// read, and its numbers.
+constexpr size_t kCallArgs = kModTensors + 1 + kNumbers;
 
 }  // namespace flashsmith
