@@ -26,7 +26,7 @@ LENGTHS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    packed = map(Variant.from_name, ("ragged", "alibi+ragged", "bias+ragged"))
+    packed = map(Variant.from_name, ("varlen", "alibi+varlen", "bias+varlen"))
     kinds = (*VARIANTS, *SINGLE, *packed)
     load_kernels([KernelId(cfg, v) for cfg in FAMILIES.values() for v in kinds], Target.emulator())
 
@@ -148,7 +148,7 @@ PACKED = [
         for c in (
             bad(name, "a list", [0, 5, rows], TypeError, "is a list", "torch.Tensor"),
             bad(name, "int64", ints(0, 5, rows, dtype=torch.int64), TypeError, "int64", "int32"),
-            bad(name, "falling", ints(0, rows, 5), ValueError, f"falls from {rows} to 5"),
+            bad(name, "falling", ints(0, rows, 5), ValueError, f"= 5 follows {rows}"),
             bad(name, "beyond the tensor", ints(0, 5, rows + 1), ValueError, str(rows)),
             bad(name, "below 0", ints(-1, 5, rows), ValueError, "-1"),
             bad(name, "of two dimensions", ints(0, 5, rows)[None], ValueError, "(1, 3)"),
