@@ -24,7 +24,7 @@ from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.runner import check
 from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
-from flashsmith.lab.soak.launches import Launch
+from flashsmith.lab.soak.launches import SoakLaunch
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode import decode
 from flashsmith.reference import Comparison, compare, reference_by_head
@@ -88,18 +88,18 @@ class BackwardBench:
         self._workload, self._prepared = workload, prepare_gradients(case, device)
 
     def check(self, config: BackwardKernelConfig) -> Run | str:
-        def make() -> Callable[[], Launch]:
+        def make() -> Callable[[], SoakLaunch]:
             launch = make_launch(kernel, self._prepared)
             launch.results.poison(math.nan)
 
-            def run() -> Launch:
+            def run() -> SoakLaunch:
                 launch.call(launch.workspace())
                 return launch
 
             return run
 
         kernel = KernelId(config, self._workload.variant)
-        checked = check(kernel.name, make, Launch.compare_worst, self._prepared.do.device.type)
+        checked = check(kernel.name, make, SoakLaunch.compare_worst, self._prepared.do.device.type)
         return checked.run or checked.reason
 
 
