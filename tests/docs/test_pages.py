@@ -1,4 +1,4 @@
-"""How the pages of the documentation are written: knobs, logs, decisions, lines."""
+"""The form of the pages of the documentation: knobs, logs, decisions, lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.scripts import load_script
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 KERNEL_PAGES = sorted((DOCS / "kernels").glob("*.md"))
-# A heading with a date, then three items, each of one line and more that are indented.
+# A heading with a date, then three items; an item is one line and more lines that are indented.
 LOG_ENTRY = re.compile(
     r"\d{4}-\d\d-\d\d: .+\n\n"
     r"- Predicted: .+\n(?:  .+\n)*"
