@@ -178,8 +178,7 @@ def test_back_to_back_does_not_time_a_card_that_has_rested(gpu: FakeGpu) -> None
 
 
 def test_back_to_back_is_the_mean_over_a_clock_that_swings(gpu: FakeGpu) -> None:
-    """The clock of a GPU at its power limit swings: it is 25% slower in a quarter of each 800
-    ms."""
+    """A GPU at its power limit runs 25% slower in a quarter of each 800 ms."""
     for phase in (0.0, 0.25, 0.5, 0.75):
 
         def run(phase: float = phase) -> None:

@@ -69,7 +69,7 @@ def test_a_mask_for_all_batches_and_heads_is_kept_once() -> None:
 def test_bounds_decide_most_blocks(
     monkeypatch: pytest.MonkeyPatch, name: str, looked_at: int
 ) -> None:
-    """The bounds of a causal mask leave only the blocks on the diagonal to evaluate."""
+    """Only the blocks on the diagonal of a causal mask are evaluated."""
     seen = []
     evaluate = module.evaluate
 
