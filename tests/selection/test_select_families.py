@@ -1,4 +1,4 @@
-"""Which family serves a call where several can, and what `tune --explain` says of it."""
+"""The family that serves a call where several can, and the output of `tune --explain`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_k_of_another_shape_is_served_by_the_same_tables() -> None:
     (small,) = SM80_FORWARD.smaller(Workload.square(DType.FP16, 128, 4096))
     assert (
         choose_for(FORWARD, Workload(problem), A100).config == small
-    )  # by rule: 64 tiles of 128 rows
+    )  # by heuristic: 64 tiles of 128 rows
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])

@@ -1,4 +1,4 @@
-"""`flashsmith tune`: with a lab that has known speeds, and on the emulator."""
+"""`flashsmith tune`, with a lab that has known speeds, and on the emulator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
-    """An A100 whose kernels have the times of FakeLab."""
+    """Pretends that there is an A100 whose kernels take the times of FakeLab."""
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
@@ -76,7 +76,7 @@ def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None
     out = tmp_path / "mine.json"
     document = json.loads(invoke(*SHAPE, "--out", out, "--json", "-k", BEST).stdout)
     assert document["entries"][0]["kernel"] == BEST.short_form()
-    assert document["entries"][0]["tried"] == 2  # and the rule's choice
+    assert document["entries"][0]["tried"] == 2  # and the heuristic's choice
     assert Path(document["table"]) == out
     assert Table.read(out).stamp == STAMP
 
@@ -109,7 +109,7 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
             "-k", conflicting, "-k", swizzled, "--emulator-counts")  # fmt: skip
     result = invoke(*args, "--tokens", 64)
     lines = [line for line in result.stdout.splitlines() if "FP16" in line]
-    assert len(lines) == 3  # and the rule's choice
+    assert len(lines) == 3  # and the heuristic's choice
     assert conflicting.short_form() in lines[-1]
     assert "counts, not times" in result.stderr
     assert " ms" not in result.stdout
