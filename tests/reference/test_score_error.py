@@ -78,7 +78,7 @@ def test_float32_is_inside_the_tolerance(meaning: dict[str, Any]) -> None:
 
 
 def test_only_the_keys_that_a_query_sees_count() -> None:
-    """All keys count without the mask, and only the visible ones with it."""
+    """The bound covers only visible keys with the mask, and all keys without it."""
     q, k = torch.ones(1, 2, 1, 64), torch.ones(1, 2, 1, 64)
     k[:, 1] = 4
     assert torch.equal(score_error(q, k), score_error(q, k, causal=False))

@@ -63,7 +63,7 @@ def test_counts_of_an_sm80_visit() -> None:
     counts = sm80_report().groups[0].kernels[1].counts
     assert counts
     tile = 64 * 128 * 2
-    wavefronts = 2 * (4 * tile + tile) // 128  # K and V: each warp reads all, the copies write once
+    wavefronts = 2 * (4 * tile + tile) // 128  # K and V: each warp reads all, copies write once
     assert counts.per_visit["shared_wavefronts"] == wavefronts
     assert counts.per_visit["mma"] == fma_per_visit(SWIZZLED.config) / (16 * 8 * 16) == 512
     assert counts.per_visit["global_load_bytes"] == 2 * tile

@@ -253,8 +253,8 @@ def test_truth_in_parts_is_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_allowance_is_what_the_largest_errors_of_weights_do() -> None:
-    """Each row's scores move by one number, whose sign varies by key: gradients stay within the
-    allowance, as it covers the largest errors of the weights."""
+    """The allowance covers the largest errors of the weights: each row's scores move by one number,
+    whose sign varies by key."""
     case = SoakCase.parse(f"{CASE} seed=4")
     prepared = prepare_gradients(case, "cpu")
     q, k, v = prepared.forward.inputs
