@@ -21,7 +21,7 @@ from support.semantics import SM80 as FORWARD
 KERNELS = [kernel for kernel in OF_PLAIN if kernel.config == PLAIN["sm80"]]
 EACH = pytest.mark.parametrize("variant", [k.variant for k in KERNELS], ids=lambda v: v.name)
 BF16 = torch.bfloat16
-# The variant has sinks, a bias and the other features that no varlen call has.
+# MIXED is a dense variant with sinks, a bias and more; `causal+ragged` stands for varlen.
 MIXED = Variant.from_name("window+softcap+bias+sinks")
 
 

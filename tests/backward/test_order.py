@@ -23,7 +23,7 @@ def in_order(d_head: int, *, persistent: bool) -> Sm90BackwardKernelConfig:
     return replace(rule(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
 
 
-# The warpgroups add to dQ in turn (three or two of them), or all at once, each its own part.
+# Depending on d_head, the warpgroups (three or two) add to dQ in turn, or all at once, in parts.
 CONFIGS = [in_order(d_head, persistent=d_head != 96) for d_head in (64, 96, 128)]
 VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, ragged=True), BAND]
 SEEDS = 2

@@ -63,7 +63,8 @@ template <typename Traits> {pointer} {function}() {{
 }}
 """
 
-# The program exits with 0 if the map of each kernel's family and variant has the kernel.
+# The exit status of the program says whether the map of each kernel's family and variant has the
+# kernel.
 FIND = """\
 #include "{header}"
 #include "{header}"

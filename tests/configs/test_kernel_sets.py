@@ -164,8 +164,7 @@ def test_debug_may_stand_behind_the_command() -> None:
 
 
 def test_help_texts_are_wrapped_once() -> None:
-    """A terminal wraps the text itself, so that it gets each paragraph of a docstring as one
-    line."""
+    """Only the terminal wraps, so that it gets each paragraph of a docstring as one line."""
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert len(commands) >= 9
     for name, command in commands.items():

@@ -49,7 +49,7 @@ def test_new_keys_are_seen_and_stay_and_nothing_else_changes(page_size: int | No
     old, k_new, v_new = before(asked)
     placed = in_entries(old) if page_size is None else with_room(old, page_size)
     whole = in_entries(asked) if page_size is None else in_pages(asked, page_size)
-    for _ in range(2):  # the second time over what the first has written
+    for _ in range(2):  # the second pass writes the same rows again
         found = decode(asked.q, placed, k_new=k_new, v_new=v_new, causal=True, return_lse=True)
         assert_near_truth(found, asked, Semantics(causal=True))
         for cache, expected in ((placed.k, whole.k), (placed.v, whole.v)):
@@ -95,7 +95,7 @@ def test_keys_and_queries_are_turned_by_their_positions(
     assert_near_truth(found, replace(asked, q=q, k=k), meant)
     table = placed.block_table
     assert table is not None
-    for i, n in enumerate(old.lengths):  # an fp32 sum may round otherwise
+    for i, n in enumerate(old.lengths):  # an fp32 sum may round differently
         written = torch.cat([placed.k[table[i, r // 16], r % 16][None] for r in range(n, n + NEW)])
         torch.testing.assert_close(written, k[i, n : n + NEW], rtol=2**-7, atol=2**-8)
 

@@ -208,8 +208,7 @@ def test_a_call_made_again_divides_by_what_the_scales_are_then() -> None:
 
 
 def test_queries_of_two_dtypes_over_such_caches_take_turns() -> None:
-    """The kernel that appends depends on the dtype of the queries, which the cache does not
-    tell."""
+    """The append kernel of the last similar call must not serve a call of the other dtype."""
     asked = requests(PLAIN, (20, 18), behind=3)
     k, v = (torch.zeros_like(t, dtype=FP8) for t in (asked.k, asked.v))
     new = torch.randn(2, 1, 2, 64)

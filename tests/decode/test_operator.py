@@ -222,7 +222,7 @@ def test_keys_and_values_may_be_parts_of_one_tensor(backend: str) -> None:
 
 
 def test_requests_and_pages_do_not_compile_again() -> None:
-    """The first step compiles once, and any other step at most once more."""
+    """One compilation is for the first step, and one serves all other steps."""
     counter = CompileCounterWithBackend("aot_eager")
     step = compiled(
         lambda q, k, v, **given: flashsmith.decode(None, q, k, v, **given, causal=True), counter

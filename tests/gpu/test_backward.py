@@ -114,7 +114,7 @@ def training() -> ModuleType:
 def test_a_small_gpt_learns_as_much_as_with_plain_products(
     training: ModuleType, ragged: bool
 ) -> None:
-    """Both runs begin with the same weights and read the same text, so only rounding differs. It
+    """Both runs begin with the same weights and read the same text, so only rounding differs. That
     must change the loss less than another order of the text does."""
     sizes = training.Sizes(layers=2, heads=4, words=128, batch=16, length=256, learning_rate=2e-3)
 

@@ -59,7 +59,7 @@ def test_packed_calls_of_other_lengths_keep_one_workspace(monkeypatch: pytest.Mo
     closed(monkeypatch)
     held = torch.cuda.memory_stats()["allocation.all.allocated"]
     found = [attend(each) for each in given]
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] - held == len(given)  # each o
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] - held == len(given)  # one o each
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)
 

@@ -128,8 +128,8 @@ def _built() -> None:
 @pytest.mark.usefixtures("_built")
 @pytest.mark.parametrize("seed", range(24))
 def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
-    """Twelve draws of random requests take the same kernels, apart from the code that copies
-    keys."""
+    """Each of twelve launches gives the bits of the same kernel on dense keys; only the code that
+    copies keys differs."""
     rng = Random(seed)
     torch.manual_seed(seed)
     d_head, page_size = rng.choice(D_HEADS), rng.choice((16, 32, 48, 64, 256))

@@ -33,8 +33,8 @@ def _by_reference() -> Iterator[None]:
 
 
 def mask_function(draw: random.Random, batch: int, length: int | None) -> Any:
-    """Returns a random mask function of transformers, of a fixed length if sequences may be
-    packed."""
+    """Returns a random mask function of transformers, possibly of sequences packed into ``length``
+    rows."""
     window = draw.choice([1, 2, 3, 7, 100])
     function = draw.choice(
         [
@@ -102,7 +102,7 @@ def drawn(seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("block", range(10))
 def test_a_mask_is_that_of_eager_attention(block: int) -> None:
-    """Both the elements of the mask and attention by its description are compared."""
+    """Two things are compared: the mask's elements, and attention by the mask's description."""
     lazy = 0
     for seed in range(40 * block, 40 * block + 40):
         given = drawn(seed)

@@ -139,7 +139,7 @@ def long_tensors(config: ForwardKernelConfig) -> list[torch.Tensor]:
 def masked(
     config: ForwardKernelConfig, qkv: list[torch.Tensor], block_mask: Any
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Returns o, lse, and the number of products that the kernel executed."""
+    """Returns o, lse, and the number of mma or wgmma that the kernel executed."""
     spec = spec_of(*qkv[:2], {"block_mask": block_mask})
     variant: Variant = resolve(spec, *qkv[:2]).variant
     with emulation(kernel_for(config, variant, qkv[0].device)) as emulator:

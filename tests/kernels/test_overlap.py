@@ -72,7 +72,7 @@ def test_in_the_gaps_of_each_other(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("first_row_of_o", [0, 8, 13])
 def test_o_in_the_midst_of_longer_keys(first_row_of_o: int, kernel: Kernel) -> None:
-    """All strides are equal; o begins behind q's number of rows, where k still reaches."""
+    """All strides are equal; o begins further behind k than o has rows, and k reaches to there."""
     memory = torch.zeros(2, 20, 2, 64, dtype=torch.float16)
     q, o = torch.zeros(SHAPE).half(), memory[:, first_row_of_o:][:, :6]
     for k, v, name in ((memory, memory.clone(), "k"), (memory.clone(), memory, "v")):

@@ -99,7 +99,7 @@ def test_compiled_calls_keep_their_configuration(monkeypatch: pytest.MonkeyPatch
 
 
 def test_lengths_do_not_compile_again() -> None:
-    """The first length compiles once, and any other length at most once more."""
+    """One compilation is for the first length, and one serves all other lengths."""
     counter = CompileCounterWithBackend("aot_eager")
 
     @torch.compile(fullgraph=True, backend=counter)

@@ -148,7 +148,7 @@ def test_what_was_taken_before_is_still_refused_when_changed(
     do, error, words = CHANGES[change]
     changed = do(arguments[name])
     if changed is None and name == "o":
-        return  # is allowed
+        return  # this is allowed
     with pytest.raises(error, match=f"{name} .*{words}"):
         flashsmith.forward(cfg, **arguments | {name: changed})
     flashsmith.forward(cfg, **arguments)

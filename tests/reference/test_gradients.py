@@ -120,9 +120,9 @@ def test_they_are_linear_in_the_gradient_of_o() -> None:
 
 
 def test_halves_of_the_keys_add_up_if_they_know_the_whole() -> None:
-    """Context parallelism relies on this: the weights of a part follow from the LSE of the whole,
-    and its pull is that of the whole: a sink stands for the other half, and for what its value
-    takes."""
+    """Context parallelism relies on this: a part of the keys has the gradients of the whole if do
+    is scaled by the part's share of the weights, and dlse is the pull of the values of the other
+    half."""
     q, k, v, do = random(heads_kv=HEADS)
     whole = reference_gradients(q, k, v, do)
     total, o = reference_lse(q, k), reference_attention(q, k, v)

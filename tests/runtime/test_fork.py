@@ -84,8 +84,8 @@ def test_a_child_loads_a_library_while_its_parent_looks_one_up(module: Module) -
 def test_a_child_of_a_fork_while_a_library_is_loaded_remembers_nothing_as_lacking(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child between the two steps of another thread, with the library but without its kernels,
-    would never find them."""
+    """A fork between the two steps of the other thread would leave the child with the library but
+    without its kernels, which it would never find."""
     lacking = KernelId(get_kernel_progression_configs()[1])
     assert not kernels.is_loaded(lacking, TARGET)
     remembered: list[bool] = []

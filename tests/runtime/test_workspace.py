@@ -151,7 +151,7 @@ def test_eight_threads_at_once_have_each_their_own(cuda: FakeCuda) -> None:
 
 
 def test_what_a_thread_has_kept_goes_when_it_ends(cuda: FakeCuda) -> None:
-    """It returns to torch's allocator, which gives it to the same stream alone."""
+    """The memory returns to torch's allocator, which gives it to the same stream alone."""
     gpu, scratch = torch.device("cuda", 0), Scratch(SPLITS, torch.device("cuda", 0))
 
     def kept() -> list[StorageWeakRef]:

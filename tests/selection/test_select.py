@@ -99,7 +99,7 @@ def test_the_rule_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
 def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It comes before a row of the other dtype for exactly this fill."""
+    """The nearest fill comes before a row of the other dtype for exactly this fill."""
     monkeypatch.setattr(operation, "_RATHER", 0.0)
     full, few = make_entry([LARGE]), make_entry([SM90_BF16])
     few = replace(few, workload=square(DType.BF16, 128, "full", 1, 16, 1024))

@@ -149,7 +149,7 @@ def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
 
 
 def test_a_family_without_such_kernels_stands_in_for_none(world: World, on_h200: None) -> None:
-    """It does not matter which of its kernels have been built."""
+    """Kernels of such a family never stand in, whichever have been built."""
     chosen = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
     world.built |= {KernelId(CHOSEN, PAGED)}
     assert at_hand(chosen, PAGED, CUDA) == chosen and world.orders == []
