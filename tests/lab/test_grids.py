@@ -1,4 +1,4 @@
-"""The workloads that a table is tuned on: one for each bucket, of squares and of longer k."""
+"""The workloads that a table is tuned on, one a bucket: square ones, and ones with longer k."""
 
 from __future__ import annotations
 

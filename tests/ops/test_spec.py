@@ -1,4 +1,4 @@
-"""What the keywords of attention become: the variant and its arguments, or words of refusal."""
+"""The keywords of attention become a variant and its arguments, or an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spec(q: torch.Tensor = Q, k: torch.Tensor = K, **keywords: Any) -> ResolvedS
         ({"window_size": (-1, 7)}, Variant(causal=True), -1, 7),
         ({"window_size": (5, 7)}, Variant(causal=True, window=True), 5, 7),
         ({"window_size": [5, 7], "causal": True}, Variant(causal=True, window=True), 5, 0),
-        # What cuts nothing off is no bound: of 40 queries beside the last of 70 keys.
+        # A bound that hides no key is dropped; 40 queries stand beside the last of 70 keys.
         ({"window_size": (69, 39)}, FULL, -1, -1),
         ({"window_size": (68, 38)}, Variant(causal=True, window=True), 68, 38),
         ({"window_size": (39, 69), "top_left": True}, FULL, -1, -1),

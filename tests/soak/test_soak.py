@@ -1,4 +1,4 @@
-"""Soaking: kernels share cases and take turns, and what the command says."""
+"""Soaking: kernels share cases and take turns, and the command's messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(settings.KERNELS.name, raising=False)
 
 
-# A session.
+# ---- a session ----
 
 
 def test_groups_take_turns() -> None:
@@ -73,7 +73,7 @@ def test_groups_take_turns() -> None:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
-    """What is checked, in place of doing it; causal kernels are wrong."""
+    """Returns the list of the checks, which are replaced here; causal kernels are wrong."""
     seen: list[tuple[SoakCase, KernelId]] = []
 
     def check(instance: KernelId, prepared: SoakCase, **_: Any) -> Verdict:
@@ -107,7 +107,7 @@ def test_kernels_share_cases_and_tile_boundaries_come_first(
 def test_every_second_configuration_or_so_has_each_mixed_variant(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
-    """Beside full and causal, of which every configuration has both."""
+    """Every configuration also has full and causal."""
     configs = FORWARD.heuristic_configs()
     kernels = soaked_kernels(configs)
     assert {KernelId(cfg, variant) for cfg in configs for variant in VARIANTS} < set(kernels)
@@ -120,7 +120,7 @@ def test_every_second_configuration_or_so_has_each_mixed_variant(
 
 
 def test_the_variants_have_each_two_features_both_ways() -> None:
-    """But no bias beside lengths, and no pages: tests on the GPU draw them."""
+    """A bias with lengths, and pages, are missing: GPU tests draw them."""
     names = [field.name for field in fields(Variant) if field.type == "bool"]
     names.remove("paged")
     for a, b in combinations(names, 2):
@@ -132,7 +132,7 @@ def test_the_variants_have_each_two_features_both_ways() -> None:
 def test_time_limit_leaves_the_kernels_alike(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that a check moves on by a second."""
+    """Each check moves the clock on by a second."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     tallies = soak(
         soaked_kernels(FORWARD.heuristic_configs()),
@@ -147,7 +147,7 @@ def test_time_limit_leaves_the_kernels_alike(
 def test_each_kernel_has_its_min_cases_after_the_time(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And none has more of them than its neighbours had to have."""
+    """No kernel gets more late cases than its neighbours needed."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     plan = SoakPlan(random_cases=None, seconds=300, min_cases=6)
     tallies = soak(soaked_kernels(FORWARD.heuristic_configs()), plan, "cpu")
@@ -165,14 +165,14 @@ def test_tables_and_heuristics_name_their_kernels() -> None:
         for dtype, d_head in product(DType, family.d_heads)
     }
     blocks = {cfg.B_r for cfg in heuristic if cfg.family == "sm80" and cfg.d_head == 128}
-    assert blocks == {64, 128}  # of few keys, and of more
+    assert blocks == {64, 128}  # for few keys, and for more
     assert len(table) == len(set(table)) > 30
     assert that_run_on([*heuristic, *heuristic], "cpu") == heuristic
     with pytest.raises(ValueError, match="no table for NVIDIA Unheard-of"):
         table_configs("NVIDIA Unheard-of")
 
 
-# The command.
+# ---- the command ----
 
 
 def invoke(*args: object, code: int = 0) -> Result:

@@ -1,4 +1,4 @@
-"""tools.flash_attn_tests: on a file in the manner of FlashAttention's, of our own words."""
+"""tools.flash_attn_tests, on a file that resembles FlashAttention's tests."""
 
 from __future__ import annotations
 

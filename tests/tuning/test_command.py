@@ -1,4 +1,4 @@
-"""`flashsmith tune`: with a lab that has known speeds, and on the emulator."""
+"""`flashsmith tune`, with a lab that has known speeds, and on the emulator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
-    """An A100 whose kernels have the times of FakeLab."""
+    """Pretends that there is an A100 whose kernels take the times of FakeLab."""
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
