@@ -1,4 +1,4 @@
-"""A benchmark: plan, build, sweep, and write what came out."""
+"""Runs a benchmark: plans it, builds the kernels, sweeps, and writes the results."""
 
 from __future__ import annotations
 
@@ -50,20 +50,21 @@ from flashsmith.selection.select import gpu_of
 
 Plan = dict[Workload, list[Candidate]]
 
-DEFAULT = "default"  # the kernel word for what attention() takes
+DEFAULT = "default"  # the kernel word for the kernel that attention() chooses
 _FOR_COUNTS = Grid((128, 256), tokens=256, hidden=128)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured, and how.
+    """A benchmark: workloads, candidates and how they are measured.
 
     Attributes:
-        peers: Their names; None: those that are available.
-        repeats: In turn: runs of each candidate.
-        milliseconds: Back to back: how long each is timed.
-        counts: What the emulator counts, in place of times.
-        arguments: The options as written: results of others are not added to these.
+        peers: Names of peers; None: all that are available.
+        repeats: Runs of each candidate when candidates are timed in turn.
+        milliseconds: Duration of each measurement when candidates are timed back to back.
+        counts: Whether the emulator's counts are taken in place of times.
+        arguments: The options as the user wrote them. A folder measured with other options is
+            refused, so that results do not mix.
     """
 
     request: Request
@@ -95,7 +96,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark found, and the files that have it."""
+    """The rows of a benchmark, and the files that they were written to."""
 
     session: Session
     rows: Sequence[Row]
@@ -111,10 +112,10 @@ class Measured:
 
 
 def run(asked: Benchmark, out: Path, reporter: Reporter, *, force: bool) -> Measured:
-    """Measures what the folder ``out`` lacks; ``force``: forgets what it has.
+    """Measures what the folder ``out`` lacks; with ``force``, discards what it has.
 
     Raises:
-        GpuLostError: A candidate broke the GPU's state for this process; a new one goes on.
+        GpuLostError: A candidate broke this process's GPU context; a new process resumes.
     """
     workloads = asked.workloads()
     _check_words(asked, workloads)
@@ -164,7 +165,7 @@ def _time(
 
 
 def _check_words(asked: Benchmark, workloads: Iterable[Workload]) -> None:
-    """Raises ValueError for a peer or kernel that is none, before a GPU is asked for."""
+    """Raises ValueError for an unknown peer or kernel, before the GPU is looked for."""
     if asked.counts and asked.peers:
         raise ValueError("--emulator-counts counts kernels only; leave out --peers")
     find_peers(asked.peers or [])
@@ -174,10 +175,10 @@ def _check_words(asked: Benchmark, workloads: Iterable[Workload]) -> None:
 def make_plan(
     workloads: Iterable[Workload], words: Sequence[str], peers: Sequence[Peer], device: str
 ) -> Plan:
-    """Returns the candidates of each workload; those that no kernel is chosen for are left out.
+    """Returns the candidates of each workload; workloads that no word has a kernel for are absent.
 
     Raises:
-        ValueError: A word chooses no kernel at any shape.
+        ValueError: A word matches no kernel for any workload.
     """
     plan: Plan = {}
     fitting = set()
@@ -225,7 +226,10 @@ def _choose_device(counts: bool) -> str:
 
 
 def _load(plan: Plan, device: str, reporter: Reporter) -> None:
-    """Builds all kernels at once; if that fails each alone, so that only the bad ones lack."""
+    """Builds all kernels at once; if that fails, each alone, so that only broken ones are missing.
+
+    A broken kernel's error is raised again, and recorded, when the sweep checks it.
+    """
     instances = [
         KernelId(candidate, workload.variant)
         for workload, candidates in plan.items()
@@ -240,7 +244,7 @@ def _load(plan: Plan, device: str, reporter: Reporter) -> None:
         except (BuildError, ValueError) as error:
             reporter.note(f"{error}\nbuilding each kernel alone")
             for instance in instances:
-                with suppress(BuildError, ValueError):  # its check meets the error again
+                with suppress(BuildError, ValueError):
                     load_kernels([instance], target, progress)
 
 

@@ -1,4 +1,4 @@
-"""A soak: kernels on many problems, or on one, and what came of each."""
+"""Soaks kernels on many problems, or on one, and reports each verdict."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
 _SECONDS_BETWEEN_NOTES = 10
-_TABLE, _RULE = "table", "rule"  # kernel words: what attention() takes by either
+_TABLE, _RULE = "table", "rule"  # kernel words for what attention() chooses by either
 
 
 @dataclass(frozen=True)
 class Soak:
-    """What is soaked, and how; None where the user leaves it open.
+    """A soak: its kernels and problems; None where the user leaves an option open.
 
     Attributes:
         case: One problem, in place of many.
-        cases: Random problems, after those at the seams of tiles.
+        cases: Number of random problems, which follow those at tile boundaries.
     """
 
     request: Request
@@ -59,8 +59,8 @@ class Soak:
     seed: int | None = None
 
     def configs(self, device: str) -> list[KernelConfig]:
-        """Returns what the words choose. Raises ValueError where a word or the device leaves
-        nothing."""
+        """Returns the configurations that the words choose. Raises ValueError if a word chooses
+        none, or if none runs on the device."""
         words = self.request.words or (_TABLE, _RULE)
         chosen: list[KernelConfig] = []
         for word in words:
@@ -84,7 +84,7 @@ class Soak:
 
 @dataclass
 class SoakReport:
-    """What came of it so far."""
+    """The tallies of a soak so far."""
 
     device: str
     tallies: dict[KernelId, Tally] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class SoakReport:
 
 
 def run(asked: Soak, reporter: Reporter) -> SoakReport:
-    """Soaks; an interruption ends it early."""
+    """Soaks the kernels; an interruption ends the soak early and keeps its tallies."""
     device, why = choose_device(asked.request.device)
     configs = asked.configs(device)
     reporter.note(f"on {where_it_is(device)}: {why}")
@@ -118,7 +118,7 @@ def run(asked: Soak, reporter: Reporter) -> SoakReport:
 
 
 def write_log(path: Path, report: SoakReport) -> None:
-    """A CSV file with a row for each kernel."""
+    """Writes a CSV file with a row for each kernel."""
     stamp = environment_stamp(report.device)
     write_whole(path, lambda staged: log.write_csv(staged, report.tallies.values(), stamp))
 
@@ -130,7 +130,7 @@ def _reruns(asked: Soak, device: str) -> int:
 
 
 def is_log(path: Path) -> bool:
-    """Returns whether a file is of ``write_log``, going by its first columns."""
+    """Returns whether ``write_log`` wrote a file, judged by its first columns."""
     head = ",".join(log.COLUMNS).encode()
     with path.open("rb") as file:
         return file.read(len(head)) == head
@@ -177,7 +177,7 @@ def _run_case(
 
 
 class _Listener:
-    """Says failures at once, and every few seconds how far the soak is."""
+    """Reports a failure at once, and the progress every few seconds."""
 
     def __init__(self, report: SoakReport, reporter: Reporter) -> None:
         self._tallies, self._note = report.tallies, reporter.note
