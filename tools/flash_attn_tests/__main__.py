@@ -88,7 +88,7 @@ def _execute(tree: ast.Module, path: Path) -> dict[str, Any]:
     try:
         exec(compile(tree, str(path), "exec"), module)
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {path} needs what is not installed: {error}")
+        sys.exit(f"error: {path} needs a package that is not installed: {error}")
     return module
 
 

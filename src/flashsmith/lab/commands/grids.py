@@ -46,7 +46,7 @@ def tuning_workloads(request: Request, gpu: str | None) -> list[Workload]:
         raise ValueError(f"--grid is {unknown[0]!r}; supported: {', '.join(GRIDS)}")
     if request.names_sizes:
         if request.grids:
-            raise ValueError("--grid has sizes of its own; leave out --seq-len, --batch and others")
+            raise ValueError("--grid sets all sizes; leave out --seq-len, --batch and others")
         return request.workloads(ON_A_GPU)
     multiprocessors = count_multiprocessors(gpu or "")
     found: dict[tuple[object, ...], Workload] = {}

@@ -88,8 +88,8 @@ def load_inputs(path: Path) -> tuple[Inputs, Scales]:
             scales = {name: file.get_tensor(name) for name in Scales._fields if name in names}
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(
-            f"--input {path} cannot be read as safetensors: {error}; of another format, like "
-            "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes one"
+            f"--input {path} cannot be read as safetensors: {error}; convert another format, like "
+            "torch.save's, by safetensors.torch.save_file(dict(q=q, k=k, v=v), path)"
         ) from None
     inputs = Inputs(**tensors)
     _check(path, inputs)

@@ -142,8 +142,8 @@ def refuse_to_discard_others(out: Path, title: str) -> None:
     """Raises ValueError if the file at ``out`` exists and does not begin with ``title``."""
     if out.exists() and not out.read_bytes().startswith(f"{title}, ".encode()):
         raise ValueError(
-            f"--force discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
-            "choose another --out"
+            f"--force discards tables of `flashsmith tune` only, and {out} is not one; remove it, "
+            "or choose another --out"
         )
 
 

@@ -42,9 +42,9 @@ class SoakCase:
             raise ValueError(f"layout is {self.layout!r}; supported are {', '.join(LAYOUTS)}")
         if weighs_keys(self.variant) and self.values.reach_hidden_rows:
             raise ValueError(
-                f"values is {self.values}, and keys have weights by their places: what is not "
-                "finite in v reaches queries that do not see it, as 0 * NaN in the matrix product; "
-                "choose other values"
+                f"values is {self.values}, but the weight of a key may be 0: NaN and inf in v "
+                "reach queries that do not see them, as 0 * NaN in the matrix product; choose "
+                "other values"
             )
         self.ragged.check(self.problem)
 
@@ -82,7 +82,7 @@ class SoakCase:
                 found[name] = part(**{each: found.pop(each) for each in own})
             return cls(**found)
         except TypeError as error:
-            raise ValueError(f"case {text!r} is not whole: {error}") from None
+            raise ValueError(f"case {text!r} is incomplete: {error}") from None
 
     @property
     def scale(self) -> float:

@@ -57,7 +57,7 @@ class Journal:
             answers = {_key(record["question"]): record["answer"] for record in records[1:]}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TuningError(
-                f"{self.path} is no journal of tuning ({error}); remove it, or pass --force"
+                f"{self.path} is not a tuning journal ({error}); remove it, or pass --force"
             ) from None
         if found is None:  # the file was cut off within its first line
             self.path.unlink()
@@ -77,7 +77,7 @@ def refuse_mismatch(path: Path, stamp: Mapping[str, str], here: Mapping[str, str
     """Raises TuningError that says how ``stamp``, of the measurements, differs from ``here``."""
     if differing := mismatches(stamp, here):
         raise TuningError(
-            f"{path} is of another environment, and is not mixed with what is measured here: "
+            f"{path} is of another environment, whose measurements do not mix with this one's: "
             f"{'; '.join(differing)}. Choose another --out, or pass --force to discard it."
         )
 
