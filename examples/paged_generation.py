@@ -12,8 +12,8 @@ of pages. With --sample --copies 2, requests fork, and the copies diverge.
 Each token is then looked up in the same model run over the whole text at once, with eager attention
 in float32 and in the dtype of the generation. Printed are the largest errors of the tokens'
 log-probabilities and, without --sample, how many tokens are the first choice of float32. The exit
-status is 1 if the error is more than twice that of eager attention, or if a token other than the
-first choice loses more log-probability than twice such an error allows.
+status is 1 if the error is more than twice that of eager attention, or, without --sample, if a
+token's log-probability is below the first choice's by more than four times eager attention's error.
 """
 
 from __future__ import annotations

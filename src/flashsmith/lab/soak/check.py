@@ -15,8 +15,8 @@ from flashsmith.lab.soak.load import CardLoad
 from flashsmith.runtime.device import gpu_answers
 
 RERUNS = 12  # alone, and again beside other work for the GPU
-# The first poison is for the first run, the second for reruns: where the right result is NaN, only
-# another number shows an element that was not written.
+# The first poison is for the first run, the second for reruns of deterministic kernels: where the
+# right result is NaN, only another number shows an element that was not written.
 _POISONS = (math.nan, 30_000.0)
 _REASON_LENGTH = 400
 

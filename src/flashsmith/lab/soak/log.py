@@ -40,7 +40,7 @@ def rows(tallies: Iterable[Tally]) -> list[list[object]]:
 
 
 def _worst(tally: Tally, *names: str) -> object:
-    """Returns the worst ratio, or nothing if the kernel has none of these results."""
+    """Returns the worst ratio; empty if the kernel has none of these results."""
     found = [tally.ratios[name] for name in names if name in tally.ratios]
     return round(max(found), 3) if found else ""
 

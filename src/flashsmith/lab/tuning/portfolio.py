@@ -1,9 +1,9 @@
 """Picks the few kernels that serve all problems of a kind almost as well as the best of each.
 
 Every kernel that a table may choose has to be built, and its first call waits for that. So a table
-may choose at most eight kernels for each d_head and variant: the set that is least slower than the
+may choose at most eight kernels for each d_head and variant: the set that loses least against the
 fastest kernel of each entry, beyond a tolerance. Both dtypes share the set, as tiles. On the H200,
-three kernels lose up to 2.5% somewhere on full grids; six stay within 1% everywhere.
+three kernels lose up to 2.5% somewhere on full grids; six lose at most 1% everywhere.
 """
 
 from __future__ import annotations

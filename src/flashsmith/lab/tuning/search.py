@@ -225,7 +225,7 @@ def _time(
 def _soak(workload: W, configs: Sequence[C], lab: Lab[W, C], journal: Journal) -> dict[C, str]:
     """Returns the kernels that may not enter a table, and why.
 
-    The journal keeps a verdict for all entries with the same mask.
+    Each kernel is soaked once for all entries with the same mask; the journal keeps the verdict.
     """
 
     def question(cfg: C) -> dict[str, Any]:
