@@ -313,5 +313,5 @@ def test_run_refuses_a_file_that_is_no_safetensors(tmp_path: Path) -> None:
     assert "cannot be read as safetensors" in refused("run", "--input", path)
     torch.save(make_inputs(), path)
     message = refused("run", "--input", path)
-    assert "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes" in message
+    assert "torch.save's, by safetensors.torch.save_file(dict(q=q, k=k, v=v), path)" in message
     assert "is a folder; expected a safetensors file" in refused("run", "--input", tmp_path)

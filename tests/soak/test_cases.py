@@ -73,7 +73,7 @@ def test_case_reads_back() -> None:
         ("layout=odd", "layout is 'odd'; supported are contiguous, padded"),
         ("values=odd", "values is 'odd': pattern 'odd' is not known"),
         ("values=rise:0:1", "block is at least 1"),
-        ("values=nan_v", "reaches queries that do not see it"),
+        ("values=nan_v", "reach queries that do not see them"),
         ("dtype=FP8", "dtype is 'FP8'"),
         ("causal=yes", "causal is 'yes': expected True or False"),
         ("window_size=-2,3", "window_size is \\(-2, 3\\); expected two numbers, -1 or more"),
@@ -93,7 +93,7 @@ def test_case_that_cannot_be_is_refused(change: str, message: str) -> None:
 
 
 def test_case_that_is_not_whole_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"is not whole: .*'heads'"):
+    with pytest.raises(ValueError, match=r"is incomplete: .*'heads'"):
         SoakCase.parse("dtype=BF16 d_head=128 batch=4")
 
 

@@ -129,7 +129,7 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
         (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--force"), "keeps and times nothing; leave out --force"),
         (("--explain", "--grid", "tiny"), "--grid is 'tiny'; supported: full, small, chunk"),
-        (("--explain", "--grid", "small", "--batch", "1"), "--grid has sizes of its own"),
+        (("--explain", "--grid", "small", "--batch", "1"), "--grid sets all sizes"),
         (("--emulator-counts", "--grid", "small"), "keeps and times nothing; leave out --grid"),
         (("--explain", "--seq-len", "many"), "--seq-len is 'many'"),
         (("--explain", "--d-head", "80"), "--d-head is 80"),
