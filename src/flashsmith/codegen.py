@@ -212,7 +212,7 @@ def _has_schedule(instance: KernelId) -> bool:
 
 def _is_scheduled(kind: type[KernelConfig], variant: Variant) -> bool:
     """Returns whether a separate launch lists the tiles of sequences."""
-    return variant.ragged and not kind.is_set_of_kernels
+    return variant.varlen and not kind.is_set_of_kernels
 
 
 def _name(kind: type[KernelConfig]) -> str:

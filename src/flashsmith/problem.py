@@ -27,15 +27,15 @@ class Bucket(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The bucket in words, like `lengths 513 to 1024, up to 64 rows a multiprocessor`."""
-        rows = f"{_range_in_words(self.fill, FILL_BUCKETS)} rows a multiprocessor"
+        """The bucket in words, like `lengths 513 to 1024, up to 64 rows an SM`."""
+        rows = f"{_range_in_words(self.fill, FILL_BUCKETS)} rows an SM"
         return f"{self.lengths}, {rows}"
 
     @property
     def lengths(self) -> str:
         return f"lengths {_range_in_words(self.seq_len_k, LENGTH_BUCKETS)}"
 
-    def likewise(self) -> list[Bucket]:
+    def in_order_of_similarity(self) -> list[Bucket]:
         """Returns all buckets of these lengths in order of similarity: this one first, then by
         distance in fill, at equal distance the fuller one first."""
         own = FILL_BUCKETS.index(self.fill)
@@ -204,7 +204,7 @@ class Problem:
         """The rows of o over all heads: the work that a grid shares out."""
         return self.batch * self.heads * self.seq_len_q
 
-    def bucket(self, multiprocessors: int) -> Bucket:
+    def bucket(self, num_sms: int) -> Bucket:
         """Returns the bucket of this problem on a GPU with this number of SMs."""
-        fill = self.n_rows / multiprocessors
+        fill = self.n_rows / num_sms
         return Bucket(_bucket_of(self.seq_len_k, LENGTH_BUCKETS), _bucket_of(fill, FILL_BUCKETS))

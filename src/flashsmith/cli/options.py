@@ -53,7 +53,7 @@ TokensOption = Annotated[
     int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
 ]
 # The range fits the generators that draw tensors and problems from a seed and its neighbours.
-MOST_SEED = 1 << 62
+MAX_SEED = 1 << 62
 _LONGEST = 1 << 30  # max length of a sequence in kernels
 HiddenOption = Annotated[
     int | None, typer.Option(min=1, help="heads = hidden / d_head. Default: 2048; counts 128.")

@@ -43,7 +43,7 @@ _TuneKernelsOption = Annotated[
         "-k",
         metavar="KEY|NAME",
         help=f"Candidates: a set ({KERNEL_SETS}) or a kernel's short form; may be repeated. "
-        "Default: KERNELS, else tune, on compute capability 9.0 sm90-tune. The rule's choice "
+        "Default: KERNELS, else tune, on compute capability 9.0 sm90-tune. The heuristic's choice "
         "is always among them.",
     ),
 ]

@@ -349,7 +349,7 @@ class DecodeKernelConfig(KernelConfig):
     tensor_core_rate: ClassVar[float] = 1.0  # as ForwardKernelConfig's, with 64 rows or more
     # The max number of splits that one block combines; beyond it several blocks share the work, so
     # more splits take no longer.
-    max_merged_splits: ClassVar[int] = 1024
+    max_combined_splits: ClassVar[int] = 1024
 
     @property
     def fp8_cache(self) -> bool:
@@ -357,7 +357,7 @@ class DecodeKernelConfig(KernelConfig):
         return False
 
     @property
-    def token_scales(self) -> bool:
+    def per_token_scale(self) -> bool:
         """Whether each row of keys and values may have a scale (per-token scales)."""
         return False
 
@@ -371,7 +371,7 @@ class DecodeKernelConfig(KernelConfig):
 
     def why_not(self, workload: AnyWorkload) -> str:
         assert isinstance(workload, DecodeWorkload)
-        for name in ("fp8_cache", "token_scales"):
+        for name in ("fp8_cache", "per_token_scale"):
             if getattr(self, name) != getattr(workload, name):
                 return f"its {name} is {getattr(self, name)}"
         return super().why_not(workload)
@@ -384,7 +384,7 @@ class DecodeKernelConfig(KernelConfig):
         """Returns the variant without varlen and pages, which are arguments of every call, and
         without bias and dropout, which decode lacks."""
         plain = super().served_of(variant)
-        return replace(plain, ragged=False, bias=False, dropout=False)
+        return replace(plain, varlen=False, bias=False, dropout=False)
 
 
 AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # ``attention`` launches these

@@ -24,19 +24,19 @@ _MANY_TILES = 8
 
 def decode_family(
     config: type[D],
-    rule: Callable[[DecodeWorkload], D],
-    rule_in_words: str,
+    heuristic: Callable[[DecodeWorkload], D],
+    heuristic_in_words: str,
     rows: Sequence[int],
     tuning_space: Callable[[DecodeWorkload, GpuArchitecture], Sequence[D]],
     *,
-    fewest_rows: int = 0,
+    min_rows: int = 0,
     by_boxes: bool = False,
 ) -> Family[DecodeWorkload, D]:
     """Returns a family with one configuration for each d_head, kind of KV cache and number of rows.
 
     Args:
         rows: Numbers of rows that stand for all others: one for each result of the heuristic.
-        fewest_rows: The min number of rows; for fewer a plainer family's kernels are as fast.
+        min_rows: The min number of rows; for fewer a plainer family's kernels are as fast.
         by_boxes: Whether it serves only caches that bulk copies can read in boxes.
         Others: See ``Family``.
     """
@@ -50,16 +50,16 @@ def decode_family(
 
     def smaller(workload: DecodeWorkload) -> list[D]:
         """Lists configurations of smaller blocks, then configurations of fewer rows."""
-        fewer = reversed([n for n in rows if n < rule(workload).B_r])
+        fewer = reversed([n for n in rows if n < heuristic(workload).B_r])
         asked = product((workload.rows, *fewer), (workload.many_tiles, True))
-        return [rule(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
+        return [heuristic(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
 
     def is_for(workload: DecodeWorkload) -> bool:
         in_boxes = workload.in_boxes and not workload.fp8_cache
-        return workload.rows >= fewest_rows and (in_boxes or not by_boxes)
+        return workload.rows >= min_rows and (in_boxes or not by_boxes)
 
     return Family(
-        config, rule, rule_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
+        config, heuristic, heuristic_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
     )
 
 
@@ -69,10 +69,10 @@ def rows_of_kernels(families: Sequence[Family[DecodeWorkload, Any]]) -> list[int
     return sorted({workload.rows for workloads in asked for workload in workloads})
 
 
-def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bool:
+def has_many_tiles(batch: int, heads_kv: int, num_sms: int | None) -> bool:
     """Returns whether a GPU's SMs have several work tiles each; False on a CPU (None), where time
     does not count."""
-    return multiprocessors is not None and batch * heads_kv >= _MANY_TILES * multiprocessors
+    return num_sms is not None and batch * heads_kv >= _MANY_TILES * num_sms
 
 
 def as_tuned(
@@ -82,8 +82,8 @@ def as_tuned(
     rounded up to a kernel's, or to 16 with per-token scales; many_tiles stays for the fewest rows
     alone, and in_boxes only if a family depends on it."""
     of_kernels = rows_of_kernels(families)
-    rows = next((most for most in of_kernels if workload.rows <= most), of_kernels[-1])
-    if workload.token_scales:
+    rows = next((maximum for maximum in of_kernels if workload.rows <= maximum), of_kernels[-1])
+    if workload.per_token_scale:
         rows = of_kernels[0]
     many_tiles = workload.many_tiles and rows == of_kernels[0]
     rounded = replace(workload, rows=rows, many_tiles=many_tiles, in_boxes=True)

@@ -52,16 +52,16 @@ class Family(Generic[W, C]):
 
     Args:
         config: The class of its configurations.
-        rule: The heuristic: a good configuration for a workload that was not measured and fills the
-            GPU. Raises ValueError that names what the family does not support.
-        rule_in_words: The explanation for people who ask why a kernel was chosen.
+        heuristic: Returns a good configuration for a workload that was not measured and
+            fills the GPU. Raises ValueError that names what the family does not support.
+        heuristic_in_words: The explanation for people who ask why a kernel was chosen.
         answers: (dtype, d_head) -> workloads that stand for all others: one for each result of the
             heuristic.
         tuning_space: The configurations that the tuner tries for a workload on an architecture.
         d_heads: The head dimensions that it supports.
         smaller: Alternatives to the heuristic's configuration, best first: for a GPU without room
             for it, or for a workload with too few of its tiles.
-        cost: (configuration, workload, multiprocessors) -> the time by the family's cost model;
+        cost: (configuration, workload, num_sms) -> the time by the family's cost model;
             None: there is no model, and the first configuration with room is taken.
         is_for: Whether the family comes into question for a workload: for others a plainer family's
             kernels are as fast, or it has none.
@@ -72,8 +72,8 @@ class Family(Generic[W, C]):
     """
 
     config: type[C]
-    rule: Callable[[W], C]
-    rule_in_words: str
+    heuristic: Callable[[W], C]
+    heuristic_in_words: str
     answers: Callable[[DType, int], Sequence[W]]
     tuning_space: Callable[[W, GpuArchitecture], Sequence[C]]
     d_heads: tuple[int, ...] = D_HEADS
@@ -98,9 +98,7 @@ class Family(Generic[W, C]):
         """Returns whether GPUs of this compute capability have its instructions."""
         return self.config.runs_on(capability) and capability >= self.minimum
 
-    def choose(
-        self, workload: W, multiprocessors: int | None, architecture: str | None = None
-    ) -> C:
+    def choose(self, workload: W, num_sms: int | None, architecture: str | None = None) -> C:
         """Chooses by heuristic, and by the cost model for a GPU's number of SMs; None: the
         emulator.
 
@@ -110,20 +108,20 @@ class Family(Generic[W, C]):
         Raises:
             ValueError: The family does not support the workload; the message says why.
         """
-        usual = self.rule(workload)
+        usual = self.heuristic(workload)
         options = [usual, *self.smaller(workload)]
         fitting = [cfg for cfg in options if cfg.is_buildable(architecture)]
         if not fitting:
             require_buildable(usual, architecture)
         first = fitting[0]
-        if self.cost is None or multiprocessors is None:
+        if self.cost is None or num_sms is None:
             return first
-        costs = {cfg: self.cost(cfg, workload, multiprocessors) for cfg in fitting}
+        costs = {cfg: self.cost(cfg, workload, num_sms) for cfg in fitting}
         best = min(costs, key=lambda cfg: costs[cfg])
         return best if costs[best] < _CLEARLY * costs[first] else first
 
-    def rule_configs(self, dtype: DType, d_head: int) -> list[C]:
+    def heuristic_configs(self, dtype: DType, d_head: int) -> list[C]:
         """Lists all configurations that it may choose by heuristic, each once."""
         workloads = self.answers(dtype, d_head)
-        found = dict.fromkeys(self.rule(workload) for workload in workloads)
+        found = dict.fromkeys(self.heuristic(workload) for workload in workloads)
         return list(found | dict.fromkeys(c for w in workloads for c in self.smaller(w)))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+C = TypeVar("C")
 
 _PLACE = re.compile(r"\{\w+\}")  # the place of a number
 _HASH = "{HASH}"  # the place of 12 hexadecimal digits
@@ -19,11 +23,13 @@ class Feature:
     text: Its pattern, `async`, `stages_{N}`, `load_{Q}_{K}_{V}_tiles` or `score_{HASH}`.
     fields: The fields that it gives: a field that is on, or a number for each place in the text.
     absent: The fields' values if it is left out; None: it is never left out.
+    former: The deprecated text, which is still read and no longer written.
     """
 
     text: str
     fields: tuple[str, ...] = ()
     absent: tuple[int, ...] | None = None
+    former: str | None = None
 
     @property
     def name(self) -> str:
@@ -34,7 +40,8 @@ class Feature:
     def pattern(self) -> str:
         """A regular expression that matches it, with a group for each number."""
         text = self.text.replace(_HASH, f"([0-9a-f]{{{_HASH_DIGITS}}})")
-        return re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
+        text = re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
+        return f"(?:{text}|{self.former})" if self.former else text
 
     def write(self, owner: object) -> str:
         """Returns the feature's text for `owner`; "" if it is left out."""
@@ -49,13 +56,15 @@ class Feature:
         match = re.fullmatch(self.pattern, text)
         if not match:
             return None
+        if text == self.former:
+            warn_of_former_name(text, self.text)
         base = 16 if _HASH in self.text else 10
         return tuple(int(number, base) for number in match.groups()) or (True,) * len(self.fields)
 
 
-def flag(text: str, field: str) -> Feature:
+def flag(text: str, field: str, former: str | None = None) -> Feature:
     """Returns a feature that is present if a field is on."""
-    return Feature(text, (field,), (False,))
+    return Feature(text, (field,), (False,), former)
 
 
 def number(text: str, field: str, absent: int | None = None) -> Feature:
@@ -66,6 +75,42 @@ def number(text: str, field: str, absent: int | None = None) -> Feature:
 def hashed(text: str, field: str) -> Feature:
     """Returns the feature `text_` with 12 hexadecimal digits, left out if the field is 0."""
     return Feature(f"{text}_{_HASH}", (field,), (0,))
+
+
+def warn_of_former_name(former: str, name: str) -> None:
+    """Warns the caller of the function that read a name that the name is deprecated."""
+    text = f"{former!r} is called {name!r} now; the former name goes in the next minor version"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
+def formerly(**names: str) -> Callable[[type[C]], type[C]]:
+    """Returns a decorator that lets a dataclass's fields be passed and read by their former names,
+    with a DeprecationWarning: ``@formerly(old="new")``."""
+
+    def decorate(kind: type[C]) -> type[C]:
+        plain = kind.__init__
+
+        @functools.wraps(plain)
+        def init(self: C, *args: Any, **given: Any) -> None:
+            for former in names.keys() & given.keys():
+                warn_of_former_name(former, names[former])
+                given[names[former]] = given.pop(former)
+            plain(self, *args, **given)
+
+        kind.__init__ = init  # type: ignore[assignment, method-assign]
+        for former, name in names.items():
+            setattr(kind, former, property(_reader(former, name)))
+        return kind
+
+    return decorate
+
+
+def _reader(former: str, name: str) -> Callable[[object], Any]:
+    def read(owner: object) -> Any:
+        warn_of_former_name(former, name)
+        return getattr(owner, name)
+
+    return read
 
 
 def _digits(place: str, number: int) -> str:

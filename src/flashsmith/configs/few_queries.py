@@ -4,7 +4,7 @@ A forward tile covers all keys of its rows, and at least 64 rows, however few th
 tiles do not fill the GPU, most SMs are idle. Decode packs the heads that share keys into the rows
 of a tile (packed GQA rows) and splits the keys among all SMs; but its instructions reach less of
 the tensor cores' rate, and partial results must be combined. The cost model below compares both in
-the unit of ``waves``: the time of a row, for each key, with tensor cores always busy.
+the unit of ``cost_model``: the time of a row, for each key, with tensor cores always busy.
 docs/decode.md has the numbers.
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
+from flashsmith.configs.cost_model import grid_cost
 from flashsmith.configs.decode import has_many_tiles, rows_of_kernels
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import DecodeWorkload, Workload, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
@@ -25,10 +25,10 @@ ChooseDecode = Callable[[DecodeWorkload, Capability | None], DecodeKernelConfig]
 
 # Other calls take the forward: queries that are not few beside the keys, or so many rows that
 # forward tiles could fill a GPU.
-_FEWEST_KEYS_OF_A_QUERY = 4
-_MOST_ROWS = 2048  # queries times the heads that share keys
+_MIN_KEYS_OF_A_QUERY = 4
+_MAX_ROWS = 2048  # queries times the heads that share keys
 # Time does not count on the emulator; calls with at least this many keys choose as on a GPU.
-_MOST_ROWS_ON_CPU, _FEWEST_KEYS_ON_CPU = 64, 512
+_MAX_ROWS_ON_CPU, _MIN_KEYS_ON_CPU = 64, 512
 
 _CLEARLY = 0.9  # the model's difference counts from 10% on
 # Rows of Q whose products with a key take as long as reading the key and its value.
@@ -44,37 +44,37 @@ def rows_of_decode(problem: Problem) -> int:
 
 def is_for_decode(problem: Problem, variant: Variant) -> bool:
     """Returns whether decode's kernels can compute the problem and the cost model should decide."""
-    few = 0 < rows_of_decode(problem) <= _MOST_ROWS
-    many = problem.seq_len_k >= _FEWEST_KEYS_OF_A_QUERY * problem.seq_len_q
+    few = 0 < rows_of_decode(problem) <= _MAX_ROWS
+    many = problem.seq_len_k >= _MIN_KEYS_OF_A_QUERY * problem.seq_len_q
     return few and many and _is_plain(variant) and problem.batch > 0
 
 
-def rather_decode(
+def prefer_split_kv(
     workload: Workload,
     config: ForwardKernelConfig,
-    multiprocessors: int | None,
+    num_sms: int | None,
     capability: Capability | None,
-    choose: ChooseDecode = DECODE.choose_by_rule,
+    choose: ChooseDecode = DECODE.choose_by_heuristic,
 ) -> tuple[DecodeKernelConfig, float] | None:
     """Returns decode's configuration for a workload, and its time as a share of that of ``config``,
     the forward's choice, by the cost model; None: the forward is as good.
 
-    multiprocessors, capability: The GPU's; None for a CPU.
+    num_sms, capability: The GPU's; None for a CPU.
     choose: The function that chooses decode's configuration there.
     """
     problem = workload.problem
     if not is_for_decode(problem, workload.variant):
         return None
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
-    many = has_many_tiles(problem.batch, problem.heads_kv, multiprocessors)
+    many = has_many_tiles(problem.batch, problem.heads_kv, num_sms)
     asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many, in_boxes=True)
     decode = choose(asked, capability)
-    if multiprocessors is None:
-        worth_it = rows <= _MOST_ROWS_ON_CPU and problem.seq_len_k >= _FEWEST_KEYS_ON_CPU
+    if num_sms is None:
+        worth_it = rows <= _MAX_ROWS_ON_CPU and problem.seq_len_k >= _MIN_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
     rate = decode.tensor_core_rate / config.tensor_core_rate
-    share = decode_cost(decode, problem, multiprocessors, rate)
-    share /= forward_cost(config, problem, multiprocessors)
+    share = decode_cost(decode, problem, num_sms, rate)
+    share /= forward_cost(config, problem, num_sms)
     return (decode, share) if share < _CLEARLY else None
 
 
@@ -83,10 +83,10 @@ def configs_of_few_queries(
     d_head: int,
     variant: Variant,
     capability: Capability | None,
-    choose: ChooseDecode = DECODE.choose_by_rule,
+    choose: ChooseDecode = DECODE.choose_by_heuristic,
 ) -> set[DecodeKernelConfig]:
-    """Returns all configurations that ``rather_decode`` may return for a dtype, d_head and variant.
-    Raises as ``choose`` does."""
+    """Returns all configurations that ``prefer_split_kv`` may return for a dtype, d_head and
+    variant. Raises as ``choose`` does."""
     if not _is_plain(variant):
         return set()
     return {
@@ -102,22 +102,18 @@ def _is_plain(variant: Variant) -> bool:
     return not (variant.window or variant.bias or variant.score or variant.dropout or variant.paged)
 
 
-def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:
+def forward_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
     """Returns the forward's time by the cost model: that of the busiest SM, or of reading
     memory."""
-    return problem.seq_len_k * max(
-        grid_cost(config, problem, multiprocessors), _reading(problem) / multiprocessors
-    )
+    return problem.seq_len_k * max(grid_cost(config, problem, num_sms), _reading(problem) / num_sms)
 
 
-def decode_cost(
-    config: DecodeKernelConfig, problem: Problem, multiprocessors: int, rate: float
-) -> float:
+def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate: float) -> float:
     """Returns decode's time by the cost model: all SMs are equally busy, then one of them combines
     the partial results of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
-    busy = max(tiles * config.B_r / rate, _reading(problem)) / multiprocessors
-    splits = min(max(multiprocessors / tiles, 1.0), config.max_merged_splits)
+    busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
+    splits = min(max(num_sms / tiles, 1.0), config.max_combined_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
 

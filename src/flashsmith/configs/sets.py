@@ -56,8 +56,8 @@ _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
         (sets.keys.both, partial(_both, sets)),
     )
 } | {
-    settings.BACKWARD_SET: BACKWARD.rule_configs,
-    settings.DECODE_SET: DECODE.rule_configs,
+    settings.BACKWARD_SET: BACKWARD.heuristic_configs,
+    settings.DECODE_SET: DECODE.heuristic_configs,
     settings.FP8_SET: get_fp8_kernel_configs,
 }
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from flashsmith.configs.features import Feature, flag, hashed, read_features, write_features
+from flashsmith.configs.features import (
+    Feature,
+    flag,
+    formerly,
+    hashed,
+    read_features,
+    write_features,
+)
 from flashsmith.problem import Problem
 
 # The parts of a variant's name, joined by +; the name without parts is "full".
 FEATURES: tuple[Feature, ...] = (
-    *(
-        flag(name, name)
-        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded")
-    ),
+    *(flag(name, name) for name in ("causal", "window", "softcap", "alibi", "bias", "sinks")),
+    flag("varlen", "varlen", former="ragged"),
+    flag("padded", "padded"),
     flag("dropout", "dropout"),
     flag("paged", "paged"),
     hashed("score", "score"),
@@ -20,6 +26,7 @@ FEATURES: tuple[Feature, ...] = (
 _NO_FEATURE = "full"
 
 
+@formerly(ragged="varlen")
 @dataclass(frozen=True, order=True)
 class Variant:
     """The semantics of a kernel; the default is full attention.
@@ -32,11 +39,11 @@ class Variant:
     alibi: slope * distance is subtracted from scores.
     bias: a tensor is added to the scores.
     sinks: each head has an additional logit without a value.
-    ragged: varlen: sequences have different lengths, which are on the device.
+    varlen: sequences have different lengths, which are on the device.
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
     score: the hash of the caller's score_mod and mask_mod, as a number; 0: none.
     dropout: random weights are dropped.
-    paged: keys and values are in pages, which a page table lists; this implies ragged.
+    paged: keys and values are in pages, which a page table lists; this implies varlen.
     """
 
     causal: bool = False
@@ -45,7 +52,7 @@ class Variant:
     alibi: bool = False
     bias: bool = False
     sinks: bool = False
-    ragged: bool = False
+    varlen: bool = False
     padded: bool = False
     score: int = 0
     dropout: bool = False
@@ -124,7 +131,7 @@ def _demangled(kind: str, value: int, with_types: bool) -> str:
 FULL = Variant()
 CAUSAL = Variant(causal=True)
 VARIANTS = (FULL, CAUSAL)
-PAGED = Variant(ragged=True, paged=True)
+PAGED = Variant(varlen=True, paged=True)
 PAGE_ROWS = 16  # the rows of a page must be a multiple of this for bulk copies
 
 # A regular expression that matches every name.

@@ -21,7 +21,7 @@ _CHUNK = 8  # elements: rows are moved 16 bytes at a time
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
 # The sizes of k; a row without them, or with empty ones, has q's.
 K_COLUMNS = ("heads_kv", "seq_len_k")
-_FLAGS = ("fp8_cache", "token_scales", "many_tiles", "in_boxes")  # of decode
+_FLAGS = ("fp8_cache", "per_token_scale", "many_tiles", "in_boxes")  # of decode
 _YES, _NO = "yes", "no"
 
 
@@ -54,7 +54,7 @@ class DecodeBucket(NamedTuple):
     def lengths(self) -> str:
         return self.words
 
-    def likewise(self) -> list[DecodeBucket]:
+    def in_order_of_similarity(self) -> list[DecodeBucket]:
         return [self]
 
 
@@ -94,10 +94,10 @@ class AnyWorkload(Protocol):
     def soaked_variants(self) -> tuple[Variant, ...]: ...
     @property
     def representative(self) -> Self: ...
-    def tuning_key(self, multiprocessors: int) -> TuningKey: ...
+    def tuning_key(self, num_sms: int) -> TuningKey: ...
     @property
     def measured_at(self) -> str: ...
-    def fills(self, multiprocessors: int) -> bool: ...
+    def fills(self, num_sms: int) -> bool: ...
     def tflops(self, milliseconds: float) -> float | None: ...
     def as_row(self) -> dict[str, str | int]: ...
     @classmethod
@@ -138,7 +138,7 @@ class DecodeWorkload:
     d_head: The kernels' d_head.
     rows: Packed GQA rows: queries times the heads that share a head of the cache.
     fp8_cache: Whether keys and values are FP8.
-    token_scales: Whether each row of keys and values has a scale (per-token scales).
+    per_token_scale: Whether each row of keys and values has a scale (per-token scales).
     many_tiles: Whether SMs have several work tiles each, whatever the lengths are.
     in_boxes: Whether bulk copies can load blocks of keys: 16-bit keys, in pages of a multiple of 16
         rows or in slots, with strides that tensor maps support; and all rows of a block may be
@@ -156,7 +156,7 @@ class DecodeWorkload:
     d_head: int
     rows: int = 1
     fp8_cache: bool = False
-    token_scales: bool = False
+    per_token_scale: bool = False
     many_tiles: bool = False
     in_boxes: bool = False
 
@@ -181,12 +181,12 @@ class DecodeWorkload:
     def representative(self) -> Self:
         return self
 
-    def tuning_key(self, multiprocessors: int = 0) -> TuningKey:
+    def tuning_key(self, num_sms: int = 0) -> TuningKey:
         """Returns the key of this workload's entry in a tuned table; its rows must be rounded by
         ``as_tuned``."""
         kind = "16 bits"
         if self.fp8_cache:
-            kind = "fp8 with scales of tokens" if self.token_scales else "fp8"
+            kind = "fp8 with per-token scales" if self.per_token_scale else "fp8"
         bucket = DecodeBucket(self.rows, self.many_tiles, self.in_boxes)
         return TuningKey(self.dtype, self.d_head, kind, bucket)
 
@@ -195,7 +195,7 @@ class DecodeWorkload:
         """The meaning of times in a table, in words."""
         return "as the geometric mean over lengths"
 
-    def fills(self, multiprocessors: int) -> bool:
+    def fills(self, num_sms: int) -> bool:
         """Returns whether the grid reaches the GPU's power limit: decode waits for memory, so it
         does not."""
         return False
@@ -255,10 +255,10 @@ class Workload:
         """The dtype, d_head and mask, which rows of different lengths share."""
         return str(self.problem.dtype), self.problem.d_head, self.variant.name
 
-    def tuning_key(self, multiprocessors: int) -> TuningKey:
+    def tuning_key(self, num_sms: int) -> TuningKey:
         """Returns the key of this workload's entry in a tuned table, for a GPU's number of SMs."""
         problem, variant = self.problem, self.variant.tuning_key()
-        bucket = problem.bucket(multiprocessors)
+        bucket = problem.bucket(num_sms)
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
@@ -272,10 +272,10 @@ class Workload:
         """The meaning of times in a table, in words."""
         return f"at {self.problem.sizes} (batch x heads x length)"
 
-    def fills(self, multiprocessors: int) -> bool:
+    def fills(self, num_sms: int) -> bool:
         """Returns whether the grid fills a GPU with this number of SMs, which then reaches its
         power limit."""
-        return self.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
+        return self.problem.bucket(num_sms).fill == FILL_BUCKETS[-1]
 
     @property
     def keys_per_query(self) -> int:
@@ -335,8 +335,8 @@ class BackwardWorkload(Workload):
     def __str__(self) -> str:
         return super().__str__() + (" deterministic" if self.deterministic else "")
 
-    def tuning_key(self, multiprocessors: int) -> TuningKey:
-        key = super().tuning_key(multiprocessors)
+    def tuning_key(self, num_sms: int) -> TuningKey:
+        key = super().tuning_key(num_sms)
         kind = f"{key.variant} deterministic" if self.deterministic else key.variant
         return key._replace(variant=kind)
 

@@ -59,7 +59,7 @@ def descriptor_errors() -> Iterator[None]:
         raise
 
 
-def most_locks() -> int:
+def max_locks() -> int:
     """Returns how many locks may be held at a time, so that the build can still open files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError):

@@ -66,14 +66,14 @@ class Gradients(NamedTuple):
     bias: torch.Tensor | None = None
 
 
-class Wanted(NamedTuple):
+class GradientMask(NamedTuple):
     """The gradients that are computed beside those of q, k and v."""
 
     sinks: bool = False
     bias: bool = False
 
 
-NOTHING_ELSE = Wanted()
+NOTHING_ELSE = GradientMask()
 
 
 def backward(
@@ -126,7 +126,7 @@ def backward(
         given["dlse"] = dlse
     if not are_memory(*flat(given)):
         refuse_all_but_memory(**given)
-    wanted = Wanted(spec.sinks is not None, spec.bias is not None)
+    wanted = GradientMask(spec.sinks is not None, spec.bias is not None)
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     gradients, milliseconds = run_backward(
         tensors, spec, wanted, config=cfg, deterministic=deterministic, timed=benchmark
@@ -137,7 +137,7 @@ def backward(
 def run_backward(
     tensors: GradientTensors,
     spec: AttentionSpec,
-    wanted: Wanted = NOTHING_ELSE,
+    wanted: GradientMask = NOTHING_ELSE,
     *,
     config: BackwardKernelConfig | None = None,
     deterministic: bool = False,
@@ -197,7 +197,7 @@ def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
 
 
 def backward_of_saved(
-    tensors: GradientTensors, spec: AttentionSpec, wanted: Wanted, deterministic: bool
+    tensors: GradientTensors, spec: AttentionSpec, wanted: GradientMask, deterministic: bool
 ) -> Gradients:
     """Computes ``run_backward`` of tensors that autograd saved, to which its hooks may have given
     other strides."""
@@ -299,7 +299,7 @@ def _call(
 def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
     """Returns the tensors, with copies of those whose layout the chosen kernels cannot read."""
     read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
-    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_ragged, *read)
+    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_varlen, *read)
     return tensors._replace(q=q, k=k, v=v, o=o, do=do)
 
 
@@ -351,7 +351,7 @@ def _kernel_for(
     return find_first(find_backward, KernelId(config, variant), device)
 
 
-def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:
+def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask) -> GradientTensors:
     """Returns the tensors with a do that kernels support, and new tensors for missing outputs.
     Kernels write all of them, except rows outside all sequences if some outputs are the caller's:
     then new ones start as zeros."""
@@ -367,10 +367,10 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> Gr
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         dk = torch.empty_like(k, memory_format=torch.contiguous_format)
         dv = torch.empty_like(given.v, memory_format=torch.contiguous_format)
-        if spec.is_ragged and _has_no_sequence(spec):
+        if spec.is_varlen and _has_no_sequence(spec):
             torch._foreach_zero_([dq, dk, dv])  # in one launch
     else:
-        make = torch.zeros_like if spec.is_ragged else torch.empty_like
+        make = torch.zeros_like if spec.is_varlen else torch.empty_like
         dq, dk, dv = (
             make(t, memory_format=torch.contiguous_format) if into is None else into
             for t, into in zip(given[:3], (dq, dk, dv), strict=True)

@@ -16,7 +16,7 @@ FUNCTIONS = ("score_mod", "mask_mod", "block_mask")  # keywords of attention
 
 
 class Functions(NamedTuple):
-    """The traced score_mod and mask_mod of a caller; ``Extras`` has the same fields."""
+    """The traced score_mod and mask_mod of a caller; ``CallArgs`` has the same fields."""
 
     mod_tensors: list[torch.Tensor] | None = None
     score: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flashsmith.runtime.extras import FULL_EXTRAS, Extras
+from flashsmith.runtime.call_args import FULL_EXTRAS, CallArgs
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
 
@@ -23,8 +23,9 @@ class DecodeTensors(NamedTuple):
     block_table: (batch, pages), int32: each request's pages; None: each request has one slot.
     cache_batch_idx: (batch,), int32: each request's slot; None: request i has slot i.
     cache_leftpad: (batch,), int32: rows before its first key; None: none.
-    k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with token_scales,
-        (slots, rows, n_heads_kv), float32: the factors of a float8_e4m3fn cache; None: 1.
+    k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with
+        per_token_scale, (slots, rows, n_heads_kv), float32: the factors of a float8_e4m3fn cache;
+        None: 1.
     """
 
     q: Any
@@ -100,7 +101,7 @@ class DecodeKernel(LoadedKernel):
         tensors: DecodeTensors,
         *,
         how: Splitting = AS_EVEN_AS_CAN_BE,
-        extras: Extras = FULL_EXTRAS,
+        extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
         """Returns the launches and memory of a call on such tensors without reading their data.
         Raises as ``Kernel.plan`` does."""
@@ -129,7 +130,7 @@ class DecodeKernel(LoadedKernel):
         how: Splitting = AS_EVEN_AS_CAN_BE,
         counters: Any = None,
         workspace: Any = None,
-        extras: Extras | None = None,
+        extras: CallArgs | None = None,
     ) -> float:
         """Computes o = softmax(q k^T * softmax_scale) v over the keys of a cache, on the current
         stream of the tensors' device.

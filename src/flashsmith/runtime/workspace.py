@@ -17,11 +17,11 @@ import torch
 from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.plan import Plan
 
-_FEWEST_COUNTER_BYTES = 4096
-_MOST_KEPT_BYTES = 16 << 20
+_MIN_COUNTER_BYTES = 4096
+_MAX_KEPT_BYTES = 16 << 20
 # Zeros for the counters of CUDA graphs are set aside in chunks of this size, up to a max for each
 # device.
-_ASIDE_BYTES, _MOST_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
+_ASIDE_BYTES, _MAX_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
 
 FRESH = -1  # in place of a stream's number: a workspace that was made for one call
 
@@ -51,7 +51,7 @@ def kept_workspace(plan: Plan, device: torch.device) -> torch.Tensor | None:
     """Returns a kept workspace without zeros, of at least the plan's size, for this thread's calls
     on the current stream; None if none is kept for such a plan."""
     n_bytes = plan.workspace_bytes
-    is_for_hand_over = 0 < n_bytes <= _MOST_KEPT_BYTES and plan.zeroed_bytes == 0
+    is_for_hand_over = 0 < n_bytes <= _MAX_KEPT_BYTES and plan.zeroed_bytes == 0
     if not is_for_hand_over or device.type != "cuda" or _is_capturing(device):
         return None
     return _of_stream(_kept_bytes(n_bytes), device, current_stream(device), "sums")
@@ -82,13 +82,13 @@ class Scratch:
     """Returns, at each call, workspace and counters for plans on a device that need at most as much
     as a given plan does.
 
-    A workspace of at most ``_MOST_KEPT_BYTES`` is kept as counters are, because torch's allocator
+    A workspace of at most ``_MAX_KEPT_BYTES`` is kept as counters are, because torch's allocator
     takes a third of the call's time; no other call reads what a launch leaves there.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._plan, self._device = plan, device
-        self._is_kept = 0 < plan.workspace_bytes <= _MOST_KEPT_BYTES and device.type == "cuda"
+        self._is_kept = 0 < plan.workspace_bytes <= _MAX_KEPT_BYTES and device.type == "cuda"
         n_counters = plan.counter_bytes and _kept_bytes(plan.counter_bytes)
         self._sizes = _kept_bytes(plan.workspace_bytes), n_counters, device.index
 
@@ -139,7 +139,7 @@ class _Aside:
         """
         with self._lock:
             is_enough = self._chunks and self._taken < _ASIDE_BYTES // 2
-            if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MOST_ASIDE_BYTES:
+            if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MAX_ASIDE_BYTES:
                 return
             chunk = torch.zeros(_ASIDE_BYTES, dtype=torch.uint8, device=device)
             torch.cuda.current_stream(device).synchronize()
@@ -161,7 +161,7 @@ _aside: dict[torch.device, _Aside] = {}
 
 def _kept_bytes(n_bytes: int) -> int:
     """Rounds up to a power of two, so that few sizes are kept."""
-    return max(_FEWEST_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
+    return max(_MIN_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
 
 
 def current_stream(device: torch.device) -> int:

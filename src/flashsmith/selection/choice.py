@@ -36,7 +36,7 @@ class Choice(Generic[W, C]):
     def reason(self) -> str:
         """One line about the source of the configuration."""
         if self.source is None or self.entry is None:
-            return f"the rule: {family_of(self.config).rule_in_words}"
+            return f"the heuristic: {family_of(self.config).heuristic_in_words}"
         key = self.source.table.key_of(self.entry.workload)
         return f"{self.source.title} {self.source.path}, {key.words}"
 
@@ -60,4 +60,4 @@ class FewQueriesChoice:
 
     @property
     def reason(self) -> str:
-        return "few queries: their keys are split among all multiprocessors"
+        return "few queries: their keys are split among all SMs"

@@ -20,9 +20,9 @@ from flashsmith.configs import (
 from flashsmith.configs.base import Capability
 from flashsmith.configs.registry import reads_pages_on
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.fp8_space import fp8_rule
+from flashsmith.configs.sm90.fp8_space import fp8_heuristic
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
 from flashsmith.selection.choice import FewQueriesChoice
 from flashsmith.selection.choose import choose, forget_with_tables
@@ -107,7 +107,7 @@ def select_for(
     chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
     variant = workload.variant
     if isinstance(chosen, FewQueriesChoice):
-        variant = replace(variant, ragged=False)  # decode's kernels have no varlen variant
+        variant = replace(variant, varlen=False)  # decode's kernels have no varlen variant
     remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
 
@@ -144,9 +144,9 @@ def select_fp8(
             f"{name} has dtype {of}; supported are torch.float16 and torch.bfloat16{beside}"
         )
     problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1]).representative
-    multiprocessors = None if gpu is None else count_multiprocessors(gpu)
-    config = fp8_rule(problem, fp8_values, variant, multiprocessors)
-    reason = "the rule: tiles of the sm90 family for each d_head and kind of v"
+    num_sms = None if gpu is None else count_sms(gpu)
+    config = fp8_heuristic(problem, fp8_values, variant, num_sms)
+    reason = "the heuristic: tiles of the sm90 family for each d_head and kind of v"
     remember_reason(config, variant, q.device, reason)
     return config
 

@@ -14,7 +14,7 @@ from flashsmith.configs.operation import capability_of
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for, tuned_decode_of
@@ -44,7 +44,7 @@ def served_instances(
     FORWARD.families_for(gpu, capability)
     if gpu is not None:
         capability = capability_of(gpu, capability)
-    heads = count_multiprocessors(gpu or "")
+    heads = count_sms(gpu or "")
     found: set[KernelId] = set()
     decode_of = tuned_decode_of(gpu)
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
@@ -59,7 +59,7 @@ def served_instances(
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The heuristic, which distinguishes more than buckets, may come first for part
                     # of this bucket.
-                    configs += FORWARD.serving(workload, gpu, capability).rule_configs
+                    configs += FORWARD.serving(workload, gpu, capability).heuristic_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 

@@ -37,7 +37,7 @@ _LATER_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 60.0
 
 
-class _Wanted(NamedTuple):
+class _BuildKey(NamedTuple):
     """A kernel that is built in the background."""
 
     instance: KernelId
@@ -56,7 +56,7 @@ def at_hand(
     """
     if not _builds_in_background(device):
         return config
-    wanted = _Wanted(KernelId(config, variant), target_of(device))
+    wanted = _BuildKey(KernelId(config, variant), target_of(device))
     if is_loaded(*wanted):
         return config
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -85,7 +85,7 @@ def _builds_in_background(device: torch.device) -> bool:
 
 
 def _find_stand_in(
-    wanted: _Wanted, device: torch.device, there: set[KernelId]
+    wanted: _BuildKey, device: torch.device, there: set[KernelId]
 ) -> AttentionKernelConfig | None:
     """Returns the kernel of ``there`` that is most similar to the wanted one."""
     config, variant = wanted.instance.config, wanted.instance.variant
@@ -106,8 +106,8 @@ def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernel
     families = FORWARD.families_for(gpu, capability)
     for family in families:
         if config.d_head in family.d_heads:
-            for of_rule in family.rule_configs(config.dtype, config.d_head):
-                yield of_rule.with_room_for(variant)
+            for of_heuristic in family.heuristic_configs(config.dtype, config.d_head):
+                yield of_heuristic.with_room_for(variant)
     sources = find_tables(FORWARD, gpu)[0] if gpu is not None else ()
     for entry in (entry for source in sources for entry in source.table.entries.values()):
         if entry.workload.variant.tuning_key() == variant.tuning_key():
@@ -143,15 +143,15 @@ class _Builds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._orders: dict[_Wanted, _Order] = {}
-        self._waiting: list[_Wanted] = []  # the last is built first
+        self._orders: dict[_BuildKey, _Order] = {}
+        self._waiting: list[_BuildKey] = []  # the last is built first
         self._builders = 0  # threads
 
     @property
     def had_orders(self) -> bool:
         return bool(self._orders)
 
-    def stand_in_for(self, wanted: _Wanted) -> AttentionKernelConfig | None:
+    def stand_in_for(self, wanted: _BuildKey) -> AttentionKernelConfig | None:
         """Returns the stand-in for a kernel that is known to be missing; None: a look-up may
         succeed.
 
@@ -163,7 +163,7 @@ class _Builds:
             return None
         return order.stand_in
 
-    def order(self, wanted: _Wanted, stand_in: AttentionKernelConfig) -> None:
+    def order(self, wanted: _BuildKey, stand_in: AttentionKernelConfig) -> None:
         """Orders a kernel's build, once, before those that were ordered earlier and still wait."""
         with self._lock:
             order = self._orders.get(wanted)
@@ -196,14 +196,14 @@ class _Builds:
         while (wanted := self._next()) is not None:
             self._build(wanted, self._orders[wanted])
 
-    def _next(self) -> _Wanted | None:
+    def _next(self) -> _BuildKey | None:
         with self._lock:
             if self._waiting:
                 return self._waiting.pop()
             self._builders -= 1
             return None
 
-    def _build(self, wanted: _Wanted, order: _Order) -> None:
+    def _build(self, wanted: _BuildKey, order: _Order) -> None:
         begin = time.monotonic()
         try:
             build_apart(*wanted)

@@ -96,7 +96,7 @@ def get_kernel_progression_configs(
 # fragments are loaded before the mma. The tile of 256 takes 128 KiB of shared memory, which GPUs
 # with 100 KiB an SM do not have: the small tile serves there. All others fit.
 _ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
-_RULE = {
+_HEURISTIC = {
     64: ((128, 64, 4), _TWO_FRAGMENTS, True),
     96: ((128, 64, 4), _TWO_FRAGMENTS, True),
     128: ((128, 64, 4), _TWO_FRAGMENTS, True),
@@ -109,14 +109,14 @@ _SMALL = ((64, 64, 4), (0, 2, 0), False)
 _SMALL_UP_TO = {64: 2048, 96: 64, 128: 256, 256: 256}
 
 
-def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
+def heuristic(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
     """Returns one configuration for each d_head, and one of half the rows if queries see few keys.
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
     256 eight warps share a block. This was measured on the H200, docs/log/sm80-forward.md.
     """
-    tiles = tiles_of(_RULE, d_head)
+    tiles = tiles_of(_HEURISTIC, d_head)
     is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)
     return _make_config(dtype, d_head, *(_SMALL if is_short else tiles))
 

@@ -35,7 +35,7 @@ _BUFFERS_OF_DS = 2
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
 _LONG_ROWS, _FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 128, 1024, 2048  # see suited_to
 _ROOMY = 2  # warpgroups with registers for more than a plain backward
-_MOST_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
+_MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
 
 
 @dataclass(frozen=True, order=True)
@@ -149,11 +149,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         """Returns whether there are kernels for a variant: none writes the gradient of a bias, or
         into pages. Derivatives of scores need two warpgroups, and the caller's functions also rows
         below 128 elements."""
-        if (
-            variant.bias
-            or variant.paged
-            or (variant.score and self.d_head > _MOST_BESIDE_FUNCTIONS)
-        ):
+        if variant.bias or variant.paged or (variant.score and self.d_head > _MAX_BESIDE_FUNCTIONS):
             return False
         return self.n_warpgroups == _ROOMY or not (variant.softcap or variant.score)
 
@@ -221,7 +217,7 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
             f"B_c is {config.B_c}; each of the {config.n_warpgroups} warpgroups keeps the "
             f"{WGMMA_M} keys of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
         )
-    steps = _most_V_steps(config)
+    steps = _max_V_steps(config)
     if config.V_steps_in_registers > steps:
         yield (
             f"V_steps_in_registers is {config.V_steps_in_registers}; with d_head {config.d_head} "
@@ -229,7 +225,7 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
         )
 
 
-def _most_V_steps(config: Sm90BackwardKernelConfig) -> int:
+def _max_V_steps(config: Sm90BackwardKernelConfig) -> int:
     """Returns the max steps of V beside dK, dV, S and dP: if registers run out, ptxas serialises
     wgmma."""
     if config.n_warpgroups > 2:

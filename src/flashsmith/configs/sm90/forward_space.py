@@ -42,7 +42,7 @@ class Sm90Tiles(NamedTuple):
     ping_pong: bool
     overlap_softmax: bool = True
     overlap_tiles: bool = True  # if softmax overlaps
-    long_turns: bool = False
+    ping_pong_until_exp: bool = False
 
 
 # These were the fastest of each d_head for some shape, or close (docs/log/sm90-forward.md).
@@ -113,7 +113,7 @@ _HEADS_PER_GROUP = (0, 16, 32, 64)
 _HEADS_PER_SMALL_GROUP = (0, 16)
 
 # These serve middling lengths well for each d_head.
-_RULE_TILES = {
+_HEURISTIC_TILES = {
     64: Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
     96: Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
     128: Sm90Tiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
@@ -152,7 +152,7 @@ def make_sm90_config(
         stale_maximum=stale_maximum,
         fma_exponentials=0,
         tma_store=True,
-        long_turns=tiles.long_turns,
+        ping_pong_until_exp=tiles.ping_pong_until_exp,
     )
     architecture = get_gpu_architecture(config.minimum_gpu)
     has_room = config.shared_memory_bytes <= architecture.max_shared_memory_per_block_bytes
@@ -195,7 +195,7 @@ def get_sm90_autotuning_kernel_configs(
     return sorted(configs)
 
 
-def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
+def heuristic(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     """Returns the tiles of a d_head for a full GPU.
 
     They were measured on the H200, docs/log/sm90-forward.md.
@@ -203,7 +203,7 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     Raises:
         ValueError: The family does not support d_head. Every ``n_keys`` is supported.
     """
-    tiles = tiles_of(_RULE_TILES, d_head)
+    tiles = tiles_of(_HEURISTIC_TILES, d_head)
     return make_sm90_config(dtype, d_head, tiles, heads_per_group=16, stale_maximum=True)
 
 

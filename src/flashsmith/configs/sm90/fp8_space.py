@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flashsmith.configs.cost_model import grid_cost
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.forward_space import Sm90Tiles, make_sm90_config
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
@@ -28,9 +28,9 @@ _SCORE_TILES = {
 }
 # The tiles with FP8 V; two-level sums are on if O leaves registers for them.
 _VALUE_TILES = {
-    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, long_turns=True),),
+    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     96: (Sm90Tiles(2, 128, 3, Q_steps_in_registers=0, ping_pong=True),),
-    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True, long_turns=True),),
+    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     192: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),),
     256: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=0, ping_pong=False),),
 }
@@ -55,7 +55,7 @@ def make_fp8_config(
     return config if config.is_buildable() else replace(config, tma_store=False)
 
 
-def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
+def fp8_candidates(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
     """Returns the configurations for a d_head; the first is for a full GPU.
 
     dtype: The type of O, and of V unless V is FP8.
@@ -70,23 +70,23 @@ def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKe
     ]
 
 
-def fp8_rule(
-    problem: Problem, fp8_values: bool, variant: Variant, multiprocessors: int | None
+def fp8_heuristic(
+    problem: Problem, fp8_values: bool, variant: Variant, num_sms: int | None
 ) -> Sm90ForwardKernelConfig:
-    """Returns the configuration of ``fp8_rules``, with room for the variant, of min cost by
-    ``waves``.
+    """Returns the configuration of ``fp8_candidates``, with room for the variant, of min cost by
+    ``cost_model``.
 
     problem: The problem, with O's dtype.
-    multiprocessors: The GPU's SMs; None: the GPU is assumed to be full.
+    num_sms: The GPU's SMs; None: the GPU is assumed to be full.
 
-    Raises: See ``fp8_rules``.
+    Raises: See ``fp8_candidates``.
     """
     d_head = d_head_of_rows(problem.d_head, problem.d_v)
-    rules = fp8_rules(problem.dtype, d_head, fp8_values)
-    configs = [config.with_room_for(variant) for config in rules]
-    if multiprocessors is None:
+    heuristics = fp8_candidates(problem.dtype, d_head, fp8_values)
+    configs = [config.with_room_for(variant) for config in heuristics]
+    if num_sms is None:
         return configs[0]
-    return min(configs, key=lambda config: grid_cost(config, problem, multiprocessors))
+    return min(configs, key=lambda config: grid_cost(config, problem, num_sms))
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:
@@ -96,5 +96,5 @@ def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:
         for dtype in DType
         for d_head in _SCORE_TILES
         for fp8_values in (False, True)
-        for config in fp8_rules(dtype, d_head, fp8_values)
+        for config in fp8_candidates(dtype, d_head, fp8_values)
     )

@@ -15,12 +15,12 @@ from flashsmith.problem import Problem
 _RATES = (0.0, 0.55, 0.9, 1.0)
 
 
-def grid_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:
+def grid_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
     """Returns the model's time, in units of a row whose tensor cores are always busy."""
     tiles = problem.batch * problem.heads * -(-problem.seq_len_q // config.B_r)
-    most = -(-tiles // multiprocessors)  # tiles of the busiest SM
+    maximum = -(-tiles // num_sms)  # tiles of the busiest SM
     resident = resident_blocks(config)
-    full_waves, rest = divmod(most, resident)
+    full_waves, rest = divmod(maximum, resident)
     return full_waves * _wave(config, resident) + (_wave(config, rest) if rest else 0.0)
 
 
