@@ -1,17 +1,22 @@
-// Which keys of which requests a thread block visits.
+// The split-KV schedule: the keys of the requests that a thread block visits.
 //
-// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in rounds, of so many
-// as the teams of a block have side by side. There are two ways to share the rounds out.
+// A work tile is B_r packed GQA rows of one head of the cache. Its keys are visited in KV steps of
+// kRoundKeys keys, which the teams of a block have side by side. There are two schedules.
 //
-// Each work tile is split into the same number of parts, which blocks take in turn: a given number,
-// so that the result of a request does not depend on the others, or one that keeps all blocks busy
-// if the cache is full. Or all rounds of all work tiles are one line, request by request, which is
-// cut into equal parts, one a block: of the work tiles in a part at most the first and the last are
-// split. A line is as even as can be whatever the lengths are, but its blocks leave off and begin
-// within work tiles.
+// Equal splits: each work tile is split into the same number of parts, which blocks take in turn.
+// The number is either an argument, so that the result of a request does not depend on the other
+// requests, or the number that keeps all blocks busy if the cache is full.
 //
-// Which way is shorter is only known when all lengths are, so blocks begin with the first, and turn
-// to the line when they have found that.
+// Stream-K: the KV steps of all work tiles, request by request, form one sequence, which is cut
+// into equal ranges, one for each block. At most the first and the last work tile of a range are
+// split. The ranges are balanced whatever the lengths are, but blocks begin and end within work
+// tiles:
+//
+//    work tiles   |  0    |  1               |  2 |  3           |
+//    blocks       |  0         |  1         |  2         |  3    |
+//
+// Which schedule is shorter depends on all lengths, so blocks begin with equal splits and change to
+// stream-K when they have read them.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +27,7 @@
 
 namespace flashsmith {
 
-// The keys that any query of a request sees, from a multiple of B_c on.
+// The keys that any query of a request sees; `begin` is a multiple of B_c.
 struct KeySpan {
   int begin, end;
 
@@ -36,13 +41,13 @@ struct KeySpan {
   }
 };
 
-// Rounds from `begin` to before `end` of a work tile.
+// A split: the KV steps from `begin` to before `end` of a work tile.
 struct KeySplit {
   int batch, head, Q_block;
-  int tile;  // the work tile's number
+  int tile;  // number of the work tile
   int begin, end;
   int index, count;              // among the splits of the work tile
-  int first_slot, rest, stride;  // where they leave their sums
+  int first_slot, rest, stride;  // slots of the partial results
 
   FLASHSMITH_DEVICE int slot(int i) const { return i == 0 ? first_slot : rest + i * stride; }
 };
@@ -50,7 +55,7 @@ struct KeySplit {
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
               "the host has room for what a kernel that merges is told");
 
-// Of what is not negative. Divisors are mostly 1, which spares the division.
+// These divide numbers that are not negative. Divisors are mostly 1, which saves the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
   if (divisor == 1) return value;
   return static_cast<int>(static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor));
@@ -59,7 +64,7 @@ FLASHSMITH_DEVICE int quotient_up(int value, int divisor) {
   return quotient(value + divisor - 1, divisor);
 }
 
-// The sum over the lanes before this one, and over all of them in `total`.
+// Returns the sum over the lanes before this one, and in `total` the sum over all lanes.
 FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   int before = 0;
   total = value;
@@ -78,28 +83,28 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   return before;
 }
 
-// How far a block has come with its splits.
+// The position of a block in its schedule.
 struct SplitsState {
-  int splits;   // of every work tile; 0: the line is cut
-  int at, end;  // on the line; or the next part of all, and how many there are
-  int part;     // of the line, a block's
-  int request, request_begin, rounds;  // `at` is in this request
-  int is_final;                        // whether nothing is left to be found out of the lengths
+  int splits;   // of every work tile; 0: stream-K
+  int at, end;  // range of the stream-K sequence; or next equal split, and their number
+  int part;     // length of a block's stream-K range
+  int request, request_begin, rounds;  // the request that `at` lies in
+  int is_final;                        // whether the schedule no longer depends on the lengths
 };
 
-// A block's splits, one after the other. All warps find the same.
+// The splits of a block, one after the other. All warps compute the same splits.
 template <typename Traits>
 class KeySplits {
   static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
-  // In rounds: what a work tile costs beside its own, and what a part of a line does, whose ends
-  // are merged with others'.
+  // Costs in KV steps: kCharge for every work tile beside its steps, and kChargeOfLine for a
+  // stream-K range, whose ends have to be combined with other blocks' partial results.
   static constexpr int kCharge = 1, kChargeOfLine = 8;
-  static constexpr int kAbout = 32;  // what share of a part does not count
-  // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile that the last of them merges.
+  static constexpr int kAbout = 32;  // stream-K has to gain more than 1 / this
+  // The min number of KV steps of a block in a work tile. It grows, up to a bound, where many
+  // blocks would share a work tile, because the last of them has to combine their partial results.
   static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
   static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
-  // Lengths that are on their way to a lane at a time.
+  // Lengths that a lane loads at a time.
   static constexpr int kLengthsAtOnce = 4;
 
   const DecodeProblem &problem_;
@@ -116,25 +121,25 @@ class KeySplits {
     own_.end = tiles() * own_.splits;
   }
 
-  // Another may go on from here.
+  // Another object may continue from this state.
   FLASHSMITH_DEVICE const SplitsState &state() const { return own_; }
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
       : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
-  // Looks at all lengths, once, and returns whether the line is shorter: then the splits of before
-  // are none, and those of the line follow.
+  // Reads all lengths, once, and returns whether stream-K is shorter. If so, the equal splits
+  // become void, and the splits of the block's stream-K range follow.
   FLASHSMITH_DEVICE bool turn_to_line() {
     if (own_.is_final) [[likely]]
       return false;
     own_.is_final = true;
-    int most = 0, sum = 0;  // of the work tiles of a head
+    int most = 0, sum = 0;  // over one work tile of each request
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
       most = most > own ? most : own;
       sum += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
-    if (problem_.batch <= kWarpSize) {  // little code is soon there
+    if (problem_.batch <= kWarpSize) {  // short code is fetched sooner
       look_at(lane);
     } else {
       for (int first = lane; first < problem_.batch + lane; first += kLengthsAtOnce * kWarpSize) {
@@ -146,8 +151,8 @@ class KeySplits {
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
     const int fewest = fewest_rounds(most), part = quotient_up(total, ptx::grid_size_x());
     own_.part = part > fewest ? part : fewest;
-    // Blocks that share a multiprocessor share its memory bandwidth. Where it has parts of several
-    // work tiles, long ones stand beside short ones: one of them is left over at most.
+    // Blocks that share an SM share its memory bandwidth. Where an SM has splits of several work
+    // tiles, short ones run beside long ones, so that at most one long split remains at the end.
     const int longest = cost(rounds_of_part(most));
     const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;
     const int equal = problem_.split.parts_of_SM * longest, parts = equal < mixed ? equal : mixed;
@@ -160,7 +165,7 @@ class KeySplits {
     return true;
   }
 
-  // Whether there is one more.
+  // Sets the next split, and returns whether there is one.
   FLASHSMITH_DEVICE bool next(KeySplit &split) {
     return own_.splits > 0 ? next_of_parts(split) : next_of_line(split);
   }
@@ -170,17 +175,17 @@ class KeySplits {
     const typename Traits::Sequence sequence(problem_, request);
     const auto keys = KeySpan::template of<Traits>(problem_, sequence);
     const int rounds = (keys.end - keys.begin + kRoundKeys - 1) / kRoundKeys;
-    return rounds > 1 ? rounds : 1;  // so that every work tile is alike
+    return rounds > 1 ? rounds : 1;  // so that no work tile is a special case
   }
   FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
-  // Of one of its work tiles.
+  // Returns the cost of one work tile of a request; 0 behind the last request.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
     return request < problem_.batch ? cost(rounds_of(request)) : 0;
   }
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
-  // That a block has of a work tile that has so many.
+  // Returns the min number of KV steps of a block in a work tile of `rounds` steps.
   FLASHSMITH_DEVICE int fewest_rounds(int rounds) const {
     if (problem_.split.split_tiles != nullptr) return kFewestRounds;
     int fewest = rounds / kManySplits;
@@ -188,7 +193,7 @@ class KeySplits {
     return fewest > kFewestRounds ? fewest : kFewestRounds;
   }
 
-  // Of a work tile that is split into parts.
+  // Returns the KV steps of each split of a work tile of `rounds` steps.
   FLASHSMITH_DEVICE int rounds_of_part(int rounds) const {
     const int each = quotient_up(rounds, own_.splits);
     if (problem_.split.splits > 0) return each;
@@ -196,7 +201,7 @@ class KeySplits {
     return each > fewest ? each : fewest;
   }
 
-  // That of `at`.
+  // Finds the request that `at` lies in.
   FLASHSMITH_DEVICE void find_request() {
     const int lane = ptx::thread_index() % kWarpSize;
     int begin = 0;
@@ -226,14 +231,15 @@ class KeySplits {
                 last = first + own_.rounds;
       const int begin = own_.at > first ? own_.at : first, end = own_.end < last ? own_.end : last;
       own_.at = end;
-      if (begin >= end) continue;  // the charge alone
+      if (begin >= end) continue;  // the range has only the fixed cost of this work tile
       const int first_block = quotient(first, own_.part);
       split = split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
       split.count = quotient(last - 1, own_.part) - first_block + 1;
-      // A block has at most one that began before it, and one that goes on behind it.
+      // A block has at most one work tile that began before it (slot 2 b) and one that continues
+      // behind it (slot 2 b + 1).
       split.first_slot = 2 * first_block + 1;
       split.rest = 2 * first_block;
       split.stride = 2;
@@ -244,8 +250,8 @@ class KeySplits {
 
   FLASHSMITH_DEVICE bool next_of_parts(KeySplit &split) {
     while (own_.at < own_.end) {
-      // First parts of all work tiles, then second ones: those that short requests lack come last,
-      // so that blocks without work are not scattered among the others.
+      // The first splits of all work tiles come first, then the second ones. Splits that short
+      // requests lack come last, so that idle blocks are not scattered among the others.
       const int index = own_.splits == 1 ? 0 : quotient(own_.at, tiles());
       const int tile = own_.at - index * tiles();
       const int request = quotient(tile, tiles_of_request_);

@@ -1,5 +1,5 @@
-// What splits of a work tile hand on to one another through global memory, and how it becomes rows
-// of O: sums of rows in FP32, relative to a reference of each row's own.
+// The partial results of the splits of a work tile in global memory, and how they are combined to
+// rows of O. They are FP32 sums, relative to a reference of each row.
 #pragma once
 
 #include "flashsmith/attention/decode_rows.cuh"
@@ -9,20 +9,20 @@
 
 namespace flashsmith {
 
-// A chunk of a row: sums over keys, and what they are relative to.
+// A chunk of a row's partial result: sums over keys, and the statistics that they are relative to.
 struct RowSums {
   float O[kSumChunk];
   RowTotal total;
 };
 
-// A weight relative to another reference. What has seen nothing weighs nothing: -inf - -inf must
-// not become NaN.
+// Returns the weight of a partial result relative to another reference. A row that has seen no key
+// has weight 0: -inf - -inf must not become NaN.
 FLASHSMITH_DEVICE float rescaled(const RowTotal &total, float reference) {
   return total.sum == 0.f ? 0.f : ptx::exp2_approx(total.reference - reference);
 }
 
-// Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
-// order. load(part) gives a part's; those of kAtOnce parts are on their way at a time.
+// Combines partial results in the order of the keys: every `step`th from `first` to before `end`.
+// load(part) returns one; the loads of kAtOnce partial results are in flight at a time.
 template <int kAtOnce, typename Load>
 FLASHSMITH_DEVICE RowSums merge_parts(int first, int end, int step, Load load) {
   RowSums all{.O = {}, .total = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
@@ -65,7 +65,7 @@ FLASHSMITH_DEVICE RowSums row_sums(const ptx::Chunk (&half)[2], const RowTotal &
   return own;
 }
 
-// Sums of threads, side by side in shared memory.
+// The partial results of threads, side by side in shared memory.
 class ThreadSums {
   static constexpr int kHalfBytes = kSumChunk / 2 * sizeof(float);
   const ptx::shared_address shared_;
@@ -88,12 +88,12 @@ class ThreadSums {
     return load(from, from + 2 * kHalfBytes);
   }
 
-  // What thread i of each group, of n threads, has put there.
+  // Combines the partial results that thread i of each group of n threads has put there.
   FLASHSMITH_DEVICE RowSums of_groups(int i, int n, int groups) const {
     return merge_parts<2>(0, groups, 1, [&](int group) { return get(group * n + i); });
   }
 
-  // Those that lie where a team has left them.
+  // Loads the partial result that a team has stored at these addresses.
   static FLASHSMITH_DEVICE RowSums load(ptx::shared_address elements, ptx::shared_address total) {
     ptx::Chunk half[2];
     ptx::load_shared_16(half[0], elements);
@@ -103,7 +103,7 @@ class ThreadSums {
   }
 };
 
-// What values of a cache of 8 bits are multiplied with where that is one number for all keys.
+// Returns the scale of the values of an FP8 cache where it is the same for all keys.
 template <typename Traits, typename Args>
 FLASHSMITH_DEVICE float value_scale(const Args &args, const KeySplit &split) {
   if constexpr (Traits::fp8_cache && !Traits::token_scales) {
@@ -113,15 +113,15 @@ FLASHSMITH_DEVICE float value_scale(const Args &args, const KeySplit &split) {
   }
 }
 
-// Counts a split that has handed on, and whose threads all know it, among `count`. Whether it is
-// the last, which leaves the number as it was found. By one thread.
+// Counts a split whose partial results are stored, as all its threads know. Returns whether it is
+// the last of `count` splits, which resets the counter. Called by one thread.
 FLASHSMITH_DEVICE bool arrive_last(uint32_t *arrivals, int count) {
   const bool last = ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(count) - 1;
   if (last) ptx::thread_store_global_4(arrivals, 0);
   return last;
 }
 
-// Of one work tile. `row`: of the work tile; `chunk`: of a row.
+// The partial results of one work tile. `row` is a row of the work tile, `chunk` a chunk of a row.
 template <typename Traits>
 class SplitSums {
   const DecodeProblem &problem_;
@@ -134,7 +134,8 @@ class SplitSums {
 
   FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return rows_; }
 
-  // Where a split leaves its sums of a row: the elements from a column on, and the row's totals.
+  // These return the addresses of a slot's elements of a row, from a column on, and of the row's
+  // statistics.
   FLASHSMITH_DEVICE float *elements(int slot, int row, int column) const {
     const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
     return problem_.split.partial_O + rows * Traits::d_head + column;
@@ -144,7 +145,7 @@ class SplitSums {
     return problem_.split.partial_totals + rows * kRowTotals;
   }
 
-  // Leaves them, of this split.
+  // Stores this split's partial result.
   FLASHSMITH_DEVICE void hand_on(const RowSums &row_sums, int row, int chunk) const {
     if (row >= rows_.count()) return;
     const int slot = split_.slot(split_.index);
@@ -164,13 +165,14 @@ class SplitSums {
     ptx::thread_store_global_4(place + 1, ptx::float_bits(total.sum));
   }
 
-  // What a split has left of a row's totals.
+  // Loads the statistics of a row from split i.
   FLASHSMITH_DEVICE RowTotal handed_total(int i, int row) const {
     const float *place = totals(split_.slot(i), row);
     return row_total(ptx::thread_load_handed_4(place), ptx::thread_load_handed_4(place + 1));
   }
 
-  // Adds up those of every `step`th split, so many of which are on their way at a time.
+  // Combines a chunk over every `step`th split, with the loads of kAtOnce splits in flight at a
+  // time.
   template <int kAtOnce>
   FLASHSMITH_DEVICE RowSums merged(int row, int chunk, int first, int step) const {
     const auto load = [&](int i) {
@@ -182,8 +184,8 @@ class SplitSums {
     return merge_parts<kAtOnce>(first, split_.count, step, load);
   }
 
-  // Writes a chunk of a row of O, and with the first one the row's log-sum-exp. `V_scale`: what
-  // values are multiplied with.
+  // Writes a chunk of a row of O, and with the first chunk the row's LSE. `V_scale` is the factor
+  // of the values.
   FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk, float V_scale = 1.f) const {
     using value_t = typename Traits::value_t;
     if (row >= rows_.count()) return;
