@@ -9,20 +9,21 @@ int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
 }
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiprocessors) const {
-  constexpr int kLong = 32;                 // rounds
-  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for a multiprocessor's share of the memory
+  constexpr int kLong = 32;                 // KV steps
+  constexpr int kEnoughOnTheirWay = 96000;  // bytes in flight that are enough for an SM's share of
+                                            // the memory bandwidth
   const int64_t most = std::max<int64_t>(most_rounds(problem) / blocks_.fewest_rounds, 1);
   const int64_t of_SMs = std::max<int64_t>(multiprocessors / n_tiles(problem), 1);
   const int64_t of_blocks = int64_t{multiprocessors} * blocks_.blocks_per_SM / n_tiles(problem);
   const bool is_long = most_rounds(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
-  // Of small blocks it takes several in any case.
+  // Small blocks have to be several on each SM in any case.
   const bool is_small = blocks_.blocks_per_SM > 2 && most_rounds(problem) >= 4 * of_blocks;
   return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, most);
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
-  constexpr int kNotWorthALine = 8;  // rounds of a part
+  constexpr int kNotWorthALine = 8;  // KV steps of a split
   return problem.batch == 1 || quotient_up(most_rounds(problem), splits) <= kNotWorthALine;
 }
 
@@ -32,7 +33,7 @@ int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumber
   if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, most);
   const int64_t parts = n_tiles(problem) * plan.even_splits;
   if (plan.is_even) return std::min(parts, most);
-  const int64_t rounds = most_rounds(problem) + 1;  // one is a tile's charge
+  const int64_t rounds = most_rounds(problem) + 1;  // one is the fixed cost of a work tile
   const bool one_each = parts <= multiprocessors;
   return std::min(n_tiles(problem) * rounds, one_each ? multiprocessors : most);
 }
@@ -58,7 +59,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
   }
-  // As SplitTiles has them.
+  // SplitTiles has as many places.
   add_merge(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
   return plan;
 }

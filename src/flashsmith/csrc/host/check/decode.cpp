@@ -29,7 +29,7 @@ void check_lengths_of(const DecodeTensors &tensors) {
   }
 }
 
-// Whole chunks of 16 bytes of the cache.
+// Checks that rows of an FP8 cache are whole chunks of 16 bytes.
 void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) {
   constexpr int kChunkBytes = 16;
   if (kernel.cache != ScalarType::Float8_e4m3fn) return;
@@ -43,7 +43,7 @@ void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) 
   }
 }
 
-// Rounds of keys, work tiles and slots are counted as int.
+// Checks that KV steps, work tiles and slots can be counted as int.
 void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
                   const DecodeNumbers &own) {
   const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
