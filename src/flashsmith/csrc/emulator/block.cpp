@@ -152,7 +152,7 @@ void Block::fiber_main() {
   } else {
     suspend(thread);
   }
-  std::terminate();  // nobody resumes a thread that has returned
+  std::terminate();  // unreachable: a thread that has returned is not resumed
 }
 
 void Block::exit(Thread &thread) {

@@ -12,17 +12,19 @@ namespace flashsmith::emulator {
 // Warps are those of all blocks of a cluster. Each counts epochs; an epoch ends when the warp, or a
 // lane of it, synchronises. An access is identified by the epoch in which it happened and the
 // component of the clock that orders it:
-//  w              accesses of single lanes of warp w, and its stmatrix. What a warp does is
-//                 ordered after all of these in epochs up to seen(warp)[w]; for its own component,
-//                 up to the last time that it synchronised as a whole.
-//  collective(w)  reads of warp w as a whole (ldmatrix). Any lane can release these.
-//  fenced(w)      generic writes of warp w that a proxy fence has made visible to bulk copies and
-//                 wgmma.
-//  loaded(w)      generic reads of warp w that have certainly been performed (see LoadsInFlight):
-//                 only these come before the writes of bulk copies.
-//  tensor(g)      reads of shared memory by wgmma of warpgroup g.
-//  store(w)       reads of shared memory by bulk stores that warp w has issued.
-//  barrier(i)     writes of shared memory by bulk copies that mbarrier i covers.
+//
+//    w              accesses of single lanes of warp w, and its stmatrix. What a warp does is
+//                   ordered after all of these in epochs up to seen(warp)[w]; for its own
+//                   component, up to the last time that it synchronised as a whole.
+//    collective(w)  reads of warp w as a whole (ldmatrix). Any lane can release these.
+//    fenced(w)      generic writes of warp w that a proxy fence has made visible to bulk copies
+//                   and wgmma.
+//    loaded(w)      generic reads of warp w that have certainly been performed (see
+//                   LoadsInFlight): only these come before the writes of bulk copies.
+//    tensor(g)      reads of shared memory by wgmma of warpgroup g.
+//    store(w)       reads of shared memory by bulk stores that warp w has issued.
+//    barrier(i)     writes of shared memory by bulk copies that mbarrier i covers.
+//
 // A lane that synchronises alone (an mbarrier wait, a fence) is ahead of its warp, until the warp
 // synchronises or all its lanes know the same.
 class Clocks {
@@ -77,8 +79,7 @@ class Clocks {
   }
 
   // These synchronise one lane of the warp.
-  uint32_t release(unsigned warp, unsigned lane, Published &published);  // returns the epoch that
-                                                                         // ends
+  uint32_t release(unsigned warp, unsigned lane, Published &published);  // ends an epoch
   void acquire(unsigned warp, unsigned lane, const Published &published);
   void acquire(unsigned warp, unsigned lane, unsigned component, uint32_t epoch);
   bool knows(unsigned warp, unsigned component, uint32_t epoch);  // in any lane

@@ -118,8 +118,7 @@ uint32_t thread_load_shared(const void *shared);
 void thread_store_shared(void *shared, uint32_t word);
 void thread_load_global(void *registers, const void *global, int bytes);   // 1, 2 or 4
 void thread_store_global(void *global, const void *registers, int bytes);  // 4, 8 or 16
-uint32_t thread_atomic_add(void *global, uint32_t value);  // atom.global.add.u32; returns the old
-                                                           // value
+uint32_t thread_atomic_add(void *global, uint32_t value);                  // atom.global.add.u32
 
 // ---- words in global memory, between blocks; thread. Sites that fault injection can drop. ----
 
@@ -140,10 +139,8 @@ void mbarrier_arrive(void *barrier, Where where);
 // rank.
 void mbarrier_arrive_remote(void *barrier, int rank, Where where);
 void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where);
-void mbarrier_wait_parity(void *barrier, int parity, Where where);  // parity of the phase waited
-                                                                    // for
-void fence_mbarrier_init(Where where);  // before bulk copies use the mbarriers that this thread has
-                                        // initialised
+void mbarrier_wait_parity(void *barrier, int parity, Where where);  // try_wait, in a loop
+void fence_mbarrier_init(Where where);  // before bulk copies use a new mbarrier
 void fence_proxy_async(Where where);    // before bulk copies and wgmma see generic writes
 
 // ---- bulk copies; thread ----
@@ -172,8 +169,7 @@ void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint1
 // outside the tensor.
 void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank);
 void tma_store_commit_group(Where where);
-void tma_store_wait_group(int pending, Where where);       // all but `pending` groups have been
-                                                           // written
+void tma_store_wait_group(int pending, Where where);       // all but `pending` are written
 void tma_store_wait_group_read(int pending, Where where);  // ... have been read
 
 // ---- warpgroup-level matrix instructions; warp, and all four of the warpgroup execute them ----

@@ -44,8 +44,7 @@ struct Site {
 struct Options {
   uint64_t seed = 0;              // draws the order in which warps run
   std::optional<Site> dropped{};  // fault injection: this site of an earlier Report does nothing
-  bool count = true;              // counts wavefronts and sectors, which takes time; false leaves
-                                  // them at 0
+  bool count = true;              // counts wavefronts and sectors (slow); false leaves them at 0
   int workers = 0;                // host threads for the grid; 0: one for each core
 };
 

@@ -69,8 +69,7 @@ class SharedMemory {
   // These do the same for the async proxy; sizes are multiples of 4 bytes.
   void read(const AsyncAccess &access, uint32_t offset, unsigned bytes);
   void begin_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);  // poisons
-  void land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);   // updates only the
-                                                                                // shadow
+  void land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);   // only the shadow
 
   // Forbids plain accesses of the 8 bytes of an mbarrier from now on.
   void reserve_barrier(const Access &access, unsigned lane, uint32_t offset);

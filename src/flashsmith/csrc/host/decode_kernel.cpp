@@ -10,8 +10,7 @@ int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiprocessors) const {
   constexpr int kLong = 32;                 // KV steps
-  constexpr int kEnoughOnTheirWay = 96000;  // bytes in flight that are enough for an SM's share of
-                                            // the memory bandwidth
+  constexpr int kEnoughOnTheirWay = 96000;  // bytes; enough for an SM's share of the bandwidth
   const int64_t most = std::max<int64_t>(most_rounds(problem) / blocks_.fewest_rounds, 1);
   const int64_t of_SMs = std::max<int64_t>(multiprocessors / n_tiles(problem), 1);
   const int64_t of_blocks = int64_t{multiprocessors} * blocks_.blocks_per_SM / n_tiles(problem);

@@ -44,16 +44,15 @@ struct Launch {
   unsigned cluster;  // blocks of a cluster, along x
   unsigned threads;  // of a block
   int shared_memory_bytes;
-  bool overlaps = false;  // may begin before the previous launch has finished, if the GPU supports
-                          // it, and waits for it
+  bool overlaps = false;  // may begin before the previous launch has finished, and waits for it
 };
 
 struct Plan {
   std::vector<Launch> launches;
   int64_t workspace_bytes = 0;
-  int64_t zeroed_bytes = 0;   // leading bytes of the workspace that are zero, which the launches
-                              // restore
-  int64_t counter_bytes = 0;  // bytes of separate memory that are zero, which the launches restore
+  int64_t zeroed_bytes = 0;   // bytes at the workspace's begin that are zero, before and after a
+                              // call
+  int64_t counter_bytes = 0;  // bytes of separate memory that are zero, before and after a call
 };
 
 }  // namespace flashsmith

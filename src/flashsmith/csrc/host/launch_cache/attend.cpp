@@ -92,8 +92,7 @@ bool launch_split_kv(const Launcher &launcher, const AttentionCall &call, const 
   AnyView *next = told.data();
   *next++ = memory.stream;
   for (const int i : {kQ, kK, kV, kO, kLse}) *next++ = call.arguments[i];
-  next = told.data() + 1 + place_of(kDecodeArguments, "counters");  // the arguments of a cache are
-                                                                    // None
+  next = told.data() + 1 + place_of(kDecodeArguments, "counters");  // cache arguments are None
   *next++ = memory.counters;
   *next++ = memory.workspace;
   *next++ = call.numbers.softmax_scale;

@@ -25,7 +25,7 @@ struct Side {
   int64_t longest;  // max length of a sequence
 };
 
-// Returns none if Python has to look at the given max length, or to refuse it.
+// Returns none if Python has to look at the max length that was passed, or to refuse it.
 std::optional<Side> side_of(const Spec &spec, int64_t rows, Field longest, Field offsets,
                             Field used) {
   if (!spec.has(longest)) return Side{rows, rows};

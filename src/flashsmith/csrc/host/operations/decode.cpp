@@ -77,10 +77,10 @@ void append(const DecodeKernel &kernel, const AppendCall &call) {
   accepted.run(tensors, call.numbers);
 }
 
-// Returns a function that makes a call, and returns whether it did: it does not if counters or
-// workspace are missing. It takes the stream that these are kept for (host/workspace.h), the
-// arguments of `append` if the calls append, then those of `decode` behind DecodeNumbers. All
-// checks of a call come before its first launch, so that the cache stays unchanged if one fails.
+// Returns a function that makes a call and returns true, or returns false if counters or workspace
+// are missing. It takes the stream that these are kept for (host/workspace.h), the arguments of
+// `append` if the calls append, then those of `decode` behind DecodeNumbers. All checks of a call
+// come before its first launch, so that the cache stays unchanged if one fails.
 Function bind(const DecodeKernel &kernel, bool appends, const DecodeNumbers &own) {
   const auto last = std::make_shared<LastAccepted<AcceptedDecode>>();
   const auto last_append = std::make_shared<LastAccepted<AcceptedAppend>>();

@@ -37,9 +37,9 @@ double forward(const ForwardKernel &kernel, bool timed, const Call &call) {
   return accepted.run(tensors, call.numbers(), timed);
 }
 
-// Returns a function that makes a call, and returns whether it did: it does not if zeros are
-// missing. It takes the stream that the workspace is kept for (host/workspace.h), then the
-// arguments of `forward`.
+// Returns a function that makes a call and returns true, or returns false if zeros are missing. It
+// takes the stream that the workspace is kept for (host/workspace.h), then the arguments of
+// `forward`.
 Function bind(const ForwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedForward>>();
   return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *done) {

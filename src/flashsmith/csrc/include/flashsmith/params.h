@@ -88,8 +88,7 @@ struct KeyRanges {
 // The weights to drop (attention/dropout.cuh).
 struct DropoutArgs {
   const int64_t *__restrict__ rng_state;  // seed and offset, on the device
-  uint32_t bounds;  // a weight is dropped if its 15-bit number is below either half (both are the
-                    // same)
+  uint32_t bounds;  // in each half: 15-bit random numbers below it drop their weights
   float scale;      // factor of the weights that are kept
 };
 

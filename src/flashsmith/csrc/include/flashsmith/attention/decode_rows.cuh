@@ -9,8 +9,7 @@ namespace flashsmith {
 template <typename Traits>
 class DecodeRows {
   const DecodeProblem &problem_;
-  const int group_, head_, first_;  // heads of Q for each head of the cache; the first of them;
-                                    // first packed row
+  const int group_, head_, first_;  // heads of Q for a head of the cache; first of them; first row
 
  public:
   FLASHSMITH_DEVICE DecodeRows(const DecodeProblem &problem, const KeySplit &split)

@@ -134,8 +134,7 @@ FLASHSMITH_DEVICE float remainder(float a, float b) {
 FLASHSMITH_DEVICE float floor_divide(float a, float b) {
   if (b == 0) return a / b;
   const float r = fmodf(a, b);
-  const float quotient = (a - r) / b - (r != 0 && (r < 0) != (b < 0));  // whole, except for
-                                                                        // rounding
+  const float quotient = (a - r) / b - (r != 0 && (r < 0) != (b < 0));  // whole but for rounding
   const float whole = floorf(quotient);
   if (quotient == 0) return copysignf(0, a / b);
   return quotient - whole > 0.5f ? whole + 1 : whole;

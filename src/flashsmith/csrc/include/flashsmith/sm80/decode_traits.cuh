@@ -93,8 +93,7 @@ struct StaticDecodeKernelConfig {
   using score_t = std::conditional_t<scales_Q, half_t, value_t>;
   using QSchedule = FragmentSchedule<QK_fragments, Q_in_registers ? 0 : 2, !Q_in_registers>;
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
-  using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of the columns of two
-                                                                     // fragments
+  using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // two fragments' columns
 
   struct Rows {
     alignas(128) cache_t K[B_c * d_head];

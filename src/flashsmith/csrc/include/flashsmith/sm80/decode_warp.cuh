@@ -58,8 +58,7 @@ class DecodeWarp {
     }
     if constexpr (Traits::asks_on_the_way) {
       if (splits.turn_to_line()) {
-        ptx::cp_async_wait_group<0>();  // each lane has waited for its own copies, so it may
-                                        // overwrite them
+        ptx::cp_async_wait_group<0>();  // lanes may then overwrite their own copies
         return false;
       }
     }

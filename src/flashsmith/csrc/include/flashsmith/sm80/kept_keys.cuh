@@ -14,8 +14,7 @@ class KeptKeys {
   using Scores = sm80::Scores<Traits, kColumns>;
 
   const BackwardTensors<Traits> tensors_;
-  const int head_kv_, first_head_, end_head_;  // the head of K and V, and the range of heads of Q
-                                               // that share it
+  const int head_kv_, first_head_, end_head_;  // head of K and V; range of heads of Q that share it
   const int row_;                              // of the block's first row, in the sequence
   const VisitedRows visited_;
 

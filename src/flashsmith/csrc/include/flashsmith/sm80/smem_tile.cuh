@@ -57,8 +57,7 @@ template <typename Traits, int kThreads>
 struct ChunkWalk {
   static constexpr int kRowChunks = SmemTile<Traits>::kRowChunks;
   static constexpr int kMostChunks = 16;  // 256 bytes of a row are two lines of L2
-  static constexpr int kPowerOfTwo = kRowChunks & -kRowChunks;  // the largest one that divides
-                                                                // kRowChunks
+  static constexpr int kPowerOfTwo = kRowChunks & -kRowChunks;  // the largest that divides
   static constexpr int kPanelChunks = kPowerOfTwo < kMostChunks ? kPowerOfTwo : kMostChunks;
   static constexpr int kPanels = kRowChunks / kPanelChunks;
   static constexpr int kRows = kThreads / kPanelChunks;

@@ -18,8 +18,8 @@ class BackwardConsumer {
   using Position = ConsumerPosition<Traits>;
   static constexpr Turns kTurns = static_cast<Turns>(Traits::config.turns);
   static constexpr bool kFinishes = Traits::sums == Sums::in_order;
-  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // groups of 16 queries, a chunk of
-                                                               // statistics each
+  // Groups of 16 queries have a chunk of statistics each.
+  static constexpr int kGroups = Traits::B_r / kFragmentRows;
 
   const Sm90BackwardKernelArgs &args_;
   const KeyTile<Traits> &tile_;

@@ -167,10 +167,7 @@ class dQAdder {
   FLASHSMITH_DEVICE uint32_t *summed(int block, int head) const {
     return summed_of<Traits::dQ_parts>(args_, in_workspace(block), head) + part_;
   }
-  FLASHSMITH_DEVICE int n_before() const {
-    return tile_.key / Traits::B_c;
-  }  // blocks of keys
-     // before these
+  FLASHSMITH_DEVICE int n_before() const { return tile_.key / Traits::B_c; }  // blocks of keys
 
   FLASHSMITH_DEVICE void take_turn(int block, int head) const {
     const bool first = block >= first_alone_, last = block < first_shared_;

@@ -50,8 +50,7 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   int block_ = 0;                            // of S
   int begin_ = 0;                            // the last block of the tile to be visited
   int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
-  int skipped_ = 0;                          // blocks at the tile's end that no row of the
-                                             // warpgroup sees
+  int skipped_ = 0;                          // blocks at the tile's end that no row here sees
   float score_scale_ = 1;  // of the tile: factor of scores before they are changed
 
  public:

@@ -5,11 +5,10 @@
 // sequence is not the tensor's, so its map has other dimensions: d_head, row, head, end, shift. A
 // sequence of n rows begins at row kRaggedRows - n of the second dimension, so that the sequence's
 // end is the dimension's. `end`, the sequence's end in the tensor, compensates for n, and `shift`
-// for kRaggedRows, since addresses wrap around: its stride is kRaggedShift minus one row. In bytes,
-// row r is at
+// for kRaggedRows, since addresses wrap around at 2^64. With R = kRaggedRows and rows of S bytes,
+// row i of the sequence is at
 //
-//    (kRaggedRows - n + r + end) * row + kRaggedRows * (kRaggedShift - row)
-//      = (end - n + r) * row + 2^64
+//    (R - n + i) S + end S + R (kRaggedShift - S) = (end - n + i) S + 2^64
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"

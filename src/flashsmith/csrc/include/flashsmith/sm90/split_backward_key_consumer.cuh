@@ -14,8 +14,8 @@ class KeyConsumer {
   using value_t = typename Traits::value_t;
   using Barriers = dKdVBarriers<Traits>;
   using Memory = dKdVMemory<Traits>;
-  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // groups of 16 queries, a chunk of
-                                                               // statistics each
+  // Groups of 16 queries have a chunk of statistics each.
+  static constexpr int kGroups = Traits::B_r / kFragmentRows;
   static constexpr int kChunkBytes = 16;
 
   const Sm90BackwardKernelArgs &args_;

@@ -83,8 +83,7 @@ class Transposer {
     const ptx::shared_address write =
         to + column * kTo.row_bytes +
         (lane_ / 16 ^ chunk_permutation<kTo.row_bytes>(column)) * kChunkBytes;
-    constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // select a column from two words of two keys
-                                                       // and two columns each
+    constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // even and odd bytes of two words
     const uint32_t first = lane_ < kWarpSize / 2 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
 #pragma unroll 1  // the thread has few registers
     for (uint32_t batch = warp_; batch < kBatches; batch += kTransposingWarps) {

@@ -18,8 +18,7 @@ namespace flashsmith::sm90 {
 
 template <int kWarpgroups, bool kTakeTurns, bool kTakeLongTurns = false>
 class WarpgroupScheduler {
-  static constexpr int kThreads = 2 * kWarpgroupSize;  // of the waiting and of the passing
-                                                       // warpgroup
+  static constexpr int kThreads = 2 * kWarpgroupSize;  // one warpgroup waits, one passes
 
   const int warpgroup_;
 
