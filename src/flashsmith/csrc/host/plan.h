@@ -50,9 +50,8 @@ struct Launch {
 struct Plan {
   std::vector<Launch> launches;
   int64_t workspace_bytes = 0;
-  int64_t zeroed_bytes = 0;   // bytes at the workspace's begin that are zero, before and after a
-                              // call
-  int64_t counter_bytes = 0;  // bytes of separate memory that are zero, before and after a call
+  int64_t zeroed_bytes = 0;   // leading bytes of the workspace that are zero before and after calls
+  int64_t counter_bytes = 0;  // bytes of separate memory that are zero before and after calls
 };
 
 }  // namespace flashsmith

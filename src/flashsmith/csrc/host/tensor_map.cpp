@@ -205,7 +205,7 @@ void check_map_batch_stride(const Argument &argument, const TensorView &t) {
     TVM_FFI_THROW(ValueError) << argument.name << " has batch stride " << t.stride(kBatch)
                               << " elements, which is no multiple of its sequence stride "
                               << t.stride(kSequence)
-                              << "; with cu_seqlens or seqused the sm90 family needs that: call "
+                              << "; with cu_seqlens or seqused the sm90 family needs one: call "
                                  ".contiguous()";
   }
 }
@@ -222,9 +222,8 @@ void check_map_reach(const Argument &argument, const TensorView &t) {
   constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
   const int64_t rows = t.stride(kBatch) / row_stride(t);
   if (t.size(kBatch) > 1 && t.size(kBatch) > kMostRows / rows) {
-    TVM_FFI_THROW(ValueError)
-        << argument.name << " has " << t.size(kBatch) << " entries or pages, each of them " << rows
-        << " rows behind the one before; the sm90 family reaches 2^31 - 1 rows";
+    TVM_FFI_THROW(ValueError) << argument.name << " has " << t.size(kBatch) << " slots or pages, "
+                              << rows << " rows apart; the sm90 family takes at most 2^31 - 1 rows";
   }
 }
 

@@ -18,8 +18,8 @@ void check_lengths_of(const DecodeTensors &tensors) {
   const ForwardTensors forward = tensors.forward();
   if (forward.cu_seqlens_q() || forward.cu_seqlens_k() || forward.seqused_q()) {
     TVM_FFI_THROW(ValueError)
-        << "cu_seqlens or seqused_q were passed; decode takes as many queries "
-           "of every request";
+        << "cu_seqlens or seqused_q were passed; decode needs the same number "
+           "of queries for every request";
   }
   const TensorView *used = forward.seqused_k();
   const int64_t batch = tensors.q().size(kBatch);
@@ -87,9 +87,10 @@ void check_scale(const DecodeKernel &kernel, const char *name, const TensorView 
                               << entries << ", " << rows << ", " << heads << ")";
   }
   if (!kernel.token_scales) {
-    TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
-                              << ", a scale for each row, but the configuration is not for them; "
-                                 "pass one with token_scales";
+    TVM_FFI_THROW(ValueError)
+        << name << " has shape " << shape_of(*t)
+        << ", a scale for each row, but the configuration has no such scales; "
+           "pass one with token_scales";
   }
 }
 

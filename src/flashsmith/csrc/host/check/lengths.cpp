@@ -66,7 +66,7 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
   TVM_FFI_THROW(ValueError) << "key_ranges has shape " << shape_of(*ranges)
                             << "; it must be contiguous and of shape (batch, n_heads, blocks of "
                             << rows << " queries, 2) = (" << batch << ", " << n_heads << ", "
-                            << entries << ", 2), of which the first two may be 1";
+                            << entries << ", 2), where batch and n_heads may be 1";
 }
 
 void check_lengths(const ForwardTensors &tensors) {
