@@ -115,7 +115,7 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
-    256 eight warps share a block. Measured on the H200, docs/kernels/sm80-forward.md.
+    256 eight warps share a block. Measured on the H200, docs/log/sm80-forward.md.
     """
     tiles = tiles_of(_RULE, d_head)
     is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)

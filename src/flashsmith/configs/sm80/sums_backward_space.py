@@ -23,7 +23,7 @@ class SumsBackwardTiles(NamedTuple):
     column_groups: int
 
 
-# Measured on the H200, docs/kernels/sm80-backward.md.
+# Measured on the H200, docs/log/sm80-backward.md.
 _RULE = {
     64: SumsBackwardTiles(128, 4, n_stages=2, column_groups=1),
     96: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),

@@ -45,7 +45,7 @@ class Sm90Tiles(NamedTuple):
     long_turns: bool = False
 
 
-# By d_head, those that were the fastest for some shape, or close (docs/kernels/sm90-forward.md).
+# By d_head, those that were the fastest for some shape, or close (docs/log/sm90-forward.md).
 _TUNING_TILES = {
     64: (
         Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
@@ -198,7 +198,7 @@ def get_sm90_autotuning_kernel_configs(
 def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     """Returns tiles by d_head alone, for a full GPU.
 
-    Measured on the H200, docs/kernels/sm90-forward.md.
+    Measured on the H200, docs/log/sm90-forward.md.
 
     Raises:
         ValueError: The family does not take d_head. It takes every ``n_keys``.

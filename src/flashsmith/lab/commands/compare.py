@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from flashsmith.configs import KernelId, Workload
-from flashsmith.lab.bench.candidates import Candidate, Checker
 from flashsmith.lab.bench.launch import watched
+from flashsmith.lab.bench.operations.forward_kernels import Candidate, Checker
 from flashsmith.lab.bench.peers import PEERS, Peer, first_available
 from flashsmith.lab.commands.device import choose_device, where_it_is
 from flashsmith.lab.commands.kernel_words import refuse_other_variants

@@ -19,7 +19,7 @@ from flashsmith.configs import (
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import padded_d_head
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.timer import Run, time_interleaved
 from flashsmith.lab.commands.device import choose_device, where_it_is
@@ -173,7 +173,7 @@ def check_kernels(
         except EmulatorFault as fault:
             result.worst = str(fault)
             continue
-        result.counts = checker.counters(instance.config)
+        result.counts = checker.counters()
         result.error, result.tolerance = comparison.error, comparison.tolerance
         result.ok, result.worst = comparison.ok, comparison.worst
         if result.ok:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
-from flashsmith.lab.bench.candidates import Checker, Run
+from flashsmith.lab.bench.operations.forward_kernels import Checker, Run
 from flashsmith.lab.commands.inputs import Inputs
 from flashsmith.lab.soak.launches import compare_result
 from flashsmith.lab.soak.prepared import truth_of
@@ -138,7 +138,7 @@ class CallChecker(Checker):
         kernel, extras = self.kernel(candidate), self.asked.extras(self.o.device)
         plan = kernel.plan(*self.qkv, self.o, lse=self.lse, extras=extras)
         scale = self.asked.softmax_scale or self.workload.problem.d_head**-0.5
-        self._config = candidate
+        self._config, self._kernel = candidate, kernel
 
         def run() -> torch.Tensor:
             kernel(

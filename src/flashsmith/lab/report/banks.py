@@ -1,4 +1,4 @@
-"""Which banks of shared memory one phase of ldmatrix reads, with and without the swizzle."""
+"""The banks of shared memory that one phase of ldmatrix reads, with and without the swizzle."""
 
 from __future__ import annotations
 

@@ -65,6 +65,12 @@ class Launch(ABC):
     def compare(self) -> dict[str, Comparison]:
         """Of what is in the results, which were NaN; what does not exist is right."""
 
+    def compare_worst(self) -> Comparison:
+        """Returns the result that is the farthest off beside what it may differ by."""
+        found = self.compare()
+        name = max(found, key=lambda name: found[name].ratio)
+        return replace(found[name], worst=f"{name} {found[name].worst}")
+
     @abstractmethod
     def plan(self) -> Plan: ...
 
