@@ -20,7 +20,7 @@ struct Variant {
   bool alibi = false;    // slope * distance is subtracted from scores
   bool bias = false;     // a tensor is added to scores
   bool sinks = false;    // each head has one more logit, whose value is zero
-  bool ragged = false;   // varlen: lengths on the device differ between batch entries
+  bool ragged = false;   // batch entries have different lengths, on the device
   bool padded = false;   // rows of the tensors are shorter than d_head of the configuration
   int64_t score = 0;     // hash of the user's functions; 0: none
   bool dropout = false;  // random weights are dropped

@@ -11,7 +11,7 @@ struct WorkTile {
   int Q_block, head, batch;
 };
 
-// If there are few varlen tiles, each block works on the tile of its own index. The block keeps the
+// If there are few varlen tiles, each block works on the tile of its index. The block keeps the
 // tile's table entry as a word in shared memory, because a single thread of the producer cannot
 // search for it: the sequence is in the lowest bits, the cluster above.
 constexpr uint32_t kNoEntry = ~0u;

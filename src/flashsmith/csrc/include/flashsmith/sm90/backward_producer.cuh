@@ -26,8 +26,9 @@ struct ProducerPosition {
   RingPosition<Traits::Q_stages> Q;
   RingPosition<Traits::dO_stages> dO;
   RingPosition<1> keys;
-  // The blocks of queries that are loaded before K and V of a tile, because they have free stages
-  // while the previous tile still needs its K and V. The first tile has no previous one.
+  // The number of blocks of queries that are loaded before K and V of a tile, because they have
+  // free stages while the previous tile still needs its K and V. The first tile has no previous
+  // one.
   int n_blocks_before_keys = 0;
 };
 

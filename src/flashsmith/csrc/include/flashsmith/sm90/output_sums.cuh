@@ -25,7 +25,7 @@ class OutputSums {
 
   OAccumulator<Traits> O_;
   bool started_ = false;
-  // P V of one block, and the factor of O when P V is added to it. Both are used with two_level.
+  // P V of one block, and the factor of O when P V is added, for two_level.
   OAccumulator<Traits> block_;
   float kept_[kHalves];
 
