@@ -103,7 +103,8 @@ void check_capability(const FamilyGpus &gpus, int device) {
 }
 
 // Returns whether a kernel has the instruction that waits for the previous launch. That depends on
-// the architecture that it was compiled for, which is not the GPU's (ptx/dependent_launch.cuh).
+// the architecture that it was compiled for, which may be older than the GPU's
+// (ptx/dependent_launch.cuh).
 bool waits(const void *function) {
   constexpr int kFirstThatWaits = 90;
   cudaFuncAttributes compiled{};

@@ -3,8 +3,9 @@
 // threads that touch global memory.
 //
 // A kernel waits first and only then lets the next launch begin, so that at most two run at a time.
-// Data that its loads find in L1 is then no older than the previous launch. That launch must not
-// write what it reads, because L1 may hold what an earlier launch has read there.
+// Data that its loads find in L1 has then been read by the previous launch at the earliest, and
+// that launch must not write memory that it reads. Data that an older launch has read into L1 may
+// have changed since.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"

@@ -114,7 +114,7 @@ class SumsBackwardBlock {
     }
   }
 
-  // Computes kColumns scores, of the queries from `query` of the tile on.
+  // Computes the scores of kColumns queries, from `query` of the tile on.
   FLASHSMITH_DEVICE void compute_scores(const Visit &visit, int query, int stage, int dS_buffer) {
     PackedScores weights = {}, gradients = {};
     const bool is_seen = !kMasked || keys_.has_scores(visit, warp_row());
