@@ -5,11 +5,11 @@
 One row a shape and candidate: milliseconds in turn with a flushed L2 and back to back, TFLOP/s
 (five products of the scores that the mask leaves), the ratio of the best peer's time to ours,
 and the most memory that a call has beside its arguments.
-Ours are what is chosen by rule, what is chosen where results have to be the same at every run, and
-the two schemes of the sm80 family, whose peer is FlashAttention-2. Gradients are checked against
-float32 before they are timed. FlashAttention-3 is upstream's C++ build where it is installed or
-named by FLASHSMITH_FA3_LIBRARY; cuDNN and FlashAttention-2 are torch's, through autograd.
-Writes backward.csv and backward_environment.json.
+Ours are what is chosen by heuristic, what is chosen where results have to be the same at every run,
+and the two schemes of the sm80 family, whose peer is FlashAttention-2. Gradients are checked
+against float32 before they are timed. FlashAttention-3 is upstream's C++ build where it is
+installed or named by FLASHSMITH_FA3_LIBRARY; cuDNN and FlashAttention-2 are torch's, through
+autograd. Writes backward.csv and backward_environment.json.
 """
 
 from __future__ import annotations

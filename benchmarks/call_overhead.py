@@ -47,7 +47,7 @@ class Cost:
     """Microseconds a call, over the turns."""
 
     median: float
-    least: float
+    minimum: float
 
 
 def calls(device: torch.device) -> dict[str, Run]:
@@ -245,7 +245,7 @@ def rows(costs: Mapping[str, Cost], stamp: Mapping[str, str]) -> list[dict[str, 
         {
             "call": name,
             "us": f"{cost.median:.2f}",
-            "least_us": f"{cost.least:.2f}",
+            "min_us": f"{cost.minimum:.2f}",
             "times_torch_add": f"{cost.median / first.median:.2f}",
             **stamp,
         }
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = rows(costs, stamp)
     print(", ".join(f"{name} {value}" for name, value in stamp.items()))
     for row in table:
-        print(f"{row['call']:38} {row['us']:>7} us, least {row['least_us']:>7} us")
+        print(f"{row['call']:38} {row['us']:>7} us, least {row['min_us']:>7} us")
     write_rows(options.out / FILE_NAME, table)
 
 

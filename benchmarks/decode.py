@@ -5,10 +5,10 @@
 One row a shape, kind of cache and candidate: microseconds in turn with a flushed L2, GB/s of keys
 and values (each once, as many bytes as the cache has), and the ratio of the best peer's time with
 the same cache to ours. A cache has entries, or pages in random order, of 16 or of 8 bits. Ours are
-what is chosen by rule with the work shared out evenly, the same with a number of splits that gives
-batch invariance, of entries what ``attention`` takes, and of 8 bits with a scale for each row.
-All results are checked against float32 before they are timed. At the end: geometric means of the
-ratios. Writes decode.csv and decode_environment.json.
+what is chosen by heuristic with the work shared out evenly, the same with a number of splits that
+gives batch invariance, of entries what ``attention`` takes, and of 8 bits with a scale for each
+row. All results are checked against float32 before they are timed. At the end: geometric means of
+the ratios. Writes decode.csv and decode_environment.json.
 
 ``--cases table`` measures the table of contexts, batches, heads and head dimensions; without it a
 few of these. ``--config`` names configurations that are measured beside what is chosen.
@@ -27,7 +27,7 @@ from flashsmith.lab.bench.operations.decode_inputs import cache_names
 from flashsmith.lab.bench.program import Benchmark, run_program
 
 KEYS = 1 << 18  # of all requests, where there are many
-MOST_ELEMENTS = KEYS * 8 * 128  # of K
+MAX_ELEMENTS = KEYS * 8 * 128  # of K
 SHORT = 2048  # context
 CANDIDATES = (*BENCHES["decode"].ours, *BENCHES["decode"].peers)
 SHAPE = ("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate")
@@ -80,7 +80,7 @@ def table() -> Iterator[Shape]:
         *((32, 8, 1, d_head) for d_head in (64, 256)),
     ]
     for (heads, heads_kv, queries, d_head), context, batch in product(kinds, contexts, batches):
-        if batch * context * heads_kv * d_head <= MOST_ELEMENTS:
+        if batch * context * heads_kv * d_head <= MAX_ELEMENTS:
             yield Shape(batch, context, heads, heads_kv, queries, d_head)
 
 

@@ -78,7 +78,10 @@ SMALL = Sizes(
     device="cpu",
     grids=(Grid(1, 2, 1),),
     d_heads=(96,),
-    lengths=(64, 128),  # the rule takes other tiles for the second, which the first's stand in for
+    lengths=(
+        64,
+        128,
+    ),  # the heuristic takes other tiles for the second, which the first's stand in for
     layers=1,
     heads=2,
     heads_kv=1,

@@ -60,14 +60,14 @@ class Text(NamedTuple):
     lengths: list[int]
 
     @property
-    def places(self) -> torch.Tensor:
+    def offsets(self) -> torch.Tensor:
         """Where sentences begin and end, int32."""
         ends = torch.tensor([0, *self.lengths]).cumsum(0)
         return ends.int().to(self.tokens.device)
 
 
-def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> Iterator[Text]:
-    """Without end. ragged: Sentences have lengths of their own, up to ``sizes.length``."""
+def text_of(sizes: Sizes, seed: int, device: str, *, varlen: bool = False) -> Iterator[Text]:
+    """Without end. varlen: Sentences have lengths of their own, up to ``sizes.length``."""
     table_generator = torch.Generator().manual_seed(_TABLE_SEED)
     table = torch.randint(sizes.words, (sizes.words, _FOLLOWERS), generator=table_generator)
     generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> It
             half = torch.cat([half, table[half[:, -1:], choice[:, :, None]][:, 0]], 1)
         said = torch.cat([half, half], 1)[:, : sizes.length + 1]
         lengths = [sizes.length] * sizes.batch
-        if ragged:
+        if varlen:
             drawn = torch.randint(1, sizes.length + 1, (sizes.batch,), generator=generator)
             lengths = drawn.tolist()
         parts = [(row[:n], row[1 : n + 1]) for row, n in zip(said, lengths, strict=True)]
@@ -97,7 +97,7 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch
         return o.flatten(0, 1)
     longest = max(text.lengths)
     return flashsmith.attention(
-        q, k, v, causal=True, cu_seqlens_q=text.places, cu_seqlens_k=text.places,
+        q, k, v, causal=True, cu_seqlens_q=text.offsets, cu_seqlens_k=text.offsets,
         max_seqlen_q=longest, max_seqlen_k=longest,
     )  # fmt: skip
 
@@ -152,21 +152,21 @@ class Gpt(nn.Module):
 
     def forward(self, text: Text, attend: Attend) -> torch.Tensor:
         """Returns the mean loss of a word."""
-        places = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
-        x = self.words(text.tokens) + self.positions(places)
+        positions = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
+        x = self.words(text.tokens) + self.positions(positions)
         for layer in self.layers:
             x = layer(x, text, attend)
         return functional.cross_entropy(self.head(self.last(x)), text.targets)
 
 
 def train(
-    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, ragged: bool = False
+    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, varlen: bool = False
 ) -> list[tuple[float, float]]:
     """Loss and seconds of every step."""
     torch.manual_seed(_WEIGHTS_SEED)
     model = Gpt(sizes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.learning_rate, weight_decay=0.1)
-    text, found = text_of(sizes, seed, device, ragged=ragged), []
+    text, found = text_of(sizes, seed, device, varlen=varlen), []
     for _ in range(steps):
         given = next(text)
         started = time.monotonic()

@@ -74,7 +74,7 @@ def scores() -> Iterator[Case]:
 
 
 def sm80() -> Iterator[Case]:
-    """Yields the sm80 family by rule beside FlashAttention-2: equal heads, shared heads, packed."""
+    """Yields sm80 by heuristic beside FlashAttention-2: equal heads, shared heads, packed."""
     for (d, heads), mask in product(((64, 32), (128, 16), (256, 8)), (FULL, CAUSAL)):
         for heads_kv, n in ((heads, 512), (heads, 2048), (heads, 8192), (heads // 4, 4096)):
             workload = workload_of(d, 16384 // n, (heads, heads_kv), n, mask)

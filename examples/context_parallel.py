@@ -5,7 +5,7 @@
 
 torch's context_parallel shares the sequence out, so that every GPU has as many pairs of queries and
 keys, and rotates keys and values; each part is flashsmith's attention, forward and backward, and
-parts are merged by their log-sum-exps. The same step on each GPU alone is what it is compared with:
+parts are combined by their log-sum-exps. It is compared with the same step on each GPU alone:
 printed are the largest differences, the time of a step, and the memory that a step takes beside its
 inputs. On the CPU flashsmith's emulator computes, of short sequences.
 """
@@ -130,9 +130,9 @@ def measured(run: Callable[[], Tensors], times: int) -> Step:
             mebibytes = max(mebibytes, (torch.cuda.max_memory_allocated() - before) / MIB)
         milliseconds.append((time.perf_counter() - begin) * 1e3)
     device = results[0].device
-    most = torch.tensor([statistics.median(milliseconds), mebibytes], device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return Step(results, *most.tolist())
+    maximum = torch.tensor([statistics.median(milliseconds), mebibytes], device=device)
+    dist.all_reduce(maximum, dist.ReduceOp.MAX)
+    return Step(results, *maximum.tolist())
 
 
 def run(options: argparse.Namespace, mesh: DeviceMesh) -> dict[str, Step]:

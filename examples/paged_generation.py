@@ -1,7 +1,7 @@
 """Generates text of many requests at once over transformers' paged cache, with its FlashAttention.
 
     python examples/paged_generation.py --steps 2000
-    python examples/paged_generation.py --device cpu --steps 20 --d-model 64 --most-new 12
+    python examples/paged_generation.py --device cpu --steps 20 --d-model 64 --max-new 12
 
 Requests of a small Llama with random weights join while others run, are read in chunks, fork into
 copies that share pages, and leave when they have as many tokens as they asked for. flashsmith
@@ -113,8 +113,8 @@ def serve(model: Any, options: argparse.Namespace) -> tuple[list[Text], int]:
             steps = getattr(manager, "current_batch", 0)
             while running < options.requests * options.copies and steps < options.steps:
                 length, new = (
-                    int(torch.randint(1, most + 1, (), generator=choose))
-                    for most in (LONGEST_PROMPT, options.most_new)
+                    int(torch.randint(1, maximum + 1, (), generator=choose))
+                    for maximum in (LONGEST_PROMPT, options.max_new)
                 )
                 prompt = torch.randint(VOCABULARY, (length,), generator=choose).tolist()
                 manager.add_request(prompt, max_new_tokens=new)
@@ -151,12 +151,12 @@ def configurations(options: argparse.Namespace) -> dict[str, Any]:
 
     names = {field.name for field in fields(ContinuousBatchingConfig)}
     size_name = "page_size" if "page_size" in names else "block_size"  # before transformers 5.18
-    pages = -(-(LONGEST_PROMPT + options.most_new) // options.page_size) + 1
+    pages = -(-(LONGEST_PROMPT + options.max_new) // options.page_size) + 1
     at_a_time = options.requests * options.copies
     return {
         "generation_config": transformers.GenerationConfig(
             do_sample=options.sample, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1,
-            num_return_sequences=options.copies, max_new_tokens=options.most_new,
+            num_return_sequences=options.copies, max_new_tokens=options.max_new,
         ),
         "continuous_batching_config": ContinuousBatchingConfig(
             **{size_name: options.page_size}, num_blocks=at_a_time * pages,
@@ -215,7 +215,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=8, help="that run at a time")
     parser.add_argument("--copies", type=int, default=1, help="of each request, that it forks into")
     parser.add_argument("--sample", action="store_true", help="tokens at random, not the first")
-    parser.add_argument("--most-new", type=int, default=200, help="tokens that a request asks for")
+    parser.add_argument("--max-new", type=int, default=200, help="tokens that a request asks for")
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)

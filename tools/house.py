@@ -45,13 +45,13 @@ def signatures_with_softmax_scale() -> list[str]:
     ]
 
 
-def long_signatures(most: int = 8) -> list[str]:
+def long_signatures(maximum: int = 8) -> list[str]:
     """Functions that take more than so many arguments by position."""
     return [
         where(path, function, f"{function.name} takes {len(function.args.args)}")
         for path in files((*NOT_THE_LIBRARY, *SIGNATURES_OF_OTHERS))
         for function in functions(path)
-        if len(function.args.args) > most
+        if len(function.args.args) > maximum
     ]
 
 

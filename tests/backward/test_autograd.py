@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import flashsmith
 from flashsmith.configs import CAUSAL, KernelId, Variant
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import OF_PLAIN, PLAIN
 from support.gradient_calls import Call, call_of, variant_call
@@ -47,15 +47,15 @@ def leaves_of(call: Call) -> dict[str, torch.Tensor]:
     return {name: t.clone().requires_grad_() for name, t in given.items()}
 
 
-def differentiated(call: Call, function: Any = attend) -> Gradients:
+def differentiated(call: Call, function: Any = attend) -> ReferenceGradients:
     """Returns what stands in the leaves after ``backward``."""
     leaves = leaves_of(call)
     o, lse = function(**call.keywords | leaves)
     torch.autograd.backward([o, lse], [call.do, call.dlse])
-    return Gradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
+    return ReferenceGradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
 
 
-def assert_equal(found: Gradients, expected: Gradients) -> None:
+def assert_equal(found: ReferenceGradients, expected: ReferenceGradients) -> None:
     for name, gradient in vars(expected).items():
         torch.testing.assert_close(getattr(found, name), gradient, rtol=0, atol=0)
 
@@ -87,7 +87,7 @@ def test_checkpoints_compute_again(use_reentrant: bool) -> None:
 
 
 def test_torch_finds_no_fault_in_the_differentiable_operator() -> None:
-    for variant in (MIXED, Variant.from_name("causal+ragged")):
+    for variant in (MIXED, Variant.from_name("causal+varlen")):
         call = variant_call(variant)
         keywords = dict(call.keywords)
         left, right = keywords.pop("window_size", (-1, -1))
@@ -117,7 +117,7 @@ def test_either_result_may_be_unused() -> None:
         leaves = leaves_of(call)
         results = attend(**call.keywords | leaves)
         results[used].backward((call.do, call.dlse)[used])
-        found = Gradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
+        found = ReferenceGradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
         zero = torch.zeros_like(getattr(call, without))
         assert_near_truth(found, Call(**vars(call) | {without: zero}))
 
@@ -141,7 +141,7 @@ def test_views_of_one_packed_tensor() -> None:
     call = call_of(BF16, q.shape, k.shape, causal=True)
     call = Call(**vars(call) | {"q": q, "k": k, "v": v, "do": do})
     assert packed.grad is not None
-    assert_near_truth(Gradients(*packed.grad.unbind(2)), call)
+    assert_near_truth(ReferenceGradients(*packed.grad.unbind(2)), call)
 
 
 def test_rows_that_no_sequence_uses_have_zeros() -> None:
@@ -259,7 +259,7 @@ def test_what_changes_before_the_backward_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_has_no_gradient_is_refused(compiled: bool) -> None:
-    call = variant_call(Variant.from_name("softcap+alibi+ragged"))
+    call = variant_call(Variant.from_name("softcap+alibi+varlen"))
     function = torch.compile(attend, backend="aot_eager") if compiled else attend
     slopes = call.keywords["alibi_slopes"].clone().requires_grad_()
     given = {"q": call.q, "k": call.k, "v": call.v, **call.keywords, "alibi_slopes": slopes}

@@ -14,7 +14,7 @@ import flashsmith
 from flashsmith.configs import FULL, KernelId, Variant, parse_kernel_name_into_config
 from flashsmith.jit import Target
 from flashsmith.runtime import GradientTensors, find_backward, load_kernels
-from flashsmith.runtime.extras import FULL_EXTRAS
+from flashsmith.runtime.call_args import FULL_EXTRAS
 from support.backward_kernels import PLAIN
 from support.bad_input import MARK, Arguments, Case, case, each, longer, misaligned, odd_stride
 from support.sm80_kernels import BASE

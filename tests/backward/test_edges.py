@@ -10,27 +10,27 @@ import pytest
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, BackwardKernelConfig, DType, KernelId, Variant
-from flashsmith.configs.sm80.sums_backward_space import small_rule
+from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients, Packing
+from flashsmith.reference import Packing, ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import BAND, PLAIN
 from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, differing, launch
-from support.semantics import packing_of, places
+from support.semantics import offsets, packing_of
 
 # One of each family, and one whose warps share keys.
-CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
+CONFIGS = PLAIN | {"sm80 sums, shared keys": small_heuristic(DType.BF16, 96)}
 BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BF16 = torch.bfloat16
-RAGGED = Variant(causal=True, ragged=True)
+VARLEN = Variant(causal=True, varlen=True)
 LENGTHS = (1, 63, 64, 65, 130)
 FAR = 10**6
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = (FULL, CAUSAL, BAND, RAGGED)
+    variants = (FULL, CAUSAL, BAND, VARLEN)
     kernels = [KernelId(cfg, v) for cfg in CONFIGS.values() for v in variants]
     load_kernels(kernels, Target.emulator())
 
@@ -41,7 +41,7 @@ def small(
     return call_of(BF16, (1, n_q, heads[0], cfg.d_head), (1, n_k, heads[1], cfg.d_head), **more)
 
 
-def assert_right(cfg: BackwardKernelConfig, call: Call) -> Gradients:
+def assert_right(cfg: BackwardKernelConfig, call: Call) -> ReferenceGradients:
     found = launch(call.kernel(cfg), call)
     sizes = (tuple(call.q.shape), tuple(call.k.shape), call.semantics.keywords)
     assert_near_truth(found, call, sizes)
@@ -178,14 +178,14 @@ def test_a_sequence_has_the_same_bits_alone_and_among_others(cfg: BackwardKernel
         of_k = {name: getattr(call, name)[keys] for name in ("k", "v")}
         of_lse = {"lse": call.lse[:, rows].contiguous(), "packing": packing_of([n_q], [n_k])}
         alone = launch(call.kernel(cfg), Call(**vars(call) | of_q | of_k | of_lse))
-        part = Gradients(whole.q[rows], whole.k[keys], whole.v[keys])
+        part = ReferenceGradients(whole.q[rows], whole.k[keys], whole.v[keys])
         assert not differing(cfg, alone, part)
 
 
 @BY_FAMILY
 def test_places_begin_where_they_say(cfg: BackwardKernelConfig) -> None:
     """Rows before the first sequence belong to none."""
-    packing = Packing(9 + places([40, 30]), 5 + places([20, 66]))
+    packing = Packing(9 + offsets([40, 30]), 5 + offsets([20, 66]))
     call = call_of(BF16, (90, 2, cfg.d_head), (100, 2, cfg.d_head), None, packing, causal=True)
     found = launch(call.kernel(cfg), call)
     assert_near_truth(found, call)

@@ -24,7 +24,7 @@ OF_BIAS, OF_SCORES = Variant(bias=True), Variant(score=SCORE)
 MODS = {name: cfg for name, cfg in PLAIN.items() if cfg.serves_variant(OF_SCORES)}
 BIASED = {name: cfg for name, cfg in PLAIN.items() if cfg.serves_variant(OF_BIAS)}
 
-MOST = 2.0**20  # of a log-sum-exp that says what weights are
+MAX = 2.0**20  # of a log-sum-exp that says what weights are
 LARGEST = torch.finfo(torch.bfloat16).max
 NEAR = (0.0, 30.0, 1e3)
 FAR = (2e6, 1e8, 1e9, 1e10, 2.0**40, 1e30, 1e38, 2.3e38, LARGEST)
@@ -48,7 +48,7 @@ def rows(sizes: tuple[float, ...], beside: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Exact:
-    """Of what float32 leaves of the sums of scores and biases; of rows beyond MOST no gradient."""
+    """Of what float32 leaves of the sums of scores and biases; of rows beyond MAX no gradient."""
 
     lse: torch.Tensor
     q: torch.Tensor
@@ -62,7 +62,7 @@ class Exact:
         lse, p = scores.logsumexp(-1), scores.softmax(-1)
         q, k, v, do = (t.double() for t in (q, k, v, do))
         o = p @ v
-        p = p * (lse.abs() <= MOST)[:, None]
+        p = p * (lse.abs() <= MAX)[:, None]
         ds = p * (do @ v.T - (do * o).sum(-1, keepdim=True) + dlse[:, None]) / 8
         return cls(lse, ds @ k, ds.T @ q, p.T @ do, o)
 
@@ -102,7 +102,7 @@ def test_rows_of_scores_beyond_what_lse_can_tell_have_no_gradient(
     """And do no harm to others: as if nobody had asked for theirs."""
     bias = rows(NEAR + FAR, 0.0)
     exact, found = gradients(cfg, bias, of_bias)
-    far = exact.lse.abs() > MOST
+    far = exact.lse.abs() > MAX
     assert 20 < far.sum() < 50
     assert not found.q[0, far].any()
     for name in ("q", "k", "v"):
@@ -128,7 +128,7 @@ def test_weights_are_as_exact_as_their_log_sum_exp(
 ) -> None:
     bias = rows((1e4, 6e4, 2.5e5, 9e5), -1e9)
     exact, found = gradients(cfg, bias, of_bias)
-    assert (exact.lse.abs() < MOST).all()
+    assert (exact.lse.abs() < MAX).all()
     allowed = exact.lse.abs() * 2**-22 + 0.02
     off = (found.q[0, :, 0] - exact.q).norm(dim=-1) / exact.q.norm(dim=-1)
     assert (off < allowed).all(), (off / allowed).tolist()

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
-from flashsmith.configs.sm90.backward_space import rule
+from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import emulation, find_backward, load_kernels
 from support.backward_kernels import BAND
 from support.gradient_calls import Call, call_of
@@ -20,12 +20,12 @@ from support.semantics import packing_of
 
 
 def in_order(d_head: int, *, persistent: bool) -> Sm90BackwardKernelConfig:
-    return replace(rule(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
+    return replace(heuristic(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
 
 
 # Of each d_head: dQ by warpgroups in turn, three or two, and by all at once, in parts.
 CONFIGS = [in_order(d_head, persistent=d_head != 96) for d_head in (64, 96, 128)]
-VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, ragged=True), BAND]
+VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, varlen=True), BAND]
 SEEDS = 2
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=lambda cfg: f"d{cfg.d_head}")
 
@@ -61,7 +61,9 @@ def calls_of(cfg: Sm90BackwardKernelConfig) -> list[Call]:
     ]
 
 
-def launch_with(cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: int) -> Gradients:
+def launch_with(
+    cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: int
+) -> ReferenceGradients:
     """On so many host threads: as many blocks run at a time, from the first on."""
     loaded = find_backward(call.kernel(cfg), Target.emulator())
     with emulation(loaded, seed=seed, count=False, workers=workers):

@@ -10,7 +10,7 @@ import torch
 import flashsmith
 from flashsmith.configs import VARIANTS, BackwardKernelConfig, KernelId
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import OF_PLAIN, PLAIN
 from support.gradient_calls import Call, call_of, variant_call
@@ -77,7 +77,7 @@ def test_what_is_added_to_all_keys_changes_nothing_for_queries(
 def test_they_are_linear_in_the_gradient_of_o(cfg: BackwardKernelConfig) -> None:
     call, kernel = plain_call(cfg), KernelId(cfg)
     one, two = launch(kernel, call), launch(kernel, replace(call, do=2 * call.do))
-    twice = Gradients(2 * one.q, 2 * one.k, 2 * one.v)
+    twice = ReferenceGradients(2 * one.q, 2 * one.k, 2 * one.v)
     assert not differing(cfg, two, twice)
     near(two.q, twice.q, twice.q)
     other = plain_call(cfg).do
@@ -128,7 +128,7 @@ def test_samples_and_heads_have_the_same_bits_alone_and_among_others(
     of_k = {n: getattr(call, n)[sample, :, shared] for n in ("k", "v")}
     of_lse = {n: getattr(call, n)[sample, heads].contiguous() for n in ("lse", "dlse")}
     alone = launch(kernel, replace(call, **of_q, **of_k, **of_lse))
-    part = Gradients(
+    part = ReferenceGradients(
         whole.q[sample, :, heads], whole.k[sample, :, shared], whole.v[sample, :, shared]
     )
     assert not differing(cfg, alone, part)
@@ -153,7 +153,7 @@ def test_they_are_the_limits_of_differences(kernel: KernelId) -> None:
     """A step along the signs of a gradient changes the loss by the sum of its sizes."""
     call = variant_call(kernel.variant)
     assert call.kernel(kernel.config) == kernel
-    found: Gradients = launch(kernel, call)
+    found: ReferenceGradients = launch(kernel, call)
     for name in ("q", "k", "v", "sinks", "bias"):
         gradient = getattr(found, name)
         if gradient is None:

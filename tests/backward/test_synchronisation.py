@@ -9,7 +9,7 @@ import pytest
 from flashsmith.configs import KernelId
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import BackwardKernel, Site, emulation, find_backward, load_kernels
 from support.backward_kernels import CONFIGS, PLAIN, VARIED, name_of
 from support.gradient_calls import Call, call_of
@@ -41,7 +41,9 @@ def _built() -> None:
     load_kernels([kernel for each in KERNELS.values() for kernel in each], Target.emulator())
 
 
-def noticed(loaded: BackwardKernel, call: Call, good: Gradients, site: Site, seed: int) -> bool:
+def noticed(
+    loaded: BackwardKernel, call: Call, good: ReferenceGradients, site: Site, seed: int
+) -> bool:
     """Returns whether a run without this site faults, or gives another result."""
     config = loaded.instance.config
     with emulation(loaded, dropped=site, count=False, seed=seed):

@@ -10,24 +10,24 @@ import torch
 
 import flashsmith
 from flashsmith.configs import BackwardKernelConfig, DType, KernelId, Variant
-from flashsmith.configs.sm80.sums_backward_space import small_rule
+from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
 from flashsmith.ops.backward import run_backward
 from flashsmith.ops.spec import spec_of
-from flashsmith.reference import Gradients, Packing
+from flashsmith.reference import Packing, ReferenceGradients
 from flashsmith.runtime import GradientTensors, load_kernels
 from support.backward_kernels import PLAIN
 from support.gradient_calls import Call, call_of, used_rows
 from support.gradients import assert_near_truth, launch, tensors_of
 
-CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
+CONFIGS = PLAIN | {"sm80 sums, shared keys": small_heuristic(DType.BF16, 96)}
 BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 SEEDS = range(6)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = [Variant(causal=causal, ragged=True) for causal in (False, True)]
+    variants = [Variant(causal=causal, varlen=True) for causal in (False, True)]
     load_kernels([KernelId(cfg, v) for cfg in CONFIGS.values() for v in variants], EMULATOR)
 
 
@@ -47,9 +47,9 @@ def drawn(cfg: BackwardKernelConfig, seed: int) -> Call:
         used = [draw.choice((0, length, length // 2)) for length in lengths]
         packing[f"seqused_{side}"] = torch.tensor(used, dtype=torch.int32)
         if is_packed:
-            places = torch.tensor([draw.choice((0, 3)), *lengths]).cumsum(0)
-            packing[f"cu_seqlens_{side}"] = places.int()
-            shapes.append((int(places[-1]) + draw.choice((0, 70)), heads, cfg.d_head))
+            offsets = torch.tensor([draw.choice((0, 3)), *lengths]).cumsum(0)
+            packing[f"cu_seqlens_{side}"] = offsets.int()
+            shapes.append((int(offsets[-1]) + draw.choice((0, 70)), heads, cfg.d_head))
         else:
             shapes.append((n, max(lengths) + 1, heads, cfg.d_head))
     torch.manual_seed(seed)
@@ -57,7 +57,7 @@ def drawn(cfg: BackwardKernelConfig, seed: int) -> Call:
     return call_of(dtype, *shapes, packing=Packing(**packing), causal=causal)
 
 
-def unused_of(call: Call, found: Gradients) -> list[torch.Tensor]:
+def unused_of(call: Call, found: ReferenceGradients) -> list[torch.Tensor]:
     """Returns the rows of dq, dk and dv that no sequence has."""
     used_q, used_k = used_rows(call.q, call.k, call.packing)
     return [found.q[~used_q], found.k[~used_k], found.v[~used_k]]
@@ -87,7 +87,7 @@ def test_they_stay_in_tensors_of_the_caller_s(seed: int) -> None:
     new = given._replace(dq=None, dk=None, dv=None)
     run_backward(new, spec, config=cfg)
     run_backward(given, spec, config=cfg)
-    for rows in unused_of(call, Gradients(given.dq, given.dk, given.dv)):
+    for rows in unused_of(call, ReferenceGradients(given.dq, given.dk, given.dv)):
         assert rows.isnan().all()
     again, _ = run_backward(new, spec, config=cfg)
     for rows in unused_of(call, again):

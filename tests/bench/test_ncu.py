@@ -17,7 +17,7 @@ from flashsmith.configs import (
 )
 from flashsmith.errors import ProfilerError
 from flashsmith.lab.bench import ncu
-from flashsmith.lab.bench.ncu import Launch, parse_raw_csv
+from flashsmith.lab.bench.ncu import ProfiledLaunch, parse_raw_csv
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.profile import METRICS, identify, tabulate
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, WORKLOAD, recorded
@@ -66,7 +66,7 @@ def test_times_are_microseconds_whatever_their_unit(unit: str, value: str, us: f
 @pytest.mark.parametrize("cell", ["n/a", "", "(!) n/a"])
 def test_a_metric_without_a_number_is_left_out(cell: str) -> None:
     text = f'"ID","Kernel Name","m"\n"","","%"\n"0","k","{cell}"\n'
-    assert parse_raw_csv(text) == [Launch("k", {"ID": 0.0})]
+    assert parse_raw_csv(text) == [ProfiledLaunch("k", {"ID": 0.0})]
 
 
 def test_a_row_that_is_cut_off_is_refused() -> None:

@@ -69,9 +69,9 @@ def test_ratios_by_shape_and_in_one_number() -> None:
     ]
     of_ours = [row.ratio_to_best_peer for row in rows if row.kind == KERNEL]
     logs = [math.log(ratio) for ratio in of_ours if ratio is not None]
-    mean, least = math.exp(sum(logs) / len(logs)), math.exp(min(logs))
+    mean, minimum = math.exp(sum(logs) / len(logs)), math.exp(min(logs))
     sentence = ratio_sentence(rows)
-    assert f"Geometric mean of 36 shapes: **{mean:.3f}**; least: {least:.3f} (BF16" in sentence
+    assert f"Geometric mean of 36 shapes: **{mean:.3f}**; least: {minimum:.3f} (BF16" in sentence
     assert sentence.endswith("0 below 1.")
 
 

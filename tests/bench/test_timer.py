@@ -176,7 +176,7 @@ def test_back_to_back_does_not_time_a_card_that_has_rested(gpu: FakeGpu) -> None
 
 
 def test_back_to_back_is_the_mean_over_a_clock_that_swings(gpu: FakeGpu) -> None:
-    """As a card at its power limit: a quarter of the launches in each 800 ms takes 25% longer."""
+    """As a GPU at its power limit: a quarter of the launches in each 800 ms takes 25% longer."""
     for phase in (0.0, 0.25, 0.5, 0.75):
 
         def run(phase: float = phase) -> None:
@@ -203,7 +203,7 @@ def test_back_to_back_has_no_gap_once_the_candidate_is_warm(gpu: FakeGpu) -> Non
 
 
 def test_back_to_back_measures_what_is_steady_and_not_the_warm_up(gpu: FakeGpu) -> None:
-    """As a card that is at its power limit after 20 ms of work."""
+    """As a GPU that is at its power limit after 20 ms of work."""
     worked = 0.0
 
     def run() -> None:
@@ -230,7 +230,7 @@ def test_back_to_back_times_a_long_one_a_few_times(gpu: FakeGpu) -> None:
         warmup_ms=30,
     )["a"]
     assert timing.ms == pytest.approx(60.0)
-    assert gpu.log.count("run a") == 2 * (timer._PACE_LAUNCHES + 2 * timer._LEAST_LAUNCHES)
+    assert gpu.log.count("run a") == 2 * (timer._PACE_LAUNCHES + 2 * timer._MIN_LAUNCHES)
 
 
 def test_back_to_back_is_the_mean_with_quintiles_of_single_launches(gpu: FakeGpu) -> None:

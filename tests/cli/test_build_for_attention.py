@@ -180,7 +180,7 @@ def test_each_architecture_has_the_kernels_that_run_there(built: Any) -> None:
         (arch,) = target.archs
         assert instances and all(not each.config.problems(arch) for each in instances)
     sm90 = built[Target.cuda("sm_90a")]
-    # No GPU is here: all tables of the architecture, and the rule, for its GPUs without one.
+    # No GPU is here: all tables of the architecture, and the heuristic, for its GPUs without one.
     assert sm90 == sorted({*served_instances(H200), *served_instances("sm_90a")})
     assert {each.variant for each in sm90} == {FULL, CAUSAL}
     built.clear()
@@ -197,9 +197,9 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lab_build, "find_gpus", lambda: ([here], ""))
     build("--target", "cuda")
     assert list(built) == [Target.cuda("sm_90a")]
-    rule = built[Target.cuda("sm_90a")]
-    assert rule == served_instances("sm_90a")  # there is no table for its name
-    kinds = {type(each.config) for each in rule}
+    heuristic = built[Target.cuda("sm_90a")]
+    assert heuristic == served_instances("sm_90a")  # there is no table for its name
+    kinds = {type(each.config) for each in heuristic}
     assert kinds == {Sm90ForwardKernelConfig, FlashDecodeKernelConfig, Sm90DecodeKernelConfig}
 
 

@@ -106,7 +106,18 @@ def test_tuning_anew_discards_no_file_of_another_kind(tmp_path: Path) -> None:
 def test_soak_replaces_its_logs_and_nothing_else(tmp_path: Path) -> None:
     log, notes = tmp_path / "soak.csv", tmp_path / "notes.csv"
     notes.write_text("name,phone\n")
-    args = ("soak", "-k", KERNEL, "--no-seams", "--cases", 1, "--seed", 1, "--device", "cpu")
+    args = (
+        "soak",
+        "-k",
+        KERNEL,
+        "--no-tile-boundaries",
+        "--cases",
+        1,
+        "--seed",
+        1,
+        "--device",
+        "cpu",
+    )
     assert f"--out {notes} exists" in invoke(*args, "--out", notes, code=2).stderr
     assert notes.read_text() == "name,phone\n"
     for _ in range(2):

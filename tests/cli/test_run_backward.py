@@ -26,7 +26,7 @@ WORKLOAD = Workload(Problem.square(DType.FP16, 64, 1, 2, 64), FULL)
 CHOSEN = chosen_backward(WORKLOAD, "cpu")
 
 
-def test_the_rule_backward_is_checked_and_counted_whole() -> None:
+def test_the_heuristic_backward_is_checked_and_counted_whole() -> None:
     workload = Workload(Problem.square(DType.FP16, 64, 1, 2, 128), FULL)  # of whole tiles
     result, runs = check_backward(CHOSEN, workload, "cpu", seed=0)
     assert result.ok and 0 < result.error < result.tolerance < 0.01, result
@@ -79,7 +79,7 @@ def test_run_has_a_backward_where_nothing_is_named(without_forward: list[KernelI
     one, backward = report["kernels"]
     assert (one["operation"], backward["operation"], report["ok"]) == ("forward", "backward", True)
     chosen = KernelId(
-        BACKWARD.choose_by_rule(BackwardWorkload(WORKLOAD.problem, CAUSAL), None), CAUSAL
+        BACKWARD.choose_by_heuristic(BackwardWorkload(WORKLOAD.problem, CAUSAL), None), CAUSAL
     )
     assert backward["kernel"] == str(chosen) and chosen in without_forward
     assert len(invoke_json("run", *sizes, "-k", PLAIN)["kernels"]) == 1

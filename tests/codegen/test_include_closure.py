@@ -59,8 +59,10 @@ def files_read(unit: TranslationUnit, csrc: Path, folder: Path) -> set[str]:
     for name, text in unit.files.items():
         (folder / name).write_text(text)
     command = [*unit.command, "-MM", unit.source_file]
-    rule = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    paths = (Path(word).resolve() for word in rule.replace("\\\n", " ").split()[1:])
+    heuristic = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+    paths = (Path(word).resolve() for word in heuristic.replace("\\\n", " ").split()[1:])
     return {path.relative_to(csrc).as_posix() for path in paths if path.is_relative_to(csrc)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, Variant, Workload
-from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, rather_decode
+from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, prefer_split_kv
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.problem import Problem
@@ -72,7 +72,7 @@ def test_what_decode_lacks_is_not_for_it() -> None:
         problem(4, 0, 8192), problem(0, 16, 8192), problem(4, 16, 63), problem(1, 513, 65536),
     ):  # fmt: skip
         assert not is_for_decode(other, FULL)
-    workload = Workload(few, Variant(ragged=True))
+    workload = Workload(few, Variant(varlen=True))
     assert isinstance(choose(workload, H200, is_cache=True).config, DecodeKernelConfig)
     assert not isinstance(choose(workload, H200).config, DecodeKernelConfig)
     assert not isinstance(choose(workload, H200, is_cache=False).config, DecodeKernelConfig)
@@ -86,13 +86,13 @@ def test_on_a_cpu_length_and_rows_decide() -> None:
 
 
 def test_the_model_grows_with_what_is_done() -> None:
-    forward = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 8192))
-    found = rather_decode(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
+    forward = SM90_FORWARD.heuristic(Workload.square(DType.BF16, 128, 8192))
+    found = prefer_split_kv(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
     assert found is not None
     config, share = found
 
-    def cost(given: Problem, multiprocessors: int = 132) -> float:
-        return decode_cost(config, given, multiprocessors, 0.85)
+    def cost(given: Problem, num_sms: int = 132) -> float:
+        return decode_cost(config, given, num_sms, 0.85)
 
     base = problem(4, 16, 8192)
     assert share == cost(base) / forward_cost(forward, base, 132)

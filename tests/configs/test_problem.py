@@ -90,7 +90,7 @@ def test_the_bucket_has_the_power_of_two_above_the_length_of_k(seq_len: int, buc
     ("rows", "fill"),
     [(0, 64), (1, 64), (640, 64), (641, 128), (2560, 256), (5121, 1024), (1 << 20, 1024)],
 )
-def test_the_bucket_tells_how_many_rows_a_multiprocessor_has(rows: int, fill: int) -> None:
+def test_the_bucket_tells_how_many_rows_an_sm_has(rows: int, fill: int) -> None:
     problem = replace(ODD, batch=1, heads=1, heads_kv=1, seq_len_q=rows)
     assert problem.bucket(10) == Bucket(512, fill)
     assert all(b == 2 * a for a, b in pairwise(FILL_BUCKETS))
@@ -108,10 +108,10 @@ def test_buckets_of_one_length_are_alike_by_their_fill() -> None:
         (Bucket(512, 256), [256, 512, 128, 1024, 64]),
         (Bucket(512, 1024), [1024, 512, 256, 128, 64]),
     ):
-        assert bucket.likewise() == [Bucket(512, fill) for fill in fills]
-    assert Bucket(512, 64).words == "lengths up to 512, up to 64 rows a multiprocessor"
-    assert Bucket(1024, 256).words == "lengths 513 to 1024, 129 to 256 rows a multiprocessor"
-    assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows a multiprocessor"
+        assert bucket.in_order_of_similarity() == [Bucket(512, fill) for fill in fills]
+    assert Bucket(512, 64).words == "lengths up to 512, up to 64 rows an SM"
+    assert Bucket(1024, 256).words == "lengths 513 to 1024, 129 to 256 rows an SM"
+    assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows an SM"
 
 
 # What is computed.

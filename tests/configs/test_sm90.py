@@ -331,7 +331,7 @@ def test_scores_that_know_their_place_keep_the_warpgroups_that_have_registers(
     config = replace(BASE, d_head=d_head, B_r=B_r, B_c=B_c, n_warpgroups=n, **ping_pong)
     assert config.with_room_for(Variant(causal=True)) == config
     alibi, function, bias = (
-        Variant(alibi=True, ragged=True), Variant(score=1), Variant(alibi=True, bias=True),
+        Variant(alibi=True, varlen=True), Variant(score=1), Variant(alibi=True, bias=True),
     )  # fmt: skip
     for variant, expected in ((alibi, with_alibi), (function, with_alibi), (bias, with_bias)):
         roomy = config.with_room_for(variant)

@@ -13,7 +13,7 @@ import flashsmith
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
-from flashsmith.runtime import AppendArguments, Extras, find_decode
+from flashsmith.runtime import AppendArguments, CallArgs, find_decode
 from flashsmith.selection.choose import forget_calls
 from support.decoding import (
     PLAIN,
@@ -107,7 +107,7 @@ def append(
 
     turning: q, where it goes when it is turned, cosines and sines.
     """
-    kernel = find_decode(kernel_of(PLAIN, k_new, v_new, Extras()), Target.emulator())
+    kernel = find_decode(kernel_of(PLAIN, k_new, v_new, CallArgs()), Target.emulator())
     tensors = k_new, v_new, placed.k, placed.v, *(turning or (None,) * 4), placed.seqlens
     kernel.append(AppendArguments(True, False, *tensors, placed.block_table, placed.batch_idx))
 

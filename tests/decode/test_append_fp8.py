@@ -12,7 +12,7 @@ import flashsmith
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import AppendArguments, Extras, find_decode
+from flashsmith.runtime import AppendArguments, CallArgs, find_decode
 from support.decoding import (
     PLAIN,
     WILD,
@@ -51,7 +51,7 @@ def append(
 ) -> None:
     """By the kernel, whatever the numbers are."""
     cfg = SMALL.for_dtype(DType.FP16 if k_new.dtype == torch.float16 else DType.BF16)
-    kernel = find_decode(kernel_of(cfg, k_new, v_new, Extras()), Target.emulator())
+    kernel = find_decode(kernel_of(cfg, k_new, v_new, CallArgs()), Target.emulator())
     tensors = k_new, v_new, placed.k, placed.v, None, None, None, None, placed.seqlens
     where = placed.block_table, placed.batch_idx
     kernel.append(AppendArguments(True, False, *tensors, *where, *scales))

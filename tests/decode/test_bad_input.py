@@ -11,7 +11,7 @@ import flashsmith
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
-from flashsmith.runtime import DecodeTensors, Extras, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, find_decode
 from support.bad_input import MARK, Case, assert_refused, case
 from support.decoding import PLAIN, requests
 
@@ -272,7 +272,7 @@ def test_one_length_for_all_is_looked_at_on_a_gpu_too(monkeypatch: pytest.Monkey
 )
 def test_a_kernel_refuses_what_it_would_not_heed(changed: dict[str, Any], words: str) -> None:
     asked = requests(PLAIN, (20,), heads=(2, 1), behind=0)
-    extras = Extras()._replace(**changed)
+    extras = CallArgs()._replace(**changed)
     kernel = find_decode(KernelId(PLAIN), Target.emulator())
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
     with pytest.raises(ValueError, match=words):

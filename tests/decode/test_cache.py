@@ -11,8 +11,8 @@ import torch
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.reference import Semantics
 from support.decoding import (
+    HEURISTICS,
     PLAIN,
-    RULES,
     VARIED,
     WILD,
     Placed,
@@ -38,7 +38,7 @@ def test_pages_of_any_size_and_order_have_the_bits_of_whole_entries(page_size: i
         )
 
 
-@pytest.mark.parametrize("cfg", [*RULES[1:], *VARIED], ids=str)
+@pytest.mark.parametrize("cfg", [*HEURISTICS[1:], *VARIED], ids=str)
 def test_every_configuration_reads_pages(cfg: DecodeKernelConfig) -> None:
     asked = requests(cfg, (0, 1, 33, 150), heads=(2, 1))
     assert_right(cfg, asked, placed=in_pages(asked, 7))

@@ -19,7 +19,7 @@ from support.decoding import (
 
 
 @pytest.mark.parametrize("cfg", CONFIGS, ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     assert_right(cfg, requests(cfg))
 
 

@@ -14,7 +14,7 @@ import flashsmith
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import Extras, emulation, find_decode
+from flashsmith.runtime import CallArgs, emulation, find_decode
 from flashsmith.selection.choose import forget_calls
 from support.decoding import (
     PLAIN,
@@ -120,7 +120,7 @@ def test_the_next_call_is_right_after_a_launch_that_was_stopped() -> None:
     asked = requests(PLAIN, (900,), heads=(2, 1))
     placed = in_pages(asked, 16)
     good = decode(asked.q, placed)
-    kernel = find_decode(kernel_of(PLAIN, asked.q, asked.v, Extras()), Target.emulator())
+    kernel = find_decode(kernel_of(PLAIN, asked.q, asked.v, CallArgs()), Target.emulator())
     with emulation(kernel) as emulator:
         sites = emulator.sites()
     stopped = 0

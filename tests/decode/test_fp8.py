@@ -26,14 +26,14 @@ from support.decoding import (
 )
 from support.fp8_caches import FP8, SMALL, Quantised
 
-RULES = [
-    family.rule(DecodeWorkload(dtype, d_head, fp8_cache=True))
+HEURISTICS = [
+    family.heuristic(DecodeWorkload(dtype, d_head, fp8_cache=True))
     for family in DECODE.families
     for d_head in D_HEADS
     for dtype in DType
     if family.is_for(DecodeWorkload(dtype, d_head, fp8_cache=True))
 ]
-# What no rule chooses.
+# What no heuristic chooses.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -45,14 +45,14 @@ VARIED = [
 ]
 
 
-@pytest.mark.parametrize("cfg", [*RULES, *VARIED], ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+@pytest.mark.parametrize("cfg", [*HEURISTICS, *VARIED], ids=str)
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     Quantised(cfg).assert_right(cfg)
 
 
 @pytest.mark.parametrize("d_head, rows", [(64, 64), (96, 32), (256, 64)])
 def test_teams_of_warps_share_keys_of_8_bits(d_head: int, rows: int) -> None:
-    cfg = DECODE.families[0].rule(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
+    cfg = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
     assert cfg.B_r == rows
     asked = Quantised(cfg, (33, 0, 90, 1), n_q=rows // 2 + 1, heads=(4, 2))
     placed = in_pages(asked.stored, 16)
@@ -253,4 +253,4 @@ def test_scales_of_a_cache_of_16_bits_are_refused() -> None:
 def test_a_ring_too_small_for_the_sums_is_no_configuration() -> None:
     (problem,) = replace(SMALL, B_c=16, n_stages=2).problems()
     assert problem.startswith("A team's ring has 4096 bytes; its sums take 5248: more stages, or")
-    assert all(not cfg.problems() for cfg in RULES)
+    assert all(not cfg.problems() for cfg in HEURISTICS)

@@ -30,8 +30,10 @@ from support.decoding import (
 from support.fp8_caches import SMALL, Quantised
 
 WIDE, TALL = TEAMS[0], TEAMS[2]  # 64 rows a work tile; with Q in registers, and in shared memory
-WIDE_FP8 = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
-TOKENS = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True, token_scales=True))
+WIDE_FP8 = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
+TOKENS = DECODE.families[0].heuristic(
+    DecodeWorkload(DType.BF16, 64, fp8_cache=True, per_token_scale=True)
+)
 
 LENGTHS = (70, 33, 1, 0, 300)
 HEADS = (6, 2)
@@ -71,7 +73,7 @@ def test_functions_are_told_of_each_row_what_it_is(cfg: DecodeKernelConfig, n_q:
 def test_scores_of_8_bits_come_scaled(cfg: DecodeKernelConfig, n_q: int) -> None:
     """Also with a scale that is far from 1."""
     capped = Semantics(score_mod=lambda s, b, h, q, k: 0.5 * torch.tanh(s * 2), mask_mod=mask)
-    per = "token" if cfg.token_scales else "request"
+    per = "token" if cfg.per_token_scale else "request"
     asked = Quantised(cfg, LENGTHS, n_q, HEADS, per=per)
     for splits in (0, 3):
         asked.assert_right(cfg, EVERYWHERE, splits=splits)

@@ -1,4 +1,4 @@
-"""How work is cut and merged: any cut gives the result, and the same cut the same bits."""
+"""How work is cut and combined: any cut gives the result, and the same cut the same bits."""
 
 from __future__ import annotations
 

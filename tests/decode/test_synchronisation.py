@@ -13,7 +13,7 @@ from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.reference import Semantics
 from flashsmith.runtime import Site, emulation, find_decode, load_kernels
 from support.decoding import (
-    RULES,
+    HEURISTICS,
     TEAMS,
     VARIED,
     WGMMA,
@@ -29,8 +29,8 @@ from support.decoding import (
 UNSEEN = ("order in global memory", "beyond what the emulator sees")
 SEEDS = 6  # some sites need a lane that falls far behind
 KERNELS: list[DecodeKernelConfig] = [
-    RULES[0],
-    RULES[4],
+    HEURISTICS[0],
+    HEURISTICS[4],
     *VARIED[:3],
     TEAMS[0],
     TEAMS[4],
@@ -45,8 +45,8 @@ def _built() -> None:
 
 def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
     """With many work tiles a block, with one that all blocks share, with as many splits, with so
-    many that a kernel of its own merges them, several of each block, and with a request that is so
-    much longer than others that blocks turn to a line."""
+    many that a kernel of its own combines them, several of each block, and with a request that is
+    so much longer than others that blocks turn to stream-K."""
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))
@@ -88,7 +88,7 @@ def is_seen(site: Site) -> bool:
 
 
 def test_every_dropped_site_is_noticed(record_property: Callable[[str, object], None]) -> None:
-    """In some kernel: where a warp's own ring holds what is merged, it waits for no other warp."""
+    """In some kernel: where a warp's own ring holds what is combined, it waits for no other one."""
     sites: set[Site] = set()
     unnoticed: set[Site] = set()
     for cfg in KERNELS:

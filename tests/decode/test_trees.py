@@ -29,7 +29,7 @@ from support.decoding import (
 )
 from support.fp8_caches import Quantised
 
-WIDE_FP8 = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
+WIDE_FP8 = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
 LENGTHS, SIZES = (90, 33, 20, 7, 260), (20, 20, 20, 7, 1)  # the third and the fourth are all tree
 N_Q = 20
 Mask = Callable[..., Any]

@@ -175,10 +175,10 @@ def under_autocast(q: torch.Tensor) -> Any:
         return flashsmith.attention(q, q, q)
 
 
-def packed(*places: int, **most: int) -> Any:
+def packed(*places: int, **maximum: int) -> Any:
     q = torch.zeros(64, 1, 128, dtype=torch.float16)
     begins = torch.tensor(places, dtype=torch.int32)
-    return flashsmith.attention(q, q, q, cu_seqlens_q=begins, cu_seqlens_k=begins, **most)
+    return flashsmith.attention(q, q, q, cu_seqlens_q=begins, cu_seqlens_k=begins, **maximum)
 
 
 # Heading of the page -> what leads there, once for each message that it quotes.

@@ -72,12 +72,12 @@ SM80 = RESULTS.parent / "2026-11-26" / "sm80-fp16"
 FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
 
 
-def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], least_keys: int) -> tuple[str, str]:
+def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], min_keys: int) -> tuple[str, str]:
     """Returns our speed over cuDNN's at d 128, from the least to the most, and the largest share of
     its error."""
     by_shape: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of(FP8):
-        if row["d_head"] == "128" and int(row["seq_len_k"]) >= least_keys:
+        if row["d_head"] == "128" and int(row["seq_len_k"]) >= min_keys:
             by_shape.setdefault((row["mask"], row["seq_len_k"]), {})[row["kernel"]] = row
     speeds, errors = [], []
     for by_name in by_shape.values():
@@ -94,7 +94,7 @@ def is_of_scores(name: str) -> bool:
 
 
 def is_of_values(name: str) -> bool:
-    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+long_turns")
+    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+ping_pong_until_exp")
 
 
 def said_of_fp8() -> list[str]:
@@ -175,7 +175,7 @@ def test_the_cost_of_a_call_is_measured() -> None:
     page = (ROOT / "docs" / "kernels" / "sm80-forward.md").read_text()
     text = " ".join(page.partition("## The host's share")[2].partition("\n<!--")[0].split())
     rows = rows_of(RESULTS.parent / "2026-11-26" / "call_overhead.csv")
-    median, least = ({row["call"]: row[name] for row in rows} for name in ("us", "least_us"))
+    median, minimum = ({row["call"]: row[name] for row in rows} for name in ("us", "min_us"))
     add, into, new, ours = (
         ("torch.add",),
         ("forward sm80 into o", "forward sm90 into o"),
@@ -189,7 +189,7 @@ def test_the_cost_of_a_call_is_measured() -> None:
         ("`attention` {} us, with log-sum-exp {} us", ours),
     ):
         assert phrase.format(*(median[call] for call in calls)) in text
-    figures = (least[call] for call in (*add, *into, *new, *ours))
+    figures = (minimum[call] for call in (*add, *into, *new, *ours))
     assert "{}, {} and {}, {} and {}, {} and {} us".format(*figures) in text
 
 
@@ -229,10 +229,10 @@ def test_what_small_tiles_gain_is_in_the_table() -> None:
     entries = Table.read(shipped_table_path("NVIDIA H200")).entries.values()
     problem = Problem.square(DType.BF16, 64, batch=1, heads=16, seq_len=1024)
     (entry,) = (entry for entry in entries if entry.workload == Workload(problem))
-    one, most = (
+    one, maximum = (
         1e3 * min(row.ms for row in entry.ranked if row.config.B_r == rows) for rows in (64, 256)
     )
-    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {most:.1f} us" in text
+    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {maximum:.1f} us" in text
 
 
 def test_the_table_of_decode_in_a_graph_is_measured() -> None:
@@ -267,8 +267,8 @@ def test_rates_in_8_bits_are_measured() -> None:
             rates.setdefault(row["kernel"], []).append(float(row["tflops"]))
     labels: dict[str, Callable[[str], bool]] = {
         "BF16": lambda name: name == "flashsmith BF16",
-        "q, k in 8 bits: 192 x 80": is_of_scores,
-        "q, k, v in 8 bits: 128 x 128, `two_level`, `long_turns`": is_of_values,
+        "FP8 q, k: 192 x 80": is_of_scores,
+        "FP8 q, k, v: 128 x 128, `two_level`, until exp": is_of_values,
         "cuDNN (o in 8 bits, too)": lambda name: name == "cuDNN",
         "FlashAttention-3": lambda name: name == "FlashAttention-3",
     }

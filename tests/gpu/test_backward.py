@@ -1,4 +1,4 @@
-"""The backward on the card: its soak, autograd, graphs, compilers, memory and a training."""
+"""The backward on the GPU: its soak, autograd, graphs, compilers, memory and a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 ROUNDS = 4  # of autograd over every variant, dtype and d_head
 RUNS = 1000
 STEPS = 100
-_LEAST_SPREAD = 0.02  # of losses: runs of two seeds may end alike by chance
+_MIN_SPREAD = 0.02  # of losses: runs of two seeds may end alike by chance
 Tensors = list[torch.Tensor]
 
 
@@ -110,9 +110,9 @@ def training() -> ModuleType:
     return load_script("benchmarks/train_gpt.py")
 
 
-@pytest.mark.parametrize("ragged", [False, True], ids=["batch", "packed"])
+@pytest.mark.parametrize("varlen", [False, True], ids=["batch", "packed"])
 def test_a_small_gpt_learns_as_much_as_with_plain_products(
-    training: ModuleType, ragged: bool
+    training: ModuleType, varlen: bool
 ) -> None:
     """Both begin with the same weights and read the same text: only rounding tells them apart.
     That must be less than what another order of the text does."""
@@ -120,10 +120,10 @@ def test_a_small_gpt_learns_as_much_as_with_plain_products(
 
     def loss(attention: str, seed: int) -> float:
         attend = training.ATTENTIONS[attention]
-        steps = training.train(sizes, attend, seed, STEPS, "cuda", ragged=ragged)
+        steps = training.train(sizes, attend, seed, STEPS, "cuda", varlen=varlen)
         assert steps[0][0] > steps[-1][0] + 0.5, "it learns"
         return float(training.final_loss([loss for loss, _ in steps]))
 
     ours, math, other = loss("flashsmith", 0), loss("sdpa_math", 0), loss("sdpa_math", 1)
     print(f"ours {ours:.4f}, SDPA math {math:.4f}, and with another order of the text {other:.4f}")
-    assert abs(ours - math) <= max(abs(math - other), _LEAST_SPREAD)
+    assert abs(ours - math) <= max(abs(math - other), _MIN_SPREAD)

@@ -1,4 +1,4 @@
-"""Block masks on the card: a CUDA graph follows lists that are filled anew."""
+"""Block masks on the GPU: a CUDA graph follows lists that are filled anew."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ALL = dict.fromkeys(
 EACH = pytest.mark.parametrize("cfg", ALL, ids=str)
 PLAINEST_AND_BEST = [
     cfg for kernels in (sm80_kernels, sm90_kernels)
-    for cfg in (kernels.PROGRESSION[0], kernels.LAST, *kernels.RULE)
+    for cfg in (kernels.PROGRESSION[0], kernels.LAST, *kernels.HEURISTIC)
 ]  # fmt: skip
 SOME = pytest.mark.parametrize("cfg", dict.fromkeys(PLAINEST_AND_BEST), ids=str)
 
@@ -77,7 +77,7 @@ def test_shapes(
     heads_kv: int,
     batch: int,
 ) -> None:
-    """Ragged lengths, heads that share K and V, one query, few and many tiles."""
+    """Varlen lengths, heads that share K and V, one query, few and many tiles."""
     qkv = random_qkv(cfg, seq_len_q, batch, heads, seq_len_k=seq_len_k, heads_kv=heads_kv)
     check(cfg, qkv, causal)
 

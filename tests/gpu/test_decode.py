@@ -1,4 +1,4 @@
-"""Decode on the card: its soak, the same bits every time, graphs, streams, new keys."""
+"""Decode on the GPU: its soak, the same bits every time, graphs, streams, new keys."""
 
 from __future__ import annotations
 

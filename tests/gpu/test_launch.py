@@ -17,7 +17,7 @@ from support.undisturbed import once_undisturbed
 
 pytestmark = pytest.mark.gpu
 
-QUEUED = [cfg for cfg in (sm90_kernels.LAST, *sm90_kernels.RULE) if cfg.dynamic_queue]
+QUEUED = [cfg for cfg in (sm90_kernels.LAST, *sm90_kernels.HEURISTIC) if cfg.dynamic_queue]
 # Of sm80 each step, of sm90 kernels with and without a queue.
 LAUNCHED = [*PROGRESSION, sm90_kernels.PROGRESSION[0], *QUEUED[:3]]
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -1,4 +1,4 @@
-"""Calls that are made without Python, on the card: which memory they have, and where."""
+"""Calls that are made without Python, on the GPU: which memory they have, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak on the card: every kernel of the tables, the progressions and all rules."""
+"""The soak on the GPU: every kernel of the tables, the progressions and all heuristics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flashsmith.lab.soak import RERUNS, CardLoad, Meaning, SoakCase, check, prep
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from support.card_soak import PARTS, assert_part_is_right, kernels_of_set
+from support.gpu_soak import PARTS, assert_part_is_right, kernels_of_set
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""Threads, streams and graphs at once on the card, and what is kept between calls there."""
+"""Threads, streams and graphs at once on the GPU, and what is kept between calls there."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("products", 368),
         ("copies", 61),
-        ("ragged", 48),
+        ("varlen", 48),
         ("sums", 8),
         ("scores", 10),
         ("bytes", 14),

@@ -42,7 +42,7 @@ def test_two_processes_compute_what_one_does(example: tuple[Results, list[str]])
             difference = compare(own, right, rough.double())
             assert difference.ok, f"{way}, {name}: {difference}"
     for name, one, other in zip("oqkv", results["alone"], results["allgather"], strict=True):
-        assert not torch.equal(one, other), f"{name} was not merged from parts"
+        assert not torch.equal(one, other), f"{name} was not combined from parts"
 
 
 def test_it_says_how_far_from_one_process_that_is(example: tuple[Results, list[str]]) -> None:

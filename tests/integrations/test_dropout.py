@@ -27,7 +27,7 @@ LENGTHS = (CU_Q, CU_K, 7, 7)
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     build_for_training(
-        "padded+dropout", "causal+padded+dropout", "causal+ragged+padded+dropout",
+        "padded+dropout", "causal+padded+dropout", "causal+varlen+padded+dropout",
         "causal+window+softcap+padded+dropout", "bias+padded+dropout", "causal+padded",
     )  # fmt: skip
 

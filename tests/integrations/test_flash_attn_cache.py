@@ -9,9 +9,9 @@ import torch
 
 from flashsmith.flash_attn import flash_attn_with_kvcache
 from flashsmith.reference import Semantics
-from support.decoding import RULES, assert_near_truth, in_pages, requests
+from support.decoding import HEURISTICS, assert_near_truth, in_pages, requests
 
-CFG = RULES[0]
+CFG = HEURISTICS[0]
 
 
 @pytest.mark.parametrize(

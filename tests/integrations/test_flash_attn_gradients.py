@@ -26,7 +26,7 @@ PACKED = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K}
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     build_for_training(
-        "padded", "ragged+padded", "causal+padded", "causal+ragged+padded", "causal+sinks+padded"
+        "padded", "varlen+padded", "causal+padded", "causal+varlen+padded", "causal+sinks+padded"
     )
 
 

@@ -17,11 +17,11 @@ from flashsmith.integrations.flex import flex_attention
 from support.layouts import LAYOUTS
 from support.trained import build_for_training
 
-BATCH, HEADS, MOST = 2, 4, 80  # of rows
-SLOPES, TABLE = torch.rand(HEADS), torch.randn(2 * MOST)
-DOCUMENTS = torch.randint(3, (BATCH, MOST), dtype=torch.int32).sort().values
-NUMBERS = torch.randn(BATCH, HEADS, MOST, MOST).half()
-SHOWN = torch.rand(BATCH, HEADS, MOST) < 0.6  # queries that see anything
+BATCH, HEADS, MAX = 2, 4, 80  # of rows
+SLOPES, TABLE = torch.rand(HEADS), torch.randn(2 * MAX)
+DOCUMENTS = torch.randint(3, (BATCH, MAX), dtype=torch.int32).sort().values
+NUMBERS = torch.randn(BATCH, HEADS, MAX, MAX).half()
+SHOWN = torch.rand(BATCH, HEADS, MAX) < 0.6  # queries that see anything
 
 
 class Functions(NamedTuple):
@@ -43,7 +43,7 @@ FUNCTIONS = {
         None, HEADS, (16, 32),
     ),
     "documents of a batch": Functions(
-        lambda s, b, h, i, j: s + TABLE[i - j + MOST],
+        lambda s, b, h, i, j: s + TABLE[i - j + MAX],
         lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j],
         BATCH, None, 128,
     ),

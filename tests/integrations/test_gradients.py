@@ -27,7 +27,7 @@ CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     build_for_training(
-        "padded", "ragged+padded", "causal+padded", "causal+ragged+padded", "bias+padded",
+        "padded", "varlen+padded", "causal+padded", "causal+varlen+padded", "bias+padded",
         "causal+window+sinks+padded", "causal+sinks+padded",
     )  # fmt: skip
 

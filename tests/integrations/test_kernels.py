@@ -23,10 +23,10 @@ from support.models import IDS, PADDING, assert_as_eager, tiny_model
 CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 # What the calls below mean, most of them of rows that are shorter than the kernel's.
 VARIANTS = (
-    "causal", "alibi", "sinks", "causal+ragged", "ragged", "alibi+ragged", "sinks+ragged",
+    "causal", "alibi", "sinks", "causal+varlen", "varlen", "alibi+varlen", "sinks+varlen",
     "padded", "causal+padded", "bias+padded", "causal+bias+padded", "causal+window+padded",
-    "causal+window+sinks+padded", "ragged+padded", "causal+ragged+padded",
-    "causal+sinks+ragged+padded", "causal+window+sinks+ragged+padded",
+    "causal+window+sinks+padded", "varlen+padded", "causal+varlen+padded",
+    "causal+sinks+varlen+padded", "causal+window+sinks+varlen+padded",
 )  # fmt: skip
 
 

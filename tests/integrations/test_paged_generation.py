@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers
 
 EXAMPLE = ROOT / "examples" / "paged_generation.py"
 SMALL = (
-    "--device=cpu", "--dtype=float16", "--steps=20", "--requests=3", "--most-new=12",
+    "--device=cpu", "--dtype=float16", "--steps=20", "--requests=3", "--max-new=12",
     "--d-model=64", "--layers=2", "--page-size=8",
 )  # fmt: skip
 # Counts calls, and calls {name} otherwise than it was asked for.

@@ -65,8 +65,8 @@ def test_a_prompt_in_chunks_is_as_one_prefill() -> None:
     found = []
     for begin, end in ((0, 33), (33, 66), (66, n)):
         known = torch.tensor([0, end], dtype=torch.int32)
-        places = torch.tensor([0, end - begin], dtype=torch.int32)
-        chunk = replace(whole, q=whole.q[begin:end], cu_seqlens_q=places, cu_seqlens_k=known)
+        offsets = torch.tensor([0, end - begin], dtype=torch.int32)
+        chunk = replace(whole, q=whole.q[begin:end], cu_seqlens_q=offsets, cu_seqlens_k=known)
         found.append(chunk.attend(causal=True, lengths=(end - begin, end)))
     o, lse = torch.cat([o for o, _ in found]), torch.cat([lse for _, lse in found], 1)
     whole.assert_right(o, lse, causal=True)
@@ -118,7 +118,7 @@ def test_pages_are_copied_for_configurations_that_do_not_read_them(
     made: list[Any] = []
     monkeypatch.setattr(KVCache, "gathered", recording(KVCache.gathered, made))
     given = paged(MANY)
-    config = family.rule(Workload.square(DType.BF16, D_HEAD, 128))
+    config = family.heuristic(Workload.square(DType.BF16, D_HEAD, 128))
     given.assert_right(*given.attend(causal=True, config=config), causal=True)
     assert len(made) == copies
 

@@ -24,7 +24,7 @@ from support.layouts import LAYOUTS, with_gaps
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     config = select_config(torch.zeros(1, 9, 2, 64).half())
-    names = ("padded", "ragged+padded")
+    names = ("padded", "varlen+padded")
     load_kernels([KernelId(config, Variant.from_name(name)) for name in names], Target.emulator())
 
 

@@ -176,20 +176,20 @@ def test_no_mask_of_queries_times_keys_is_made_for_what_kernels_know(
     """Nor lengths, where there is no padding. GPT-OSS's masks are not told of positions."""
     model = tiny_model(decoder)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 0, 1]]).expand(3, -1)
-    ragged = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}
+    varlen = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}
     for arguments, lengths in (
         ({}, set()),
         ({"attention_mask": torch.ones_like(IDS)}, set()),
-        ({"attention_mask": PADDING["left"]}, ragged),
+        ({"attention_mask": PADDING["left"]}, varlen),
         (
             {"position_ids": positions, "use_cache": False},
-            set() if decoder == "gpt_oss" else ragged,
+            set() if decoder == "gpt_oss" else varlen,
         ),
     ):
         calls = calls_of(monkeypatch, model, name, **arguments)
         assert [call["causal"] for call in calls] == [True, True]
         assert [call["window_size"] for call in calls] == [(window, 0) for window in windows]
-        assert all(call.keys() & (ragged | {"bias"}) == lengths for call in calls)
+        assert all(call.keys() & (varlen | {"bias"}) == lengths for call in calls)
     if decoder != "gpt_oss":
         begins = calls[0]["cu_seqlens_q"].tolist()
         assert begins == [0, 3, 6, 7, 9, 12, 15, 16, 18, 21, 24, 25, 27]

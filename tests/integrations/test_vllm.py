@@ -94,7 +94,7 @@ def test_rows_that_fill_a_graph_change_nothing() -> None:
 def test_copies_are_made_of_few_requests_at_a_time(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
+    monkeypatch.setattr(vllm_batch, "_MAX_ROWS_TO_COPY", 200)
     server = Server(**options)
     server.assert_right({0: 40, 1: 9, 2: 2})
     given = {0: 40, 1: 50, 2: 50}
@@ -105,7 +105,7 @@ def test_copies_are_made_of_few_requests_at_a_time(
 
 
 def test_requests_whose_pages_are_not_copied_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
+    monkeypatch.setattr(vllm_batch, "_MAX_ROWS_TO_COPY", 200)
     monkeypatch.setattr(pages.Pages, "gathered", None)
     server = Server(page_size=128)
     server.assert_right({0: 40, 1: 9, 2: 2})

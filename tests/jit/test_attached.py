@@ -105,7 +105,7 @@ def test_a_program_with_python_inside_is_not_asked(
 def test_a_path_that_no_file_of_ninja_holds_is_named(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str, place: str
 ) -> None:
-    """A line of it would be a rule of its own."""
+    """A line of it would be a heuristic of its own."""
     if place == "sources":
         workshop.csrc = workshop.csrc.rename(workshop.root / name)
     else:

@@ -18,7 +18,7 @@ from flashsmith.configs import (
     get_sm90_kernel_progression_configs,
 )
 from flashsmith.configs.registry import DECODE
-from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
+from flashsmith.configs.sm80.sums_backward_space import heuristic as sums_heuristic
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import BuildError
 from flashsmith.jit import (
@@ -34,7 +34,7 @@ from flashsmith.jit.units import Toolchain, TranslationUnit, plan_units
 from support.tiny_build import EMULATOR, INSTANCES
 
 SM90 = KernelId(get_sm90_kernel_progression_configs()[0])
-SUMS = KernelId(sums_rule(DType.BF16, 64))
+SUMS = KernelId(sums_heuristic(DType.BF16, 64))
 
 
 def planned(
@@ -84,7 +84,7 @@ def test_decode_has_what_gpus_can() -> None:
     newest = "compute_90,code=[sm_90a,sm_100]"
     target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
     fp8, plain = (
-        KernelId(DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
+        KernelId(DECODE.choose_by_heuristic(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
         for fp8 in (True, False)
     )
     units = planned(target, [fp8, plain])

@@ -26,7 +26,7 @@ LENGTHS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    packed = map(Variant.from_name, ("ragged", "alibi+ragged", "bias+ragged"))
+    packed = map(Variant.from_name, ("varlen", "alibi+varlen", "bias+varlen"))
     kinds = (*VARIANTS, *SINGLE, *packed)
     load_kernels([KernelId(cfg, v) for cfg in FAMILIES.values() for v in kinds], Target.emulator())
 

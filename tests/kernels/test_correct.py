@@ -65,7 +65,7 @@ def test_the_sample_has_any_three_values_that_a_declared_kernel_has_at_once() ->
 
 @pytest.mark.parametrize("instance", SAMPLED_INSTANCES, ids=lambda i: i.slug)
 def test_declared_kernels_of_sm80(instance: KernelId, emulated: Emulated) -> None:
-    """A sample, on several blocks of keys, the last one ragged; on a GPU all run."""
+    """A sample, on several blocks of keys, the last one varlen; on a GPU all run."""
     qkv = random_qkv(instance.config, 200)
     assert_correct(run(emulated(instance), qkv), qkv, instance)
 

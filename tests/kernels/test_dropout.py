@@ -26,7 +26,7 @@ CONFIGS = CONFIGS | {
 }
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
-NAMES = ("dropout", "full", "causal+dropout", "causal", "ragged+dropout", "causal+ragged+dropout")
+NAMES = ("dropout", "full", "causal+dropout", "causal", "varlen+dropout", "causal+varlen+dropout")
 
 
 @pytest.fixture(scope="module", autouse=True)

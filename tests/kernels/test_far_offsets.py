@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
-from flashsmith.runtime import Extras, Kernel
+from flashsmith.runtime import CallArgs, Kernel
 from support import sm80_kernels, sm90_kernels
 from support.emulator_program import CXX, Run
 from support.far import interleaved
 from support.problems import TORCH_DTYPES, Emulated, Tensors
 from support.problems import run as run_kernel
-from support.semantics import places
+from support.semantics import offsets
 
 INT = 1 << 31
 KERNELS = {
@@ -79,9 +79,9 @@ def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
     shape = [1, sum(lengths), 2, cfg.d_head]
     q, k, v, o = (t[0] for t in far_tensors(cfg, shape, 1, far))
     near = [t.contiguous() for t in (q, k, v)]
-    kernel = emulated(KernelId(cfg, Variant(ragged=True)))
-    cu_seqlens = places(lengths)
-    extras = Extras(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
+    kernel = emulated(KernelId(cfg, Variant(varlen=True)))
+    cu_seqlens = offsets(lengths)
+    extras = CallArgs(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
     expected = torch.empty_like(near[0])
     for given in ((q, k, v, o), (*near, expected)):
         n_bytes = kernel.plan(*given, extras=extras).workspace_bytes

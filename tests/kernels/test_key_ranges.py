@@ -14,7 +14,7 @@ from flashsmith.configs import ForwardKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.mods.registry import remember
 from flashsmith.mods.trace import trace
-from flashsmith.runtime import Extras, find_kernel, load_kernels
+from flashsmith.runtime import CallArgs, find_kernel, load_kernels
 from flashsmith.runtime.workspace import workspace_for
 from support.seen import band, telling, wrong_rows
 from support.semantics import CONFIGS, FAMILIES
@@ -23,7 +23,7 @@ BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys(
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 TABLE = torch.ones(2, 2, dtype=torch.bool)  # each call has another
 SCORE = remember(trace(None, lambda b, h, q, k: TABLE[q, k]).expression)
-ALL, CAUSAL, BAND = Extras(), Extras(window_right=0), Extras(window_left=40, window_right=9)
+ALL, CAUSAL, BAND = CallArgs(), CallArgs(window_right=0), CallArgs(window_left=40, window_right=9)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +33,7 @@ def _built() -> None:
 
 
 def wrong(
-    cfg: ForwardKernelConfig, seen: torch.Tensor, ranges: torch.Tensor, rows: int, among: Extras
+    cfg: ForwardKernelConfig, seen: torch.Tensor, ranges: torch.Tensor, rows: int, among: CallArgs
 ) -> list[int]:
     """Rows that do not see the keys of ``seen`` that are among ``among``'s, if they are told the
     ranges of every so many rows."""
@@ -75,7 +75,7 @@ def test_every_entry_of_a_tile_counts(cfg: ForwardKernelConfig, place: str) -> N
 
 @pytest.mark.parametrize("among", [ALL, CAUSAL, BAND], ids=["all", "causal", "window"])
 @EACH
-def test_any_ranges(cfg: ForwardKernelConfig, among: Extras) -> None:
+def test_any_ranges(cfg: ForwardKernelConfig, among: CallArgs) -> None:
     """With keys that are hidden between their ends, and with none at all."""
     rng = Random(str(cfg))
     for _ in range(25):

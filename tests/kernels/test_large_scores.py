@@ -35,7 +35,7 @@ FORWARD = {
 }
 DECODE = {
     "decode": parse_kernel_name_into_config("(BF16, 64, 16, 32, 4): decode+stages_2+blocks_1"),
-    "decode, sm90": DECODE.families[1].rule(DecodeWorkload(DType.BF16, 64, 64)),
+    "decode, sm90": DECODE.families[1].heuristic(DecodeWorkload(DType.BF16, 64, 64)),
 }
 EACH = pytest.mark.parametrize("cfg", FORWARD.values(), ids=FORWARD.keys())
 LARGEST = torch.finfo(torch.bfloat16).max

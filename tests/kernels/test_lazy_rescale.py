@@ -49,7 +49,7 @@ def _sm90(config: ForwardKernelConfig, stale: bool) -> Lazy:
 
 SM80 = Lazy(KernelId(LAST), 8, 0)
 LAZY = _sm90(VARIED[3], stale=False)
-STALE = _sm90(SM90_FORWARD.rule(Workload.square(DType.FP16, 64, 4096)), stale=True)
+STALE = _sm90(SM90_FORWARD.heuristic(Workload.square(DType.FP16, 64, 4096)), stale=True)
 EACH = pytest.mark.parametrize("lazy", [SM80, LAZY, STALE], ids=["sm80", "sm90 lazy", "stale"])
 
 

@@ -20,7 +20,7 @@ from flashsmith.configs import (
 from flashsmith.configs.variant import PAGED
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
-from flashsmith.runtime import Extras, Kernel, Site, emulation, find_kernel, load_kernels
+from flashsmith.runtime import CallArgs, Kernel, Site, emulation, find_kernel, load_kernels
 from support.decoding import WILD
 from support.paged import Paged, paged
 from support.semantics import CLUSTER, SM80
@@ -35,8 +35,8 @@ QUEUE, TURNS, FOUR, PLAIN = (
         "(BF16, 256, 64, 48, 1): wgmma+stages_1",
     )
 )
-CAUSAL = Variant.from_name("causal+ragged+paged")
-MIXED = Variant.from_name("causal+window+softcap+alibi+sinks+ragged+padded+paged")
+CAUSAL = Variant.from_name("causal+varlen+paged")
+MIXED = Variant.from_name("causal+window+softcap+alibi+sinks+varlen+padded+paged")
 BY_CONFIG = pytest.mark.parametrize(
     "cfg", [QUEUE, TURNS, PLAIN], ids=["queue", "turns", "no overlap"]
 )
@@ -184,7 +184,7 @@ def test_few_pages_of_a_large_table() -> None:
 def launch(kernel: Kernel, given: Paged, lengths: list[int] | None = None) -> torch.Tensor:
     """o, into memory that was NaN, as libraries have it."""
     used = given.in_a_row.seqlens if lengths is None else torch.tensor(lengths).int()
-    extras = Extras(
+    extras = CallArgs(
         cu_seqlens_q=given.cu_seqlens_q, seqused_k=used, window_right=0, max_seqlen_q=max(given.n_q)
     )
     o = torch.full_like(given.q, math.nan)

@@ -25,7 +25,7 @@ def test_matches_the_reference(
     heads_kv: int,
     emulated: Emulated,
 ) -> None:
-    """Ragged lengths, the longer one on either side; heads that share K and V; o and lse."""
+    """Varlen lengths, the longer one on either side; heads that share K and V; o and lse."""
     kernel = emulated(instance)
     qkv = random_qkv(instance.config, seq_len_q, 1, heads, seq_len_k, heads_kv)
     o, lse = run_with_lse(kernel, qkv)
@@ -45,7 +45,7 @@ def test_rows_whose_first_masked_block_is_hidden(instance: KernelId, emulated: E
 
 
 @SOME
-def test_lengths_beside_every_seam(instance: KernelId, emulated: Emulated) -> None:
+def test_lengths_beside_every_tile_boundary(instance: KernelId, emulated: Emulated) -> None:
     """Of the rows of an mma and of a tile, of the keys of an mma and of a block."""
     kernel, B_r, B_c = emulated(instance), instance.config.B_r, instance.config.B_c
     with emulation(kernel, count=False):

@@ -17,21 +17,21 @@ CONFIGS = [
     parse_kernel_name_into_config(name)
     for name in (
         "(BF16, 64, 128, 32, 2): wgmma+stages_2+q_regs_2+overlap+ping_pong+persistent+queue+tiles"
-        "+lazy_8+stale+tma_store+fp8_scores+long_turns",
+        "+lazy_8+stale+tma_store+fp8_scores+ping_pong_until_exp",
         "(BF16, 64, 256, 64, 4): wgmma+stages_3+q_regs_1+overlap+ping_pong+persistent+queue+tiles"
-        "+lazy_8+fp8_scores+long_turns",
+        "+lazy_8+fp8_scores+ping_pong_until_exp",
         "(BF16, 64, 128, 32, 2): wgmma+stages_2+q_regs_2+overlap+ping_pong+persistent+queue+tiles"
-        "+fp8_scores+fp8_values+two_level+long_turns",
+        "+fp8_scores+fp8_values+two_level+ping_pong_until_exp",
         "(BF16, 64, 128, 64, 2): wgmma+stages_2+q_regs_2+overlap+ping_pong+persistent+queue"
-        "+fp8_scores+fp8_values+long_turns",
+        "+fp8_scores+fp8_values+ping_pong_until_exp",
         "(BF16, 64, 128, 64, 2): wgmma+stages_2+q_regs_2+overlap+ping_pong+persistent+tiles"
-        "+cluster_2+lazy_8+stale+fp8_scores+long_turns",
+        "+cluster_2+lazy_8+stale+fp8_scores+ping_pong_until_exp",
     )
 ]
 
 
 @pytest.mark.parametrize("instance", both_variants(CONFIGS), ids=lambda i: i.slug)
-def test_long_turns_go_round_in_every_schedule(instance: KernelId, emulated: Emulated) -> None:
+def test_ping_pong_until_exp_in_every_schedule(instance: KernelId, emulated: Emulated) -> None:
     """Blocks work on several tiles each, of many blocks of keys and of one."""
     kernel, cfg = emulated(instance), instance.config
     for seq_len_k in (8 * cfg.B_c - 20, cfg.B_c - 4):

@@ -16,14 +16,14 @@ from support.semantics import BAND, CONFIGS, FAMILIES, call, packing_of
 
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 SIDES = {"behind": Variant(window=True), "ahead": CAUSAL, "both": BAND}
-RAGGED = {
-    side: Variant(causal=of.causal, window=of.window, ragged=True) for side, of in SIDES.items()
+VARLEN = {
+    side: Variant(causal=of.causal, window=of.window, varlen=True) for side, of in SIDES.items()
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = (*SIDES.values(), *RAGGED.values())
+    variants = (*SIDES.values(), *VARLEN.values())
     kernels = [KernelId(cfg, variant) for cfg in CONFIGS.values() for variant in variants]
     load_kernels(kernels, Target.emulator())
 

@@ -6,7 +6,7 @@ import pytest
 
 from flashsmith.cli.options import make_request
 from flashsmith.configs import Workload
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.commands.grids import GRIDS, tuning_workloads
 from flashsmith.problem import Bucket
 
@@ -19,7 +19,7 @@ def workloads(gpu: str = H200, **options: str | int) -> list[Workload]:
 
 
 def buckets(found: list[Workload], gpu: str = H200) -> list[Bucket]:
-    return [each.problem.bucket(count_multiprocessors(gpu)) for each in found]
+    return [each.problem.bucket(count_sms(gpu)) for each in found]
 
 
 def test_every_bucket_has_one_workload_whatever_the_gpu() -> None:

@@ -200,4 +200,4 @@ def test_a_table_is_ranked_by_both_regimes(tmp_path: Path) -> None:
     (entry,) = table.entries.values()
     assert [row.config for row in entry.ranked] == [D, B]
     assert [(row.ms, row.ms_back_to_back) for row in entry.ranked] == [(4, 4), (1, 20)]
-    assert entry.rule_ratio == 1.0  # D is the rule's choice
+    assert entry.heuristic_ratio == 1.0  # D is the heuristic's choice

@@ -43,10 +43,10 @@ def expected(name: str, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
     return (DISTANCES | OTHERS)[name](torch.ones(len(q)), zeros, zeros, q, kv)
 
 
-def places(most: int) -> tuple[torch.Tensor, torch.Tensor]:
+def places(maximum: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Random ones, near ones, and equal ones."""
-    q = torch.randint(0, most, (20_000,), dtype=torch.int32)
-    near = (q + torch.randint(-300, 300, q.shape, dtype=torch.int32)).clamp(0, most - 1)
+    q = torch.randint(0, maximum, (20_000,), dtype=torch.int32)
+    near = (q + torch.randint(-300, 300, q.shape, dtype=torch.int32)).clamp(0, maximum - 1)
     return torch.cat([q, q, q]), torch.cat([q.flip(0), near, q])
 
 

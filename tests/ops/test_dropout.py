@@ -135,18 +135,18 @@ def test_a_compiled_function_has_one_mask_for_forward_and_backward() -> None:
     assert torch.equal(given(*leaves), attend(*leaves, rng_state=STATE))
 
 
-def test_the_rules_have_kernels_for_dropout() -> None:
+def test_the_heuristics_have_kernels_for_dropout() -> None:
     """Every family's configuration for it is the one without, and can be built; one family has no
     registers for it, and leaves it to the others."""
     variant = Variant(dropout=True)
     for family in BACKWARD.families:
-        config = family.rule(BackwardWorkload.square(flashsmith.DType.BF16, 128, 4096))
+        config = family.heuristic(BackwardWorkload.square(flashsmith.DType.BF16, 128, 4096))
         assert config.with_room_for(variant) == config
         assert config.serves_variant(variant) == (family.config is not Sm80SumsBackwardKernelConfig)
         assert KernelId(config, variant).name.endswith(" dropout")
     for capability in ((8, 0), (9, 0)):
         problem = Problem.square(flashsmith.DType.BF16, 128, 1, 1, 4096)
-        chosen = BACKWARD.choose_by_rule(BackwardWorkload(problem, variant), capability)
+        chosen = BACKWARD.choose_by_heuristic(BackwardWorkload(problem, variant), capability)
         assert chosen.serves_variant(variant)
 
 

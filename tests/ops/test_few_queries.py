@@ -20,8 +20,8 @@ from flashsmith.selection.select import select_config
 from support.decoding import Requests, assert_near_truth, assert_same_bits, requests
 
 KEYS = 520
-PLAIN = DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 64), None)
-FORWARD = SM80_FORWARD.rule(Workload.square(DType.BF16, 64, KEYS))
+PLAIN = DECODE.choose_by_heuristic(DecodeWorkload(DType.BF16, 64), None)
+FORWARD = SM80_FORWARD.heuristic(Workload.square(DType.BF16, 64, KEYS))
 
 
 def few(n_q: int = 3, lengths: tuple[int, ...] = (KEYS, KEYS), **how: Any) -> Requests:

@@ -124,9 +124,9 @@ def test_each_kernel_is_logged_once_with_the_reason(
         flashsmith.attention(q, k, v)
         flashsmith.forward(CONFIG, q, k, v, causal=True)
     assert [record.message for record in caplog.records] == [
-        f"kernel {select_config(q)} on emulator: the rule: one configuration for each "
+        f"kernel {select_config(q)} on emulator: the heuristic: one configuration for each "
         "d_head, and one of half the rows where queries see few keys or large tiles would leave "
-        "multiprocessors idle",
+        "SMs idle",
         f"kernel {CONFIG} causal on emulator: named by the caller",
     ]
 
@@ -135,7 +135,7 @@ def test_the_reason_names_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = choose(square(DType.BF16, 128, "causal", 4, 16, 4096), "h200")
     assert "shipped table" in choice.reason
     assert choice.reason.endswith(
-        "h200.csv, BF16 d 128 causal, lengths 2049 to 4096, above 512 rows a multiprocessor"
+        "h200.csv, BF16 d 128 causal, lengths 2049 to 4096, above 512 rows an SM"
     )
 
 

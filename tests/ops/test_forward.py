@@ -28,7 +28,7 @@ from flashsmith.runtime import load_library
 from flashsmith.selection.select import select_config
 from support.caches import kernel_free_cache
 from support.problems import TORCH_DTYPES, assert_correct, assert_lse, random_qkv
-from support.sm80_kernels import BASE, DECLARED, RULE
+from support.sm80_kernels import BASE, DECLARED, HEURISTIC
 from support.sm90_kernels import LAST
 
 SELECTED = [
@@ -39,7 +39,7 @@ BF16_64 = replace(BASE, dtype=DType.BF16, d_head=64)
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
-    configs = [BASE, LAST, *SELECTED, *RULE, BF16_64]
+    configs = [BASE, LAST, *SELECTED, *HEURISTIC, BF16_64]
     instances = [KernelId(c, variant) for c in configs for variant in (FULL, CAUSAL)]
     load_library(build_library(instances, Target.emulator()))
 
@@ -145,7 +145,7 @@ def test_offsets_beyond_32_bits(dim: int) -> None:
 
 
 @pytest.mark.parametrize(("seq_len", "B_r"), [(64, 64), (256, 64), (257, 128)])
-def test_attention_follows_the_rule(seq_len: int, B_r: int) -> None:
+def test_attention_follows_the_heuristic(seq_len: int, B_r: int) -> None:
     qkv = random_qkv(BASE, seq_len=seq_len)
     config = select_config(qkv[0])
     assert (config.B_r, config.B_c, config.n_warps) == (B_r, 64, 4)
@@ -157,14 +157,16 @@ def test_attention_follows_the_rule(seq_len: int, B_r: int) -> None:
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("d_head", [64, 128])
 @pytest.mark.parametrize("seq_len", [64, 128, 192, 4096])
-def test_the_rule_selects_from_the_default_set(seq_len: int, d_head: int, dtype: DType) -> None:
+def test_the_heuristic_selects_from_the_default_set(
+    seq_len: int, d_head: int, dtype: DType
+) -> None:
     config = select_config(torch.empty(1, seq_len, 1, d_head, dtype=TORCH_DTYPES[dtype]))
     assert (config.dtype, config.d_head) == (dtype, d_head)
     assert config in DECLARED and not config.problems()
 
 
-def test_a_given_config_overrides_the_rule() -> None:
-    """BASE rounds otherwise than what the rule takes, so the results tell which kernel ran."""
+def test_a_given_config_overrides_the_heuristic() -> None:
+    """BASE rounds otherwise than what the heuristic takes, so the results tell which kernel ran."""
     qkv = random_qkv(BASE, seq_len=256)
     given = flashsmith.attention(*qkv, config=BASE)
     assert torch.equal(given, flashsmith.forward(BASE, *qkv))

@@ -21,7 +21,7 @@ from support.semantics import FAMILIES
 
 SM90, SM80 = FAMILIES["sm90"], FAMILIES["sm80"]
 GRADIENTS = PLAIN["sm90"]
-RAGGED = Variant(causal=True, ragged=True)
+VARLEN = Variant(causal=True, varlen=True)
 DTYPE, D_HEAD = SM90.dtype.to_torch_dtype(), SM90.d_head
 BATCH, N, HEADS = 3, 40, 2
 USED = torch.tensor([40, 7, 33], dtype=torch.int32)
@@ -30,7 +30,7 @@ USED = torch.tensor([40, 7, 33], dtype=torch.int32)
 @pytest.fixture(autouse=True)
 def _sm90_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a GPU of compute capability 9.0."""
-    load_kernels([KernelId(SM90, v) for v in (FULL, CAUSAL, RAGGED)], Target.emulator())
+    load_kernels([KernelId(SM90, v) for v in (FULL, CAUSAL, VARLEN)], Target.emulator())
     monkeypatch.setattr(launch, "select_for", lambda *_: SM90)
     forget_calls()
     yield
@@ -84,8 +84,8 @@ def test_a_kernel_that_was_named_refuses() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_kernels([KernelId(GRADIENTS, RAGGED)], Target.emulator())
-    monkeypatch.setattr(type(BACKWARD), "choose_by_rule", lambda *_: GRADIENTS)
+    load_kernels([KernelId(GRADIENTS, VARLEN)], Target.emulator())
+    monkeypatch.setattr(type(BACKWARD), "choose_by_heuristic", lambda *_: GRADIENTS)
     backward._choices.clear()
     d_head, dtype = GRADIENTS.d_head, GRADIENTS.dtype.to_torch_dtype()
     qkv = [LAYOUTS[layout]()[..., :d_head].to(dtype) for _ in range(3)]

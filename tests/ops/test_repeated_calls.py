@@ -23,7 +23,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.ops import choices, launch
 from flashsmith.runtime import find_kernel, load_kernels
-from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
+from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES
 from flashsmith.runtime.workspace import FRESH, current_stream
 from flashsmith.selection import choose
 from flashsmith.selection.choose import forget_calls
@@ -44,7 +44,7 @@ LENGTH = 64
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     """All at once, with one list of kernels and one link."""
-    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "ragged"))]
+    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "varlen"))]
     load_kernels([KernelId(cfg, v) for cfg in (BASE, STORED) for v in variants], Target.emulator())
 
 

@@ -64,12 +64,12 @@ def test_tensors_make_the_variant() -> None:
 
 def test_windows_of_sequences_are_those_of_the_longest() -> None:
     places = {"cu_seqlens_q": ints(0, 30, 80), "cu_seqlens_k": ints(0, 60, 90)}
-    most = {"max_seqlen_q": 50, "max_seqlen_k": 60}
-    found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **most)
-    assert found.extras.variant == Variant(ragged=True)
+    maximum = {"max_seqlen_q": 50, "max_seqlen_k": 60}
+    found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **maximum)
+    assert found.extras.variant == Variant(varlen=True)
     assert found.lengths == (2, 50, 60) and found.extras.max_seqlen_q == 50
     found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places)
-    assert found.extras.variant == Variant(causal=True, window=True, ragged=True)
+    assert found.extras.variant == Variant(causal=True, window=True, varlen=True)
     assert found.extras.max_seqlen_q == 80
 
 
@@ -122,9 +122,9 @@ def test_what_no_kernel_computes_is_refused(
     [
         (
             {"cu_seqlens_q": ints(0, 50, 81)},
-            r"\[0, 50, 81\]; expected places from 0 to the 80 rows",
+            r"\[0, 50, 81\]; expected offsets from 0 to the 80 rows",
         ),
-        ({"cu_seqlens_q": ints(-1, 50)}, "expected places from 0"),
+        ({"cu_seqlens_q": ints(-1, 50)}, "expected offsets from 0"),
         ({"cu_seqlens_q": ints()}, r"cu_seqlens_q is \[\]"),
         ({"cu_seqlens_q": ints(0, 50, 40)}, "cu_seqlens_q falls from 50 to 40"),
         ({"cu_seqlens_k": ints(0, 50, 90), "max_seqlen_k": 49}, "max_seqlen_k is 49, but .* 50"),

@@ -18,7 +18,7 @@ import flashsmith
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.jit.headers import HeaderTree
 from flashsmith.ops import operators
-from flashsmith.runtime.extras import Extras
+from flashsmith.runtime.call_args import CallArgs
 from support.package_copy import INCLUDE, PACKAGE, copy, edit, run
 
 __all__ = ["copy"]  # a fixture
@@ -95,7 +95,7 @@ def pairs(operation, workload):
     "The configurations of each family of an operation, and of its copy."
     for original, dummy in zip(originals, dummies, strict=True):
         if dummy in operation.families and workload.d_head in dummy.d_heads:
-            yield original.rule(workload), dummy.rule(workload)
+            yield original.heuristic(workload), dummy.heuristic(workload)
 
 
 def same(call, pair):
@@ -149,8 +149,8 @@ for kind in kinds:
     same(lambda c: [flashsmith.decode(c, q, keys, values, cache_seqlens=297)], pair)
 """
 FP8_OF_THE_FAMILY = """
-from flashsmith.configs.dummy.fp8_space import fp8_rules as of_dummy
-from flashsmith.configs.sm90.fp8_space import fp8_rules as of_original
+from flashsmith.configs.dummy.fp8_space import fp8_candidates as of_dummy
+from flashsmith.configs.sm90.fp8_space import fp8_candidates as of_original
 q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors(70, 97))
 pair = [rules(DType.BF16, 64, True)[-1] for rules in (of_original, of_dummy)]
 out = torch.empty(q.shape, dtype=torch.bfloat16)
@@ -238,7 +238,7 @@ def test_a_knob_is_four_files(copy: Path) -> None:
 
 
 # What calls are asked for, which other places have to know: the elements of tensors.
-KINDS_OF_TENSORS = {"fp8_cache", "token_scales", "fp8_values", "fp8_scores"}
+KINDS_OF_TENSORS = {"fp8_cache", "per_token_scale", "fp8_values", "fp8_scores"}
 # A feature of short forms that name no family, and of sm90's marker.
 ALSO_NAMED = {"swizzled": {"configs/names.py", "configs/sm90/forward.py"}}
 KNOBS = {
@@ -296,16 +296,16 @@ KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 DIFFERENTIABLE = {"sinks", "bias"}
 # What decode takes as well passes through its own modules alone.
 OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py DecodeCall"}
-OF_GRADIENTS = {"backward.py Gradients", "backward.py Wanted", "differentiable.py forward"}
+OF_GRADIENTS = {"backward.py Gradients", "backward.py GradientMask", "differentiable.py forward"}
 
 # What is drawn for a call before it is anything's argument.
 OF_DROPOUT = {"dropout_p", "rng_state"}
 DRAWN = {"dropout.py dropout_keywords"}
 
 
-@pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
+@pytest.mark.parametrize("name", [name for name in CallArgs._fields if name in KEYWORDS])
 def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
-    python = {"attention.py attention", "spec.py AttentionSpec", "extras.py Extras"}
+    python = {"attention.py attention", "spec.py AttentionSpec", "call_args.py CallArgs"}
     python |= OF_GRADIENTS if name in DIFFERENTIABLE else set()
     python |= DRAWN if name in OF_DROPOUT else set()
     assert {*python_places(name), *cxx_places(name)} - OF_DECODE == python
@@ -321,7 +321,7 @@ def test_a_tensor_has_its_line_and_its_accessor_in_the_host_and_a_number_two_lin
     text = (PACKAGE / SEMANTICS).read_text()
     accessors = (PACKAGE / "csrc/host/args/forward.h").read_text()
     numbers = text[text.index("struct Numbers") :]
-    for name in Extras._fields:
+    for name in CallArgs._fields:
         is_tensor = re.search(rf'\.name = "{name}["\[]', text)
         accessor = rf"View \*{name.removesuffix('s')}s?\(" if is_tensor else rf"\b{name} = .*;"
         assert re.search(accessor, accessors if is_tensor else numbers), name
@@ -331,7 +331,7 @@ def test_a_tensor_has_its_line_and_its_accessor_in_the_host_and_a_number_two_lin
 def test_numbers_are_read_in_their_order() -> None:
     read = numbers_read()
     assert read
-    assert tuple(read) == Extras._fields[-len(read) :]
+    assert tuple(read) == CallArgs._fields[-len(read) :]
 
 
 # ---- a variant, and what families share ----

@@ -36,7 +36,7 @@ NEW_NUMBER: dict[str, dict[str, str]] = {
         "range, dropout_p, rng_state,\n        q_scale, k_scale, v_scale, lift,\n",
         "rows_per_range,\n        dropout_p,\n": "rows_per_range,\n        dropout_p, lift,\n",
     },
-    "runtime/extras.py": {
+    "runtime/call_args.py": {
         "    dropout_p: float = 0.0\n": "    dropout_p: float = 0.0\n    lift: float = 0.0\n"
     },
     "ops/operators.py": {

@@ -141,9 +141,9 @@ def test_the_reference_drops_normalised_weights() -> None:
 
 def test_sequences_have_masks_by_their_numbers() -> None:
     q, k, v = (torch.randn(n, 2, 16).double() for n in (50, 60, 60))
-    places = [torch.tensor(each).int() for each in ([0, 20, 20, 50], [0, 25, 40, 60])]
+    offsets = [torch.tensor(each).int() for each in ([0, 20, 20, 50], [0, 25, 40, 60])]
     given: dict[str, Any] = {"dropout_p": 0.25, "rng_state": STATE}
-    o, _ = reference_varlen(q, k, v, cu_seqlens_q=places[0], cu_seqlens_k=places[1], **given)
+    o, _ = reference_varlen(q, k, v, cu_seqlens_q=offsets[0], cu_seqlens_k=offsets[1], **given)
     kept = dropout_mask(STATE, 0.25, (3, 2, 30, 30))
     assert torch.allclose(o[:20], plain(q[None, :20], k[None, :25], v[None, :25],
                                         kept[:1, :, :20, :25])[0])  # fmt: skip

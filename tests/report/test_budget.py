@@ -19,7 +19,7 @@ SMS = 132
 
 
 def ms(cycles_of_one_sm: float) -> float:
-    """Returns milliseconds if all multiprocessors share what takes one so many cycles."""
+    """Returns milliseconds if all SMs share what takes one so many cycles."""
     return cycles_of_one_sm / SMS / (GHZ * 1e9) * 1e3
 
 
@@ -61,7 +61,7 @@ def test_busy_time_of_an_sm80_kernel() -> None:
     assert found["issue slots"] == pytest.approx(ms(tiles * 64 * 500))
     # One for each score, 16 a cycle.
     assert found["exponentials"] == pytest.approx(ms(SCORES / 16))
-    # All multiprocessors together load 5120 bytes a cycle.
+    # All SMs together load 5120 bytes a cycle.
     loaded = tiles * (64 * 32768 + 16384)
     assert found["L2 cache"] == pytest.approx(loaded / 5120 / 1e9 * 1e3)
 

@@ -18,7 +18,7 @@ from flashsmith.jit import Target
 from flashsmith.lab.report.banks import bank_map
 from flashsmith.lab.report.counts import count, count_launch
 from flashsmith.lab.report.description import (
-    Launch,
+    CountedLaunch,
     bank_maps,
     fma_per_visit,
     samples,
@@ -136,7 +136,7 @@ def test_counts_of_an_sm90_launch_follow_from_those_of_its_tiles(
     load_kernels([instance], Target.emulator())
     counts = count(instance)
     for seq_len in (512, 700):
-        launch = Launch(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
+        launch = CountedLaunch(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
         seen = count_launch(instance, seq_len, seq_len)
         for name in ("wgmma", "wgmma_flops", "wgmma_shared_bytes", "tma_loads", "tma_load_bytes"):
             assert launch[name] == pytest.approx(seen[name]), (name, seq_len)
@@ -167,7 +167,7 @@ def test_counts_of_other_operations_follow_from_those_of_their_tiles(
     counts = count(instance)
     (rows, keys), _ = samples(instance.config)
     rows, keys = (2 * rows, 2 * keys) if rows == keys else (rows, 4 * keys)
-    launch = Launch(counts, work_of(instance.config, variant, rows, keys))
+    launch = CountedLaunch(counts, work_of(instance.config, variant, rows, keys))
     seen = count_launch(instance, rows, keys)
     for each in (
         *("mma", "wgmma_flops", "shared_wavefronts", "wgmma_shared_bytes"),

@@ -18,7 +18,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.descriptions import how_it_works
 from flashsmith.configs.sm90.forward import TO_TRANSPOSE, register_split
-from flashsmith.gpus import REGISTERS_PER_MULTIPROCESSOR
+from flashsmith.gpus import REGISTERS_PER_SM
 from flashsmith.lab.report import Report
 from flashsmith.lab.report.description import explain, regions, roles
 from flashsmith.lab.report.model import Step
@@ -99,13 +99,11 @@ def test_roles_take_no_more_registers_than_there_are() -> None:
         at_launch = 65536 // config.threads_per_block // 8 * 8
         loads, computes = roles(config, at_launch)
         taken = 32 * (loads.warps * loads.registers + computes.warps * computes.registers)
-        assert (
-            taken <= 32 * (loads.warps + computes.warps) * at_launch <= REGISTERS_PER_MULTIPROCESSOR
-        )
+        assert taken <= 32 * (loads.warps + computes.warps) * at_launch <= REGISTERS_PER_SM
         assert loads.warps + computes.warps == config.threads_per_block // 32
         assert sum(computes.holds.values()) < computes.registers
         assert loads.registers < at_launch < computes.registers
-        # One block a multiprocessor.
+        # One block an SM.
         occupancy = compute_occupancy(
             "sm_90a", at_launch, config.threads_per_block, config.shared_memory_bytes
         )

@@ -83,7 +83,7 @@ def test_times_are_those_of_the_operation(report: Report) -> None:
     assert set(plain.series) == {"cuDNN", "flashsmith sm80, best"}
     assert [round(ratio, 2) for _, ratio in plain.faster] == [1.4]  # the sums are
     assert decode.run == [] and decode.series == {}
-    visits, cycles = 4 * 16 * 64 * 64, 132 * 1e6  # of a multiprocessor, of all in a millisecond
+    visits, cycles = 4 * 16 * 64 * 64, 132 * 1e6  # of an SM, of all in a millisecond
     assert plain.kernels[0].busy_ms == {
         "shared memory": pytest.approx((visits * 2436 + 4 * 16 * 64 * 640) / cycles),
         "tensor cores": pytest.approx(visits * 7 * 64**3 / 2048 / cycles),

@@ -23,7 +23,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_grid_is_whole_clusters(values: dict[str, Any]) -> None:
-    """On 1 to 9 multiprocessors, for 6 tiles: a launch of part of a cluster would be refused."""
+    """On 1 to 9 SMs, for 6 tiles: a launch of part of a cluster would be refused."""
     assert values["one tile a block"] == [6] * 9
     assert values["clusters of 2, one tile a block"] == [6] * 9
     assert values["persistent"] == [1, 2, 3, 4, 5, 6, 6, 6, 6]

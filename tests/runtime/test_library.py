@@ -24,13 +24,13 @@ from flashsmith.configs import (
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
-from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Extras, Scales
+from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 from flashsmith.runtime.kernels import find_distance, is_at_hand, is_loaded
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
 # Of the extras; the others are numbers.
-TENSORS = Extras._fields[: Extras._fields.index("softcap")]
+TENSORS = CallArgs._fields[: CallArgs._fields.index("softcap")]
 TARGET = Target.cuda("sm_87")  # of no test that runs kernels
 INSTANCES = [
     KernelId(cfg, variant)
@@ -158,7 +158,7 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     assert kernel("q", "k", "v", "o", 0.25) == 0.5
     scales = Scales(k_scale="s")
     assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w", scales=scales) == 0.5
-    sinks = Extras(sinks="s", window_right=5)
+    sinks = CallArgs(sinks="s", window_right=5)
     assert kernel("q", "k", "v", "o", 0.25, block_table="t", extras=sinks) == 0.5
     causal = (*[None] * 10, 0.0, -1, 0, False, -1, 0, 1, 0.0)
     assert module.calls == [
@@ -203,7 +203,7 @@ def test_names_tell_kernels_apart_by_every_field() -> None:
 
 
 def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: Any) -> None:
-    """Those of ``Kernel.__call__`` and ``Extras``, with the shapes and dtypes that it checks."""
+    """Those of ``Kernel.__call__`` and ``CallArgs``, with the shapes and dtypes that it checks."""
     declared = [dict(argument) for argument in real.arguments("forward")]
     parameters = inspect.signature(Kernel.__call__).parameters
     for argument in declared:  # of the list, each has its line
@@ -214,7 +214,7 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
     assert {a["name"] for a in declared if a["optional"] == "yes"} == {
         "lse", "workspace", *own[-len(Scales._fields) - 1 :], *TENSORS,
     }  # fmt: skip
-    told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, Extras))
+    told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, CallArgs))
     for argument in declared:
         (entry,) = re.findall(rf"^ *(?:\w+, )?{argument['name']}(?:, \w+)?: (.*)", told, re.M)
         if argument["shape"] != "()":  # of sizes that only its own check knows
@@ -225,7 +225,7 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
 
 
 def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
-    """Of the emulator's four multiprocessors, and of both families' ways to count blocks."""
+    """Of the emulator's four SMs, and of both families' ways to count blocks."""
     del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
     mma, wgmma = (plan_of(real, BUILT[i]) for i in (0, 4))

@@ -29,14 +29,14 @@ from support.paths import CSRC
 from support.sm80_kernels import BASE
 
 EMULATOR = Target.emulator()
-VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+ragged", "softcap+alibi")))
+VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+varlen", "softcap+alibi")))
 
 
 def drawn(rng: random.Random) -> list[KernelId]:
     """Returns kernels of each class and variant, whose configurations may be alike in much."""
     known = [
         *(get_kernel_configs("all") + get_kernel_configs("sm90")),
-        *(BACKWARD.rule_configs() + DECODE.rule_configs()),
+        *(BACKWARD.heuristic_configs() + DECODE.heuristic_configs()),
     ]
     by_kind = {kind: [c for c in known if type(c) is kind] for kind in CONFIG_CLASSES}
     return [

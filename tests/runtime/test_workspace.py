@@ -124,7 +124,7 @@ def addresses(memory: Iterable[torch.Tensor | None]) -> set[int]:
 
 def test_threads_do_not_share_what_is_kept_of_a_stream(cuda: FakeCuda) -> None:
     """The launches of two threads on one stream may take turns within a call of two launches: one
-    thread's sums would be overwritten before its own merge has read them."""
+    thread's sums would be overwritten before its own combine has read them."""
     gpu, plan = torch.device("cuda", 0), replace(SPLITS, workspace_bytes=4096)
     scratch = Scratch(plan, gpu)
     mine = [at(), *scratch(), counters(gpu)]
@@ -236,7 +236,7 @@ def test_what_is_set_aside_ends_and_comes_again_with_the_next_size(cuda: FakeCud
     counters_for(plan, gpu)
     assert len(cuda.waited_for) == 2
     aside = workspace._aside[gpu]
-    chunks = workspace._MOST_ASIDE_BYTES // workspace._ASIDE_BYTES
+    chunks = workspace._MAX_ASIDE_BYTES // workspace._ASIDE_BYTES
     for _ in range(2 * chunks):
         aside.take(workspace._ASIDE_BYTES)
         aside.refill(gpu)

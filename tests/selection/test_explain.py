@@ -107,7 +107,7 @@ def explain_from(ranked: Sequence[ForwardKernelConfig], seq_len: int) -> dict[st
     rows = [Measured(cfg, ms, ms - 0.1, ms + 0.1, 100 / ms) for ms, cfg in enumerate(ranked, 1)]
     entry = Entry(
         square(DType.FP16, 128, "full", 4, 16, 1024),
-        tried=40, excluded={}, rule_ratio=1.5, ranked=tuple(rows),
+        tried=40, excluded={}, heuristic_ratio=1.5, ranked=tuple(rows),
     )  # fmt: skip
     stamp = {"gpu": gpu, "driver_version": "1", "date": "d", **kernel_source_stamp()}
     Table.of(FORWARD, stamp, [entry]).write(user_table_path(gpu))

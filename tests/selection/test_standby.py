@@ -39,7 +39,7 @@ from support.waiting import PATIENCE, wait_for
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 EMULATOR = Target.emulator()
 CHOSEN, OTHER = (
-    SM80_FORWARD.rule(Workload.square(DType.FP16, 128, length)) for length in (4096, 64)
+    SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, length)) for length in (4096, 64)
 )
 VARIANTS = FULL, CAUSAL, Variant(softcap=True), Variant(causal=True, softcap=True)
 
@@ -150,7 +150,7 @@ def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
 
 def test_a_family_without_such_kernels_stands_in_for_none(world: World, on_h200: None) -> None:
     """Whatever has been built of it."""
-    chosen = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    chosen = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
     world.built |= {KernelId(CHOSEN, PAGED)}
     assert at_hand(chosen, PAGED, CUDA) == chosen and world.orders == []
 
@@ -301,7 +301,7 @@ def test_a_build_that_fails_is_told_and_not_repeated(
     [
         KernelId(OTHER, CAUSAL),
         KernelId(OTHER.for_dtype(DType.BF16)),
-        KernelId(SM80_FORWARD.rule(Workload.square(DType.FP16, 64, 64))),
+        KernelId(SM80_FORWARD.heuristic(Workload.square(DType.FP16, 64, 64))),
         KernelId(get_kernel_progression_configs()[0]),  # right, but never chosen
         KernelId(get_autotuning_kernel_configs([DType.FP16])[3]),  # nobody knows whether it is
     ],
@@ -326,7 +326,7 @@ def test_kernels_of_a_table_stand_in_on_its_gpu(world: World) -> None:
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @pytest.mark.usefixtures("on_h200")
 def test_the_kernel_most_like_the_chosen_one_stands_in(world: World, gone: int) -> None:
-    usual = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    usual = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
     (small,) = SM90_FORWARD.smaller(Workload.square(DType.FP16, 128, 4096))
     chosen = replace(usual, heads_per_group=64)
     there = [usual, small, OTHER][gone:]  # the most like it first

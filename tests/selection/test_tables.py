@@ -109,8 +109,8 @@ def test_shipped_table_names_kernels_of_the_tuning_space(path: Path) -> None:
     space = {*get_autotuning_kernel_configs(d_heads=(64, 128))}
     space |= {*get_sm90_autotuning_kernel_configs()} if SM90_FORWARD in families else set()
     for entry in table.entries.values():
-        rule = FORWARD.serving(entry.workload, table.stamp["gpu"]).rule_config
-        assert {row.config for row in entry.ranked} <= space | {rule}
+        heuristic = FORWARD.serving(entry.workload, table.stamp["gpu"]).heuristic_config
+        assert {row.config for row in entry.ranked} <= space | {heuristic}
 
 
 @SHIPPED

@@ -23,14 +23,14 @@ from flashsmith.configs import (
 from flashsmith.lab.soak import (
     EMULATOR,
     Meaning,
-    Ragged,
     SoakCase,
     Values,
+    Varlen,
     gpu_extent,
     prepare,
     random_case,
-    seam_cases,
     takes,
+    tile_boundary_cases,
     truth_of,
 )
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
@@ -97,7 +97,7 @@ def test_case_that_is_not_whole_is_refused() -> None:
         SoakCase.parse("dtype=BF16 d_head=128 batch=4")
 
 
-# Seams.
+# Tile boundaries.
 
 
 def keys_seen(problem: Problem, row: int) -> int:
@@ -115,7 +115,7 @@ def some_first_rows_see_a_part(problem: Problem) -> bool:
 def test_every_place_of_a_warpgroup_sees_whole_blocks_and_a_few_keys_more_or_less(
     cfg: ForwardKernelConfig,
 ) -> None:
-    problems = [case.problem for case in seam_cases(cfg, CAUSAL, EMULATOR)]
+    problems = [case.problem for case in tile_boundary_cases(cfg, CAUSAL, EMULATOR)]
     for row in range(0, cfg.B_r, 64):
         residues = {
             keys_seen(each, row) % cfg.B_c
@@ -130,24 +130,26 @@ def test_every_place_of_a_warpgroup_sees_whole_blocks_and_a_few_keys_more_or_les
 
 @BOTH
 @EACH
-def test_seams_have_many_tiles_of_one_block(cfg: ForwardKernelConfig, variant: Variant) -> None:
+def test_tile_boundaries_have_many_tiles_of_one_block(
+    cfg: ForwardKernelConfig, variant: Variant
+) -> None:
     for extent in (EMULATOR, H200):
-        problems = [case.problem for case in seam_cases(cfg, variant, extent)]
+        problems = [case.problem for case in tile_boundary_cases(cfg, variant, extent)]
         tiles = [
             each.batch * each.heads * math.ceil(each.seq_len_q / cfg.B_r)
             for each in problems
             if each.seq_len_k <= cfg.B_c
         ]
-        assert max(tiles) >= 4 * extent.multiprocessors
+        assert max(tiles) >= 4 * extent.num_sms
         assert extent is EMULATOR or max(each.heads for each in problems) == 18
 
 
 @BOTH
 @EACH
-def test_seams_have_every_pattern_layout_and_odd_length(
+def test_tile_boundaries_have_every_pattern_layout_and_odd_length(
     cfg: ForwardKernelConfig, variant: Variant
 ) -> None:
-    cases = seam_cases(cfg, variant, EMULATOR)
+    cases = tile_boundary_cases(cfg, variant, EMULATOR)
     assert {case.variant for case in cases} == {variant}
     assert len(set(cases)) == len(cases) < 70
     taken = [case for case in cases if takes(cfg, case)]
@@ -168,7 +170,7 @@ def test_steps_are_just_under_and_over_the_lazy_bound() -> None:
     lazy = {(getattr(cfg, "lazy_rescale_log2", 0) or 8): cfg for cfg in SM90_CONFIGS}
     assert set(lazy) == {1, 2, 4, 8}
     for bound, cfg in lazy.items():
-        steps = {c.values.step for c in seam_cases(cfg, FULL, EMULATOR)} - {0}
+        steps = {c.values.step for c in tile_boundary_cases(cfg, FULL, EMULATOR)} - {0}
         assert steps == {bound * 0.99, bound * 1.01}
 
 
@@ -222,13 +224,13 @@ def test_random_meanings_are_of_all_kinds() -> None:
 
 
 def test_random_lengths_are_of_all_kinds() -> None:
-    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.ragged]
+    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.varlen]
     for name in ("lengths_q", "lengths_k", "used_q", "used_k"):
-        found = [getattr(case.ragged, name) for case in cases]
+        found = [getattr(case.varlen, name) for case in cases]
         assert None in found
         lengths = {n for each in found if each is not None for n in each}
         assert {0, 1} <= lengths and max(lengths) > 100, name
-    packed = {(c.ragged.lengths_q is None, c.ragged.lengths_k is None) for c in cases}
+    packed = {(c.varlen.lengths_q is None, c.varlen.lengths_k is None) for c in cases}
     assert packed == set(product((True, False), repeat=2)), "one side, both and none"
 
 
@@ -238,7 +240,7 @@ def test_random_lengths_are_of_all_kinds() -> None:
 def test_what_no_sequence_uses_is_nan_and_is_not_written() -> None:
     case = SoakCase(
         Problem(DType.FP16, 64, 3, 2, 1, 9, 12),
-        ragged=Ragged(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
+        varlen=Varlen(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
     )
     prepared = prepare(case, "cpu")
     placed, truth = prepared.placed, prepared.truth

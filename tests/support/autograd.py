@@ -24,7 +24,9 @@ def plain_cases(seed: int, extent: Extent, variants: tuple[Variant, ...]) -> Ite
     rng = Random(seed)
     kinds = [(dtype, d_head) for d_head in D_HEADS for dtype in DType]
     for i in range(max(len(kinds), len(variants))):
-        config: KernelConfig = _PLAINEST.rule(BackwardWorkload.square(*kinds[i % len(kinds)], 256))
+        config: KernelConfig = _PLAINEST.heuristic(
+            BackwardWorkload.square(*kinds[i % len(kinds)], 256)
+        )
         case = random_case(rng, config, variants[i % len(variants)], extent)
         while case.values != Values():
             case = random_case(rng, config, case.variant, extent)

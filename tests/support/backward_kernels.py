@@ -24,11 +24,11 @@ from support.samples import covering
 BAND = Variant(causal=True, window=True)
 VARIANTS = (
     *(FULL, CAUSAL, BAND),
-    *map(Variant.from_name, ("softcap", "bias", "causal+ragged", "causal+dropout")),
+    *map(Variant.from_name, ("softcap", "bias", "causal+varlen", "causal+dropout")),
     *MIXED_VARIANTS,
 )
-# What no rule chooses: other stages, other warps, two warpgroups that take no turns, blocks that
-# take tile after tile, with turns at dQ and without, no clusters.
+# What no heuristic chooses: other stages, other warps, two warpgroups that take no turns, blocks
+# that take tile after tile, with turns at dQ and without, no clusters.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -52,11 +52,13 @@ VARIED = [
 _LONG = 8192  # queries, of which sums need no order
 
 
-def _rule(family: Family[BackwardWorkload, BackwardKernelConfig]) -> list[BackwardKernelConfig]:
+def _heuristic(
+    family: Family[BackwardWorkload, BackwardKernelConfig],
+) -> list[BackwardKernelConfig]:
     """One configuration of every d_head that a family has, of one dtype and then the other."""
     kinds = zip(D_HEADS, cycle((DType.BF16, DType.FP16)))
     return [
-        family.rule(BackwardWorkload.square(dtype, d_head, _LONG))
+        family.heuristic(BackwardWorkload.square(dtype, d_head, _LONG))
         for d_head, dtype in kinds
         if d_head in family.d_heads
     ]
@@ -68,7 +70,7 @@ def name_of(config: BackwardKernelConfig) -> str:
     return " ".join(filter(None, (config.family, config.scheme, order)))
 
 
-_OF_FAMILIES = [list(_rule(family)) for family in BACKWARD.families]
+_OF_FAMILIES = [list(_heuristic(family)) for family in BACKWARD.families]
 _OF_FAMILIES += [[cfg.made_deterministic() for cfg in each] for each in _OF_FAMILIES]
 CONFIGS = list(dict.fromkeys([*(cfg for each in _OF_FAMILIES for cfg in each), *VARIED]))
 # One of each family, of BF16, which has every variant.

@@ -19,9 +19,9 @@ from flashsmith.lab.soak import truth_of
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics
 from flashsmith.runtime import (
+    CallArgs,
     DecodeKernel,
     DecodeTensors,
-    Extras,
     Splitting,
     emulation,
     find_decode,
@@ -33,14 +33,14 @@ WILD = -(1 << 30)  # a page, or an entry, that is nowhere
 
 _DTYPES = dict(zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False))
 _SM80, _SM90 = DECODE.families
-RULES = [_SM80.rule(DecodeWorkload(dtype, d_head)) for d_head, dtype in _DTYPES.items()]
+HEURISTICS = [_SM80.heuristic(DecodeWorkload(dtype, d_head)) for d_head, dtype in _DTYPES.items()]
 # Of the sm90 family: one warpgroup and two.
 WGMMA = [
-    _SM90.rule(DecodeWorkload(dtype, d_head, rows))
+    _SM90.heuristic(DecodeWorkload(dtype, d_head, rows))
     for d_head, dtype in _DTYPES.items()
     for rows in rows_of_kernels([_SM90])
 ]
-# What no rule chooses: longer slices, other numbers of warps, stages and blocks.
+# What no heuristic chooses: longer slices, other numbers of warps, stages and blocks.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -50,11 +50,11 @@ VARIED = [
         "(BF16, 128, 16, 16, 2): decode+stages_8+blocks_1",
     )
 ]
-# Of 32 or 64 rows: the rule's, with Q in shared memory, one team alone, and many.
+# Of 32 or 64 rows: the heuristic's, with Q in shared memory, one team alone, and many.
 TEAMS: list[DecodeKernelConfig] = [
-    _SM80.rule(DecodeWorkload(DType.BF16, 64, rows=64)),
-    _SM80.rule(DecodeWorkload(DType.FP16, 64, rows=32)),
-    _SM80.rule(DecodeWorkload(DType.FP16, 192, rows=64)),
+    _SM80.heuristic(DecodeWorkload(DType.BF16, 64, rows=64)),
+    _SM80.heuristic(DecodeWorkload(DType.FP16, 64, rows=32)),
+    _SM80.heuristic(DecodeWorkload(DType.FP16, 192, rows=64)),
     *map(
         parse_kernel_name_into_config,
         (
@@ -63,8 +63,8 @@ TEAMS: list[DecodeKernelConfig] = [
         ),
     ),
 ]
-CONFIGS: list[DecodeKernelConfig] = [*RULES, *VARIED]
-PLAIN = RULES[0]
+CONFIGS: list[DecodeKernelConfig] = [*HEURISTICS, *VARIED]
+PLAIN = HEURISTICS[0]
 
 
 Scales = tuple[torch.Tensor | None, torch.Tensor | None]  # of k and v
@@ -146,10 +146,10 @@ def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
     return Placed(k, v, asked.seqlens, table)
 
 
-def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: Extras) -> Any:
+def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: CallArgs) -> Any:
     """Returns the kernel of a configuration that computes such a call."""
     padded = {q.shape[-1], v.shape[-1]} != {cfg.d_head}
-    return KernelId(cfg, replace(extras.variant, ragged=False, padded=padded))
+    return KernelId(cfg, replace(extras.variant, varlen=False, padded=padded))
 
 
 def launch(

@@ -23,7 +23,7 @@ from support.decoding import (
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
-SMALL = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True))
+SMALL = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, fp8_cache=True))
 
 
 class Quantised:

@@ -63,7 +63,7 @@ def drawn_ints(low: int, high: int, *shape: int) -> torch.Tensor:
     return torch.randint(low, high, shape, dtype=torch.int32)
 
 
-def places(total: int) -> torch.Tensor:
+def offsets(total: int) -> torch.Tensor:
     middle = int(torch.randint(3, total - 3, ()))
     return torch.tensor([0, middle, total], dtype=torch.int32)
 
@@ -91,7 +91,7 @@ def dense_of_flash(seed: int) -> Tensors:
 @_seeded
 def packed() -> Tensors:
     tensors = {"q": rows(N, HEADS, D), "k": rows(N_K, 1, D), "v": rows(N_K, 1, D)}
-    tensors |= {"cu_seqlens_q": places(N), "cu_seqlens_k": places(N_K)}
+    tensors |= {"cu_seqlens_q": offsets(N), "cu_seqlens_k": offsets(N_K)}
     return {**tensors, "alibi_slopes": torch.rand(BATCH, HEADS), "out": _into((N, HEADS, D))}
 
 

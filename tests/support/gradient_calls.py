@@ -13,7 +13,7 @@ from flashsmith.configs import KernelId, Variant
 from flashsmith.lab.soak import SoakCase
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics, lse_shape, reference_varlen
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 from support.semantics import packing_of
 
 _BEHIND = 3  # rows of packed tensors that belong to no sequence
@@ -45,7 +45,7 @@ class Call:
         return self.semantics.keywords | lengths
 
     @property
-    def extras(self) -> Extras:
+    def extras(self) -> CallArgs:
         longest = self.q.shape[-3]
         return extras_of(self.semantics, self.packing, longest)
 
@@ -98,16 +98,16 @@ def _normal(shape: tuple[int, ...], step: float) -> torch.Tensor:
 
 def drawn_call(case: SoakCase) -> Call:
     """Of a case's sizes, lengths and meaning."""
-    problem, ragged = case.problem, case.ragged
+    problem, varlen = case.problem, case.varlen
     torch.manual_seed(case.seed)
     meaning = case.meaning.semantics(problem, case.softmax_scale, case.seed, "cpu")
     q_shape, k_shape = tuple(problem.q_shape), tuple(problem.k_shape)
-    if ragged.lengths_q is not None:
-        q_shape = (sum(ragged.lengths_q) + _BEHIND, *q_shape[2:])
-    if ragged.lengths_k is not None:
-        k_shape = (sum(ragged.lengths_k) + _BEHIND, *k_shape[2:])
+    if varlen.lengths_q is not None:
+        q_shape = (sum(varlen.lengths_q) + _BEHIND, *q_shape[2:])
+    if varlen.lengths_k is not None:
+        k_shape = (sum(varlen.lengths_k) + _BEHIND, *k_shape[2:])
     return call_of(
-        problem.dtype.to_torch_dtype(), q_shape, k_shape, problem.d_v, ragged.packing("cpu"),
+        problem.dtype.to_torch_dtype(), q_shape, k_shape, problem.d_v, varlen.packing("cpu"),
         with_dlse=case.seed % 2 == 1, **vars(meaning),
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def variant_call(variant: Variant) -> Call:
     exact."""
     d_head, d_v = (48, 40) if variant.padded else (64, 64)
     q_shape, k_shape, packing = (2, 70, 2, d_head), (2, 90, 1, d_head), None
-    if variant.ragged:
+    if variant.varlen:
         packing = packing_of([70, 0, 35], [90, 20, 30])
         q_shape, k_shape = (105, 2, d_head), (140, 1, d_head)
     return call_of(

@@ -12,7 +12,7 @@ from flashsmith.configs import BackwardKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
-    Gradients,
+    ReferenceGradients,
     compare,
     reference_gradients,
     score_error,
@@ -23,14 +23,14 @@ from support.gradient_calls import Call
 _GUARD = 7.0  # around what a kernel writes
 _GAP = 8  # elements at either end of a row, and of the head dimension behind the last head
 _FP32 = 2.0**-22
-_MOST_OF_MEAN = 1.5  # of the mean error of the computation in low precision
-_MOST_OF_MOVED = 2  # of what the error of the weights alone does to the largest gradient
+_MAX_OF_MEAN = 1.5  # of the mean error of the computation in low precision
+_MAX_OF_MOVED = 2  # of what the error of the weights alone does to the largest gradient
 
 
 # ---- the truth ----
 
 
-def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
+def truth_of(call: Call, compute: torch.dtype = torch.float64) -> ReferenceGradients:
     """By the reference, sequence by sequence; NaN where none uses a row."""
     given = {"dlse": call.dlse, "compute": compute}
     if call.semantics.bias is not None:  # then there are no lengths
@@ -52,14 +52,14 @@ def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
         sequence.of_k(v)[:] = found.v
         if sinks is not None and found.sinks is not None:
             sinks += found.sinks
-    return Gradients(q, k, v, sinks)
+    return ReferenceGradients(q, k, v, sinks)
 
 
-def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
+def assert_near_truth(found: ReferenceGradients, call: Call, what: object = "") -> None:
     """The largest error is at most twice that of the same computation in the tensors' dtype, and
     the mean at most one and a half times, beside what rounding the exact gradient costs."""
     exact, low = truth_of(call), truth_of(call, call.q.dtype)
-    moved = _MOST_OF_MOVED * _error_of_weights(call)
+    moved = _MAX_OF_MOVED * _error_of_weights(call)
     for name in ("q", "k", "v", "sinks", "bias"):
         own, right, rough = (getattr(each, name) for each in (found, exact, low))
         assert (own is None) == (right is None), name
@@ -70,7 +70,7 @@ def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
         allowance = moved * largest + _noise(call, name)
         of_largest = compare(own, right, rough.to(right.dtype), allowance)
         assert of_largest.ok, f"{what}: d{name}: {of_largest}"
-        allowed = _MOST_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
+        allowed = _MAX_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
         allowed += moved * _mean(right, torch.zeros_like(right)) + _noise(call, name)
         error = _mean(own, right)
         assert error <= allowed, f"{what}: d{name} is off by {error:.3g}, allowed {allowed:.3g}"
@@ -114,7 +114,7 @@ def _error_of_weights(call: Call) -> float:
 
 def launch(
     kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False, are_new: bool = False
-) -> Gradients:
+) -> ReferenceGradients:
     """Returns what the kernels leave in memory that was NaN, with NaN in the workspace.
 
     are_new: Rows of no sequence become 0.
@@ -127,7 +127,7 @@ def launch(
 
 def launch_loaded(
     loaded: BackwardKernel, call: Call, *, gaps: bool = False, are_new: bool = False
-) -> Gradients:
+) -> ReferenceGradients:
     extras = call.extras
     rooms = [_room(t, gaps) for t in (call.q, call.k, call.v)]
     tensors = tensors_of(call, [room.inside for room in rooms], gaps)
@@ -140,7 +140,7 @@ def launch_loaded(
     if dbias is not None:
         dbias = dbias.sum_to_size(extras.bias.shape).to(extras.bias.dtype)
     dq, dk, dv = (room.inside.clone() for room in rooms)
-    return Gradients(dq, dk, dv, tensors.dsinks, dbias)
+    return ReferenceGradients(dq, dk, dv, tensors.dsinks, dbias)
 
 
 def tensors_of(
@@ -194,7 +194,9 @@ def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
     return whole[..., 1:-1, :-1, _GAP:-_GAP].copy_(t)
 
 
-def differing(config: BackwardKernelConfig, one: Gradients, other: Gradients) -> list[str]:
+def differing(
+    config: BackwardKernelConfig, one: ReferenceGradients, other: ReferenceGradients
+) -> list[str]:
     """Returns which gradients have other bits, of those that have the same at every run."""
     names = ["q"] if config.is_deterministic else []
     names += ["k", "v", "sinks", "bias"]

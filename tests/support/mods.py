@@ -49,9 +49,9 @@ void run(const char *inputs, const char *outputs) {{
   ModBuffers buffers{{}};
   std::vector<std::vector<char>> memory;
   for (int k = 0; k < counts[1]; k++) {{
-    const auto shape = read<int32_t>(in, 2 * kMostModDimensions);
+    const auto shape = read<int32_t>(in, 2 * kMaxModDimensions);
     std::memcpy(buffers.size[k], shape.data(), sizeof(buffers.size[k]));
-    std::memcpy(buffers.stride[k], &shape[kMostModDimensions], sizeof(buffers.stride[k]));
+    std::memcpy(buffers.stride[k], &shape[kMaxModDimensions], sizeof(buffers.stride[k]));
     memory.push_back(read<char>(in, read<int32_t>(in, 1)[0]));
     buffers.buffer[k] = memory.back().data();
   }}

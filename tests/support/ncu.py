@@ -5,7 +5,7 @@ from __future__ import annotations
 from flashsmith.configs import (
     DType,
 )
-from flashsmith.lab.bench.ncu import Launch, parse_raw_csv
+from flashsmith.lab.bench.ncu import ProfiledLaunch, parse_raw_csv
 from support.paths import DATA, ROOT
 from support.workloads import square
 
@@ -18,5 +18,5 @@ BUFFERED = "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffe
 HELD = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
 
 
-def recorded() -> list[Launch]:
+def recorded() -> list[ProfiledLaunch]:
     return parse_raw_csv(RECORDED.read_text())

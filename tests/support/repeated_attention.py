@@ -101,7 +101,7 @@ def arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dic
         name: world.normal(name, shape, dtype, chosen["contents"], chosen[name])
         for name, shape in shapes.items()
     }
-    most = chosen["max_seqlen"]
+    maximum = chosen["max_seqlen"]
     keywords = {
         "out": _out(world, chosen["out"], (*of_q, heads, d_v), dtype, tensors["q"]),
         "return_lse": chosen["lse"],
@@ -114,7 +114,7 @@ def arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dic
         "sinks": sinks(world, chosen["sinks"], heads, dtype),
         "bias": _bias(world, chosen["bias"], (batch, heads, n_q, n_k), dtype),
         **lengths,
-        **({"max_seqlen_q": most, "max_seqlen_k": most} if lengths else {}),
+        **({"max_seqlen_q": maximum, "max_seqlen_k": maximum} if lengths else {}),
         **_dropout(world, chosen["dropout"]),
         "score_mod": score_mod(world, chosen["score_mod"], heads),
         **masks(world, chosen["mask"], n_q, n_k),

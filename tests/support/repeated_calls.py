@@ -66,7 +66,7 @@ class World:
     def place(self, name: str, values: torch.Tensor, layout: str = "contiguous") -> torch.Tensor:
         """``values`` in memory, laid out as asked for."""
         size, strides = LAYOUTS[layout].strides(values.shape)
-        memory = self.kept(f"memory of {name}", lambda: torch.empty(_MOST_BYTES, dtype=torch.uint8))
+        memory = self.kept(f"memory of {name}", lambda: torch.empty(_MAX_BYTES, dtype=torch.uint8))
         elements = memory[: size * values.element_size()].view(values.dtype)
         t = elements[LAYOUTS[layout].first :].as_strided(values.shape, strides)
         t.copy_(values)
@@ -86,7 +86,7 @@ class World:
         return self.place(name, torch.randn(*shape, generator=generator).to(dtype), layout)
 
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ SEQ_LEN, HEADS = 256, 2
 def configs() -> list[ForwardKernelConfig]:
     if torch.cuda.get_device_capability() != (9, 0):
         return list(get_kernel_progression_configs())
-    taking_turns = SM90_FORWARD.rule(Workload.square(DType.FP16, 64, SEQ_LEN))
+    taking_turns = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 64, SEQ_LEN))
     last = get_sm90_kernel_progression_configs()[-1]
     return [*get_kernel_progression_configs(), last, taking_turns]
 

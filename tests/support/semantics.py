@@ -29,7 +29,7 @@ SINGLE = (
     BAND,
     *map(
         Variant.from_name,
-        ("softcap", "alibi", "bias", "sinks", "causal+ragged", "padded", "causal+dropout"),
+        ("softcap", "alibi", "bias", "sinks", "causal+varlen", "padded", "causal+dropout"),
     ),
 )
 KERNELS = [
@@ -97,9 +97,9 @@ def packed(
     return q[0], k[0], v[0]
 
 
-def places(lengths: list[int]) -> torch.Tensor:
+def offsets(lengths: list[int]) -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
 def packing_of(lengths_q: list[int], lengths_k: list[int]) -> Packing:
-    return Packing(places(lengths_q), places(lengths_k))
+    return Packing(offsets(lengths_q), offsets(lengths_k))

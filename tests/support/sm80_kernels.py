@@ -25,8 +25,8 @@ PROGRESSION = get_kernel_progression_configs()
 BASE = PROGRESSION[3]  # async+eager+swizzled+load_2_2_2_tiles
 LAST = PROGRESSION[-1]  # optimized softmax, Q in registers
 # What `attention` takes: every d_head and dtype.
-RULE = [
-    SM80_FORWARD.rule(Workload.square(dtype, d_head, 4096))
+HEURISTIC = [
+    SM80_FORWARD.heuristic(Workload.square(dtype, d_head, 4096))
     for d_head in SM80_FORWARD.d_heads
     for dtype in DType
 ]
@@ -44,7 +44,7 @@ VARIED = [
         "(BF16, 96, 128, 64, 8): async+eager+swizzled+load_0_0_0_tiles+opt_softmax",
     )
 ]
-CONFIGS = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED]))
+CONFIGS = list(dict.fromkeys([*PROGRESSION, *HEURISTIC, *VARIED]))
 SOME = [PROGRESSION[0], LAST, *(VARIED[i] for i in (0, 1, 2, 3, 4, 5))]
 
 # The base with one knob turned.

@@ -72,7 +72,7 @@ class Maker:
 
     def decodes_alike(self, n: int) -> list[Work]:
         """Calls of two launches that differ in their numbers alone, so that partial results of one
-        that reach another's merge are wrong there. Each is made ``n`` times with other numbers."""
+        that another combines are wrong there. Each is made ``n`` times with other numbers."""
         works = []
         for i in range(n):
             works += [
@@ -201,7 +201,7 @@ def works_on(device: torch.device) -> list[Work]:
         make.gradients(by_autograd=True),
     ]
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0):
-        queued = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 4096))
+        queued = SM90_FORWARD.heuristic(Workload.square(DType.BF16, 128, 4096))
         assert queued.dynamic_queue  # type: ignore[attr-defined]
         works.append(make.named(queued))
     return works

@@ -45,7 +45,7 @@ def make_entry(
     ranked = [Measured(c, ms, ms - 0.1, ms + 0.1, 100 / ms) for ms, c in enumerate(configs, 1)]
     return Entry(
         square(cfg.dtype, cfg.d_head, mask, 4, 16, seq_len),
-        tried=40, excluded={}, rule_ratio=1.5, ranked=tuple(ranked),
+        tried=40, excluded={}, heuristic_ratio=1.5, ranked=tuple(ranked),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ STAMP = {"gpu": A100, "driver_version": "580.159.04", **kernel_source_stamp()}
 SPACE = get_autotuning_kernel_configs([DType.FP16])
 WORKLOAD = square(DType.FP16, 128, "full", 4, 16, 4096)
 WORKLOADS = [changed(WORKLOAD, seq_len=seq_len) for seq_len in (1024, 4096)]
-RULE = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+HEURISTIC = SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
 BEST = SPACE[17]
 SMALL = square(DType.FP16, 128, "full", 1, 1, 128)
 PROGRESSION = get_kernel_progression_configs()[-2:]

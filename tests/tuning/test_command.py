@@ -20,8 +20,8 @@ from flashsmith.selection.tables import Table, user_table_path
 from support.tuning import (
     A100,
     BEST,
+    HEURISTIC,
     PROGRESSION,
-    RULE,
     STAMP,
     WORKLOAD,
     FakeLab,
@@ -41,7 +41,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
-    monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: FakeLab(wrong={RULE: "wrong: by far"}))
+    monkeypatch.setattr(
+        lab_tune, "KernelLab", lambda *_: FakeLab(wrong={HEURISTIC: "wrong: by far"})
+    )
     return FakeLab
 
 
@@ -52,7 +54,7 @@ SHAPE = ("--d-head", "128", "--dtype", "fp16", "--mask", "full", "--seq-len", "4
 def test_command_tunes_reports_and_writes_the_users_table() -> None:
     result = invoke(*SHAPE)
     assert BEST.short_form() in result.stdout
-    assert f"excluded: {RULE} for {WORKLOAD}: wrong: by far" in result.stderr
+    assert f"excluded: {HEURISTIC} for {WORKLOAD}: wrong: by far" in result.stderr
     path = user_table_path(A100)
     assert f"the table is {path}" in result.stderr
     assert kernels_of(Table.read(path))[0] == BEST
@@ -76,7 +78,7 @@ def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None
     out = tmp_path / "mine.json"
     document = json.loads(invoke(*SHAPE, "--out", out, "--json", "-k", BEST).stdout)
     assert document["entries"][0]["kernel"] == BEST.short_form()
-    assert document["entries"][0]["tried"] == 2  # and the rule's choice
+    assert document["entries"][0]["tried"] == 2  # and the heuristic's choice
     assert Path(document["table"]) == out
     assert Table.read(out).stamp == STAMP
 
@@ -109,7 +111,7 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
             "-k", conflicting, "-k", swizzled, "--emulator-counts")  # fmt: skip
     result = invoke(*args, "--tokens", 64)
     lines = [line for line in result.stdout.splitlines() if "FP16" in line]
-    assert len(lines) == 3  # and the rule's choice
+    assert len(lines) == 3  # and the heuristic's choice
     assert conflicting.short_form() in lines[-1]
     assert "counts, not times" in result.stderr
     assert " ms" not in result.stdout

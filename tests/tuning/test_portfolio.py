@@ -24,7 +24,7 @@ from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning import portfolio as portfolio_module
 from flashsmith.lab.tuning.portfolio import (
-    MOST_KERNELS,
+    MAX_KERNELS,
     TOLERANCE,
     pick,
     portfolios_of,
@@ -76,7 +76,7 @@ def test_a_second_is_taken_only_where_one_loses_more_than_the_tolerance() -> Non
 @pytest.fixture
 def _three(monkeypatch: pytest.MonkeyPatch) -> None:
     """May be chosen, so that what is left out can be told."""
-    monkeypatch.setattr(portfolio_module, "MOST_KERNELS", 3)
+    monkeypatch.setattr(portfolio_module, "MAX_KERNELS", 3)
 
 
 @pytest.mark.usefixtures("_three")
@@ -148,17 +148,17 @@ def test_a_set_is_the_best_of_all_sets() -> None:
             return max(min(of[cfg][i] for cfg in tiles) for i in range(6))
 
         found = pick(losses)
-        least = {n: min(map(worst, combinations(losses, n))) for n in range(1, MOST_KERNELS + 1)}
-        enough = [n for n, loss in least.items() if loss <= TOLERANCE]
-        assert len(found) == (min(enough) if enough else MOST_KERNELS)
-        assert worst(found) == least[len(found)]
+        minimum = {n: min(map(worst, combinations(losses, n))) for n in range(1, MAX_KERNELS + 1)}
+        enough = [n for n, loss in minimum.items() if loss <= TOLERANCE]
+        assert len(found) == (min(enough) if enough else MAX_KERNELS)
+        assert worst(found) == minimum[len(found)]
 
 
 def test_many_kernels_are_looked_at_in_seconds() -> None:
     random.seed(0)
     many = [*SPACE, *get_sm90_autotuning_kernel_configs([DType.FP16])]
     losses = {cfg: tuple(random.random() for _ in range(36)) for cfg in many}
-    assert len(pick(losses)) == MOST_KERNELS
+    assert len(pick(losses)) == MAX_KERNELS
 
 
 def test_the_tuner_writes_portfolios_and_chooses_anew_when_entries_are_added(
@@ -198,5 +198,5 @@ def test_a_shipped_table_chooses_from_portfolios(path: Path) -> None:
     table = Table.read(path)
     portfolios = portfolios_of(table)
     assert with_portfolios(table) == table
-    assert all(1 <= len(each.tiles) <= MOST_KERNELS for each in portfolios)
+    assert all(1 <= len(each.tiles) <= MAX_KERNELS for each in portfolios)
     assert max(each.worst_loss for each in portfolios) < 0.03

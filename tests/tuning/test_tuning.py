@@ -32,7 +32,7 @@ from support.paths import TESTS
 from support.tuning import (
     A100,
     BEST,
-    RULE,
+    HEURISTIC,
     SPACE,
     STAMP,
     WORKLOAD,
@@ -60,14 +60,14 @@ def test_entry_holds_what_was_measured(tmp_path: Path) -> None:
     assert (entry.tried, entry.excluded, entry.workload) == (40, {}, WORKLOAD)
     best = entry.ranked[0]
     assert best.tflops == pytest.approx(WORKLOAD.flop / best.ms / 1e9, rel=1e-3)
-    (rule,) = (row for row in entry.ranked if row.config == RULE)
-    assert entry.rule_ratio == pytest.approx(rule.cost / best.cost, rel=1e-3)
+    (heuristic,) = (row for row in entry.ranked if row.config == HEURISTIC)
+    assert entry.heuristic_ratio == pytest.approx(heuristic.cost / best.cost, rel=1e-3)
     assert best.ms_back_to_back == pytest.approx(1.1)
     assert table == Table.read(tmp_path / "t.json")
     assert not journal_path(tmp_path / "t.json").exists()
 
 
-def test_the_fastest_third_and_the_rule_survive() -> None:
+def test_the_fastest_third_and_the_heuristic_survive() -> None:
     times = {cfg: Timing(i + 1.0, 0, 0) for i, cfg in enumerate(SPACE)}
     fastest = SPACE[: -(-len(SPACE) // 3)]
     slow = SPACE[-1]
@@ -248,45 +248,45 @@ def test_what_was_tuned_is_what_attention_takes(tmp_path: Path) -> None:
     assert (choice.config, choice.source and choice.source.title) == (BEST, "your table")
 
 
-def test_plan_has_what_fits_and_the_rule() -> None:
+def test_plan_has_what_fits_and_the_heuristic() -> None:
     progression = get_kernel_progression_configs()
     assert make_plan(FORWARD, [WORKLOAD], "sm_80", configs=progression) == {
-        WORKLOAD: [*progression, RULE]
+        WORKLOAD: [*progression, HEURISTIC]
     }
     odd = changed(WORKLOAD, seq_len=1000)  # which no blocks divide
     *others, _ = make_plan(FORWARD, [odd], "sm_80", configs=SPACE)[odd]
     assert set(others) <= set(SPACE) and {cfg.B_r for cfg in others} == {64, 128}
 
 
-def test_plan_on_sm90_has_both_families_and_its_own_rule() -> None:
+def test_plan_on_sm90_has_both_families_and_its_own_heuristic() -> None:
     sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
-    rule = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    heuristic = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
     (configs,) = make_plan(FORWARD, [WORKLOAD], "sm_90a", configs=[*SPACE, *sm90]).values()
-    assert configs[-1] == rule
-    assert set(configs) == {*SPACE, *sm90, rule}
+    assert configs[-1] == heuristic
+    assert set(configs) == {*SPACE, *sm90, heuristic}
     odd = changed(WORKLOAD, seq_len=1000)
     assert set(make_plan(FORWARD, [odd], "sm_90a", configs=[*SPACE, *sm90])[odd]) == {
         *SPACE,
         *sm90,
-        rule,
+        heuristic,
     }
     assert set(make_plan(FORWARD, [WORKLOAD], "sm_80", configs=[*SPACE, *sm90])[WORKLOAD]) == {
         *SPACE,
-        RULE,
+        HEURISTIC,
     }
 
 
 def test_both_families_are_ranked_together() -> None:
     sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[0]
     times = {cfg: Timing(1.0, 0, 0) for cfg in (sm90, SPACE[1], SPACE[0])}
-    assert survivors(times, {RULE})[0] == SPACE[0]  # equally fast: by family, then in order
+    assert survivors(times, {HEURISTIC})[0] == SPACE[0]  # equally fast: by family, then in order
 
 
 @pytest.mark.parametrize(("arch", "key"), [("sm_90a", "sm90-tune"), ("sm_80", "tune")])
 def test_default_candidates_are_those_of_the_gpu(arch: str, key: str) -> None:
     wanted = {cfg for cfg in get_kernel_configs(key) if (cfg.dtype, cfg.d_head) == (5, 128)}
     assert set(*make_plan(FORWARD, [WORKLOAD], arch).values()) == wanted | {
-        FORWARD.serving(WORKLOAD, arch).rule_config
+        FORWARD.serving(WORKLOAD, arch).heuristic_config
     }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles what is chosen by tables and rules with several compilers, and says what each made.
+"""Compiles what is chosen by tables and heuristics with several compilers, and says what each made.
 
     python tools/build/compilers.py --out benchmarks/results/compilers.csv
     python tools/build/compilers.py --compilers nvcc-13.0 --archs sm_90a --sample 4

@@ -156,7 +156,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _bounds(text: str) -> dict[str, int]:
     try:
-        return {name: int(most) for name, most in (each.split("=") for each in text.split(","))}
+        return {
+            name: int(maximum) for name, maximum in (each.split("=") for each in text.split(","))
+        }
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is not name=number,name=number") from None
 

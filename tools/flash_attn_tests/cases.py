@@ -65,9 +65,9 @@ def runnable(grid: Grid, at_most: Mapping[str, int]) -> tuple[list[int], Counter
 
 
 def _why_not(case: Case, at_most: Mapping[str, int]) -> str:
-    for wanted, most in at_most.items():
-        if any(_is(name, wanted) and value > most for name, value in case.items()):
-            return f"with {wanted} over {most}"
+    for wanted, maximum in at_most.items():
+        if any(_is(name, wanted) and value > maximum for name, value in case.items()):
+            return f"with {wanted} over {maximum}"
     return ""
 
 

@@ -137,11 +137,11 @@ def _backward(family: str) -> tuple[Stage, ...]:
 
 _DECODE = (
     Stage(("decode/test_correct.py",), "heads_of_q or number_of_splits or several_queries"),
-    Stage(("decode/test_correct.py",), "not every_seam"),
-    Stage(("decode/test_teams.py", "decode/test_merge.py"), "rows_is_right or added_up"),
+    Stage(("decode/test_correct.py",), "not every_tile_boundary"),
+    Stage(("decode/test_teams.py", "decode/test_combine.py"), "rows_is_right or added_up"),
     Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
     Stage(("decode/test_windows.py",)),
-    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_merge.py")),
+    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_combine.py")),
     Stage(("decode/test_faults.py", "decode/test_synchronisation.py", "runtime/test_host.py")),
 )
 _DECODE_WGMMA = (
@@ -151,9 +151,9 @@ _DECODE_WGMMA = (
 )
 _FP8 = (
     Stage(("emulator/rules/test_sm90.py",), "plain_computation and bytes"),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_seam"),
+    Stage(("decode/test_per_token_scale.py", "decode/test_fp8.py"), "not every_tile_boundary"),
     Stage(("kernels/test_fp8.py",)),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_seam"),
+    Stage(("decode/test_per_token_scale.py", "decode/test_fp8.py"), "every_tile_boundary"),
     Stage(("decode/test_append_fp8.py", "ops/test_fp8.py")),
 )
 _APPEND = (
@@ -168,7 +168,7 @@ _OPS = (
            "decode/test_many_queries.py", "backward/test_bad_input.py",
            "backward/test_autograd.py")),
     Stage(("ops/test_*.py", "decode/test_operator.py", "decode/test_functions.py",
-           "decode/test_fp8.py", "decode/test_token_scales.py", "kernels/test_bad_*.py")),
+           "decode/test_fp8.py", "decode/test_per_token_scale.py", "kernels/test_bad_*.py")),
 )  # fmt: skip
 
 
@@ -184,9 +184,11 @@ _BACKWARD_SHARED = _kernels(
 )
 _DECODE_SM80 = _kernels("sm80", "decode*")
 _DECODE_SM90 = _kernels("sm90", "decode*", "cached_keys")
-_DECODE_SHARED = _kernels("attention", "decode_*", "key_splits", "merge_kernel", "split_*")
+_DECODE_SHARED = _kernels(
+    "attention", "decode_*", "key_splits", "combine_kernel", "partial_results", "split_*"
+)
 _FP8_FILES = (
-    *_kernels("*", "*e4m3*"), *_kernels("sm80", "token_scales"),
+    *_kernels("*", "*e4m3*"), *_kernels("sm80", "per_token_scale"),
     *_kernels("sm90", "transposer", "output_sums"),
 )  # fmt: skip
 _APPEND_FILES = _kernels("attention", "cache_append")

@@ -20,7 +20,7 @@ from tools.mutants.results import Result, Table
 from tools.mutants.sample import Queue
 from tools.mutants.sandbox import NO_TEST, Sandbox, Workshop
 
-_MOST_SUBSTITUTES = 8
+_MAX_SUBSTITUTES = 8
 _BASELINE_SECONDS = 3600.0
 _FACTOR, _SLACK_SECONDS = 5.0, 60.0  # of the time limit, over the time without a mutant
 
@@ -114,7 +114,7 @@ class Schedule:
     def _next_of(self, queue: Queue) -> Mutant | None:
         """Returns the mutant to run for a place; None if the table has the result of one that
         compiled."""
-        for mutant in queue[:_MOST_SUBSTITUTES]:
+        for mutant in queue[:_MAX_SUBSTITUTES]:
             known = self._table.results.get(mutant.id)
             if known is None:
                 return mutant

@@ -25,7 +25,7 @@ from tools.transformers_sweep.inputs import Arguments, candidates
 from tools.transformers_sweep.tiny import tiny_config
 
 AGREES, DIFFERS, REFUSED, FAILS = "agrees", "differs", "refused", "fails"
-_MOST_PARAMETERS = 80_000_000
+_MAX_PARAMETERS = 80_000_000
 
 
 # Cases in which results have what stands at padding, which is 0 here and anything in eager
@@ -89,7 +89,7 @@ def _built(model_class: Any) -> Any:
     config._attn_implementation = "eager"
     with torch.device("meta"):
         count = sum(p.numel() for p in model_class(copy.deepcopy(config)).parameters())
-    if count > _MOST_PARAMETERS:
+    if count > _MAX_PARAMETERS:
         raise ValueError(f"{count} parameters")
     torch.manual_seed(0)
     model = model_class(config).eval()

@@ -11,7 +11,7 @@ from flashsmith.problem import Problem
 FEATURES: tuple[Feature, ...] = (
     *(
         flag(name, name)
-        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded")
+        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "varlen", "padded")
     ),
     flag("dropout", "dropout"),
     flag("paged", "paged"),
@@ -33,11 +33,11 @@ class Variant:
     alibi: scores lose slope * distance.
     bias: a tensor is added to the scores.
     sinks: each head has one more logit, which has no value.
-    ragged: sequences have lengths of their own, on the device.
+    varlen: sequences have lengths of their own, on the device.
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
     score: the hash of what the caller's score_mod and mask_mod compute, as a number; 0: none.
     dropout: some weights are dropped, at random.
-    paged: keys and values lie in pages, which a table lists; sequences are ragged then.
+    paged: keys and values lie in pages, which a table lists; sequences are varlen then.
     """
 
     causal: bool = False
@@ -46,7 +46,7 @@ class Variant:
     alibi: bool = False
     bias: bool = False
     sinks: bool = False
-    ragged: bool = False
+    varlen: bool = False
     padded: bool = False
     score: int = 0
     dropout: bool = False
@@ -123,7 +123,7 @@ def _demangled(kind: str, value: int, with_types: bool) -> str:
 FULL = Variant()
 CAUSAL = Variant(causal=True)
 VARIANTS = (FULL, CAUSAL)
-PAGED = Variant(ragged=True, paged=True)
+PAGED = Variant(varlen=True, paged=True)
 PAGE_ROWS = 16  # of what pages have a multiple where bulk copies bring them
 
 # A regular expression for every name.

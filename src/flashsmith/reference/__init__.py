@@ -10,7 +10,7 @@ from flashsmith.reference.attention import (
 from flashsmith.reference.compare import Comparison, compare, compare_lse
 from flashsmith.reference.dropout import check_dropout, dropout_mask, dropout_scale
 from flashsmith.reference.gradients import (
-    Gradients,
+    ReferenceGradients,
     gradient_allowance,
     gradients_with_rounded_weights,
     reference_gradients,
@@ -22,8 +22,8 @@ from flashsmith.reference.semantics import Semantics
 __all__ = [
     "TANH_APPROX_ERROR",
     "Comparison",
-    "Gradients",
     "Packing",
+    "ReferenceGradients",
     "Semantics",
     "attention_with_rounded_weights",
     "check_dropout",

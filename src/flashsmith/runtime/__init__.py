@@ -1,8 +1,8 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
+from flashsmith.runtime.call_args import CallArgs
 from flashsmith.runtime.decoding import AppendArguments, DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.emulation import Emulation, Site, emulation
-from flashsmith.runtime.extras import Extras
 from flashsmith.runtime.kernels import (
     find_backward,
     find_decode,
@@ -17,10 +17,10 @@ from flashsmith.runtime.loaded import BackwardKernel, GradientTensors, Kernel
 __all__ = [
     "AppendArguments",
     "BackwardKernel",
+    "CallArgs",
     "DecodeKernel",
     "DecodeTensors",
     "Emulation",
-    "Extras",
     "GradientTensors",
     "Kernel",
     "Site",

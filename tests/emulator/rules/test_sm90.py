@@ -65,7 +65,7 @@ FAULTS = {
     "load_rank": r"3 coordinates for a tensor map of rank 2",
     "load_outside_tensors": r"128 bytes at global address 0x[0-9a-f]+ are out of bounds",
     "load_with_bad_map": r"the tensor map has box rows that are not as long as its swizzle",
-    "load_with_ragged_rows": r"the tensor map has rows that are no multiple of 16 bytes",
+    "load_with_odd_rows": r"the tensor map has rows that are no multiple of 16 bytes",
     "load_between_chunks": r"the box begins at column 1, which is no multiple of 16 bytes",
     "store_before_the_tensor": r"tma_store: the box begins before the tensor",
     "store_not_fenced": rf"reads .* store_shared of warp 0, lane 0 {FENCE}",
@@ -154,7 +154,7 @@ FAULTS = {
     [
         ("products", 134),
         ("copies", 61),
-        ("ragged", 48),
+        ("varlen", 48),
         ("sums", 8),
         ("scores", 10),
         ("bytes", 14),

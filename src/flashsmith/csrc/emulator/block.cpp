@@ -18,8 +18,8 @@ constexpr size_t kStackColours = 32, kStackColourBytes = 128;
 // Returns the registers of a thread at launch, if the launch bounds leave room for one block on an
 // SM.
 unsigned launch_registers(unsigned threads) {
-  constexpr unsigned kRegisters = 64 << 10, kMost = 255, kUnit = 8;
-  return std::min(kMost, kRegisters / threads / kUnit * kUnit);
+  constexpr unsigned kRegisters = 64 << 10, kMax = 255, kUnit = 8;
+  return std::min(kMax, kRegisters / threads / kUnit * kUnit);
 }
 
 // Returns the first lane of the warp that waits alone, or nullptr.

@@ -9,41 +9,41 @@ namespace flashsmith {
 
 // The way in which blocks of a family's kernels visit keys.
 struct DecodeBlocks {
-  int round_keys;  // keys that all teams of a block visit side by side
+  int step_keys;  // keys that all teams of a block visit side by side
   int blocks_per_SM;
-  int fewest_rounds;  // min KV steps of a split
-  int arrivals;       // counters of a work tile
+  int min_steps;  // min KV steps of a split
+  int arrivals;   // counters of a work tile
 };
 
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
   Launch decode_;  // without its grid
-  const void *merge_, *append_;
+  const void *combine_, *append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
   // Returns the KV steps of each work tile if the cache is full.
-  int64_t most_rounds(const ForwardProblem &problem) const;
+  int64_t max_steps(const ForwardProblem &problem) const;
 
   // Returns the number of splits of a work tile that keeps all SMs busy, with several blocks each
   // if splits are long.
-  int64_t even_splits(const ForwardProblem &problem, int multiprocessors) const;
+  int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
   // Returns whether splits are equal anyway, or so short that stream-K would gain nothing.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
   // Returns whether a separate kernel combines the partial results of work tiles, instead of the
   // last split.
-  virtual bool merges_apart(const ForwardProblem &problem, int64_t splits) const = 0;
+  virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
   // Adds the launch and the memory of that kernel to a plan.
-  void add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                 int64_t splits) const;
+  void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                   int64_t splits) const;
 
   // Returns the number of resident blocks, or fewer if there are fewer KV steps. If an SM has one
   // split it gets one block: with two blocks on some SMs the other one would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
-                   int multiprocessors) const;
+                   int num_sms) const;
 
  public:
   template <typename Named>
@@ -59,13 +59,13 @@ class DecodeKernel : public Kernel {
                 .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
                 .shared_memory_bytes = shared_memory_bytes(kernel.config),
                 .overlaps = true},
-        merge_(reinterpret_cast<const void *>(kernel.function.merge)),
+        combine_(reinterpret_cast<const void *>(kernel.function.combine)),
         append_(reinterpret_cast<const void *>(kernel.function.append)),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
-        token_scales(kernel.config.token_scales) {}
+        per_token_scale(kernel.config.per_token_scale) {}
 
-  const ScalarType cache;   // type of K and V
-  const bool token_scales;  // each row of K and V may have a scale
+  const ScalarType cache;      // type of K and V
+  const bool per_token_scale;  // each row of K and V may have a scale
 
   ScalarType type_of(Element element) const override {
     return element == Element::of_cache ? cache : tiles.dtype;
@@ -74,10 +74,9 @@ class DecodeKernel : public Kernel {
   // Throws ValueError for a cache layout that the kernels cannot read.
   virtual void check_layout(const DecodeTensors &) const {}
 
-  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own,
-                  int multiprocessors) const;
+  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, int num_sms) const;
 
-  // Returns the number of chunks, of kSumChunk numbers, in the partial result of a work tile.
+  // Returns the number of chunks, of kPartialChunk numbers, in the partial result of a work tile.
   int64_t n_chunks(const ForwardProblem &problem) const;
 
   // Returns the arguments of all launches of the plan, for tensors that passed the checks.

@@ -9,7 +9,7 @@ namespace flashsmith {
 
 // Returns the number of SMs of a device. Throws ValueError if this library is for another kind of
 // device.
-int multiprocessors_of(DLDevice device);
+int num_sms_of(DLDevice device);
 
 using Stream = void *;
 

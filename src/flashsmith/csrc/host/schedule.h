@@ -9,9 +9,9 @@ namespace flashsmith {
 // Returns whether a launch lists the tiles. If a warp has a lane for each sequence, each block can
 // find its own tile instead: that is as fast as a list in up to two waves of blocks, and saves the
 // launch.
-constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int multiprocessors) {
-  constexpr int kMostSequences = 32, kMostWaves = 2;
-  return n_tiles > kMostWaves * multiprocessors || n_sequences > kMostSequences;
+constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int num_sms) {
+  constexpr int kMaxSequences = 32, kMaxWaves = 2;
+  return n_tiles > kMaxWaves * num_sms || n_sequences > kMaxSequences;
 }
 
 template <typename Args, typename Function>

@@ -22,11 +22,11 @@ struct Box {
 // row each, it is the batch stride, so that sequences end a whole number of rows apart.
 int64_t row_stride(const tvm::ffi::TensorView &tensor);
 
-// Makes the map of a (batch, sequence, head, d_head) tensor that passed the checks; `ragged`: a map
+// Makes the map of a (batch, sequence, head, d_head) tensor that passed the checks; `varlen`: a map
 // of varlen sequences, see sm90/rows.cuh. The map of an empty tensor must not be used. Throws
 // DeviceError if the driver refuses.
 ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType type, const Box &box,
-                               bool ragged);
+                               bool varlen);
 
 // Throws ValueError for strides that copies cannot step by: strides have to be positive.
 void check_map_strides(const Argument &argument, const tvm::ffi::TensorView &t);

@@ -19,7 +19,7 @@ from flashsmith.selection.choose import choose, choose_for
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
-RULE = "rule"
+HEURISTIC = "heuristic"
 _Serving = Serving[Any, Any]
 _Entry = Entry[Any, Any]
 _Row = Measured[Any]
@@ -32,13 +32,13 @@ class Explanation:
     shape: str
     gpu: str | None
     kernel: str
-    source: str  # your table, shipped table, or rule
+    source: str  # your table, shipped table, or heuristic
     reason: str
     ms: float | None = None
     tflops: float | None = None
     measured: str | None = None
     next_best: str | None = None
-    rule: str | None = None
+    heuristic: str | None = None
     portfolio: str | None = None
     passed_over: tuple[str, ...] = ()
 
@@ -106,7 +106,7 @@ def explain(
         shape=str(workload),
         gpu=gpu,
         kernel=choice.config.short_form(),
-        source=RULE,
+        source=HEURISTIC,
         reason=choice.reason,
         passed_over=choice.passed_over,
     )
@@ -128,7 +128,7 @@ def explain(
         tflops=row.tflops,
         measured=measured,
         next_best=_next_best(entry, row, served),
-        rule=_rule(entry, row, served),
+        heuristic=_heuristic(entry, row, served),
         portfolio=_portfolio(workload, choice.source.table),
     )
 
@@ -178,13 +178,13 @@ def _next_best(entry: _Entry, row: _Row, served: _Serving) -> str | None:
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: _Entry, row: _Row, served: _Serving) -> str:
-    rule = served.rule_config.for_dtype(entry.workload.dtype)
-    if rule == row.config:
+def _heuristic(entry: _Entry, row: _Row, served: _Serving) -> str:
+    heuristic = served.heuristic_config.for_dtype(entry.workload.dtype)
+    if heuristic == row.config:
         return "would choose the same"
-    measured = next((other for other in entry.ranked if other.config == rule), None)
+    measured = next((other for other in entry.ranked if other.config == heuristic), None)
     if measured is None:
-        return f"would choose {rule}, which was slower or wrong before the last round"
+        return f"would choose {heuristic}, which was slower or wrong before the last round"
     return f"would choose {_compared(measured, row)}"
 
 

@@ -13,7 +13,7 @@ from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned, rows_of_kernels
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE
 from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.commands.request import ON_A_GPU, Request
 from flashsmith.problem import Problem
 
@@ -48,13 +48,13 @@ def tuning_workloads(request: Request, gpu: str | None) -> list[Workload]:
         if request.grids:
             raise ValueError("--grid has sizes of its own; leave out --seq-len, --batch and others")
         return request.workloads(ON_A_GPU)
-    multiprocessors = count_multiprocessors(gpu or "")
+    num_sms = count_sms(gpu or "")
     found: dict[tuple[object, ...], Workload] = {}
     for dtype, d_head, variant in product(request.dtypes, request.d_heads, request.variants):
         of_kind = replace(request, dtypes=(dtype,), d_heads=(d_head,), variants=(variant,))
         for name in request.grids or GRIDS:
             for workload in _workloads_of(name, of_kind):
-                found.setdefault(workload.tuning_key(multiprocessors), workload)
+                found.setdefault(workload.tuning_key(num_sms), workload)
     return list(found.values())
 
 

@@ -13,7 +13,7 @@ from flashsmith.configs.workload import padded_d_head
 from flashsmith.lab.commands.files import write_whole
 from flashsmith.ops.checks import FP8
 from flashsmith.problem import Problem
-from flashsmith.runtime.extras import Scales
+from flashsmith.runtime.call_args import Scales
 
 _DTYPES = {dtype.to_torch_dtype(): dtype for dtype in DType}
 

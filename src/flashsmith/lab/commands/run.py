@@ -34,8 +34,8 @@ from flashsmith.ops.checks import FP8
 from flashsmith.ops.first_use import refuse_of_fp8
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
+from flashsmith.runtime.call_args import NO_SCALES, Scales
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.extras import NO_SCALES, Scales
 from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import gpu_of, select_fp8
 
@@ -71,8 +71,8 @@ class RunReport:
 def run(request: Request, files: Files, asked: Asked, reporter: Reporter) -> RunReport:
     """Runs the kernels; writes the output file if every result is right.
 
-    The rule's backward is run beside those that are taken where the request names neither kernels
-    nor files.
+    The heuristic's backward is run beside those that are taken where the request names neither
+    kernels nor files.
     """
     device, why = choose_device(request.device)
     inputs, scales, instances = _prepare(request, files, asked, on_gpu=device == "cuda")

@@ -1,4 +1,4 @@
-"""The backward of `flashsmith run`, beside forward kernels: the rule's, on random tensors."""
+"""The backward of `flashsmith run`, beside forward kernels: the heuristic's, on random tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flashsmith.runtime import Emulation
 def chosen_backward(workload: Workload, device: str) -> KernelId:
     capability = torch.cuda.get_device_capability() if device == "cuda" else None
     asked = BackwardWorkload(workload.problem, workload.variant)
-    return KernelId(BACKWARD.choose_by_rule(asked, capability), workload.variant)
+    return KernelId(BACKWARD.choose_by_heuristic(asked, capability), workload.variant)
 
 
 def check_backward(

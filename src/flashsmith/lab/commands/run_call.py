@@ -21,9 +21,9 @@ from flashsmith.reference import (
     check_dropout,
     reference_by_head,
 )
-from flashsmith.runtime import Extras, Kernel, find_kernel
+from flashsmith.runtime import CallArgs, Kernel, find_kernel
+from flashsmith.runtime.call_args import Scales
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.extras import Scales
 from flashsmith.runtime.workspace import workspace_for
 
 NO_WINDOW = (-1, -1)
@@ -57,9 +57,9 @@ class Asked:
         """Whether there is nothing beside a causal mask."""
         return self == Asked(causal=self.causal, seed=self.seed)
 
-    def extras(self, device: torch.device) -> Extras:
+    def extras(self, device: torch.device) -> CallArgs:
         left, right = self.window_size
-        return Extras(
+        return CallArgs(
             softcap=float(self.softcap),
             window_left=left,
             window_right=0 if self.causal else right,

@@ -38,7 +38,7 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
 _SECONDS_BETWEEN_NOTES = 10
-_TABLE, _RULE = "table", "rule"  # kernel words: what attention() takes by either
+_TABLE, _HEURISTIC = "table", "heuristic"  # kernel words: what attention() takes by either
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Soak:
 
     Attributes:
         case: One problem, in place of many.
-        cases: Random problems, after those at the seams of tiles.
+        cases: Random problems, after those at the boundaries of tiles.
     """
 
     request: Request
     case: str | None = None
-    seams: bool = True
+    tile_boundaries: bool = True
     cases: int | None = None
     seconds: float | None = None
     reruns: int | None = None
@@ -61,7 +61,7 @@ class Soak:
     def configs(self, device: str) -> list[KernelConfig]:
         """Returns what the words choose. Raises ValueError where a word or the device leaves
         nothing."""
-        words = self.request.words or (_TABLE, _RULE)
+        words = self.request.words or (_TABLE, _HEURISTIC)
         chosen: list[KernelConfig] = []
         for word in words:
             chosen += self._of_word(word, device)
@@ -71,13 +71,13 @@ class Soak:
         return configs
 
     def _of_word(self, word: str, device: str) -> list[KernelConfig]:
-        if word not in (_TABLE, _RULE):
+        if word not in (_TABLE, _HEURISTIC):
             ((dtype, d_head),) = self.request.kinds
             instances = select_instances([word], dtype=dtype, d_head=d_head, forward_only=False)
             return [instance.config for instance in instances]
         gpu = torch.cuda.get_device_name() if device == "cuda" else None
         configs: list[KernelConfig] = [
-            *(FORWARD.rule_configs() if word == _RULE else table_configs(gpu))
+            *(FORWARD.heuristic_configs() if word == _HEURISTIC else table_configs(gpu))
         ]
         return [cfg for cfg in configs if self.request.takes(cfg.dtype, cfg.d_head)]
 
@@ -146,7 +146,7 @@ def _run_many(
     seed = random.randrange(1 << 31) if asked.seed is None else asked.seed
     reporter.note(f"{len(kernels)} kernels; --seed {seed}")
     plan = SoakPlan(
-        seams=asked.seams,
+        tile_boundaries=asked.tile_boundaries,
         random_cases=asked.cases,
         seconds=asked.seconds,
         reruns=_reruns(asked, device),

@@ -8,11 +8,11 @@ from typing import Any
 
 from flashsmith.configs import DType, KernelConfig, KernelId, Variant
 from flashsmith.lab.soak.layout import LAYOUTS
-from flashsmith.lab.soak.meaning import DENSE, PLAIN, Meaning, Ragged, weighs_keys
+from flashsmith.lab.soak.meaning import DENSE, PLAIN, Meaning, Varlen, weighs_keys
 from flashsmith.lab.soak.values import NORMAL, Values
 from flashsmith.problem import Problem
 
-_PARTS = {"problem": Problem, "meaning": Meaning, "ragged": Ragged}
+_PARTS = {"problem": Problem, "meaning": Meaning, "varlen": Varlen}
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SoakCase:
         softmax_scale: None: 1 / sqrt(d_head).
         layout: How the tensors lie in memory; a name of ``LAYOUTS``.
         seed: Of the random values. A GPU draws other numbers from it than a CPU.
-        ragged: Lengths, where sequences have their own.
+        varlen: Lengths, where sequences have their own.
 
     Raises:
         ValueError: A field has a value that no call can have; names the field.
@@ -35,7 +35,7 @@ class SoakCase:
     layout: str = "contiguous"
     values: Values = NORMAL
     seed: int = 0
-    ragged: Ragged = DENSE
+    varlen: Varlen = DENSE
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
@@ -46,7 +46,7 @@ class SoakCase:
                 "finite in v reaches queries that do not see it, as 0 * NaN in the matrix product; "
                 "choose other values"
             )
-        self.ragged.check(self.problem)
+        self.varlen.check(self.problem)
 
     def __str__(self) -> str:
         """`dtype=BF16 d_head=128 batch=4 ...`; what has its default is left out."""
@@ -91,7 +91,7 @@ class SoakCase:
     @property
     def variant(self) -> Variant:
         """Of a kernel whose d_head is the problem's."""
-        return replace(self.meaning.variant, ragged=bool(self.ragged))
+        return replace(self.meaning.variant, varlen=bool(self.varlen))
 
     def kernel(self, config: KernelConfig) -> KernelId:
         """Returns the one of a configuration that computes the case."""

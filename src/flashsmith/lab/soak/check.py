@@ -10,11 +10,11 @@ import torch
 from flashsmith.configs import KernelConfig, KernelId
 from flashsmith.errors import GpuLostError
 from flashsmith.lab.soak.case import SoakCase
-from flashsmith.lab.soak.launches import Launch, Prepared, make_launch
+from flashsmith.lab.soak.launches import Prepared, SoakLaunch, make_launch
 from flashsmith.lab.soak.load import CardLoad
 from flashsmith.runtime.device import gpu_answers
 
-RERUNS = 12  # with and without other work for the card
+RERUNS = 12  # with and without other work for the GPU
 # Of the first run, then of the reruns: where NaN is right, it alone would hide what nobody wrote.
 _POISONS = (math.nan, 30_000.0)
 _REASON_LENGTH = 400
@@ -59,9 +59,9 @@ class Verdict:
 def takes(config: KernelConfig, case: SoakCase) -> bool:
     """Returns whether the library has to run a case with this configuration; else it has to
     refuse it."""
-    problem, ragged = case.problem, case.ragged
-    no_queries = problem.seq_len_q == 0 and ragged.lengths_q is None
-    no_keys = problem.seq_len_k == 0 and ragged.lengths_k is None
+    problem, varlen = case.problem, case.varlen
+    no_queries = problem.seq_len_q == 0 and varlen.lengths_q is None
+    no_keys = problem.seq_len_k == 0 and varlen.lengths_k is None
     no_keys = no_keys and config.operation != "decode"  # a cache may be empty
     return config.has_room_for(problem) and (no_queries or not no_keys)
 
@@ -95,7 +95,7 @@ def check(
         return Verdict(instance, launch.case, reason)
 
 
-def _check_refusal(instance: KernelId, launch: Launch) -> Verdict:
+def _check_refusal(instance: KernelId, launch: SoakLaunch) -> Verdict:
     case, results = launch.case, launch.results
     results.poison(_POISONS[0])
     try:
@@ -108,7 +108,7 @@ def _check_refusal(instance: KernelId, launch: Launch) -> Verdict:
     return Verdict(instance, case, "it should be refused with a ValueError, and is not")
 
 
-def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> Verdict:
+def _check(instance: KernelId, launch: SoakLaunch, reruns: int, load: CardLoad | None) -> Verdict:
     launch.results.poison(_POISONS[0])
     workspace = launch.run()
     compared = launch.compare()
@@ -132,7 +132,7 @@ def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
     return Verdict(instance, launch.case, failure.rstrip("; "), False, ratios, done)
 
 
-def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> str:
+def _rerun(instance: KernelId, launch: SoakLaunch, reruns: int, load: CardLoad | None) -> str:
     """Returns what was wrong with the runs after the first, in words. What no sequence uses
     stays as it was."""
     first, deterministic = _as_every_time(launch), instance.config.is_deterministic
@@ -156,7 +156,7 @@ def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
     return ""
 
 
-def _as_every_time(launch: Launch) -> dict[str, torch.Tensor]:
+def _as_every_time(launch: SoakLaunch) -> dict[str, torch.Tensor]:
     """Returns what the reruns should leave, beside which the second poison stays."""
     first = {name: t.clone() for name, t in launch.results.tensors.items()}
     for name, used in launch.used.items():
@@ -164,7 +164,7 @@ def _as_every_time(launch: Launch) -> dict[str, torch.Tensor]:
     return first
 
 
-def _has_the_bits(launch: Launch, first: dict[str, torch.Tensor]) -> torch.Tensor:
+def _has_the_bits(launch: SoakLaunch, first: dict[str, torch.Tensor]) -> torch.Tensor:
     same = [_bits(t) == _bits(first[name]) for name, t in launch.results.tensors.items()]
     return torch.stack([each.all() for each in same]).all()
 

@@ -44,13 +44,13 @@ class DrawnCache:
 def draw_cache(
     prepared: PreparedCase,
     fp8: bool = False,
-    token_scales: bool = False,
+    per_token_scale: bool = False,
     page_multiple: int = 1,
 ) -> DrawnCache:
     """By the seed of the case. Pages that are not used, and ends of the last ones, are NaN.
 
     fp8: Keys and values get 8 bits.
-    token_scales: Each row of them may get a scale.
+    per_token_scale: Each row of them may get a scale.
     page_multiple: Of what the rows of pages are a multiple.
     """
     case, k, v = prepared.case, prepared.placed.k, prepared.placed.v
@@ -59,7 +59,7 @@ def draw_cache(
     page_size, splits = rng.choice(sizes), rng.choice(_SPLITS)
     if not fp8:
         return _placed(rng, k, v, page_size, splits)
-    kinds = (*SCALES, _OF_TOKENS, _OF_TOKENS) if token_scales else SCALES
+    kinds = (*SCALES, _OF_TOKENS, _OF_TOKENS) if per_token_scale else SCALES
     (k, k_scale, exact_k), (v, v_scale, exact_v) = (quantised(t, rng.choice(kinds)) for t in (k, v))
     cache = _placed(rng, k, v, page_size, splits)
     small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
@@ -89,7 +89,7 @@ def quantised(
 
 
 def _beside(scale: torch.Tensor | None, cache: DrawnCache) -> torch.Tensor | None:
-    """A scale of tokens lies as they do."""
+    """A per-token scale lies as they do."""
     if scale is None or not is_of_tokens(scale) or cache.block_table is None:
         return scale
     return _paged(scale, cache.block_table[:, :-1].long(), cache.k.shape[1])

@@ -1,4 +1,4 @@
-"""Which cases a kernel is soaked in: those at the seams of its tiles, and random ones."""
+"""Which cases a kernel is soaked in: those at the boundaries of its tiles, and random ones."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Extent:
     """How large cases may be.
 
     Attributes:
-        multiprocessors: Of the device: what many tiles are.
+        num_sms: Of the device: what many tiles are.
         samples, heads, heads_kv: Of a case with many tiles.
         max_scores: batch * heads * seq_len_q * seq_len_k of a random case.
         max_length: Of a random case.
     """
 
-    multiprocessors: int
+    num_sms: int
     samples: int
     heads: int
     heads_kv: int
@@ -42,13 +42,13 @@ class Extent:
 EMULATOR = Extent(4, 2, 4, 2, max_scores=60_000, max_length=300)
 
 
-def gpu_extent(multiprocessors: int) -> Extent:
+def gpu_extent(num_sms: int) -> Extent:
     """Eighteen heads over three, as no power of two divides them evenly over anything."""
-    return Extent(multiprocessors, 4, 18, 3, max_scores=30_000_000, max_length=4096)
+    return Extent(num_sms, 4, 18, 3, max_scores=30_000_000, max_length=4096)
 
 
-def seam_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
-    """Returns what stresses the seams between the tiles of a configuration, the most telling first.
+def tile_boundary_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
+    """Returns what stresses the boundaries of a configuration's tiles, the most telling first.
 
     Gradients without keys need no kernel: a backward gets no such cases.
     """
@@ -83,20 +83,20 @@ def _case(
 
 
 def _many_tiles(config: KernelConfig, extent: Extent) -> Iterator[SoakCase]:
-    """Far more tiles than multiprocessors, of one block of keys each, and of a few."""
+    """Far more tiles than SMs, of one block of keys each, and of a few."""
     several: dict[str, Any] = {
         "batch": extent.samples,
         "heads": (extent.heads, extent.heads_kv),
     }
-    tiles = 9 * extent.multiprocessors if extent.multiprocessors > 8 else 16
+    tiles = 9 * extent.num_sms if extent.num_sms > 8 else 16
     blocks = math.ceil(tiles / (extent.samples * extent.heads))
     B_r, B_c = config.B_r, config.B_c
-    ragged = blocks * B_r - B_r * 3 // 8
+    varlen = blocks * B_r - B_r * 3 // 8
     for seq_len_k in (B_c, max(1, B_c // 2), 1, 2 * B_c + B_c // 3):
-        yield _case(config, ragged, seq_len_k, **several)
-    square = max(4 * B_c, 4 * B_r) - 12 if extent.multiprocessors > 8 else B_r + 4
+        yield _case(config, varlen, seq_len_k, **several)
+    square = max(4 * B_c, 4 * B_r) - 12 if extent.num_sms > 8 else B_r + 4
     yield _case(config, square, square, **several)
-    yield _case(config, ragged, B_c, **several, values=Values("huge"))
+    yield _case(config, varlen, B_c, **several, values=Values("huge"))
     # Whole blocks, and k shaped as q.
     whole = math.lcm(B_r, B_c)
     alike = several | {"heads": (extent.heads, extent.heads)}

@@ -1,4 +1,4 @@
-"""Which semantics and lengths a case has: at the seams of tiles, and any."""
+"""Which semantics and lengths a case has: at the boundaries of tiles, and any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 from flashsmith.configs import VARIANTS, KernelConfig, Variant
 from flashsmith.lab.soak.case import SoakCase
-from flashsmith.lab.soak.meaning import DENSE, Lengths, Meaning, Ragged
+from flashsmith.lab.soak.meaning import DENSE, Lengths, Meaning, Varlen
 from flashsmith.problem import Problem
 
 # With full and causal: each two features with both of them, with either alone, and with none; but
@@ -16,11 +16,11 @@ MIXED_VARIANTS = tuple(
     map(
         Variant.from_name,
         (
-            "causal+window+softcap+alibi+sinks+ragged+padded+dropout",
+            "causal+window+softcap+alibi+sinks+varlen+padded+dropout",
             "window+softcap+bias+sinks",
             "causal+alibi+bias+padded+dropout",
-            "sinks+ragged+padded",
-            "softcap+alibi+ragged",
+            "sinks+varlen+padded",
+            "softcap+alibi+varlen",
             "window+dropout",
         ),
     )
@@ -37,7 +37,7 @@ def with_meaning(rng: Random, case: SoakCase, variant: Variant, config: KernelCo
     case = replace(case, meaning=_meaning(rng, variant, config))
     if variant.padded:
         case = replace(case, problem=_made_narrow(rng, case.problem, config.row_multiple))
-    return _made_ragged(rng, case) if variant.ragged else case
+    return _made_varlen(rng, case) if variant.varlen else case
 
 
 def _meaning(rng: Random, variant: Variant, config: KernelConfig) -> Meaning:
@@ -71,17 +71,17 @@ def _made_narrow(rng: Random, problem: Problem, step: int) -> Problem:
     return replace(problem, d_head=d_head, d_v=d_v)
 
 
-def _made_ragged(rng: Random, case: SoakCase) -> SoakCase:
+def _made_varlen(rng: Random, case: SoakCase) -> SoakCase:
     """At least three sequences with lengths up to the problem's; one side may be dense."""
     problem = replace(case.problem, batch=max(3, case.problem.batch))
-    ragged = DENSE
-    while not ragged:
+    varlen = DENSE
+    while not varlen:
         q, k = (
             _lengths_and_used(rng, problem.batch, longest)
             for longest in (problem.seq_len_q, problem.seq_len_k)
         )
-        ragged = Ragged(q[0], k[0], q[1], k[1])
-    return replace(case, problem=problem, ragged=ragged)
+        varlen = Varlen(q[0], k[0], q[1], k[1])
+    return replace(case, problem=problem, varlen=varlen)
 
 
 def _bound(rng: Random, config: KernelConfig) -> int:
@@ -92,16 +92,16 @@ def _bound(rng: Random, config: KernelConfig) -> int:
 def _lengths_and_used(
     rng: Random, batch: int, longest: int
 ) -> tuple[Lengths | None, Lengths | None]:
-    most = (longest,) * batch
-    lengths = _lengths(rng, most) if rng.random() < 0.7 else None
-    used = _lengths(rng, lengths or most) if rng.random() < 0.4 else None
+    maximum = (longest,) * batch
+    lengths = _lengths(rng, maximum) if rng.random() < 0.7 else None
+    used = _lengths(rng, lengths or maximum) if rng.random() < 0.4 else None
     return lengths, used
 
 
-def _lengths(rng: Random, most: Lengths) -> Lengths:
+def _lengths(rng: Random, maximum: Lengths) -> Lengths:
     """One of them is the longest that it may be."""
-    whole = rng.randrange(len(most))
+    whole = rng.randrange(len(maximum))
     return tuple(
         n if i == whole else rng.choice((0, min(1, n), n, rng.randint(0, n), rng.randint(0, n)))
-        for i, n in enumerate(most)
+        for i, n in enumerate(maximum)
     )

@@ -15,7 +15,7 @@ from flashsmith.lab.soak.values import QKV
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
     Comparison,
-    Gradients,
+    ReferenceGradients,
     compare,
     dropout_scale,
     gradient_allowance,
@@ -164,7 +164,9 @@ class _Part:
     heads: slice  # of q
     shared: slice  # of k and v
 
-    def truth(self, qkv: QKV, do: torch.Tensor, dlse: torch.Tensor | None) -> Iterator[Gradients]:
+    def truth(
+        self, qkv: QKV, do: torch.Tensor, dlse: torch.Tensor | None
+    ) -> Iterator[ReferenceGradients]:
         """Yields the exact gradients, those in low precision, and the allowance."""
         q, do = (self.sequence.of_q(t)[:, :, self.heads] for t in (qkv[0], do))
         k, v = (self.sequence.of_k(t)[:, :, self.shared] for t in qkv[1:])
@@ -185,7 +187,7 @@ class _Part:
         of_sinks = gradient_allowance(q, k, v, do, errors, dlse=own, **meaning).sinks
         yield replace(allowance, sinks=of_sinks)
 
-    def put(self, found: Gradients, whole: ByName) -> None:
+    def put(self, found: ReferenceGradients, whole: ByName) -> None:
         """Into the place that these heads have, or added to what others gave."""
         for name, heads in (("dq", self.heads), ("dk", self.shared), ("dv", self.shared)):
             _of(name, self.sequence, whole[name])[:, :, heads] = getattr(found, name[1:])

@@ -1,4 +1,4 @@
-"""The kernels that are worth soaking: of tables, and of the rule."""
+"""The kernels that are worth soaking: of tables, and of the heuristic."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Comparison
 from flashsmith.runtime import (
     BackwardKernel,
+    CallArgs,
     DecodeKernel,
     DecodeTensors,
-    Extras,
     GradientTensors,
     Kernel,
     Splitting,
@@ -30,8 +30,8 @@ from flashsmith.runtime import (
     find_backward,
     find_decode,
 )
+from flashsmith.runtime.call_args import NO_SCALES, Scales
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.extras import NO_SCALES, Scales
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for, workspace_for
@@ -46,7 +46,7 @@ _DENSE = 4  # dimensions
 _ALL_ONES = 255  # NaN, in all floating-point types
 
 
-class Launch(ABC):
+class SoakLaunch(ABC):
     """A kernel on tensors.
 
     Attributes:
@@ -105,7 +105,7 @@ def prepare_for(config: KernelConfig, case: SoakCase, device: str) -> Prepared:
     return prepare(case, device)
 
 
-def make_launch(instance: KernelId, prepared: Prepared) -> Launch:
+def make_launch(instance: KernelId, prepared: Prepared) -> SoakLaunch:
     """Finds the kernel, or builds it. Raises as that."""
     if isinstance(prepared, PreparedGradients):
         return _Backward(instance, prepared)
@@ -128,7 +128,7 @@ def compare_result(
     )
 
 
-class _Forward(Launch):
+class _Forward(SoakLaunch):
     kernel: Kernel
     _scales = NO_SCALES
 
@@ -193,7 +193,7 @@ class _Fp8Forward(_Forward):
         super().__init__(instance, replace(prepared, placed=placed, inputs=(q, k, v), truth=truth))
 
 
-class _Decode(Launch):
+class _Decode(SoakLaunch):
     """As drawn by the case's seed: of a cache of entries, or of pages."""
 
     kernel: DecodeKernel
@@ -205,7 +205,7 @@ class _Decode(Launch):
         self.case, self.results = prepared.case, placed.results
         config = instance.config
         assert isinstance(config, DecodeKernelConfig)
-        cache = draw_cache(prepared, config.fp8_cache, config.token_scales, config.page_multiple)
+        cache = draw_cache(prepared, config.fp8_cache, config.per_token_scale, config.page_multiple)
         if truth is not None and cache.exact is not None:
             q = prepared.inputs[0]
             truth = truth_of(q, *cache.exact, prepared.semantics, prepared.packing)
@@ -243,7 +243,7 @@ class _Decode(Launch):
         return self._counters
 
 
-class _Backward(Launch):
+class _Backward(SoakLaunch):
     kernel: BackwardKernel
 
     def __init__(self, instance: KernelId, prepared: PreparedGradients) -> None:
@@ -272,7 +272,7 @@ class _Backward(Launch):
         self.kernel(self._tensors, scale, workspace=workspace, extras=self._extras)
 
     @property
-    def _extras(self) -> Extras:
+    def _extras(self) -> CallArgs:
         return self._prepared.forward.extras
 
     @property

@@ -1,4 +1,4 @@
-"""Other work for the card while a kernel runs."""
+"""Other work for the GPU while a kernel runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _COPIED_BYTES = 256 << 20
 class CardLoad:
     """Matrix products and copies on a stream of their own.
 
-    They take multiprocessors, L2 and DRAM bandwidth from the kernel beside them, so that its loads
-    arrive later and in another order than on a card that has nothing else to do.
+    They take SMs, L2 and DRAM bandwidth from the kernel beside them, so that its loads
+    arrive later and in another order than on a GPU that has nothing else to do.
     """
 
     def __init__(self, device: str = "cuda") -> None:
@@ -30,5 +30,5 @@ class CardLoad:
             self._target.copy_(self._source)
 
     def wait(self) -> None:
-        """Until the card has nothing else to do again."""
+        """Until the GPU has nothing else to do again."""
         self._stream.synchronize()

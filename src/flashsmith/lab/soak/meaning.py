@@ -20,7 +20,7 @@ _MODULI = (3.0, 1.0, 7.0, 2.0)
 _BIAS_DIMENSIONS = "bhij"
 _SHARE_HIDDEN = 0.1  # of a bias' elements, and of its rows
 
-_WEIGH_NOTHING = ("softcap", "ragged", "padded")  # fields of a variant
+_WEIGH_NOTHING = ("softcap", "varlen", "padded")  # fields of a variant
 
 Window = tuple[int, int]
 Lengths = tuple[int, ...]
@@ -142,7 +142,7 @@ def weighs_keys(variant: Variant) -> bool:
 
 
 @dataclass(frozen=True)
-class Ragged:
+class Varlen:
     """Lengths of each sequence's own, as many as the batch has; None: those of the problem.
 
     Attributes:
@@ -165,7 +165,7 @@ class Ragged:
         for side in "qk":
             longest = getattr(problem, f"seq_len_{side}")
             whole, used = getattr(self, f"lengths_{side}"), getattr(self, f"used_{side}")
-            most = (longest,) * problem.batch
+            maximum = (longest,) * problem.batch
             for name, lengths in ((f"lengths_{side}", whole), (f"used_{side}", used)):
                 if lengths is None:
                     continue
@@ -173,9 +173,9 @@ class Ragged:
                     raise ValueError(
                         f"{name} has {len(lengths)} numbers, and batch is {problem.batch}"
                     )
-                if not all(0 <= n <= end for n, end in zip(lengths, most, strict=True)):
-                    raise ValueError(f"{name} is {lengths}; expected 0 to {most}")
-                most = lengths
+                if not all(0 <= n <= end for n, end in zip(lengths, maximum, strict=True)):
+                    raise ValueError(f"{name} is {lengths}; expected 0 to {maximum}")
+                maximum = lengths
 
     def packing(self, device: str) -> Packing:
         def places(lengths: Lengths | None) -> torch.Tensor | None:
@@ -191,4 +191,4 @@ class Ragged:
         )
 
 
-PLAIN, DENSE = Meaning(), Ragged()
+PLAIN, DENSE = Meaning(), Varlen()

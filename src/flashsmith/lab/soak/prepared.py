@@ -29,7 +29,7 @@ from flashsmith.reference import (
     score_error,
     score_range,
 )
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 
 _MAX_SCORES_AT_ONCE = 1 << 26  # half a gigabyte of float64, of which several are alive
 # Kernels' exponentials below 2^-126 are 0, among them what brings weights, up to 2^8 relative to an
@@ -81,7 +81,7 @@ class PreparedCase:
     inputs: QKV  # copies of q, k and v, which no kernel may change
     semantics: Semantics
     packing: Packing
-    extras: Extras
+    extras: CallArgs
     truth: Truth | None  # None where there is nothing to compute
 
 
@@ -102,12 +102,12 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
         device=device,
         largest_weight=dropout_scale(case.meaning.dropout),
     )
-    ragged = case.ragged
-    q = _cut(q, ragged.lengths_q, ragged.used_q)
-    k, v = (_cut(t, ragged.lengths_k, ragged.used_k) for t in (k, v))
+    varlen = case.varlen
+    q = _cut(q, varlen.lengths_q, varlen.used_q)
+    k, v = (_cut(t, varlen.lengths_k, varlen.used_k) for t in (k, v))
     placed = place(case.layout, *(tensor.clone() for tensor in (q, k, v)))
     semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
-    packing = ragged.packing(device)
+    packing = varlen.packing(device)
     truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
     extras = extras_of(semantics, packing, case.problem.seq_len_q, device)
     return PreparedCase(case, placed, (q, k, v), semantics, packing, extras, truth)
@@ -115,14 +115,14 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
 
 def extras_of(
     semantics: Semantics, packing: Packing, longest_q: int, device: torch.device | str = "cpu"
-) -> Extras:
+) -> CallArgs:
     """As kernels take them on a device."""
     left, right = semantics.window_size
     functions = NO_FUNCTIONS
     if not semantics.score_mod is semantics.mask_mod is None:
         device = torch.device(device)
         functions = Functions.traced(semantics.score_mod, semantics.mask_mod, device)
-    return Extras(
+    return CallArgs(
         **vars(packing),
         alibi_slopes=semantics.alibi_slopes,
         bias=semantics.bias,

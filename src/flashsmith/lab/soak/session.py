@@ -13,7 +13,7 @@ import torch
 from flashsmith.configs import KernelId
 from flashsmith.lab.soak.case import SoakCase
 from flashsmith.lab.soak.check import RERUNS, Verdict, check, takes
-from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, tile_boundary_cases
 from flashsmith.lab.soak.launches import prepare_for
 from flashsmith.lab.soak.load import CardLoad
 
@@ -45,7 +45,7 @@ class SoakPlan:
     """How long, and how thoroughly.
 
     Attributes:
-        seams: Whether the cases at the seams of each kernel's tiles come first.
+        tile_boundaries: Whether the cases at the boundaries of each kernel's tiles come first.
         random_cases: How many more each group of kernels that can share cases gets; None: as many
             as there is time for.
         seconds: When to stop; None: when all cases are done.
@@ -55,7 +55,7 @@ class SoakPlan:
         seed: Of the random cases.
     """
 
-    seams: bool = True
+    tile_boundaries: bool = True
     random_cases: int | None = 20
     seconds: float | None = None
     min_cases: int = 0
@@ -79,7 +79,7 @@ def soak(
     """Runs kernels on cases until the plan is done.
 
     The tensors and the reference of a case are made once for all kernels that take it. The cases at
-    the seams of tiles come before the random ones, and groups of kernels take turns,
+    the boundaries of tiles come before the random ones, and groups of kernels take turns,
     so that a limit on time cuts all of them alike.
 
     Args:
@@ -138,8 +138,8 @@ def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
 
 def _work(groups: Sequence[Sequence[KernelId]], plan: SoakPlan, extent: Extent) -> Iterator[Work]:
     """Cases, each with the kernels that run it."""
-    if plan.seams:
-        yield from in_turn([_seams(group, extent) for group in groups])
+    if plan.tile_boundaries:
+        yield from in_turn([_tile_boundaries(group, extent) for group in groups])
     yield from in_turn([_random(group, plan, extent) for group in groups])
 
 
@@ -157,10 +157,10 @@ def _is_for(kernel: KernelId, case: SoakCase) -> bool:
     return takes(kernel.config, case) and case.kernel(kernel.config) == kernel
 
 
-def _seams(kernels: Sequence[KernelId], extent: Extent) -> Iterator[Work]:
-    """Kernels with the same tiles have the same seams."""
+def _tile_boundaries(kernels: Sequence[KernelId], extent: Extent) -> Iterator[Work]:
+    """Kernels with the same tiles have the same boundaries."""
     shared: dict[SoakCase, list[KernelId]] = {}
-    of_each = [seam_cases(each.config, each.variant, extent) for each in kernels]
+    of_each = [tile_boundary_cases(each.config, each.variant, extent) for each in kernels]
     # The first of every kernel, then the second of every kernel: the most telling come first.
     for cases in itertools.zip_longest(*of_each):
         for kernel, case in zip(kernels, cases, strict=True):

@@ -20,11 +20,11 @@ from flashsmith.configs import (
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
 from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.runner import check
 from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
-from flashsmith.lab.soak.launches import Launch
+from flashsmith.lab.soak.launches import SoakLaunch
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode import decode
 from flashsmith.reference import Comparison, compare, reference_by_head
@@ -65,8 +65,8 @@ def _backward(workload: BackwardWorkload, device: str) -> list[Callable[[], Back
 
 
 def _decode(workload: DecodeWorkload, device: str) -> list[Callable[[], DecodeBench]]:
-    multiprocessors = count_multiprocessors(gpu_of(torch.device(device))[0] or "")
-    shapes = shapes_for(workload, multiprocessors)
+    num_sms = count_sms(gpu_of(torch.device(device))[0] or "")
+    shapes = shapes_for(workload, num_sms)
     return [partial(DecodeBench, workload, shape, device) for shape in shapes]
 
 
@@ -88,18 +88,18 @@ class BackwardBench:
         self._workload, self._prepared = workload, prepare_gradients(case, device)
 
     def check(self, config: BackwardKernelConfig) -> Run | str:
-        def make() -> Callable[[], Launch]:
+        def make() -> Callable[[], SoakLaunch]:
             launch = make_launch(kernel, self._prepared)
             launch.results.poison(math.nan)
 
-            def run() -> Launch:
+            def run() -> SoakLaunch:
                 launch.call(launch.workspace())
                 return launch
 
             return run
 
         kernel = KernelId(config, self._workload.variant)
-        checked = check(kernel.name, make, Launch.compare_worst, self._prepared.do.device.type)
+        checked = check(kernel.name, make, SoakLaunch.compare_worst, self._prepared.do.device.type)
         return checked.run or checked.reason
 
 
@@ -116,10 +116,10 @@ _FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768), Shape(16, 4096))
 _KEYS_OF_MANY = (128, 512, 2048)
 
 
-def shapes_for(workload: DecodeWorkload, multiprocessors: int) -> tuple[Shape, ...]:
+def shapes_for(workload: DecodeWorkload, num_sms: int) -> tuple[Shape, ...]:
     """Returns the shapes that stand for all lengths."""
     if workload.many_tiles:
-        return tuple(Shape(multiprocessors, n_keys) for n_keys in _KEYS_OF_MANY)
+        return tuple(Shape(num_sms, n_keys) for n_keys in _KEYS_OF_MANY)
     return _FEW_TILES
 
 
@@ -137,7 +137,7 @@ class DecodeBench:
         if workload.fp8_cache:
             self.k, self.v = self.k.to(FP8), self.v.to(FP8)
         self.k_scale = self.v_scale = None
-        if workload.token_scales:
+        if workload.per_token_scale:
             self.k_scale, self.v_scale = torch.ones(2, *of_keys[:3], device=device)
         self.lengths = torch.full((shape.batch,), shape.n_keys, dtype=torch.int32, device=device)
         self.ends = [0, shape.batch - 1]  # the requests that are checked

@@ -25,7 +25,7 @@ Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # as Lab.time, of fu
 MakeBenches = Callable[[W, str], Sequence[Callable[[], Bench[C]]]]  # of a workload on a device
 
 
-# Seconds. Without it dozens of good kernels in turn hold the card at its power limit, which levels
+# Seconds. Without it dozens of good kernels in turn hold the GPU at its power limit, which levels
 # them: what differs by 3% at full clocks differs by 0.2% then, and noise decides.
 _PAUSE = 0.001
 
@@ -89,13 +89,13 @@ class KernelLab(Generic[W, C]):
         return {cfg: _mean([times[str(cfg)] for times in by_bench]) for cfg in configs}
 
     def soak(self, workload: W, configs: Sequence[C]) -> dict[C, str]:
-        """Soaks kernels at the seams of their tiles, on no random cases, with reruns."""
+        """Soaks kernels at the boundaries of their tiles, on no random cases, with reruns."""
         kernels = {
             KernelId(cfg, variant): cfg for cfg in configs for variant in workload.soaked_variants
         }
         unbuilt = load_buildable(list(kernels), self._target, None)
         built = [kernel for kernel in kernels if kernel not in unbuilt]
-        wrong = unbuilt | soak_at_seams(built, self._device)
+        wrong = unbuilt | soak_at_tile_boundaries(built, self._device)
         return {kernels[kernel]: why for kernel, why in wrong.items()}
 
     def _enter(self, workload: W) -> None:
@@ -119,7 +119,7 @@ def _mean(timings: Sequence[Timing]) -> Timing:
     return Timing(*(math.exp(sum(map(math.log, column)) / len(column)) for column in columns))
 
 
-def soak_at_seams(kernels: Sequence[KernelId], device: str) -> dict[KernelId, str]:
+def soak_at_tile_boundaries(kernels: Sequence[KernelId], device: str) -> dict[KernelId, str]:
     """Runs kernels where their tiles meet, on none of the random cases, with reruns. Those that
     were wrong anywhere, and where."""
     reruns = RERUNS if device.startswith("cuda") else RERUNS_ON_EMULATOR

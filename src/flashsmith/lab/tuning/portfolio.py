@@ -20,9 +20,9 @@ from flashsmith.configs.workload import TuningKey
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
-MOST_KERNELS = 8
+MAX_KERNELS = 8
 _ALL_SETS_UP_TO = 3
-_MOST_CANDIDATES = 60  # of these sets
+_MAX_CANDIDATES = 60  # of these sets
 TOLERANCE = 0.01  # a smaller loss is none
 
 Tiles = KernelConfig  # as those of FP16, which has the least room
@@ -75,7 +75,7 @@ def portfolios_of(table: Table[Any, Any]) -> list[Portfolio]:
 
 
 def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
-    """Returns the fewest kernels, up to ``MOST_KERNELS``, that lose no more than ``TOLERANCE``
+    """Returns the fewest kernels, up to ``MAX_KERNELS``, that lose no more than ``TOLERANCE``
     anywhere; where there are no such, those that lose least beyond it.
 
     Of sets of up to three all are looked at, of the most promising kernels where they are many.
@@ -92,13 +92,13 @@ def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
         others = [each for each in losses if each not in rest]
         return [*rest, min(others, key=lambda each: badness([*rest, each]))]
 
-    promising = sorted(losses, key=lambda tiles: badness([tiles]))[:_MOST_CANDIDATES]
+    promising = sorted(losses, key=lambda tiles: badness([tiles]))[:_MAX_CANDIDATES]
     chosen: list[Tiles] = []
-    for size in range(1, min(_ALL_SETS_UP_TO, MOST_KERNELS, len(promising)) + 1):
+    for size in range(1, min(_ALL_SETS_UP_TO, MAX_KERNELS, len(promising)) + 1):
         chosen = list(min(combinations(promising, size), key=badness))
         if is_enough(chosen):
             return tuple(chosen)
-    while len(chosen) < min(MOST_KERNELS, len(losses)) and not is_enough(chosen):
+    while len(chosen) < min(MAX_KERNELS, len(losses)) and not is_enough(chosen):
         chosen = with_best(chosen)
         for _ in range(len(chosen)):
             chosen = with_best(chosen[1:])

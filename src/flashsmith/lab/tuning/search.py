@@ -1,7 +1,7 @@
 """Successive halving over configurations: hopeless ones cost a few launches, finalists many.
 
 Rounds are timed in turn. Finalists are soaked, and where the grid fills the GPU timed back to back
-too: under the card's power limit another kernel may be the fastest than in a short run, and an
+too: under the GPU's power limit another kernel may be the fastest than in a short run, and an
 entry serves both. Kernels that won elsewhere stay to the end, so that a portfolio can be chosen.
 """
 
@@ -18,12 +18,12 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.workload import AnyWorkload, TuningKey
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.selection.entries import Entry, Measured
 
-Plan = Mapping[W, Sequence[C]]  # the last one of each workload is the rule's choice
+Plan = Mapping[W, Sequence[C]]  # the last one of each workload is the heuristic's choice
 Progress = Callable[[int, int, str], None]  # done, in all, what comes now
 
 W_contra = TypeVar("W_contra", bound=AnyWorkload, contravariant=True)
@@ -62,32 +62,32 @@ def make_plan(
     gpu: str | None = None,
     configs: Sequence[C] | None = None,
 ) -> dict[W, list[C]]:
-    """Returns what to try for each workload: what can run it on ``arch``, and last the rule's
+    """Returns what to try for each workload: what can run it on ``arch``, and last the heuristic's
     choice.
 
     gpu: The GPU's name; None: any of the architecture.
-    configs: Of these alone, beside the rule's choice; None: the tuning spaces of the families.
+    configs: Of these alone, beside the heuristic's choice; None: the tuning spaces of the families.
 
     Raises:
         ValueError: No family takes a workload there, or ``configs`` has nothing for it; two
             workloads fall into one bucket, so that they would have one entry.
     """
-    multiprocessors = count_multiprocessors(gpu or arch)
+    num_sms = count_sms(gpu or arch)
     plan: dict[W, list[C]] = {}
     taken: dict[TuningKey, W] = {}
     for workload in workloads:
-        *fitting, rule = operation.candidates(workload, arch, gpu, configs)
-        if configs is not None and not fitting and rule not in configs:
+        *fitting, heuristic = operation.candidates(workload, arch, gpu, configs)
+        if configs is not None and not fitting and heuristic not in configs:
             raise ValueError(
                 f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
                 "narrow --dtype, --d-head or --seq-len"
             )
-        other = taken.setdefault(workload.tuning_key(multiprocessors), workload)
+        other = taken.setdefault(workload.tuning_key(num_sms), workload)
         if other is not workload:
             raise ValueError(
                 f"{other} and {workload} share one entry of the table; tune for one of them"
             )
-        plan[workload] = [*fitting, rule]
+        plan[workload] = [*fitting, heuristic]
     return plan
 
 
@@ -97,7 +97,7 @@ def search(
     journal: Journal,
     progress: Progress,
     repeats: int,
-    multiprocessors: int,
+    num_sms: int,
 ) -> list[Entry[W, C]]:
     """The best configurations of each workload, from what the journal knows and the lab measures.
 
@@ -109,8 +109,8 @@ def search(
     steps_each = 3 + len(_ROUNDS)
     entries: list[Entry[W, C]] = []
     for i, (workload, configs) in enumerate(plan.items()):
-        champions = _champions(workload, configs, entries, multiprocessors)
-        task = _Task(workload, configs, workload.fills(multiprocessors), champions)
+        champions = _champions(workload, configs, entries, num_sms)
+        task = _Task(workload, configs, workload.fills(num_sms), champions)
 
         def say(step: int, what: str, i: int = i, workload: W = workload) -> None:
             progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
@@ -125,20 +125,20 @@ class _Task(Generic[W, C]):
     """One workload, and what to try for it."""
 
     workload: W
-    configs: Sequence[C]  # the last is the rule's choice
+    configs: Sequence[C]  # the last is the heuristic's choice
     fills_the_gpu: bool
     champions: Collection[C]
 
 
 def _champions(
-    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], multiprocessors: int
+    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], num_sms: int
 ) -> set[C]:
     """Those of ``configs`` whose tiles won most of the entries that share a portfolio with this."""
-    kind = workload.tuning_key(multiprocessors).kind
+    kind = workload.tuning_key(num_sms).kind
     won = Counter(
         entry.ranked[0].config.for_dtype(DType.FP16)
         for entry in entries
-        if entry.workload.tuning_key(multiprocessors).kind == kind
+        if entry.workload.tuning_key(num_sms).kind == kind
     )
     best = {tiles for tiles, _ in won.most_common(_CHAMPIONS)}
     return {cfg for cfg in configs if cfg.for_dtype(DType.FP16) in best}
@@ -249,12 +249,12 @@ def _entry(
     measured: Sequence[Measured[C]],
 ) -> Entry[W, C]:
     ranked = sorted(measured, key=lambda row: (row.cost, sort_key(row.config)))
-    rule = next((row for row in ranked if row.config == configs[-1]), None)
+    heuristic = next((row for row in ranked if row.config == configs[-1]), None)
     return Entry(
         workload,
         tried=len(configs),
         excluded={cfg.short_form(): why for cfg, why in excluded.items()},
-        rule_ratio=None if rule is None else round(rule.cost / ranked[0].cost, 4),
+        heuristic_ratio=None if heuristic is None else round(heuristic.cost / ranked[0].cost, 4),
         ranked=tuple(ranked),
     )
 

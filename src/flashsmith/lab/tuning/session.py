@@ -12,7 +12,7 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.jit.locks import FileLock
 from flashsmith.lab.tuning.journal import Journal, refuse_mismatch
 from flashsmith.lab.tuning.portfolio import with_portfolios
@@ -81,8 +81,8 @@ class TuningSession(Generic[W, C]):
 
         Raises: as ``search``. What was measured until then is in the journal.
         """
-        multiprocessors = count_multiprocessors(self._stamp["gpu"])
-        entries = search(plan, lab, self.journal, progress, repeats, multiprocessors)
+        num_sms = count_sms(self._stamp["gpu"])
+        entries = search(plan, lab, self.journal, progress, repeats, num_sms)
         found = Table.of(self._operation, self._stamp, entries).entries
         whole = with_portfolios(Table(self._operation, self._stamp, {**self._before, **found}))
         whole.write(self.out)

@@ -52,7 +52,7 @@ void many_synchronisations();
 void many_blocks();
 void sm90_products();
 void sm90_copies();
-void sm90_ragged();
+void sm90_varlen();
 void sm90_sums();
 void sm90_scores();
 void sm90_bytes();

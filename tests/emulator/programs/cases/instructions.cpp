@@ -242,16 +242,16 @@ void check_unpack(MmaType type) {
 // tanh_approx loses bits of the exact value, towards zero: at most 2^-11 of it, but some.
 void check_tanh() {
   Random random(4);
-  double most = 0;
+  double maximum = 0;
   for (int i = 0; i < 100000; ++i) {
     const float x = std::ldexp(random.uniform(), static_cast<int>(random.bits() % 24) - 20);
     const double exact = std::tanh(static_cast<double>(x)), got = tanh_approx(x);
     const double lost = exact == 0 ? 0 : 1 - got / exact;
     if (lost < -0x1p-23 || lost > 0x1p-11) fail("tanh_approx of %a gave %a", x, got);
     if (got != -tanh_approx(-x)) fail("tanh_approx of %a is not that of %a, negated", x, -x);
-    most = std::max(most, lost);
+    maximum = std::max(maximum, lost);
   }
-  if (most < 0x1p-12) fail("tanh_approx is exact to %a", most);
+  if (maximum < 0x1p-12) fail("tanh_approx is exact to %a", maximum);
   if (tanh_approx(INFINITY) != 1 || tanh_approx(-INFINITY) != -1) fail("tanh_approx of inf%s", "");
   if (!std::isnan(tanh_approx(NAN))) fail("tanh_approx of NaN%s", "");
 }

@@ -63,14 +63,14 @@ std::string refusal_of(const Launch &settings, const Options &options) {
 
 // What is said about a thread that synchronises so often, without ever waiting.
 std::string fault_of_arrivals(int arrivals) {
-  constexpr int kMostOfOne = (1 << 20) - 1;
+  constexpr int kMaxOfOne = (1 << 20) - 1;
   const auto body = [=] {
     if (thread_index() > 0) return;
-    for (int i = 0; i * kMostOfOne < arrivals; ++i) {
+    for (int i = 0; i * kMaxOfOne < arrivals; ++i) {
       char *barrier = shared_bytes() + 8 * i;
-      mbarrier_init(barrier, kMostOfOne, Where::current());
-      const int left = arrivals - i * kMostOfOne;
-      for (int k = 0; k < std::min(left, kMostOfOne); ++k) {
+      mbarrier_init(barrier, kMaxOfOne, Where::current());
+      const int left = arrivals - i * kMaxOfOne;
+      for (int k = 0; k < std::min(left, kMaxOfOne); ++k) {
         mbarrier_arrive(barrier, Where::current());
       }
     }

@@ -212,12 +212,12 @@ Sm90Cases copy_cases() {
          narrow.box[0] = 32;
          if (thread_index() == 0) tma_load(tile(0), narrow, barrier(0), 0, 0);
        }},
-      {"load_with_ragged_rows",
+      {"load_with_odd_rows",
        [] {
          start(1);
-         TensorMap ragged = input;
-         ragged.sizes[0] -= 4;
-         if (thread_index() == 0) tma_load(tile(0), ragged, barrier(0), 0, 0);
+         TensorMap varlen = input;
+         varlen.sizes[0] -= 4;
+         if (thread_index() == 0) tma_load(tile(0), varlen, barrier(0), 0, 0);
        }},
       {"load_between_chunks",
        [] {

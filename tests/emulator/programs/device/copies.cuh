@@ -12,10 +12,10 @@
 
 namespace wrappers::copies {
 
-constexpr int kCopyThreads = 64, kTile = 1024, kTileBytes = 32 << 10, kMostDimensions = 5;
+constexpr int kCopyThreads = 64, kTile = 1024, kTileBytes = 32 << 10, kMaxDimensions = 5;
 
 struct Corner {
-  int rank, coordinates[kMostDimensions];
+  int rank, coordinates[kMaxDimensions];
 };
 
 template <class Copy>

@@ -140,13 +140,13 @@ template <class T>
 using Buffer = std::vector<T, ManagedAllocator<T> >;
 
 inline TensorMap make_map(void *base, const TensorShape &shape) {
-  constexpr unsigned kMostDimensions = 5, kSince = 12000;
+  constexpr unsigned kMaxDimensions = 5, kSince = 12000;
   void *encode = nullptr;
   cudaDriverEntryPointQueryResult found{};
   CHECK_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, kSince,
                                               cudaEnableDefault, &found));
-  cuuint64_t sizes[kMostDimensions], strides[kMostDimensions];
-  cuuint32_t box[kMostDimensions], ones[kMostDimensions];
+  cuuint64_t sizes[kMaxDimensions], strides[kMaxDimensions];
+  cuuint32_t box[kMaxDimensions], ones[kMaxDimensions];
   for (size_t i = 0; i < shape.sizes.size(); ++i) {
     sizes[i] = static_cast<cuuint64_t>(shape.sizes[i]);
     strides[i] = static_cast<cuuint64_t>(shape.strides[i]) * 2;

@@ -17,7 +17,7 @@ Sm90ForwardKernelConfig config(int cluster_size, bool persistent, int B_r = 128)
   return cfg;
 }
 
-// Thread blocks for `tiles` on 1 to 9 multiprocessors.
+// Thread blocks for `tiles` on 1 to 9 SMs.
 void print_grids(const char *name, const Sm90ForwardKernelConfig &cfg, int tiles) {
   std::cout << "\"" << name << "\": [";
   for (int n = 1; n <= 9; n++) std::cout << (n > 1 ? ", " : "") << grid_blocks(cfg, tiles, n);

@@ -40,12 +40,12 @@ class Call {
   void add_batch(size_t index, const char *offsets);
 
   std::span<const Argument> table_;
-  std::array<std::optional<tvm::ffi::TensorView>, kMostTensors> views_;
+  std::array<std::optional<tvm::ffi::TensorView>, kMaxTensors> views_;
   struct Sizes {
     std::array<int64_t, kMaxRank> sizes, strides;
   };
-  std::array<Sizes, kMostTensors> batched_;  // the views of packed rows point to these
-  tvm::ffi::Array<tvm::ffi::Tensor> mods_;   // owns the tensors of the views
+  std::array<Sizes, kMaxTensors> batched_;  // the views of packed rows point to these
+  tvm::ffi::Array<tvm::ffi::Tensor> mods_;  // owns the tensors of the views
   Numbers numbers_;
 };
 

@@ -106,7 +106,7 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
 
 // A plan with the schedule of SplitArgs.
 struct DecodePlan : Plan {
-  int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1, merge_groups = 1;
+  int even_splits = 1, splits_of_SM = 1, blocks_of_SM = 1, combine_groups = 1;
   bool is_even = false;
 };
 

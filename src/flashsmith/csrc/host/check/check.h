@@ -52,9 +52,9 @@ void check_fp8_scale(const char *name, const tvm::ffi::TensorView *t, const char
 void check_heads(const tvm::ffi::TensorView &q, const tvm::ffi::TensorView &k);
 
 // Checks that an argument of rows has the sizes of the arguments before it in the dimensions that
-// they share; a message names the one that shares the most. `ragged`: keys may be packed where
+// they share; a message names the one that shares the most. `varlen`: keys may be packed where
 // queries are not, so that their batch sizes may differ.
-void check_shape(const Tensors &tensors, size_t index, bool ragged);
+void check_shape(const Tensors &tensors, size_t index, bool varlen);
 
 // Checks that every size but the last is that of the arguments before it, or 1, and that the last
 // dimension has that size and is contiguous.

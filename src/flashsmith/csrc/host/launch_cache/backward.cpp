@@ -67,7 +67,7 @@ int64_t backward(const KnownLaunchers &known, PackedArgs arguments) {
   if (!launcher) return kUnknown;
   // These are the arguments of the function that `bind` of a backward kernel returned
   // (host/operations/backward.cpp).
-  std::array<AnyView, 1 + kTensors + 2 + kExtras> told;
+  std::array<AnyView, 1 + kTensors + 2 + kCallArgs> told;
   AnyView *next = told.data();
   *next++ = arguments[kAreNew];  // dq, dk and dv
   for (int i = 0; i < kTensors; i++) *next++ = arguments[kQ + i];

@@ -9,12 +9,12 @@
 namespace flashsmith {
 
 // The statistics of a row of a partial result: a reference, and a sum of exponentials.
-constexpr int kRowTotals = 2;
+constexpr int kStatsPerRow = 2;
 
 // Sizes of the combine kernel: the words that describe a work tile, the threads of a block, the
 // elements of a row that a thread adds at a time, and the shared memory for a thread's sums.
-constexpr int kSplitWords = 11, kMergeThreads = 512, kSumChunk = 8;
-constexpr int kThreadSumBytes = (kSumChunk + kRowTotals + 2) * sizeof(float);
+constexpr int kSplitWords = 11, kCombineThreads = 512, kPartialChunk = 8;
+constexpr int kThreadPartialBytes = (kPartialChunk + kStatsPerRow + 2) * sizeof(float);
 
 // Sizes of the kernel that appends rows to a KV cache: a thread moves kAppendChunk 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
@@ -36,20 +36,20 @@ struct CacheArgs {
 struct SplitArgs {
   int splits;  // splits of each work tile, whatever the other requests are; 0: the kernel balances
   // The balanced schedule, used if `splits` is 0. `even_splits` is the number of splits of each
-  // work tile that keeps all SMs busy if every request has the max number of rows; `parts_of_SM` is
-  // the max number of these splits on one SM, and `blocks_of_SM` its number of blocks. If
+  // work tile that keeps all SMs busy if every request has the max number of rows; `splits_of_SM`
+  // is the max number of these splits on one SM, and `blocks_of_SM` its number of blocks. If
   // `is_even`, the kernel takes even_splits without reading the lengths.
-  int even_splits, parts_of_SM, blocks_of_SM;
+  int even_splits, splits_of_SM, blocks_of_SM;
   bool is_even;
-  // The partial results: rows of O in FP32, in slots of B_r * d_head, and kRowTotals numbers for
+  // The partial results: rows of O in FP32, in slots of B_r * d_head, and kStatsPerRow numbers for
   // each row.
-  float *partial_O, *partial_totals;
+  float *partial_O, *partial_stats;
   // Where the last split of a work tile combines, `arrivals` counts the splits of each work tile
   // that have stored partial results; it is zero again afterwards. Where a separate kernel
-  // combines, `split_tiles` lists the work tiles that are split, and `merge_groups` threads share
+  // combines, `split_tiles` lists the work tiles that are split, and `combine_groups` threads share
   // the splits of a chunk of a row.
   uint32_t *arrivals, *split_tiles;
-  int merge_groups;
+  int combine_groups;
 };
 
 // A decode call as masks and scores see it, with the KV cache. `group`: heads of Q for each head of

@@ -20,7 +20,7 @@ struct Variant {
   bool alibi = false;    // slope * distance is subtracted from scores
   bool bias = false;     // a tensor is added to scores
   bool sinks = false;    // each head has one more logit, whose value is zero
-  bool ragged = false;   // batch entries have different lengths, on the device
+  bool varlen = false;   // batch entries have different lengths, on the device
   bool padded = false;   // rows of the tensors are shorter than d_head of the configuration
   int64_t score = 0;     // hash of the user's functions; 0: none
   bool dropout = false;  // random weights are dropped
@@ -55,7 +55,7 @@ struct ScoreArgs {
 
 // Begin and length of varlen sequences; each pointer may be null. With cu_seqlens the sequences are
 // packed one after the other in batch entry 0 of a tensor.
-struct RaggedArgs {
+struct VarlenArgs {
   const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // (batch + 1) offsets
   const int32_t *__restrict__ seqused_q, *__restrict__ seqused_k;        // (batch) lengths
   int rows_q, rows_k;  // rows of one batch entry of the tensors
@@ -68,13 +68,13 @@ struct Fp8Scale {
   int64_t batch_stride, head_stride;
 };
 
-constexpr int kMostModBuffers = 8, kMostModDimensions = 4;
+constexpr int kMaxModBuffers = 8, kMaxModDimensions = 4;
 
 // The tensors that a user's score_mod and mask_mod read. Sizes and strides are in elements.
 struct ModBuffers {
-  const void *buffer[kMostModBuffers];
-  int size[kMostModBuffers][kMostModDimensions];
-  int stride[kMostModBuffers][kMostModDimensions];
+  const void *buffer[kMaxModBuffers];
+  int size[kMaxModBuffers][kMaxModDimensions];
+  int stride[kMaxModBuffers][kMaxModDimensions];
 };
 
 // The range of keys that the user's mask may show to queries: begin and end for every
@@ -107,7 +107,7 @@ struct ProblemArgs {
   Band band;
   int d_qk, d_v;  // elements of a row of Q and K, and of V and O
   ScoreArgs score;
-  RaggedArgs ragged;
+  VarlenArgs varlen;
   uint32_t *tiles;  // varlen: the tile table, in the workspace
   ModBuffers mod_buffers;
   KeyRanges key_ranges;

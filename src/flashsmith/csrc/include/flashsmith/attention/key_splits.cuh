@@ -1,7 +1,7 @@
 // The split-KV schedule: the keys of the requests that a thread block visits.
 //
 // A work tile is B_r packed GQA rows of one head of the cache. Its keys are visited in KV steps of
-// kRoundKeys keys, which the teams of a block have side by side. There are two schedules.
+// kStepKeys keys, which the teams of a block have side by side. There are two schedules.
 //
 // Equal splits: each work tile is split into the same number of parts, which blocks take in turn.
 // The number is either an argument, so that the result of a request does not depend on the other
@@ -53,7 +53,7 @@ struct KeySplit {
 };
 
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
-              "the host has room for what a kernel that merges is told");
+              "the host has room for what a kernel that combines is told");
 
 // These divide numbers that are not negative. Divisors are mostly 1, which saves the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
@@ -87,23 +87,23 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
 struct SplitsState {
   int splits;   // of every work tile; 0: stream-K
   int at, end;  // range of the stream-K sequence; or next equal split, and their number
-  int part;     // length of a block's stream-K range
-  int request, request_begin, rounds;  // the request that `at` lies in
-  int is_final;                        // whether the schedule no longer depends on the lengths
+  int range;    // length of a block's stream-K range
+  int request, request_begin, steps;  // the request that `at` lies in
+  int is_final;                       // whether the schedule no longer depends on the lengths
 };
 
 // The splits of a block, one after the other. All warps compute the same splits.
 template <typename Traits>
 class KeySplits {
-  static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
+  static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
   // Costs in KV steps: kCharge for every work tile beside its steps, and kChargeOfLine for a
   // stream-K range, whose ends have to be combined with other blocks' partial results.
-  static constexpr int kCharge = 1, kChargeOfLine = 8;
+  static constexpr int kFixedCost = 1, kRangeCost = 8;
   static constexpr int kAbout = 32;  // stream-K has to gain more than 1 / this
   // The min number of KV steps of a block in a work tile. It grows, up to a bound, where many
   // blocks would share a work tile, because the last of them has to combine their partial results.
-  static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
-  static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
+  static constexpr int kMinSteps = Traits::min_steps, kManySplits = Traits::many_splits;
+  static constexpr int kMinStepsOfMany = Traits::min_steps_of_many;
   // Lengths that a lane loads at a time.
   static constexpr int kLengthsAtOnce = 4;
 
@@ -128,14 +128,14 @@ class KeySplits {
 
   // Reads all lengths, once, and returns whether stream-K is shorter. If so, the equal splits
   // become void, and the splits of the block's stream-K range follow.
-  FLASHSMITH_DEVICE bool turn_to_line() {
+  FLASHSMITH_DEVICE bool use_stream_k() {
     if (own_.is_final) [[likely]]
       return false;
     own_.is_final = true;
-    int most = 0, sum = 0;  // over one work tile of each request
+    int maximum = 0, sum = 0;  // over one work tile of each request
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
-      most = most > own ? most : own;
+      maximum = maximum > own ? maximum : own;
       sum += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
@@ -147,18 +147,19 @@ class KeySplits {
         for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
-    most = ptx::max_of_lanes(most) - kCharge;
+    maximum = ptx::max_of_lanes(maximum) - kFixedCost;
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
-    const int fewest = fewest_rounds(most), part = quotient_up(total, ptx::grid_size_x());
-    own_.part = part > fewest ? part : fewest;
+    const int minimum = min_steps(maximum), share = quotient_up(total, ptx::grid_size_x());
+    own_.range = share > minimum ? share : minimum;
     // Blocks that share an SM share its memory bandwidth. Where an SM has splits of several work
     // tiles, short ones run beside long ones, so that at most one long split remains at the end.
-    const int longest = cost(rounds_of_part(most));
-    const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;
-    const int equal = problem_.split.parts_of_SM * longest, parts = equal < mixed ? equal : mixed;
-    if (parts <= line + line / kAbout + kChargeOfLine) return false;
+    const int longest = cost(steps_of_split(maximum));
+    const int by_ranges = problem_.split.blocks_of_SM * own_.range, mixed = by_ranges + longest;
+    const int equal = problem_.split.splits_of_SM * longest,
+              by_splits = equal < mixed ? equal : mixed;
+    if (by_splits <= by_ranges + by_ranges / kAbout + kRangeCost) return false;
     own_.splits = 0;
-    const int begin = ptx::block_index_x() * own_.part, end = begin + own_.part;
+    const int begin = ptx::block_index_x() * own_.range, end = begin + own_.range;
     own_.at = begin;
     own_.end = end < total ? end : total;
     if (own_.at < own_.end) find_request();
@@ -167,38 +168,38 @@ class KeySplits {
 
   // Sets the next split, and returns whether there is one.
   FLASHSMITH_DEVICE bool next(KeySplit &split) {
-    return own_.splits > 0 ? next_of_parts(split) : next_of_line(split);
+    return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
   }
 
  private:
-  FLASHSMITH_DEVICE int rounds_of(int request) const {
+  FLASHSMITH_DEVICE int steps_of(int request) const {
     const typename Traits::Sequence sequence(problem_, request);
     const auto keys = KeySpan::template of<Traits>(problem_, sequence);
-    const int rounds = (keys.end - keys.begin + kRoundKeys - 1) / kRoundKeys;
-    return rounds > 1 ? rounds : 1;  // so that no work tile is a special case
+    const int steps = (keys.end - keys.begin + kStepKeys - 1) / kStepKeys;
+    return steps > 1 ? steps : 1;  // so that no work tile is a special case
   }
-  FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
+  FLASHSMITH_DEVICE int cost(int steps) const { return steps + kFixedCost; }
   // Returns the cost of one work tile of a request; 0 behind the last request.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
-    return request < problem_.batch ? cost(rounds_of(request)) : 0;
+    return request < problem_.batch ? cost(steps_of(request)) : 0;
   }
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
-  // Returns the min number of KV steps of a block in a work tile of `rounds` steps.
-  FLASHSMITH_DEVICE int fewest_rounds(int rounds) const {
-    if (problem_.split.split_tiles != nullptr) return kFewestRounds;
-    int fewest = rounds / kManySplits;
-    fewest = fewest < kFewestRoundsOfMany ? fewest : kFewestRoundsOfMany;
-    return fewest > kFewestRounds ? fewest : kFewestRounds;
+  // Returns the min number of KV steps of a block in a work tile of `steps` steps.
+  FLASHSMITH_DEVICE int min_steps(int steps) const {
+    if (problem_.split.split_tiles != nullptr) return kMinSteps;
+    int minimum = steps / kManySplits;
+    minimum = minimum < kMinStepsOfMany ? minimum : kMinStepsOfMany;
+    return minimum > kMinSteps ? minimum : kMinSteps;
   }
 
-  // Returns the KV steps of each split of a work tile of `rounds` steps.
-  FLASHSMITH_DEVICE int rounds_of_part(int rounds) const {
-    const int each = quotient_up(rounds, own_.splits);
+  // Returns the KV steps of each split of a work tile of `steps` steps.
+  FLASHSMITH_DEVICE int steps_of_split(int steps) const {
+    const int each = quotient_up(steps, own_.splits);
     if (problem_.split.splits > 0) return each;
-    const int fewest = fewest_rounds(rounds);
-    return each > fewest ? each : fewest;
+    const int minimum = min_steps(steps);
+    return each > minimum ? each : minimum;
   }
 
   // Finds the request that `at` lies in.
@@ -213,31 +214,31 @@ class KeySplits {
         const bool here = own_begin <= own_.at && own_.at < own_begin + own;
         own_.request = ptx::sum_of_lanes(here ? first + lane : 0);
         own_.request_begin = ptx::sum_of_lanes(here ? own_begin : 0);
-        own_.rounds = rounds_of(own_.request);
+        own_.steps = steps_of(own_.request);
         return;
       }
       begin += total;
     }
   }
 
-  FLASHSMITH_DEVICE bool next_of_line(KeySplit &split) {
+  FLASHSMITH_DEVICE bool next_of_range(KeySplit &split) {
     while (own_.at < own_.end) {
-      while (own_.at >= own_.request_begin + cost(own_.rounds) * tiles_of_request_) {
-        own_.request_begin += cost(own_.rounds) * tiles_of_request_;
-        own_.rounds = rounds_of(++own_.request);
+      while (own_.at >= own_.request_begin + cost(own_.steps) * tiles_of_request_) {
+        own_.request_begin += cost(own_.steps) * tiles_of_request_;
+        own_.steps = steps_of(++own_.request);
       }
-      const int tile = quotient(own_.at - own_.request_begin, cost(own_.rounds));
-      const int first = own_.request_begin + tile * cost(own_.rounds) + kCharge,
-                last = first + own_.rounds;
+      const int tile = quotient(own_.at - own_.request_begin, cost(own_.steps));
+      const int first = own_.request_begin + tile * cost(own_.steps) + kFixedCost,
+                last = first + own_.steps;
       const int begin = own_.at > first ? own_.at : first, end = own_.end < last ? own_.end : last;
       own_.at = end;
       if (begin >= end) continue;  // the range has only the fixed cost of this work tile
-      const int first_block = quotient(first, own_.part);
+      const int first_block = quotient(first, own_.range);
       split = split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
-      split.count = quotient(last - 1, own_.part) - first_block + 1;
+      split.count = quotient(last - 1, own_.range) - first_block + 1;
       // A block has at most one work tile that began before it (slot 2 b) and one that continues
       // behind it (slot 2 b + 1).
       split.first_slot = 2 * first_block + 1;
@@ -248,7 +249,7 @@ class KeySplits {
     return false;
   }
 
-  FLASHSMITH_DEVICE bool next_of_parts(KeySplit &split) {
+  FLASHSMITH_DEVICE bool next_of_equal_splits(KeySplit &split) {
     while (own_.at < own_.end) {
       // The first splits of all work tiles come first, then the second ones. Splits that short
       // requests lack come last, so that idle blocks are not scattered among the others.
@@ -256,14 +257,14 @@ class KeySplits {
       const int tile = own_.at - index * tiles();
       const int request = quotient(tile, tiles_of_request_);
       own_.at += ptx::grid_size_x();
-      const int rounds = rounds_of(request), each = rounds_of_part(rounds);
-      const int begin = index * each, end = begin + each < rounds ? begin + each : rounds;
+      const int steps = steps_of(request), each = steps_of_split(steps);
+      const int begin = index * each, end = begin + each < steps ? begin + each : steps;
       if (begin >= end) continue;
       split = split_of(request, tile - request * tiles_of_request_);
       split.begin = begin;
       split.end = end;
       split.index = index;
-      split.count = own_.splits == 1 ? 1 : quotient_up(rounds, each);
+      split.count = own_.splits == 1 ? 1 : quotient_up(steps, each);
       split.first_slot = split.rest = tile * own_.splits;
       split.stride = 1;
       return true;

@@ -24,13 +24,13 @@ template <bool kBoundedAhead, bool kBoundedBehind>
 struct BandMask {
   static constexpr bool kAhead = kBoundedAhead, kBehind = kBoundedBehind;
 
-  // Returns the last key that `row` sees, at most `most`.
+  // Returns the last key that `row` sees, at most `maximum`.
   template <SequencePolicy Sequence>
   static FLASHSMITH_DEVICE int last(const ProblemArgs &problem, const Sequence &sequence, int row,
-                                    int most) {
-    if constexpr (!kAhead) return most;
+                                    int maximum) {
+    if constexpr (!kAhead) return maximum;
     const int key = row + sequence.diagonal() + problem.band.ahead;
-    return key < most ? key : most;
+    return key < maximum ? key : maximum;
   }
 
   // Returns the first key that `row` sees.

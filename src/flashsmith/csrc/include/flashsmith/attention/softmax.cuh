@@ -30,7 +30,7 @@ FLASHSMITH_DEVICE float exp2_polynomial(float x) {
 
 // The softmax statistics of a row: the sum of its exponentials relative to a reference. O has to be
 // multiplied with `kept` before it is divided by the sum.
-struct RowTotal {
+struct SoftmaxStats {
   float reference, sum, kept;
 
   // Returns log(sum of exp(score)); -inf for an empty sum.
@@ -39,7 +39,7 @@ struct RowTotal {
   }
 };
 
-constexpr int kE4m3MostLog2 = 8;  // e4m3 has powers of two up to 2^8; its largest number is 448
+constexpr int kE4m3MaxLog2 = 8;  // e4m3 has powers of two up to 2^8; its largest number is 448
 
 // The shortcuts of the softmax.
 struct SoftmaxPolicy {
@@ -49,16 +49,16 @@ struct SoftmaxPolicy {
   bool fold_scale;
   // R may lag behind the max by this before O and l are rescaled: P stays within
   // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step, or, with
-  // most_log2, where the max has grown.
+  // max_log2, where the max has grown.
   int lazy_rescale_log2;
   // R is set lazy_rescale_log2 ahead, so that exponents stay negative while the max grows within
   // the bound. The conjunction of sign bits shows that, with half an instruction a score and no
   // exchange between lanes; only where it fails are the maxima computed.
   bool stale_maximum;
   int fma_exponentials;  // how many of 16 exponentials are polynomials on the FMA units
-  // P stays within 2^most_log2. Where R is new, the largest weight is lower by a factor of
+  // P stays within 2^max_log2. Where R is new, the largest weight is lower by a factor of
   // 2^lazy_rescale_log2.
-  int most_log2 = stale_maximum ? 0 : lazy_rescale_log2;
+  int max_log2 = stale_maximum ? 0 : lazy_rescale_log2;
   // R is raised without a branch, so that a step is one basic block, in which exponentials of one
   // row begin while the max of the other is computed. A step with kFresh has the branch.
   bool branchless = false;
@@ -69,9 +69,9 @@ class Softmax {
   static constexpr bool kFoldScale = Traits::softmax.fold_scale;
   static constexpr bool kScaled = Traits::Score::kChanges;
   static constexpr bool kLazy =
-      Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.most_log2 > 0;
-  static constexpr float kBound = Traits::softmax.most_log2;
-  static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.most_log2;
+      Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.max_log2 > 0;
+  static constexpr float kBound = Traits::softmax.max_log2;
+  static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.max_log2;
 
   float scale_log2_;      // softmax_scale * log2(e)
   float R_[kHalves];      // references of the lane's rows
@@ -182,7 +182,7 @@ class Softmax {
   FLASHSMITH_DEVICE float factor(int half) const { return alpha_[half]; }
 
   // Returns the statistics of a row when all blocks are done.
-  FLASHSMITH_DEVICE RowTotal total(int half) const {
+  FLASHSMITH_DEVICE SoftmaxStats stats(int half) const {
     return {
         .reference = R_[half], .sum = kFoldScale ? sum_of_row(l_[half]) : l_[half], .kept = 1.f};
   }

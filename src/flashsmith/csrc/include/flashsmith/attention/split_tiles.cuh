@@ -47,7 +47,7 @@ class SplitTiles {
     uint32_t words[kSplitWords];
 #pragma unroll
     for (int i = 0; i < kSplitWords; i++) {
-      words[i] = ptx::thread_load_handed_4(args_.split_tiles + place * kSplitWords + i);
+      words[i] = ptx::thread_load_global_cg_4(args_.split_tiles + place * kSplitWords + i);
     }
     KeySplit split;
     std::memcpy(&split, words, sizeof(KeySplit));

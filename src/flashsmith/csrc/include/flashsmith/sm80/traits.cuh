@@ -54,7 +54,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score =
       ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "the sm80 family copies K and V from rows, not from pages");

@@ -31,7 +31,7 @@ struct Sm90ForwardKernelConfig {
   bool fp8_scores;
   bool fp8_values;
   bool two_level;
-  bool long_turns;
+  bool ping_pong_until_exp;
 
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };
@@ -58,11 +58,11 @@ struct Sm90ForwardKernelArgs {
   PagesArgs pages;
 };
 
-// Constants of the maps of varlen sequences (rows.cuh): a sequence ends at row kRaggedRows, and
-// kRaggedShift minus one row is the stride in bytes that leads back. Their product is 2^64, which
+// Constants of the maps of varlen sequences (rows.cuh): a sequence ends at row kVarlenRows, and
+// kVarlenShift minus one row is the stride in bytes that leads back. Their product is 2^64, which
 // is no distance.
-constexpr int kRaggedRows = 1 << 30;
-constexpr uint64_t kRaggedShift = uint64_t{1} << 34;
+constexpr int kVarlenRows = 1 << 30;
+constexpr uint64_t kVarlenShift = uint64_t{1} << 34;
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 
@@ -78,9 +78,9 @@ constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
 
 // Returns the columns of O that are in shared memory at a time, if O is stored by bulk copies.
 constexpr int staged_columns(const Sm90ForwardKernelConfig &cfg) {
-  constexpr int kMost = 128;
+  constexpr int kMax = 128;
   if (!cfg.tma_store) return 0;
-  return cfg.d_head < kMost ? cfg.d_head : kMost;
+  return cfg.d_head < kMax ? cfg.d_head : kMax;
 }
 
 // The layout of rows in shared memory: one box of a tensor map after the other, each as wide as its
@@ -157,8 +157,8 @@ constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q) {
 }
 
 // Returns the number of thread blocks of a launch on a GPU with this number of SMs.
-constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int multiprocessors) {
-  const int resident = multiprocessors / cfg.cluster_size * cfg.cluster_size;
+constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int num_sms) {
+  const int resident = num_sms / cfg.cluster_size * cfg.cluster_size;
   return cfg.persistent && resident < n_tiles ? resident : n_tiles;
 }
 

@@ -8,7 +8,7 @@ namespace flashsmith {
 
 // The scope of a warpgroup's turn with the tensor cores: no turns, from dV to dK of a block, or
 // from dV of a block to dP of the next.
-enum class Turns : int8_t { none, gradients, gradients_and_scores };
+enum class PingPongScope : int8_t { none, gradients, gradients_and_scores };
 
 // One point of the configuration space of the sm90 family's backward. The fields, in this order,
 // are those of the Python class of this name, and are described in docs/knobs.md.

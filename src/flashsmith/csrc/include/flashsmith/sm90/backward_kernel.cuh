@@ -55,7 +55,7 @@ template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
   sm90_backward_kernel_fn sinks = nullptr, conversion = nullptr;
   if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
-  if constexpr (Traits::sums == Sums::in_any_order) {
+  if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
     conversion = dQ_conversion_kernel<Traits, Sm90BackwardKernelArgs>;
   }
   return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,

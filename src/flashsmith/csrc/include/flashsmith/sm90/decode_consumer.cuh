@@ -88,7 +88,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
 
   FLASHSMITH_DEVICE SplitsState first_state() const {
     KeySplits<Traits> splits(args_.problem);
-    splits.turn_to_line();
+    splits.use_stream_k();
     return splits.state();
   }
 

@@ -3,12 +3,12 @@
 //
 // A dense tensor's map has the dimensions d_head, sequence, head and batch. The end of a varlen
 // sequence is not the tensor's, so its map has other dimensions: d_head, row, head, end, shift. A
-// sequence of n rows begins at row kRaggedRows - n of the second dimension, so that the sequence's
+// sequence of n rows begins at row kVarlenRows - n of the second dimension, so that the sequence's
 // end is the dimension's. `end`, the sequence's end in the tensor, compensates for n, and `shift`
-// for kRaggedRows, since addresses wrap around at 2^64. With R = kRaggedRows and rows of S bytes,
+// for kVarlenRows, since addresses wrap around at 2^64. With R = kVarlenRows and rows of S bytes,
 // row i of the sequence is at
 //
-//    (R - n + i) S + end S + R (kRaggedShift - S) = (end - n + i) S + 2^64
+//    (R - n + i) S + end S + R (kVarlenShift - S) = (end - n + i) S + 2^64
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
@@ -19,13 +19,13 @@ namespace flashsmith::sm90 {
 
 // The rows of one head of a sequence.
 struct Rows {
-  Place place;
+  RowOffset place;
   int length, head;
   int batch_rows;  // rows between batch entries of the tensor
 
   // Returns the sequence's end, in rows of the tensor.
   FLASHSMITH_DEVICE int end() const { return place.batch * batch_rows + place.row + length; }
-  FLASHSMITH_DEVICE int ragged(int row) const { return kRaggedRows - length + row; }
+  FLASHSMITH_DEVICE int varlen_row(int row) const { return kVarlenRows - length + row; }
 };
 
 // Copies the box at a column and a row of the sequence to `destination`.
@@ -33,9 +33,9 @@ template <typename Traits>
 FLASHSMITH_DEVICE void load_rows(ptx::shared_address destination, const ptx::TensorMap &map,
                                  ptx::shared_address barrier, int column, int row,
                                  const Rows &rows) {
-  if constexpr (Traits::Sequence::kRagged) {
-    ptx::tma_load(destination, map, barrier, column, rows.ragged(row), rows.head, rows.end(),
-                  kRaggedRows);
+  if constexpr (Traits::Sequence::kVarlen) {
+    ptx::tma_load(destination, map, barrier, column, rows.varlen_row(row), rows.head, rows.end(),
+                  kVarlenRows);
   } else {
     ptx::tma_load(destination, map, barrier, column, row, rows.head, rows.place.batch);
   }
@@ -47,9 +47,9 @@ FLASHSMITH_DEVICE void load_rows_of_cluster(ptx::shared_address destination,
                                             const ptx::TensorMap &map, ptx::shared_address barrier,
                                             int column, int row, const Rows &rows) {
   constexpr uint16_t kAllBlocks = (1 << Traits::cluster_size) - 1;
-  if constexpr (Traits::Sequence::kRagged) {
-    ptx::tma_load_multicast(destination, map, barrier, kAllBlocks, column, rows.ragged(row),
-                            rows.head, rows.end(), kRaggedRows);
+  if constexpr (Traits::Sequence::kVarlen) {
+    ptx::tma_load_multicast(destination, map, barrier, kAllBlocks, column, rows.varlen_row(row),
+                            rows.head, rows.end(), kVarlenRows);
   } else {
     ptx::tma_load_multicast(destination, map, barrier, kAllBlocks, column, row, rows.head,
                             rows.place.batch);
@@ -59,8 +59,8 @@ FLASHSMITH_DEVICE void load_rows_of_cluster(ptx::shared_address destination,
 template <typename Traits>
 FLASHSMITH_DEVICE void store_rows(const ptx::TensorMap &map, ptx::shared_address source, int column,
                                   int row, const Rows &rows) {
-  if constexpr (Traits::Sequence::kRagged) {
-    ptx::tma_store(map, source, column, rows.ragged(row), rows.head, rows.end(), kRaggedRows);
+  if constexpr (Traits::Sequence::kVarlen) {
+    ptx::tma_store(map, source, column, rows.varlen_row(row), rows.head, rows.end(), kVarlenRows);
   } else {
     ptx::tma_store(map, source, column, row, rows.head, rows.place.batch);
   }

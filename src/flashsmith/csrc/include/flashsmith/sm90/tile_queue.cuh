@@ -36,7 +36,7 @@ class TileProducer {
   // global memory.
   FLASHSMITH_DEVICE int draw() const {
     const int n_blocks = ptx::grid_size_x();
-    if constexpr (Traits::Sequence::kRagged) {
+    if constexpr (Traits::Sequence::kVarlen) {
       if (has_one_tile()) return n_blocks;
     }
     if constexpr (Traits::config.dynamic_queue) {
@@ -49,7 +49,7 @@ class TileProducer {
   // Resets the queue, if this is the last block to finish.
   FLASHSMITH_DEVICE void finish() const {
     if constexpr (!Traits::config.dynamic_queue) return;
-    if constexpr (Traits::Sequence::kRagged) {
+    if constexpr (Traits::Sequence::kVarlen) {
       if (has_one_tile()) return;
     }
     const uint32_t n_blocks = ptx::grid_size_x();

@@ -9,7 +9,7 @@
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/sm90/rows.cuh"
 
-namespace wrappers::ragged {
+namespace wrappers::varlen {
 
 constexpr int kTile = 1024, kColumns = 64, kBoxRows = 16, kWords = kColumns * kBoxRows / 2;
 constexpr int kHeads = 2, kTotal = 40;                     // of the tensor
@@ -17,7 +17,7 @@ constexpr int kHeadStride = 72, kRowStride = 2 * 72 + 16;  // in elements, with 
 constexpr int kSize = kTotal * kRowStride;
 
 struct Traits {
-  using Sequence = RaggedSequence;
+  using Sequence = VarlenSequence;
 };
 
 // tile (words) = the box from `row` of the sequence on, as it lies in shared memory.
@@ -70,9 +70,9 @@ struct StoreRows {
 
 // As csrc/host/tensor_map.cpp describes it.
 inline TensorMap map_of(uint16_t *base) {
-  constexpr int64_t kShift = kRaggedShift / sizeof(uint16_t) - kRowStride;
+  constexpr int64_t kShift = kVarlenShift / sizeof(uint16_t) - kRowStride;
   return make_map(base,
-                  {.sizes = {kColumns, kRaggedRows, kHeads, int64_t{1} << 31, kRaggedRows + 1},
+                  {.sizes = {kColumns, kVarlenRows, kHeads, int64_t{1} << 31, kVarlenRows + 1},
                    .strides = {1, kRowStride, kHeadStride, kRowStride, kShift},
                    .box = {kColumns, kBoxRows, 1, 1, 1},
                    .swizzle = Swizzle::bytes_128});
@@ -145,4 +145,4 @@ inline void check(Results &results) {
   }
 }
 
-}  // namespace wrappers::ragged
+}  // namespace wrappers::varlen

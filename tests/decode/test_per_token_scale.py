@@ -28,16 +28,18 @@ from support.decoding import (
 )
 from support.fp8_caches import FP8, LARGEST, Quantised, quantised, spread
 
-RULES = [
-    DECODE.families[0].rule(DecodeWorkload(dtype, d_head, fp8_cache=True, token_scales=True))
+HEURISTICS = [
+    DECODE.families[0].heuristic(
+        DecodeWorkload(dtype, d_head, fp8_cache=True, per_token_scale=True)
+    )
     for d_head, dtype in (
         (64, DType.BF16), (96, DType.FP16), (128, DType.BF16), (192, DType.FP16), (256, DType.BF16),
     )
 ]  # fmt: skip
 SLICES_OF_16 = parse_kernel_name_into_config(
-    "(FP16, 64, 16, 16, 4): decode+fp8_cache+token_scales+stages_3+blocks_1"
+    "(FP16, 64, 16, 16, 4): decode+fp8_cache+per_token_scale+stages_3+blocks_1"
 )
-SMALL = RULES[0]
+SMALL = HEURISTICS[0]
 
 
 def tokens(cfg: DecodeKernelConfig = SMALL, *args: Any, **keywords: Any) -> Quantised:
@@ -62,8 +64,8 @@ def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scal
     return placed, (scales.k[..., 0], scales.v[..., 0])
 
 
-@pytest.mark.parametrize("cfg", [*RULES, SLICES_OF_16], ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+@pytest.mark.parametrize("cfg", [*HEURISTICS, SLICES_OF_16], ids=str)
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     tokens(cfg).assert_right(cfg)
 
 
@@ -247,7 +249,7 @@ def replace_lengths(asked: Quantised, lengths: tuple[int, ...]) -> Quantised:
         (lambda a: {"v_scale": a.v_scale[..., :1]}, ValueError, r"v_scale has shape \(2, 25, 1\)"),
         (lambda a: {"k_scale": a.k_scale.half()}, TypeError, "k_scale has dtype"),
         (
-            lambda a: {"cfg": replace(SMALL, token_scales=False)},
+            lambda a: {"cfg": replace(SMALL, per_token_scale=False)},
             ValueError,
             "k_scale has shape .* a scale for each row, but the configuration has no such scales",
         ),
@@ -265,8 +267,8 @@ def test_bad_input_is_refused_in_words(changed: Any, error: type[Exception], wor
 
 
 def test_scales_without_numbers_of_8_bits_are_no_configuration() -> None:
-    (problem,) = replace(PLAIN, token_scales=True).problems()
-    assert problem.startswith("token_scales is on without fp8_cache; keys and values of 16 bits")
+    (problem,) = replace(PLAIN, per_token_scale=True).problems()
+    assert problem.startswith("per_token_scale is on without fp8_cache; keys and values of 16 bits")
     (problem,) = replace(SMALL, B_r=32).problems()
-    assert problem.startswith("B_r is 32 with token_scales")
-    assert all(not cfg.problems() for cfg in RULES)
+    assert problem.startswith("B_r is 32 with per_token_scale")
+    assert all(not cfg.problems() for cfg in HEURISTICS)

@@ -1,4 +1,4 @@
-"""The soak of a set of kernels on the card, in parts that run side by side."""
+"""The soak of a set of kernels on the GPU, in parts that run side by side."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from support.paths import ROOT
 
 PARTS = {"forward": 6, "backward": 4, "decode": 4, "fp8": 1}  # of each set
 SECONDS = 40  # of a part; building comes on top, and what MIN_CASES needs
-RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
+RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the boundaries of tiles
 MIN_CASES = 10  # of each kernel
 LOGS = ROOT / "build" / "gpu"
 
 
 def kernels_of_set(key: str) -> list[KernelId]:
     """Returns the kernels of a set of ``get_kernel_configs``, or of ``forward``: those of tables,
-    rules and both progressions."""
+    heuristics and both progressions."""
     configs: Sequence[KernelConfig]
     if key == "forward":
         configs = [
             *table_configs(),
-            *FORWARD.rule_configs(),
+            *FORWARD.heuristic_configs(),
             *get_kernel_progression_configs(),
             *get_sm90_kernel_progression_configs(),
         ]
@@ -72,10 +72,10 @@ def assert_part_is_right(key: str, part: int) -> None:
     finally:
         LOGS.mkdir(parents=True, exist_ok=True)
         write_csv(LOGS / f"soak_{key}_{part}.csv", tallies.values(), environment_stamp())
-    least = min(tally.cases for tally in tallies.values())
-    print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
+    minimum = min(tally.cases for tally in tallies.values())
+    print(f"{len(kernels)} kernels, {minimum} problems or more, {time.monotonic() - started:.0f} s")
     assert_none_wrong(tallies)
-    assert least >= MIN_CASES, f"a kernel takes only {least} problems of those that were drawn"
+    assert minimum >= MIN_CASES, f"a kernel takes only {minimum} problems of those that were drawn"
 
 
 def assert_none_wrong(tallies: Mapping[KernelId, Tally]) -> None:
