@@ -1,12 +1,12 @@
-"""Checks and measures few queries over a long cache on the GPU, beside FlashAttention-3.
+"""Checks and measures few queries over a long KV cache on the GPU, beside FlashAttention-3.
 
     python benchmarks/few_queries.py --out benchmarks/results/h200/2026-01-01
 
-One row a shape, kind of cache and candidate: microseconds in turn with a flushed L2, and the ratio
-of FlashAttention-3's time to ours. Candidates are what ``decode`` takes, the heuristic's kernels of
-each family of decode, others by ``--config``, and FlashAttention-3 with lengths on the device. All
-results are checked against float32 before they are timed.
-Writes few_queries.csv and few_queries_environment.json.
+It writes one row for each shape, kind of KV cache and candidate: microseconds in turn with a
+flushed L2, and the ratio of FlashAttention-3's time to ours. Candidates are the kernel that
+``decode`` chooses, the heuristics' kernels of each decode family, others by ``--config``, and
+FlashAttention-3 with lengths on the device. All results are checked against float32 before they are
+timed. Writes few_queries.csv and few_queries_environment.json.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from support.semantics import SM80 as FORWARD
 KERNELS = [kernel for kernel in OF_PLAIN if kernel.config == PLAIN["sm80"]]
 EACH = pytest.mark.parametrize("variant", [k.variant for k in KERNELS], ids=lambda v: v.name)
 BF16 = torch.bfloat16
-# Sinks and a bias, and all else that a call of its own lengths does not have.
+# MIXED is a dense variant with sinks, a bias and more; `causal+varlen` stands for varlen.
 MIXED = Variant.from_name("window+softcap+bias+sinks")
 
 
@@ -41,14 +41,14 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -
 
 
 def leaves_of(call: Call) -> dict[str, torch.Tensor]:
-    """Copies of all that there is a gradient by."""
+    """Returns a copy of each tensor that has a gradient, as a leaf of a new graph."""
     given = {"q": call.q, "k": call.k, "v": call.v}
     given |= {n: t for n, t in call.keywords.items() if n in ("sinks", "bias")}
     return {name: t.clone().requires_grad_() for name, t in given.items()}
 
 
 def differentiated(call: Call, function: Any = attend) -> ReferenceGradients:
-    """Returns what stands in the leaves after ``backward``."""
+    """Returns the gradients of the leaves after ``backward``."""
     leaves = leaves_of(call)
     o, lse = function(**call.keywords | leaves)
     torch.autograd.backward([o, lse], [call.do, call.dlse])
@@ -62,7 +62,7 @@ def assert_equal(found: ReferenceGradients, expected: ReferenceGradients) -> Non
 
 @EACH
 def test_backward_gives_the_gradients(variant: Variant) -> None:
-    """Of results that the kernels computed."""
+    """Autograd calls the backward kernels on the results of the forward kernels."""
     call = variant_call(variant)
     assert_near_truth(differentiated(call), call)
 
@@ -123,7 +123,7 @@ def test_either_result_may_be_unused() -> None:
 
 
 def test_gradients_of_a_sum_are_those_of_ones() -> None:
-    """Torch passes one element with strides of 0."""
+    """The gradient of a sum arrives as one expanded element, with strides of 0."""
     call = variant_call(CAUSAL)
     one, other = leaves_of(call), leaves_of(call)
     attend(**call.keywords | one)[0].sum().backward()
@@ -201,7 +201,7 @@ def test_differentiating_twice_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
 @pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
 def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch.dtype) -> None:
-    """The log-sum-exp of a row is its sink's logit then."""
+    """The LSE of a row without keys is the logit of its sink."""
     q = torch.randn(*(() if packed else (2,)), 6, 4, 64).bfloat16().requires_grad_()
     k, v = (q[..., :0, :2, :].detach().clone().requires_grad_() for _ in range(2))
     sinks = torch.tensor([0.5, -2.0, 20.0, 0.0], dtype=dtype, requires_grad=True)
@@ -222,7 +222,8 @@ def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch
 @pytest.mark.parametrize("keys", [0, 5])
 @pytest.mark.parametrize("packed", [False, True], ids=["used", "packed"])
 def test_rows_of_no_sequence_have_no_sink(packed: bool, keys: int) -> None:
-    """Whether there are keys or not: their log-sum-exp is -inf, and gradients by it go nowhere."""
+    """A query behind `seqused_q` has an LSE of -inf, so it adds nothing to the gradient of the
+    sink, with keys or without."""
     q = torch.randn(*(() if packed else (2,)), 8, 2, 64).bfloat16()
     k, v = (torch.randn(*q.shape[:-3], keys, 2, 64).bfloat16() for _ in range(2))
     sinks = torch.tensor([0.5, -torch.inf], requires_grad=True)

@@ -25,7 +25,7 @@ SHAPES = {"batch": (0, (2, 70, 1, 64)), "rows": (1, (1, 200, 1, 64)), "heads": (
 
 
 def far_from_each_other(tensors: GradientTensors, dim: int) -> GradientTensors:
-    """Copies all of ``LAID_OUT`` to where their stride along ``dim`` is ``FAR``."""
+    """Copies each tensor of ``LAID_OUT`` to memory where its stride along ``dim`` is ``FAR``."""
     q = tensors.q
     places = interleaved(len(LAID_OUT), q.shape, dim, FAR, q.dtype)
     copies = (t.copy_(getattr(tensors, n)) for n, t in zip(LAID_OUT, places, strict=True))

@@ -1,4 +1,4 @@
-"""What the tests on a GPU do at length, small and on the emulator: autograd, and a training."""
+"""Autograd and a training loop as the GPU tests run them, small and on the emulator."""
 
 from __future__ import annotations
 

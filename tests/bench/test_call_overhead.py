@@ -22,7 +22,7 @@ def script() -> ModuleType:
 
 
 class Clock:
-    """Time passes only where a call says so."""
+    """A clock that advances only when a call says so."""
 
     now = 0.0
 
@@ -85,7 +85,7 @@ def test_packed_batches_differ_in_lengths_and_totals(script: ModuleType) -> None
 
 
 def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library that is called does nothing, so that a call costs what Python adds to it.
+    """The library does nothing here, so that a call costs what Python adds to it.
 
     A machine that tests is busy, and a busy core slows torch.add as much as it slows the call: the
     ratio is 3.9 on an idle core and on a core that three processes share.

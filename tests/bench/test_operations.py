@@ -1,4 +1,4 @@
-"""The operations that are measured: tensors, truth, candidates and FLOP of each."""
+"""The measured operations: tensors, truth, candidates and FLOP of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def packed(*lengths: int, operation: str = "forward", causal: bool = True) -> Ca
 
 
 def right(case: Case) -> set[str]:
-    """The candidates of an operation that run here and are right; none is wrong."""
+    """Returns the candidates of an operation that run here, after a check that all of them are
+    right."""
     operation = BENCHES[case.operation]
     here = {name for name, peer in operation.peers.items() if not peer.package.why_missing()}
     named = replace(case, candidates=case.candidates or (*operation.ours, *here))
@@ -45,7 +46,7 @@ def right(case: Case) -> set[str]:
 
 
 def decoders(cache: str) -> set[str]:
-    """Who decodes a cache here."""
+    """Returns the candidates that decode such a KV cache here."""
     more = {"flashsmith attention", "fa2"} if cache == "entries" else set()
     more |= {"flashsmith per-token scales"} if cache.startswith("fp8") else set()
     return more | {"flashsmith", "flashsmith splits 1", "flashsmith splits 8"}
@@ -130,7 +131,7 @@ def test_flop_are_of_what_the_mask_leaves() -> None:
 
 @pytest.mark.parametrize("operation", ["forward", "backward", "training step"])
 def test_a_peer_is_left_out_of_what_it_does_not_take(operation: str) -> None:
-    """Before anything of it is loaded or run, which is not here."""
+    """A peer refuses a case before it loads or runs its package, which is not installed here."""
     peers = BENCHES[operation].peers
     for case, takers in (
         (replace(SMALL, score="sinks"), set()),
@@ -149,7 +150,7 @@ def test_torch_has_another_diagonal_where_lengths_differ() -> None:
 
 
 def test_flex_attention_is_given_what_ours_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch runs it without a compiler."""
+    """FlexAttention runs eagerly here, without torch.compile."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     torch.manual_seed(0)
     for score in ("bias", "score_mod: alibi", "score_mod: plain"):

@@ -1,4 +1,4 @@
-"""Files that a user names: never lost silently, and whole or not there."""
+"""Files that a user names are never lost silently, and are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -122,4 +122,4 @@ def test_soak_replaces_its_logs_and_nothing_else(tmp_path: Path) -> None:
     assert notes.read_text() == "name,phone\n"
     for _ in range(2):
         invoke(*args, "--out", log)
-    assert log.read_text().count("kernel,variant,verdict") == 1  # not appended to
+    assert log.read_text().count("kernel,variant,verdict") == 1  # replaced, not appended to

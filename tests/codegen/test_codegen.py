@@ -1,4 +1,4 @@
-"""The generated C++ text: deterministic, valid, written whole or not at all."""
+"""The generated C++ text is deterministic and valid, and is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BACKWARD_INSTANCES = [
     for variant in (FULL, CAUSAL)
 ]
 
-# What a translation unit needs of the real header, as plain C++.
+# Stands in for the real header: as much as a translation unit needs, in plain C++.
 STUB_KERNEL = """\
 #pragma once
 #include "{header}"
@@ -63,7 +63,8 @@ template <typename Traits> {pointer} {function}() {{
 }}
 """
 
-# A program whose exit status says whether the map of each kernel's family and variant has it.
+# The exit status of the program says whether the map of each kernel's family and variant has the
+# kernel.
 FIND = """\
 #include "{header}"
 #include "{header}"
@@ -154,7 +155,7 @@ def test_each_variant_has_a_map_and_a_varlen_one_another_of_what_lists_its_tiles
 
 
 def test_each_family_says_which_gpus_run_it() -> None:
-    """wgmma is an instruction of 9.0 alone."""
+    """wgmma exists on compute capability 9.0 alone."""
     header = codegen.generate(INSTANCES)["flash_kernels.cuh"]
     assert '.family = "sm80", .major = 8, .minor = 0, .exact = false}' in header
     assert '.family = "sm90", .major = 9, .minor = 0, .exact = true}' in header
@@ -248,7 +249,7 @@ def write_stub(kind: type[KernelConfig], folder: Path) -> None:
 
 
 def test_generated_text_compiles_links_and_maps_each_config_to_its_kernel(tmp_path: Path) -> None:
-    """Also: the compiler's own symbol names parse back into the instances."""
+    """The test also checks that the compiler's symbol names parse back into the instances."""
     for kind in CONFIG_CLASSES:
         write_stub(kind, tmp_path / "stub" / "flashsmith" / kind.family)
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Decode's tuning spaces, and what tables tell apart."""
+"""Decode's tuning spaces, and the workloads that a tuned table tells apart."""
 
 from __future__ import annotations
 

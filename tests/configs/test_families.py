@@ -1,4 +1,4 @@
-"""Which families serve a workload on a GPU, what they choose by heuristic, why others do not."""
+"""The families that serve a workload on a GPU, their heuristics, and why others do not serve."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_families_on_a_gpu_come_newest_first_and_on_the_emulator_plainest_first(
     )
     assert FORWARD.families_for("a GPU of tomorrow", (9, 0)) == FORWARD.families_on(
         (9, 0)
-    )  # by what it can do
+    )  # by compute capability
     with pytest.raises(ValueError, match="gpu 'a GPU of tomorrow' is not known"):
         FORWARD.families_for("a GPU of tomorrow")
     with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5; .* need 8\.0"):
@@ -169,7 +169,7 @@ def test_small_tiles_are_legal_smaller_and_tried_by_the_tuner(family: Family) ->
         }
 
 
-# The cost model, on 132 SMs.
+# ---- the cost cost model, on 132 SMs ----
 
 
 def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
@@ -195,7 +195,7 @@ def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
 def test_the_sm_with_most_tiles_decides() -> None:
     usual = SM90_FORWARD.heuristic(
         Workload.square(DType.BF16, 128, 512)
-    )  # tiles of 128 rows, one at a time
+    )  # one tile of 128 rows at a time
     of_tiles = {n: grid_cost(usual, grid(1, n, 128, 128), 132) for n in (1, 132, 133, 264, 265)}
     assert of_tiles[1] == of_tiles[132] > 0
     assert of_tiles[133] == of_tiles[264] == 2 * of_tiles[1]
@@ -212,7 +212,7 @@ def test_blocks_that_are_resident_together_cover_each_other() -> None:
 
 
 def test_resident_blocks_are_as_ptxas_makes_them() -> None:
-    """What was built for the H200: 112, 127, 145, 175 and 217 registers of a thread at most."""
+    """The H200's kernels have at most 112, 127, 145, 175 and 217 registers a thread, says ptxas."""
     small = {
         d: SM90_FORWARD.smaller(Workload.square(DType.BF16, d, 4096))[0]
         for d in SM90_FORWARD.d_heads
@@ -240,7 +240,8 @@ def test_sms_are_counted_by_the_name() -> None:
 
 
 def test_the_heuristic_takes_tiles_that_the_tuner_tries() -> None:
-    """Apart from the number of stages. What it takes was measured beside its neighbours."""
+    """The number of stages is not compared. The heuristic's choices were measured beside their
+    neighbours."""
     tried = {replace(cfg, n_stages=2) for cfg in get_sm90_autotuning_kernel_configs()}
     tried_sm80 = get_autotuning_kernel_configs(d_heads=(64, 128))
     for dtype in DType:
@@ -252,7 +253,7 @@ def test_the_heuristic_takes_tiles_that_the_tuner_tries() -> None:
 
 
 def test_a_tile_that_the_gpu_has_no_shared_memory_for_is_passed_over() -> None:
-    """At d_head 256 the heuristic's takes 128 KiB; GPUs of 8.6, 8.9 and 12.0 have 99."""
+    """The heuristic's tile for d_head 256 takes 128 KiB; GPUs of 8.6, 8.9 and 12.0 have 99 KiB."""
     workload = Workload(grid(8, 16, 4096, 256))
     usual = SM80_FORWARD.heuristic(Workload.square(DType.BF16, 256, 4096))
     (small,) = SM80_FORWARD.smaller(Workload.square(DType.BF16, 256, 4096))

@@ -1,4 +1,4 @@
-"""Which calls of attention go to decode's kernels: few queries where tiles leave a GPU idle."""
+"""The calls of attention that go to split-KV kernels: few queries, where tiles leave a GPU idle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def problem(batch: int, n_q: int, n_k: int, heads: tuple[int, int] = (32, 8)) ->
 
 
 def rows_chosen(given: Problem, variant: Variant = CAUSAL, gpu: str | None = H200) -> int:
-    """B_r of decode's configuration; 0: the forward's is taken."""
+    """Returns B_r of the split-KV configuration, or 0 if a forward configuration is chosen."""
     config = choose(Workload(given, variant), gpu).config
     return config.B_r if isinstance(config, DecodeKernelConfig) else 0
 
@@ -55,7 +55,7 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
 
 
 def test_a_tile_that_is_mostly_empty_does_not_serve_few_queries() -> None:
-    """The forward's own choice, where decode is not for the call."""
+    """The forward chooses a smaller tile where split-KV kernels do not serve the call."""
     for variant, n_q in ((FULL, 128), (CAUSAL, 128), (FULL, 64), (CAUSAL, 1)):
         for n_k in (8192, 32768):
             config = choose_for(FORWARD, Workload(problem(4, n_q, n_k), variant), H200).config
@@ -100,7 +100,7 @@ def test_the_model_grows_with_what_is_done() -> None:
     assert cost(base) < cost(problem(8, 16, 8192))
     assert cost(base) < cost(problem(4, 16, 16384))
     assert cost(base, 132) < cost(base, 66)
-    # Memory bounds both where there are queries enough to fill tiles, and heads to fill the GPU.
+    # Memory bounds both kernels where queries fill the tiles and heads fill the GPU.
     many = problem(128, 1, 8192, (8, 8))
     assert forward_cost(forward, many, 132) >= 8192 * 128 * 8 * 176 / 132
 

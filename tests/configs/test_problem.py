@@ -114,7 +114,7 @@ def test_buckets_of_one_length_are_alike_by_their_fill() -> None:
     assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows an SM"
 
 
-# What is computed.
+# ---- what is computed ----
 
 
 def test_a_variant_is_read_back_from_its_name() -> None:
@@ -133,7 +133,7 @@ def test_variants_with_one_tuning_key_are_those_that_tables_hold_together() -> N
 
 
 def scores_seen(problem: Problem) -> int:
-    """Of one head, under a causal mask, counted one by one."""
+    """Counts the scores of one head under a causal mask, one by one."""
     rows = range(problem.seq_len_q)
     shift = problem.seq_len_k - problem.seq_len_q
     return sum(min(max(row + shift + 1, 0), problem.seq_len_k) for row in rows)
@@ -146,7 +146,7 @@ def test_flop_of_full_attention_are_of_every_score() -> None:
 
 @pytest.mark.parametrize("lengths", list(product((1, 64, 100, 257), repeat=2)))
 def test_flop_of_causal_attention_are_of_what_the_mask_leaves(lengths: tuple[int, int]) -> None:
-    """But for half of the diagonal, which published rates leave out."""
+    """Half of the diagonal does not count, as in published rates."""
     problem = Problem(DType.FP16, 64, 1, 1, 1, *lengths)
     whole = scores_seen(problem) * 4 * 64
     diagonal = min(lengths) * 4 * 64
@@ -155,7 +155,7 @@ def test_flop_of_causal_attention_are_of_what_the_mask_leaves(lengths: tuple[int
     assert CAUSAL.flop(replace(problem, batch=3, heads=4)) == 12 * CAUSAL.flop(problem)
 
 
-# Rows.
+# ---- rows ----
 
 
 def test_a_workload_is_read_back_from_its_row() -> None:
@@ -179,7 +179,7 @@ def test_a_workload_is_read_back_from_its_row() -> None:
 
 
 def test_a_row_without_the_sizes_of_k_has_those_of_q() -> None:
-    """As files have that were written before there were such columns."""
+    """Older files were written before these columns existed."""
     row = Workload(ODD).as_row()
     square = Workload(replace(ODD, heads_kv=6, seq_len_k=70))
     assert Workload.from_row({name: row[name] for name in ROW_COLUMNS}) == square
@@ -188,6 +188,6 @@ def test_a_row_without_the_sizes_of_k_has_those_of_q() -> None:
 
 def test_rates_and_intensity_of_a_workload() -> None:
     workload = Workload(SQUARE)
-    assert workload.intensity == 4096 / 2  # 4 s^2 d operations for 4 tensors of s d 2-byte elements
+    assert workload.intensity == 4096 / 2  # 4 s^2 d FLOP for 4 tensors of s d 2-byte elements
     assert Workload(SQUARE, CAUSAL).intensity == 4096 / 4
     assert workload.tflops(1.0) == pytest.approx(workload.flop / 1e-3 / 1e12)

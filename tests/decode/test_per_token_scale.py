@@ -1,4 +1,4 @@
-"""Scales of single keys and values of 8 bits, which lie beside the rows of a cache."""
+"""Per-token scales of an FP8 KV cache, which lie beside the rows of the cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SMALL = HEURISTICS[0]
 
 
 def tokens(cfg: DecodeKernelConfig = SMALL, *args: Any, **keywords: Any) -> Quantised:
-    """Rows behind a request's last have scales of NaN."""
+    """Returns FP8 requests with per-token scales, which are NaN behind a request's last row."""
     return Quantised(cfg, *args, per="token", **keywords)
 
 
@@ -55,7 +55,7 @@ def with_scales(asked: Quantised, k_scale: Any, v_scale: Any) -> Quantised:
 
 
 def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scales]:
-    """Returns what no request uses is NaN, of the scales, too."""
+    """Returns pages of the bytes and of the scales, with NaN wherever no request has a key."""
     placed = in_pages(asked.stored, page_size, seed)
     assert asked.k_scale is not None and asked.v_scale is not None
     beside = replace(asked.exact, k=asked.k_scale[..., None], v=asked.v_scale[..., None])
@@ -94,7 +94,7 @@ def test_pages_of_any_size_and_order_have_the_bits_of_whole_entries(page_size: i
 
 
 def test_scales_of_pages_that_are_nowhere_are_not_read() -> None:
-    """Their keys count as zeros."""
+    """The keys on pages that do not exist are taken for zeros."""
     asked = tokens(SMALL, (70, 33))
     placed, scales = paged(asked, 16)
     assert placed.block_table is not None
@@ -113,7 +113,7 @@ def test_scales_of_pages_that_are_nowhere_are_not_read() -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("span", [(-20, 20), (-60, -55), (55, 60)], ids=str)
 def test_scales_of_values_may_lie_far_apart(span: tuple[int, int], splits: int) -> None:
-    """BF16 holds the results."""
+    """The scales are such that BF16 can hold the results."""
     asked = tokens(SMALL, (70, 1, 300), 2)
     rows = asked.k_scale.shape
     k_scale = torch.exp2(torch.randint(-20, -6, rows).float())
@@ -128,7 +128,8 @@ def test_scales_of_values_may_lie_far_apart(span: tuple[int, int], splits: int) 
 def test_a_small_weight_of_a_large_value_counts_as_much_as_a_large_one_of_a_small(
     flipped: bool,
 ) -> None:
-    """e^-28 is about 2^-40: what is seen last may have to bring the sums to another reference."""
+    """e^-28 is about 2^-40, so the keys that come last may have to move the sums to another
+    reference."""
     q = torch.zeros(1, 1, 2, 64).bfloat16()
     q[..., 5] = 1
     k = torch.zeros(1, 300, 1, 64)

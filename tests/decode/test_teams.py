@@ -1,4 +1,5 @@
-"""Teams of warps, which share the keys of 32 or 64 rows: right at every number of rows."""
+"""Teams of warps, which share the keys of 32 or 64 packed rows, are right at every number of
+rows."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from support.decoding import (
 from support.decoding import run as run_one
 
 LENGTHS = (0, 1, 33, 200, 64)
-# Queries whose rows, of two heads each, are around 16, 32, 64 and more of them.
+# With two heads each, these queries have about 16, 32, 64 and more packed rows.
 QUERIES = (1, 8, 9, 17, 33, 70)
 WIDE = TEAMS[0]
 
@@ -108,7 +109,8 @@ def test_a_gpu_that_is_too_old_is_refused() -> None:
 
 
 def test_where_many_rows_do_not_fit_the_heuristic_takes_fewer() -> None:
-    """Rows of 256 elements and their sums need more shared memory than a block has there."""
+    """Rows of 256 elements and their partial results need more shared memory than a block has
+    there."""
     workload = DecodeWorkload(DType.FP16, 256, rows=64)
     assert DECODE.choose_by_heuristic(workload, (9, 0)).B_r == 64
     assert DECODE.choose_by_heuristic(workload, (8, 6)).B_r == 16
@@ -124,14 +126,14 @@ def test_many_work_tiles_and_small_gpus_have_smaller_blocks() -> None:
 
     for d_head, few, many in ((64, (4, 2), (2, 4)), (128, (4, 2), (2, 4)), (256, (4, 1), (2, 3))):
         assert (chosen(d_head, (9, 0), False), chosen(d_head, (9, 0), True)) == (few, many)
-    assert chosen(256, (8, 6), False) == (2, 3)  # 136 KB for each block are too many there
+    assert chosen(256, (8, 6), False) == (2, 3)  # 136 KB a block are too many there
     assert chosen(96, (9, 0), True) == chosen(96, (9, 0), False)
 
 
 def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bits would depend on how many other requests there are."""
+    """Otherwise the bits would depend on the number of other requests."""
     monkeypatch.setattr(decode_calls, "gpu_of", lambda _: ("NVIDIA H200", (9, 0)))
 
     def chosen(batch: int, splits: int) -> DecodeKernelConfig:

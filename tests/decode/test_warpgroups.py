@@ -1,4 +1,4 @@
-"""Decode of the sm90 family: many packed rows by wgmma, keys by bulk copies, sums by two ways."""
+"""The sm90 family's decode: many packed rows by wgmma, keys by bulk copies, two ways to combine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.decoding import (
     run,
 )
 
-ONE, TWO = WGMMA[:2]  # warpgroups
+ONE, TWO = WGMMA[:2]  # one warpgroup and two
 LENGTHS = (0, 1, 127, 128, 129, 400)
 
 
@@ -51,7 +51,7 @@ def test_any_number_of_rows_is_right(cfg: DecodeKernelConfig) -> None:
 @pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
 @pytest.mark.parametrize("splits", [0, 1, 2, 4, 5, 9])
 def test_few_and_many_splits_are_combined(cfg: DecodeKernelConfig, splits: int) -> None:
-    """The last to arrive combines few, and a kernel of its own many."""
+    """The last split to arrive combines a few splits, and the combine kernel combines many."""
     semantics = Semantics(causal=True, sinks=torch.linspace(-3, 6, 4))
     assert_right(cfg, requests(cfg, (1100, 3, 600), n_q=20), semantics, splits=splits)
     assert_right(cfg, requests(cfg, (1500,), n_q=70, heads=(2, 1)), semantics=None, splits=splits)

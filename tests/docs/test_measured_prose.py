@@ -1,4 +1,4 @@
-"""Numbers in prose and in tables with ideas are those of the CSV files that were committed."""
+"""Numbers in prose, and in tables that list ideas, are those of the committed CSV files."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_page_of_8_bits_says_what_the_page_of_performance_says() -> None:
         assert f"from 4k keys on at {speed}, {keys.format(error)}" in text
 
 
-# Fractions in words that are no results but arithmetic, or what something is made of.
+# These fractions in words are no results: they are arithmetic or say what something consists of.
 NO_RESULTS = {
     "disassembler takes about a fifth of the compiler's time",
     "take half the time of those of 16 bits",  # of the tensor cores
@@ -138,7 +138,7 @@ _OF_RESULTS = (
 )
 _WORDS = re.compile(rf".{{0,40}}\b(?:{_FRACTION}|{_OF_RESULTS})\b.{{0,40}}")
 NOT_OF_KERNELS = {
-    "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, no time
+    "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, without times
 }
 _CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")
 # Entries of a log are of their date, and say what was seen then.
@@ -151,7 +151,7 @@ _LOG_ENTRY = re.compile(r"^##+ \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULT
     ids=lambda page: page.stem,
 )
 def test_no_result_is_told_in_words(page: Path) -> None:
-    """A fraction of something measured stands in digits, which are compared with a CSV file."""
+    """A measured fraction is written in digits, which can be compared with a CSV file."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     text = " ".join(_LOG_ENTRY.sub("", text).split())
     for phrase in NO_RESULTS:
@@ -253,7 +253,7 @@ def test_the_table_of_decode_in_a_graph_is_measured() -> None:
 
 
 def is_rounded(cell: str, measured: float) -> bool:
-    """Returns whether a cell is the figure to as many places as it has."""
+    """Returns whether a cell is the measured value, rounded to the places that the cell has."""
     places = len(cell.partition(".")[2])
     return abs(float(cell) - measured) <= 0.5001 * 10**-places
 
@@ -301,7 +301,7 @@ def may_be_said_of_versions() -> list[str]:
         f"{version(sm80.MIN_COMPUTE_CAPABILITY)} and newer",
         f"({licence[1]})",
         f"FlashAttention {flash_attn.__version__}",
-        "4.0.0b36",  # of the peers in the table of features
+        "4.0.0b36",  # the version of the peers in the table of features
         "PyTorch 2.13",
     ]
 
@@ -312,7 +312,8 @@ def version(parts: tuple[int, int]) -> str:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
 def test_numbers_in_the_prose_of_front_pages_are_measured(page: str) -> None:
-    """A number with a point or a percent sign, or of shapes or kernels, is one of these."""
+    """Numbers with a point or a percent sign, and numbers of shapes or kernels, must be in this
+    list."""
     text = (ROOT / page).read_text()
     text = re.sub(r"<!-- measured.*?<!-- end measured -->|```.*?```", "", text, flags=re.DOTALL)
     text = " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())

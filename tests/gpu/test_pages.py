@@ -1,4 +1,4 @@
-"""Packed queries over pages on the GPU: graphs with other lengths and pages, generated text."""
+"""Packed queries over pages on a GPU: graphs with other lengths and pages, generated text."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NEAR = 0.02
 
 
 class Requests:
-    """Of ``maximum`` queries at most each, in graphs that know no more of them."""
+    """Requests of at most ``maximum`` queries each; a graph knows that bound and no lengths."""
 
     def __init__(self, maximum: int, page_size: int = 16, **semantics: Any) -> None:
         torch.manual_seed(0)
-        self.page_size, self.pages = page_size, ROWS // page_size  # of each request
+        self.page_size, self.pages = page_size, ROWS // page_size  # for each request
         self.maximum, self.n_pages = maximum, 2 * BATCH * self.pages
         self.semantics = {"causal": True} | semantics
         self.q = torch.randn(BATCH * maximum, HEADS, D_HEAD, device="cuda").bfloat16()
@@ -49,7 +49,7 @@ class Requests:
         self.in_a_row = (self.k[:0], self.v[:0])
 
     def draw(self, seed: int) -> None:
-        """Other numbers in the same tensors; NaN wherever no key is."""
+        """Draws other numbers into the same tensors, with NaN wherever there is no key."""
         torch.manual_seed(seed)
         lengths = [torch.randint(maximum + 1, (BATCH,)) for maximum in (self.maximum, ROWS)]
         for offsets, own in zip((self.cu_seqlens_q, self.cu_seqlens_k), lengths, strict=True):
@@ -111,7 +111,7 @@ D_HEADS = 64, 128, 256
 
 @pytest.fixture(scope="module")
 def _built() -> None:
-    """All at once."""
+    """Builds all kernels at once."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("other GPUs copy pages")
     variants = (
@@ -128,7 +128,8 @@ def _built() -> None:
 @pytest.mark.usefixtures("_built")
 @pytest.mark.parametrize("seed", range(24))
 def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
-    """Of random requests, twelve times: with the same kernels but for what copies keys."""
+    """Each of twelve launches gives the bits of the same kernel on dense keys; only the code that
+    copies keys differs."""
     rng = Random(seed)
     torch.manual_seed(seed)
     d_head, page_size = rng.choice(D_HEADS), rng.choice((16, 32, 48, 64, 256))
@@ -176,7 +177,7 @@ def test_pages_that_are_nowhere_are_not_followed(page: int) -> None:
     found = asked.attend()
     asked.table[2, 5] = gone
     asked.k[gone] = asked.v[gone] = 0
-    if torch.cuda.get_device_capability() == (9, 0):  # others copy the first or the last page
+    if torch.cuda.get_device_capability() == (9, 0):  # other GPUs copy the first or the last page
         assert torch.equal(found, asked.attend())
     assert found.isfinite().all()
 

@@ -1,4 +1,4 @@
-"""The sm_90 instructions' wrappers on a GPU against plain computations."""
+"""The wrappers of sm_90 instructions on a GPU, against plain computations."""
 
 from __future__ import annotations
 

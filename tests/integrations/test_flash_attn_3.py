@@ -1,4 +1,4 @@
-"""FlashAttention-3's functions: their signatures, and results that are FlashAttention-2's."""
+"""FlashAttention-3's functions: their signatures, and results equal to FlashAttention-2's."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_new_keys_enter_the_pages_of_a_cache() -> None:
 
 
 def strided(t: torch.Tensor) -> torch.Tensor:
-    """``t`` with a gap after each element, as a column of a matrix has."""
+    """Returns ``t`` with a gap after each element, like a column of a matrix."""
     return torch.stack((t, t), -1)[..., 0]
 
 

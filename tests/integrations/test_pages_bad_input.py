@@ -1,4 +1,4 @@
-"""What packed queries over pages refuse, and in which words."""
+"""The calls with packed queries over pages that are refused, and the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel refuses beside q, k, v and o: what its variant lacks or has, and shapes of it."""
+"""The extras that a kernel refuses: those that its variant lacks or needs, and wrong shapes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _kernels() -> None:
 
 
 def launch(variant: Variant, extras: CallArgs, **changes: torch.Tensor) -> torch.Tensor:
-    """o; v is k."""
+    """Returns o; k serves as v."""
     kernel = find_kernel(KernelId(CONFIG, variant), Target.emulator())
     tensors = {"q": torch.randn(Q_SHAPE).half(), "k": torch.randn(K_SHAPE).half()} | changes
     q, k = tensors["q"], tensors["k"]
     o = torch.full(q.shape, MARK).half()
-    # More than a plan asks for is taken, and nothing where it asks for nothing.
+    # A workspace may be larger than the plan requests, and is None if the plan requests none.
     needed = kernel.plan(q, k, k, o, extras=extras).workspace_bytes
     workspace = torch.zeros(needed + 1024, dtype=torch.uint8) if needed else None
     kernel(q, k, k, o, 0.1, extras=extras, workspace=workspace)
@@ -167,7 +167,7 @@ def test_o_is_apart_from_what_is_read_beside_k_and_v() -> None:
 
 
 def test_numbers_are_looked_at_in_every_call() -> None:
-    """Those that the call before had may be others now."""
+    """The numbers of a repeated call may differ from those of the call before."""
     extras = EXTRAS[CHANGED]
     launch(CHANGED, extras)
     with pytest.raises(ValueError, match="softcap is 0"):
@@ -178,7 +178,7 @@ def test_numbers_are_looked_at_in_every_call() -> None:
 
 @pytest.mark.parametrize(("batch", "n_q"), [(2, 0), (0, 40)])
 def test_a_bias_of_no_elements_may_have_any_strides(batch: int, n_q: int) -> None:
-    """``expand(...).contiguous()`` of nothing is expanded still."""
+    """``expand(...).contiguous()`` of an empty tensor stays expanded."""
     bias = torch.zeros(batch, 4, n_q, 1).half().expand(-1, -1, -1, 50).contiguous()
     assert bias.stride(-1) == 0
     q, k = torch.zeros(batch, n_q, 4, 64).half(), torch.zeros(batch, 50, 2, 64).half()

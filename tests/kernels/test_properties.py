@@ -1,6 +1,6 @@
-"""Random problems, the same every time, for kernels of all kinds: o, log-sum-exp and reruns.
+"""Random problems, the same in every run, for kernels of all kinds: o, LSE and reruns.
 
-`make soak` draws others without end.
+`make soak` draws other problems without end.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from support import sm80_kernels, sm90_kernels
 from support.soak import failures
 
 VARIED = [*sm80_kernels.VARIED, *sm90_kernels.VARIED]
-RANDOM_CASES = 8  # of each configuration
-SAMPLED = 1  # of the tuned tables, of each dtype and d_head
+RANDOM_CASES = 8  # for each configuration
+SAMPLED = 1  # of the tuned tables, for each dtype and d_head
 RERUNS = 1  # of random problems, with another order of warps
-SMALL = 3_000  # scores of a tile boundary's case
+SMALL = 3_000  # scores of a case at a tile's boundary
 
 
 def sampled_table_configs() -> list[ForwardKernelConfig]:
@@ -48,7 +48,8 @@ def _built() -> None:
 
 
 def test_the_set_is_whole() -> None:
-    """At least 300 random problems, every choice of the heuristics, tables, both families."""
+    """The set has at least 300 random problems, the heuristics' choices, tables, and both
+    families."""
     assert len(CONFIGS) * RANDOM_CASES >= 300
     assert len(set(CONFIGS)) == len(CONFIGS)
     kinds = {(cfg.family, cfg.dtype, cfg.d_head) for cfg in FORWARD.heuristic_configs()}
@@ -70,7 +71,8 @@ def test_random_problems(cfg: ForwardKernelConfig) -> None:
 
 @EACH
 def test_small_problems_at_the_tile_boundaries(cfg: ForwardKernelConfig) -> None:
-    """The first rows that a warpgroup masks, lengths 0 and 1, what has to be refused."""
+    """The cases are at tile boundaries: the first rows that a warpgroup masks, lengths 0 and 1,
+    refusals."""
     cases = [case for variant in VARIANTS for case in tile_boundary_cases(cfg, variant, EMULATOR)]
     wrong = failures(cfg, [case for case in cases if case.problem.n_scores <= SMALL], 0)
     assert not wrong, wrong

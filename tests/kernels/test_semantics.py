@@ -1,4 +1,4 @@
-"""Every meaning that attention can have, of kernels of both families, against float64."""
+"""Every feature of attention, in kernels of both families, against float64."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from support.semantics import (
 )
 from support.soak import failures
 
-RANDOM_CASES = 6  # of each kernel
+RANDOM_CASES = 6  # for each kernel
 RERUNS = 1  # with another order of warps
-SMALL = 3_000  # scores of a tile boundary's case
+SMALL = 3_000  # scores of a case at a tile's boundary
 EACH = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.slug)
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
 
@@ -59,7 +59,7 @@ def test_small_cases_at_the_tile_boundaries(kernel: KernelId) -> None:
     assert not wrong, wrong
 
 
-# Windows.
+# ---- windows ----
 
 
 @pytest.mark.parametrize("first_row", [0, 16, 64])
@@ -67,7 +67,7 @@ def test_small_cases_at_the_tile_boundaries(kernel: KernelId) -> None:
 def test_windows_end_where_they_should_at_every_distance(
     first_row: int, cfg: ForwardKernelConfig
 ) -> None:
-    """What a row may not see is so large that one key of it would be all of the result."""
+    """The hidden keys are so large that a single one of them would dominate the result."""
     n_q, B_c = first_row + 3, cfg.B_c
     step = 1 if first_row == 0 and cfg in FAMILIES.values() else 5
     for left in range(0, B_c + 2, step):
@@ -92,7 +92,7 @@ def test_windows_of_all_kinds_beside_the_edges_of_blocks(cfg: ForwardKernelConfi
 def tiles(
     cfg: ForwardKernelConfig, n_q: int, n_k: int, left: int, right: int
 ) -> list[tuple[int, int]]:
-    """Of each block of rows the first block of keys that it sees, and the one after the last."""
+    """Returns the first block of keys that each block of rows sees, and the one after the last."""
     found = []
     for first in range(0, n_q, cfg.B_r):
         last = first + cfg.B_r - 1
@@ -108,8 +108,8 @@ def tiles(
 def test_blocks_outside_of_a_window_are_not_visited(
     cfg: ForwardKernelConfig, left: int, right: int
 ) -> None:
-    """Neither loaded nor multiplied."""
-    kernel = kernel_for(cfg, BAND, torch.device("cpu"))  # that of calls, whatever was loaded since
+    """A block outside of the window is neither loaded nor multiplied."""
+    kernel = kernel_for(cfg, BAND, torch.device("cpu"))  # as calls find it, whatever was loaded
     n_q, n_k = 4 * cfg.B_r, 20 * cfg.B_c
     qkv = tensors_of(cfg, n_q, n_k, batch=1, heads=(1, 1))
     with emulation(kernel) as emulator:
@@ -127,11 +127,11 @@ def test_blocks_outside_of_a_window_are_not_visited(
         assert counted["tma_load_bytes"] == (len(spans) * cfg.B_r + 2 * visits * cfg.B_c) * row
 
 
-# Rows that see nothing.
+# ---- rows that see no key ----
 
 
 def nothing_seen(cfg: ForwardKernelConfig) -> dict[str, tuple[Semantics, torch.Tensor]]:
-    """Meanings for 70 queries and 50 keys, with the rows that see no key."""
+    """Returns semantics for 70 queries and 50 keys, with the rows that see no key."""
     rows = torch.arange(70)
     bias = torch.zeros(1, 1, 70, 50, dtype=cfg.dtype.to_torch_dtype())
     bias[:, :, 3:60:2] = -math.inf
@@ -165,7 +165,7 @@ def test_rows_that_see_nothing_have_their_sink_alone(cfg: ForwardKernelConfig) -
     torch.testing.assert_close(lse[:, :, blind], expected, rtol=1e-6, atol=0)
 
 
-# Sequences of their own lengths.
+# ---- sequences of different lengths ----
 
 VARLEN = Semantics(causal=True)
 LENGTHS_Q, LENGTHS_K = [70, 0, 1, 33, 5], [50, 20, 130, 0, 5]
@@ -174,7 +174,7 @@ LENGTHS_Q, LENGTHS_K = [70, 0, 1, 33, 5], [50, 20, 130, 0, 5]
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @BY_FAMILY
 def test_what_no_sequence_uses_reaches_nothing(cfg: ForwardKernelConfig, value: float) -> None:
-    """Between sequences, behind the last and before the first; of q, k and v."""
+    """Rows between sequences, behind the last and before the first are unused, in q, k and v."""
     q, k, v = packed(cfg, [9, *LENGTHS_Q, 9], [9, *LENGTHS_K, 9])
     used_q = torch.tensor([n // 2 for n in LENGTHS_Q]).int()
     used_k = torch.tensor([n - n // 3 for n in LENGTHS_K]).int()
@@ -213,7 +213,7 @@ def test_a_sequence_has_the_same_bits_alone_and_among_others(cfg: ForwardKernelC
 
 @BY_FAMILY
 def test_packed_queries_and_dense_keys(cfg: ForwardKernelConfig) -> None:
-    """And the other way round; with fewer keys used than there are."""
+    """Either side is packed while the other is dense, also with fewer keys used than there are."""
     q = packed(cfg, [40, 0, 7], [1])[0]
     _, k, v = tensors_of(cfg, 1, 90, batch=3)
     used = torch.tensor([90, 3, 49]).int()
@@ -227,7 +227,7 @@ def test_packed_queries_and_dense_keys(cfg: ForwardKernelConfig) -> None:
 
 @BY_FAMILY
 def test_sequences_of_one_row_in_dense_tensors(cfg: ForwardKernelConfig) -> None:
-    """Their row stride is nobody's: it is never used in a dense tensor."""
+    """A dense tensor of one row has an arbitrary row stride, which must not be used."""
     used = torch.tensor([1, 0, 1]).int()
     q, k, v = tensors_of(cfg, 1, 60, batch=3)
     assert_right(cfg, (q, k, v), VARLEN, Packing(seqused_q=used))
@@ -241,7 +241,7 @@ def test_sequences_of_one_row_in_dense_tensors(cfg: ForwardKernelConfig) -> None
 
 
 def test_lists_are_whole() -> None:
-    """Each feature is there for each family."""
+    """Each family has every feature."""
     for cfg in FAMILIES.values():
         variants = {kernel.variant for kernel in KERNELS if kernel.config == cfg}
         assert variants == {*SINGLE, *MIXED_VARIANTS}

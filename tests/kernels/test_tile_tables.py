@@ -1,6 +1,6 @@
 """Packed sequences may come in any order, though a table of work tiles has the longest first.
 
-The warp of a sequence writes its own entries, wherever the lengths of the others put them.
+The warp of a sequence writes its rows of the table, wherever the lengths of the others put them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ LENGTHS_OF_FEW = {
 @pytest.mark.parametrize("name", LENGTHS_OF_FEW)
 @pytest.mark.parametrize("kernel", FEW)
 def test_each_block_finds_its_own_of_few_tiles(kernel: str, name: str, causal: bool) -> None:
-    """The emulator's four SMs have a block each, so that no launch lists the tiles."""
+    """Each of the emulator's four SMs has one thread block, so that no launch lists the tiles."""
     cfg, lengths = parse_kernel_name_into_config(FEW[kernel]), LENGTHS_OF_FEW[name]
     if kernel == "cluster":
-        lengths = lengths[:1]  # of which a tile is two blocks
+        lengths = lengths[:1]  # a tile is two thread blocks
     q, k, v = packed(cfg, lengths, lengths, heads=(1, 1))
     packing = packing_of(lengths, lengths)
     instance = KernelId(cfg, Variant(causal=causal, varlen=True))

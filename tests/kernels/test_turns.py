@@ -1,4 +1,4 @@
-"""Turns with the tensor cores go round, wherever they are passed: no schedule stops a block."""
+"""Ping-pong order of the warpgroups: no schedule makes a thread block wait forever."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.kernels import both_variants
 from support.problems import Emulated, assert_correct, random_qkv, run
 
 SEEDS = 6
-# Where a tile runs into the next with all of Q in registers and with a part, and where it does
-# not; every softmax, two warpgroups and more, clusters.
+# A tile runs into the next with all of Q in registers, with a part of it, or not at all; the
+# kernels cover every softmax, two warpgroups and more, and clusters.
 CONFIGS = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -32,7 +32,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("instance", both_variants(CONFIGS), ids=lambda i: i.slug)
 def test_ping_pong_until_exp_in_every_schedule(instance: KernelId, emulated: Emulated) -> None:
-    """Blocks work on several tiles each, of many blocks of keys and of one."""
+    """Each thread block has several tiles, with many blocks of keys and with one."""
     kernel, cfg = emulated(instance), instance.config
     for seq_len_k in (8 * cfg.B_c - 20, cfg.B_c - 4):
         qkv = random_qkv(cfg, 3 * cfg.B_r - 20, heads=4, seq_len_k=seq_len_k)

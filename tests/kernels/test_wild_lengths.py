@@ -1,5 +1,4 @@
-"""Lengths on the device that no host has looked at: whatever they say, nothing but the tensors is
-touched."""
+"""Lengths on the device that no host checks: whatever they are, only the tensors are touched."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ def _built() -> None:
 
 
 def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """o and lse, with guards around them and around the workspace, which stay as they were."""
+    """Returns o and lse, after a check that the guards around them and the workspace are
+    unchanged."""
     kernel = find_kernel(KernelId(cfg, VARLEN), Target.emulator())
     q, k, v = (t[0] for t in tensors_of(cfg, ROWS, ROWS, batch=1, heads=(2, 1)))
     whole_o = torch.full((ROWS + 2, 2, cfg.d_head), GUARD, dtype=q.dtype)
@@ -79,7 +79,8 @@ def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
 
 @BY_FAMILY
 def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -> None:
-    """A larger grid would start blocks whose rows no sequence has: they read lengths and end."""
+    """A larger grid would start thread blocks without rows, which would only read lengths and
+    end."""
     kernel = find_kernel(KernelId(cfg, VARLEN), Target.emulator())
     lengths = [cfg.B_r] * 6
     rows = sum(lengths)

@@ -1,4 +1,4 @@
-"""Which kernels a set's key stands for, at a head dimension."""
+"""The kernels that the key of a set stands for, at a head dimension."""
 
 from __future__ import annotations
 

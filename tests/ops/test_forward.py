@@ -129,7 +129,8 @@ def test_packed_and_transposed_input() -> None:
 
 @pytest.mark.parametrize("dim", [0, 1, 2], ids=["batch", "sequence", "head"])
 def test_offsets_beyond_32_bits(dim: int) -> None:
-    """The last index along ``dim`` lies 2^32 bytes after the first; the rest is never touched."""
+    """The last index along ``dim`` lies 2^32 bytes behind the first; the memory between is never
+    touched."""
     shape = [2, 64, 2, 128]
     size, far = 64 * 2 * 128 * 2, 1 << 31
     memory = torch.empty(far + 8 * size, dtype=torch.float16)
@@ -166,7 +167,8 @@ def test_the_heuristic_selects_from_the_default_set(
 
 
 def test_a_given_config_overrides_the_heuristic() -> None:
-    """BASE rounds otherwise than what the heuristic takes, so the results tell which kernel ran."""
+    """The result tells which kernel ran, because BASE rounds differently from the heuristic's
+    choice."""
     qkv = random_qkv(BASE, seq_len=256)
     given = flashsmith.attention(*qkv, config=BASE)
     assert torch.equal(given, flashsmith.forward(BASE, *qkv))
@@ -174,7 +176,7 @@ def test_a_given_config_overrides_the_heuristic() -> None:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    """4 threads, each with its own kernel and input, begin every call together."""
+    """Each of 4 threads has its own kernel and input, and all begin every call together."""
     cases = [
         (BASE, False, random_qkv(BASE, seq_len=64)),
         (BASE, True, random_qkv(BASE, seq_len=128)),
@@ -209,7 +211,7 @@ UNBUILT = replace(BASE, V_mma_load_K_tiles=4, async_copy=False)  # in no set tha
 def test_a_kernel_is_built_when_it_is_first_called(
     own_cache: KernelCache, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It says so once, with the time; later calls and other processes find it, and are silent."""
+    """The build is announced once, with the time; later calls and other processes are silent."""
     qkv = random_qkv(UNBUILT, seq_len=64)
     assert_correct(flashsmith.forward(UNBUILT, *qkv), qkv, KernelId(UNBUILT))
     out, err = capfd.readouterr()
@@ -235,7 +237,7 @@ def test_a_kernel_is_built_when_it_is_first_called(
 def _forward_in_another_process(
     cfg: FlashForwardKernelConfig,
 ) -> subprocess.CompletedProcess[str]:
-    """With no compiler and no leave to build."""
+    """Calls forward in another process, without a compiler and with builds forbidden."""
     code = (
         "import sys, torch, flashsmith\n"
         "from flashsmith.configs import parse_kernel_name_into_config as parse\n"

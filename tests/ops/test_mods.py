@@ -75,7 +75,7 @@ def test_a_block_mask_is_not_for_packed_rows() -> None:
 
 
 def test_a_call_passes_on_what_the_functions_read_now() -> None:
-    """A captured tensor is read at every call, a captured number is another kernel."""
+    """A captured tensor is read at every call; a captured number needs another kernel."""
     table = torch.randn(20)
     width = 4
 
@@ -141,7 +141,7 @@ def test_names_say_the_number_and_read_back() -> None:
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    """A registry as of a new process, with a cache of its own."""
+    """Returns the cache of an empty registry, as in a new process."""
     monkeypatch.setattr(registry, "_known", {})
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"

@@ -1,4 +1,4 @@
-"""Where tests lie: by concept, in files that are short and know no other test file."""
+"""The layout of the tests: by concept, in short files that import no other test file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_file_imports_tests_or_fixtures() -> None:
 
 
 def test_what_is_shared_lies_in_support() -> None:
-    """Folders hold tests and fixtures alone."""
+    """Only tests/support holds shared code; other folders hold tests and fixtures."""
     for path in FILES:
         is_test = path.name.startswith("test_") or path.name == "conftest.py"
         assert is_test != (path.parent == TESTS / "support"), path

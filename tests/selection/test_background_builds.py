@@ -73,7 +73,7 @@ def test_compilers_in_the_background_end_with_the_program(tmp_path: Path) -> Non
 def test_attention_switches_to_the_kernel_that_was_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A build on the emulator, by the real compiler, prints nothing."""
+    """A build on the emulator by the real compiler prints nothing."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
@@ -97,7 +97,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     def in_use() -> Any:
         attention(q, q.clone(), q.clone())
         calls = list(launch._choices.values())
-        return calls[0].config if calls else None  # they are forgotten at any time
+        return calls[0].config if calls else None  # they may be forgotten at any time
 
     first = attention(q, q.clone(), q.clone())
     assert in_use() == other

@@ -1,4 +1,4 @@
-"""Tables with numbers that no measurement gives, and files that are no tables."""
+"""Tables with numbers that no measurement gives, and files that are not tables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_decode_table(path: Path) -> None:
 )
 def test_a_number_that_no_measurement_gives_is_refused(column: str, value: str) -> None:
     if (column, value) == ("heuristic_ratio", ""):
-        return  # the heuristic's choice was wrong, or none was measured
+        return  # the heuristic's choice was wrong, or not measured
     path = write_table()
     Table.read(path)
     with_value(path, column, value)
@@ -102,7 +102,7 @@ def test_a_count_may_be_none() -> None:
 
 @pytest.mark.parametrize("cell", ["\0", "x" * 200_000, '"', "\xff"])
 def test_what_is_no_csv_is_refused_and_the_heuristic_serves(cell: str) -> None:
-    """In whatever cell; attention goes on."""
+    """The bad text may be in any cell; attention goes on."""
     path = write_table()
     text = path.read_text()
     for at in (text.index("gpu"), text.index("dtype"), text.index("async"), len(text) - 2):
@@ -124,7 +124,7 @@ def test_a_damaged_table_of_decode_is_passed_over(own_tables: Path) -> None:
 
 
 def test_whatever_is_damaged_it_is_read_or_refused() -> None:
-    """What was read can be ranked and shown."""
+    """A table that was read can be ranked and printed."""
     rng, path = random.Random(7), write_table()
     text = path.read_text()
     for _ in range(150):

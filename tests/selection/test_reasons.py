@@ -1,4 +1,4 @@
-"""What is said of where a configuration comes from."""
+"""The reasons that are printed for a configuration."""
 
 from __future__ import annotations
 

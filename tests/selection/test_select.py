@@ -1,4 +1,4 @@
-"""Which configuration is chosen when the caller names none, from which table, and what is said."""
+"""The configuration that is chosen when the caller names none, its table, and the messages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_users_table_comes_before_the_shipped_one() -> None:
     own = chosen()
     assert (own.config, own.source.title, own.source.path) == (LARGE, "your table", path)
     assert own.config != shipped.config
-    assert chosen(seq_len=2048).source.title == "shipped table"  # an entry that the user has not
+    assert chosen(seq_len=2048).source.title == "shipped table"  # the user's table lacks this row
 
 
 def test_without_a_table_the_heuristic_decides() -> None:
@@ -82,7 +82,7 @@ def test_a_grid_that_fills_the_gpu_otherwise_has_an_entry_of_its_own() -> None:
 
 
 def test_the_heuristic_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
-    """An entry of a full GPU has tiles of 192 rows; a quarter of the GPU has none here."""
+    """The table's tiles have 192 rows at full fill; it has no row for a quarter of the GPU."""
     space = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
     tall = next(config for config in space if config.B_r == 192)
     entry = make_entry([tall])
@@ -99,7 +99,7 @@ def test_the_heuristic_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
 def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before an entry of the other dtype for just this fill."""
+    """The nearest fill comes before a row of the other dtype for exactly this fill."""
     monkeypatch.setattr(operation, "_MAX_COST_RATIO", 0.0)
     full, few = make_entry([LARGE]), make_entry([SM90_BF16])
     few = replace(few, workload=square(DType.BF16, 128, "full", 1, 16, 1024))
@@ -151,7 +151,7 @@ def test_an_entry_of_families_that_do_not_run_there_is_passed_over() -> None:
 def test_another_dtype_lends_its_tiles_after_both_tables_failed() -> None:
     write_user_table(make_entry([SMALL]), gpu=A100)  # no table is shipped for it
     assert chosen(dtype=DType.BF16, gpu=A100).config == replace(SMALL, dtype=DType.BF16)
-    # Where the shipped table has the dtype, the user's of another dtype lends nothing.
+    # If the shipped table has the dtype, the user's table of another dtype is not used.
     write_user_table(make_entry([SMALL]))
     assert chosen(dtype=DType.BF16).source.title == "shipped table"
 

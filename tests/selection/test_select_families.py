@@ -1,4 +1,4 @@
-"""Which family serves a call where several can, and what `tune --explain` says of it."""
+"""The family that serves a call where several can, and the output of `tune --explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels serve keys in pages: those of families that have such."""
+"""The kernels that serve paged KV caches: only some families have them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKLOAD = Workload(Problem.square(DType.FP16, 128, 4, 16, 1024), PAGES)
 def test_tables_serve_pages_but_for_the_family_that_cannot() -> None:
     write_user_table(make_entry([SMALL, replace(SM90, cluster_size=2, dynamic_queue=False)]))
     choice = choose_for(FORWARD, WORKLOAD, H200)
-    assert choice.config == replace(SM90, dynamic_queue=False)  # each block on its own
+    assert choice.config == replace(SM90, dynamic_queue=False)  # each thread block on its own
     assert choice.source is not None
     assert (
         choose_for(FORWARD, replace(WORKLOAD, variant=Variant(varlen=True)), H200).config == SMALL

@@ -1,4 +1,4 @@
-"""Tuned tables of decode and of the backward: what they hold, and when they serve."""
+"""Tuned tables of decode and of the backward: their contents, and when they serve."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def entry(workload: Any, config: KernelConfig, **given: Any) -> Entry[Any, Any]:
 
 
 def other_backward(workload: BackwardWorkload) -> Any:
-    """One that the heuristic does not choose."""
+    """Returns a configuration that the heuristic does not choose."""
     return next(c for c in BACKWARD.candidates(workload, "sm_90a") if c.family == "sm90")
 
 
@@ -130,13 +130,13 @@ def test_gradients_take_what_was_measured_for_their_bucket_and_bits() -> None:
         unmeasured = replace(workload, variant=FULL)
         assert chosen(unmeasured) == BACKWARD.choose_by_heuristic(unmeasured, (9, 0))
     assert chosen(SAME_BITS).is_deterministic
-    # A kernel that does not serve a variant is passed over.
+    # A kernel that does not serve the variant is skipped.
     biased = replace(GRADIENTS, variant=Variant(causal=True, bias=True))
     assert chosen(biased) == BACKWARD.choose_by_heuristic(biased, (9, 0))
 
 
 def test_a_call_for_gradients_takes_the_tables_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And forgets it with the tables."""
+    """The call also forgets the kernel with the tables."""
     q, k, v = (torch.randn(1, 40, 2, 64).half() for _ in range(3))
     o, lse = flashsmith.attention(q, k, v, return_lse=True)
 

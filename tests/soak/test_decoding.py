@@ -1,4 +1,4 @@
-"""The soak of decode: its kernels pass it, and it sees what they can do wrong."""
+"""The soak of decode: its kernels pass, and their possible faults are noticed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOKENS = DECODE.choose_by_heuristic(
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 FUNCTIONS = replace(ALL, score=number_of_functions())
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
-SEEDS = range(8)  # entries and pages, split and whole
+SEEDS = range(8)  # slots and pages, split and whole
 
 
 def verdict_on(
@@ -121,7 +121,8 @@ def test_every_heuristic_is_soaked_with_variants_it_serves() -> None:
 
 
 def test_functions_that_are_not_heeded_are_seen() -> None:
-    """A case with them is told from the same without, in words that make it again."""
+    """The case with functions differs in its text from the case without, so that it can be
+    repeated."""
     case = replace(CASE, meaning=Meaning(functions=True))
     assert SoakCase.parse(str(case)) == case
     assert case.kernel(CONFIG).variant == Variant(score=number_of_functions())
@@ -132,7 +133,7 @@ def test_functions_that_are_not_heeded_are_seen() -> None:
 
 
 def written_by(act: Any) -> Any:
-    """A call that does something wrong when it is done."""
+    """Returns a call that does something wrong at its end."""
     call = DecodeKernel.__call__
 
     def wrong(self: DecodeKernel, tensors: DecodeTensors, *args: Any, **kwargs: Any) -> float:

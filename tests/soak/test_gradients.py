@@ -1,4 +1,4 @@
-"""The soak of the backward: its truth, and that it sees each thing that kernels can do wrong."""
+"""The soak of the backward: its truth, and the faults of kernels that it notices."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def verdict_on(case: SoakCase, reruns: int = 2, load: Any = None) -> Verdict:
 
 @pytest.fixture
 def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
-    """Has something done after each call: it gets the number of the call, and its tensors."""
+    """Returns a function that installs an action after each call; the action gets the number of the
+    call and its tensors."""
 
     def install(act: Act) -> None:
         call, calls = BackwardKernel.__call__, []
@@ -80,7 +81,7 @@ def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
     return install
 
 
-# Right kernels.
+# ---- right kernels ----
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_right_kernels_pass_whatever_is_meant(case: SoakCase) -> None:
     assert ("dbias" in verdict.ratios) == case.variant.bias
 
 
-# Wrong ones.
+# ---- wrong kernels ----
 
 
 def wrong_in_the_last_head(_: int, found: GradientTensors) -> None:
@@ -216,7 +217,7 @@ class _Load:
     def wait(self) -> None: ...
 
 
-# The truth.
+# ---- the truth ----
 
 
 def test_truth_is_that_of_each_sequence_alone() -> None:
@@ -252,7 +253,8 @@ def test_truth_in_parts_is_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_allowance_is_what_the_largest_errors_of_weights_do() -> None:
-    """Scores moved by a number of each row, other ways for its keys, stay within it."""
+    """The allowance covers the largest errors of the weights: each row's scores move by one number,
+    whose sign varies by key."""
     case = SoakCase.parse(f"{CASE} seed=4")
     prepared = prepare_gradients(case, "cpu")
     q, k, v = prepared.forward.inputs
@@ -268,7 +270,7 @@ def test_allowance_is_what_the_largest_errors_of_weights_do() -> None:
         assert 0.01 < share.max() < 1, name
 
 
-# What is drawn.
+# ---- drawn cases ----
 
 
 def test_cases_have_finite_values_and_every_pattern_that_is() -> None:

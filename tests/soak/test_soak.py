@@ -1,4 +1,4 @@
-"""Soaking: kernels share cases and take turns, and what the command says."""
+"""Soaking: kernels share cases and take turns, and the command's messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(settings.KERNELS.name, raising=False)
 
 
-# A session.
+# ---- a session ----
 
 
 def test_groups_take_turns() -> None:
@@ -73,7 +73,7 @@ def test_groups_take_turns() -> None:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
-    """What is checked, in place of doing it; causal kernels are wrong."""
+    """Returns the list of the checks, which are replaced here; causal kernels are wrong."""
     seen: list[tuple[SoakCase, KernelId]] = []
 
     def check(instance: KernelId, prepared: SoakCase, **_: Any) -> Verdict:
@@ -107,7 +107,7 @@ def test_kernels_share_cases_and_tile_boundaries_come_first(
 def test_every_second_configuration_or_so_has_each_mixed_variant(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
-    """Beside full and causal, of which every configuration has both."""
+    """Every configuration also has full and causal."""
     configs = FORWARD.heuristic_configs()
     kernels = soaked_kernels(configs)
     assert {KernelId(cfg, variant) for cfg in configs for variant in VARIANTS} < set(kernels)
@@ -120,7 +120,7 @@ def test_every_second_configuration_or_so_has_each_mixed_variant(
 
 
 def test_the_variants_have_each_two_features_both_ways() -> None:
-    """But no bias beside lengths, and no pages: tests on the GPU draw them."""
+    """A bias with lengths, and pages, are missing: GPU tests draw them."""
     names = [field.name for field in fields(Variant) if field.type == "bool"]
     names.remove("paged")
     for a, b in combinations(names, 2):
@@ -132,7 +132,7 @@ def test_the_variants_have_each_two_features_both_ways() -> None:
 def test_time_limit_leaves_the_kernels_alike(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that a check moves on by a second."""
+    """Each check moves the clock on by a second."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     tallies = soak(
         soaked_kernels(FORWARD.heuristic_configs()),
@@ -147,7 +147,7 @@ def test_time_limit_leaves_the_kernels_alike(
 def test_each_kernel_has_its_min_cases_after_the_time(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And none has more of them than its neighbours had to have."""
+    """No kernel gets more late cases than its neighbours needed."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     plan = SoakPlan(random_cases=None, seconds=300, min_cases=6)
     tallies = soak(soaked_kernels(FORWARD.heuristic_configs()), plan, "cpu")
@@ -165,20 +165,30 @@ def test_tables_and_heuristics_name_their_kernels() -> None:
         for dtype, d_head in product(DType, family.d_heads)
     }
     blocks = {cfg.B_r for cfg in heuristic if cfg.family == "sm80" and cfg.d_head == 128}
-    assert blocks == {64, 128}  # of few keys, and of more
+    assert blocks == {64, 128}  # for few keys, and for more
     assert len(table) == len(set(table)) > 30
     assert that_run_on([*heuristic, *heuristic], "cpu") == heuristic
     with pytest.raises(ValueError, match="no table for NVIDIA Unheard-of"):
         table_configs("NVIDIA Unheard-of")
 
 
-# The command.
+# ---- the command ----
 
 
 def invoke(*args: object, code: int = 0) -> Result:
     result = CliRunner().invoke(app, ["soak", *map(str, args), "--device", "cpu"])
     assert result.exit_code == code, (result.output, result.exception)
     return result
+
+
+def test_command_takes_its_former_flag() -> None:
+    former = "seams"
+    args = ("-k", PLAIN, "--cases", 1, "--seed", 1, "--json")
+    today = invoke(*args, "--no-tile-boundaries")
+    result = invoke(*args, f"--no-{former}")
+    assert result.stdout == today.stdout
+    assert f"--{former}/--no-{former} is called --tile-boundaries/" in result.stderr
+    assert "is called" not in today.stderr
 
 
 def test_command_runs_a_case_and_random_ones(tmp_path: Path) -> None:
@@ -220,6 +230,9 @@ def test_command_prints_what_reproduces_a_failure() -> None:
     assert case in tile_boundary_cases(PLAIN, CAUSAL, EMULATOR)
 
 
+FORMER_WORD = "rule"
+
+
 @pytest.mark.usefixtures("without_kernels")
 def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernels(*args: object) -> set[str]:
@@ -231,6 +244,8 @@ def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> No
         {str(c) for c in configs} for configs in (FORWARD.heuristic_configs(), table_configs())
     )
     assert kernels("-k", "heuristic") == heuristic
+    with pytest.warns(DeprecationWarning, match="is called 'heuristic' now"):
+        assert kernels("-k", FORMER_WORD) == heuristic
     assert kernels() == table | heuristic
     assert kernels("-k", "prog", "-k", "heuristic") == heuristic | {
         str(c) for c in get_kernel_progression_configs()

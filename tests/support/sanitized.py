@@ -1,7 +1,7 @@
-"""Launches kernels, full and causal: what compute-sanitizer watches.
+"""Launches kernels, full and causal, under compute-sanitizer.
 
-The progression of the sm80 family; on compute capability 9.0 also the best of the sm90 family's and
-one whose warpgroups take turns.
+These are the progression of the sm80 family, and on compute capability 9.0 also the sm90 family's
+best kernel and one whose warpgroups take turns (ping-pong).
 
 PYTHONPATH=tests compute-sanitizer --tool racecheck python -m support.sanitized
 """

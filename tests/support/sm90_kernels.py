@@ -13,13 +13,13 @@ from flashsmith.configs.workload import Workload
 
 PROGRESSION = get_sm90_kernel_progression_configs()
 LAST = PROGRESSION[-1]
-# What `attention` takes: every d_head and dtype.
+# `attention` chooses these: every d_head and dtype.
 HEURISTIC = [
     SM90_FORWARD.heuristic(Workload.square(dtype, d_head, 4096))
     for d_head in SM90_FORWARD.d_heads
     for dtype in DType
 ]
-# The ends of the space, and what neither of the others has.
+# These are the ends of the space, and combinations that neither of the others has.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -37,7 +37,7 @@ VARIED = [
         "+heads_2+cluster_2+lazy_8+stale+tma_store",
     )
 ]
-# Q and K of 8 bits, and V: with rows of one swizzle and of several, and all ways to do a step.
+# These have FP8 Q and K, some FP8 V: rows of one swizzle and of several, and all kinds of steps.
 FP8 = [
     parse_kernel_name_into_config(name)
     for name in (

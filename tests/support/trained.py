@@ -1,4 +1,4 @@
-"""Kernels of both operations for the same calls."""
+"""Builds the forward and backward kernels of the same calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flashsmith.selection.select import select_config
 
 
 def build_for_training(*variants: str) -> None:
-    """The emulated kernels that serve calls of short float16 heads, with one link."""
+    """Builds the emulated kernels for calls of short float16 heads, with one link."""
     heads = torch.empty(1, 9, 2, 64, dtype=torch.float16)
     configs: tuple[KernelConfig, ...] = (select_config(heads), heuristic(DType.FP16, 64))
     meanings = [Variant.from_name(name) for name in variants]

@@ -1,4 +1,4 @@
-"""A lab that has known speeds, and what it tunes."""
+"""A fake lab with known speeds, and workloads to tune in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def milliseconds(workload: Workload, cfg: FlashForwardKernelConfig) -> float:
 
 
 class FakeLab:
-    """Times are the true ones with noise that repeats average away; counts what it is asked."""
+    """Returns true times with noise that repeats average away; records the requests."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The tuner's lab on decode and the backward, on the emulator."""
+"""The tuner's lab for decode and the backward, on the emulator."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_times_are_geometric_means_over_shapes() -> None:
 def test_the_lab_finds_a_wrong_kernel(
     batch: int, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On whichever shape it is wrong."""
+    """The kernel is wrong at one of the two shapes."""
     heuristic, call = DECODE.choose_by_heuristic(FEW, None), BoundDecode.__call__
 
     def off_by_a_bit(self: BoundDecode, tensors: Any, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""`flashsmith tune`: with a lab that has known speeds, and on the emulator."""
+"""`flashsmith tune`, with a lab that has known speeds, and on the emulator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
-    """An A100 whose kernels have the times of FakeLab."""
+    """Pretends that there is an A100 whose kernels take the times of FakeLab."""
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
@@ -129,7 +129,7 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
         (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--force"), "keeps and times nothing; leave out --force"),
         (("--explain", "--grid", "tiny"), "--grid is 'tiny'; supported: full, small, chunk"),
-        (("--explain", "--grid", "small", "--batch", "1"), "--grid has sizes of its own"),
+        (("--explain", "--grid", "small", "--batch", "1"), "--grid sets all sizes"),
         (("--emulator-counts", "--grid", "small"), "keeps and times nothing; leave out --grid"),
         (("--explain", "--seq-len", "many"), "--seq-len is 'many'"),
         (("--explain", "--d-head", "80"), "--d-head is 80"),

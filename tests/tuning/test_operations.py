@@ -43,8 +43,8 @@ EACH = pytest.mark.parametrize("operation", [DECODE, BACKWARD], ids=lambda each:
 
 
 class FakeLab:
-    """Of a plan's first workload the fourth takes 10 us, the heuristic's choice 12, others more;
-    dies at a question."""
+    """The fourth candidate takes 10 us on the first workload, the heuristic's choice 12, all others
+    more; the lab can die at a given question."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ def first(operation: Operation[Any, Any], table: Table[Any, Any]) -> Any:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100"])
 def test_candidates_can_be_built_for_their_gpu(arch: str) -> None:
-    """Those of sm_90 include rings of stages for which sm_80 has no room."""
+    """The candidates of sm_90 include rings of stages for which sm_80 has no room."""
     capability = get_gpu_architecture(arch).compute_capability
     every = Request(dtypes=tuple(DType), d_heads=D_HEADS)
     workloads: list[tuple[Any, Any]] = [
@@ -225,7 +225,7 @@ def invoke(operation: str, *args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeLab], None]:
-    """An A100 with the lab that is given."""
+    """Returns a function that installs a lab, on a fake A100."""
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)

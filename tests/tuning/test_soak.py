@@ -94,7 +94,7 @@ def test_kernel_that_takes_the_gpu_with_it_is_not_soaked_again(tmp_path: Path) -
 def test_lab_finds_what_a_check_of_one_shape_does_not(
     emulated_lab: KernelLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel that is wrong at a length that nobody tunes for."""
+    """The kernel is wrong at a length for which no one tunes."""
     call = Kernel.__call__
     good, bad = HEURISTIC, BEST
 

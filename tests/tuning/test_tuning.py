@@ -76,7 +76,7 @@ def test_the_fastest_third_and_the_heuristic_survive() -> None:
 
 
 def test_a_grid_that_does_not_fill_the_gpu_is_not_timed_back_to_back(tmp_path: Path) -> None:
-    """It draws too little power for a limit."""
+    """A grid like this draws too little power to reach the GPU's power limit."""
     fake, few = FakeLab(), changed(WORKLOAD, batch=1, heads=8, seq_len=1024)
     (entry,) = tune(tmp_path / "t.csv", fake, [few]).entries.values()
     assert [what for _, what, _ in fake.asked] == ["check", *["time"] * 3, "soak"]
@@ -122,7 +122,7 @@ def test_journal_survives_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None
         resumed.die_at = 1  # after the round whose line was cut
         tune(out, resumed)
     assert path.read_bytes() == whole
-    path.write_bytes(whole[:10])  # in the stamp: as if there were none
+    path.write_bytes(whole[:10])  # in the stamp, which counts as no journal
     again = FakeLab()
     tune(out, again)
     assert len(again.asked) == 6
@@ -242,7 +242,7 @@ def test_two_processes_do_not_tune_for_one_file(tmp_path: Path) -> None:
 
 
 def test_what_was_tuned_is_what_attention_takes(tmp_path: Path) -> None:
-    assert choose(WORKLOAD, A100).config != BEST  # and the tables are read
+    assert choose(WORKLOAD, A100).config != BEST  # the tables are read
     tune(user_table_path(A100), FakeLab())
     choice = choose(WORKLOAD, A100)
     assert (choice.config, choice.source and choice.source.title) == (BEST, "your table")
@@ -253,7 +253,7 @@ def test_plan_has_what_fits_and_the_heuristic() -> None:
     assert make_plan(FORWARD, [WORKLOAD], "sm_80", configs=progression) == {
         WORKLOAD: [*progression, HEURISTIC]
     }
-    odd = changed(WORKLOAD, seq_len=1000)  # which no blocks divide
+    odd = changed(WORKLOAD, seq_len=1000)  # no block size divides it
     *others, _ = make_plan(FORWARD, [odd], "sm_80", configs=SPACE)[odd]
     assert set(others) <= set(SPACE) and {cfg.B_r for cfg in others} == {64, 128}
 

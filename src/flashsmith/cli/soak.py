@@ -53,6 +53,8 @@ _TileBoundariesOption = Annotated[
         help="The problems at the boundaries of tiles, first.",
     ),
 ]
+_FORMER = "--seams/--no-seams"
+_FormerBoundariesOption = Annotated[bool | None, typer.Option(_FORMER, hidden=True)]
 _RerunsOption = Annotated[
     int | None,
     typer.Option(
@@ -97,6 +99,7 @@ def soak(
     force: _ForceOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
+    former_boundaries: _FormerBoundariesOption = None,
 ) -> None:
     """Run kernels on problems that stress the boundaries between tiles, and on random ones.
 
@@ -107,6 +110,9 @@ def soak(
 
     Exit code 1 if a kernel was wrong.
     """
+    if former_boundaries is not None:
+        tile_boundaries = former_boundaries
+        typer.echo(f"{_FORMER} is called --tile-boundaries/--no-tile-boundaries now", err=True)
     if case is not None:
         _refuse_with_case(
             kernels,

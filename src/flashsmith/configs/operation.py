@@ -212,7 +212,7 @@ class Operation(Generic[W, C]):
     def candidates(
         self, workload: W, arch: str, gpu: str | None = None, among: Sequence[C] | None = None
     ) -> list[C]:
-        """Lists what the tuner tries for a workload on an architecture, the heuristic's choice last.
+        """Lists what is tried for a workload on an architecture, the heuristic's choice last.
 
         gpu: The GPU's name; None: any of the architecture.
         among: Those of these that serve; None: of the tuning spaces of the families.

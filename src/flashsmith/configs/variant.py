@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from flashsmith.configs.features import Feature, flag, hashed, read_features, write_features
+from flashsmith.configs.features import (
+    Feature,
+    flag,
+    formerly,
+    hashed,
+    read_features,
+    write_features,
+)
 from flashsmith.problem import Problem
 
 # What the parts of a variant's name tell; they are joined by +. The name of none is "full".
 FEATURES: tuple[Feature, ...] = (
-    *(
-        flag(name, name)
-        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "varlen", "padded")
-    ),
+    *(flag(name, name) for name in ("causal", "window", "softcap", "alibi", "bias", "sinks")),
+    flag("varlen", "varlen", former="ragged"),
+    flag("padded", "padded"),
     flag("dropout", "dropout"),
     flag("paged", "paged"),
     hashed("score", "score"),
@@ -20,6 +26,7 @@ FEATURES: tuple[Feature, ...] = (
 _NO_FEATURE = "full"
 
 
+@formerly(ragged="varlen")
 @dataclass(frozen=True, order=True)
 class Variant:
     """The semantics of a forward kernel; the default is plain full attention.

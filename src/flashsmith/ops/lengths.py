@@ -108,9 +108,11 @@ def _lengths_between(name: str, offsets: torch.Tensor, side: str, rows: int) -> 
         raise ValueError(
             f"{name} is {values}; expected offsets from 0 to the {rows} rows of {side}"
         )
-    for before, after in pairwise(values):
+    for i, (before, after) in enumerate(pairwise(values), 1):
         if after < before:
-            raise ValueError(f"{name} falls from {before} to {after}; places must not fall")
+            raise ValueError(
+                f"{name} must be non-decreasing, but {name}[{i}] = {after} follows {before}"
+            )
     return [after - before for before, after in pairwise(values)]
 
 

@@ -1,5 +1,6 @@
 """The truth that kernels are checked against, and how a result is compared with it."""
 
+from flashsmith.configs.features import warn_of_former_name
 from flashsmith.reference.attention import (
     attention_with_rounded_weights,
     lse_tolerance,
@@ -43,3 +44,13 @@ __all__ = [
     "score_error",
     "score_range",
 ]
+
+
+_FORMER = {"Gradients": "ReferenceGradients"}
+
+
+def __getattr__(name: str) -> object:
+    if (today := _FORMER.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_of_former_name(name, today)
+    return globals()[today]

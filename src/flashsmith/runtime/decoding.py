@@ -23,8 +23,8 @@ class DecodeTensors(NamedTuple):
     cache_batch_idx: (batch,), int32: which that is; None: that of its own number.
     cache_leftpad: (batch,), int32: rows before its first key; None: none.
     k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with
-        per_token_scale, (entries, rows, n_heads_kv), float32: what a cache of float8_e4m3fn is multiplied with;
-        None: 1.
+        per_token_scale, (entries, rows, n_heads_kv), float32: what a cache of float8_e4m3fn is
+        multiplied with; None: 1.
     """
 
     q: Any

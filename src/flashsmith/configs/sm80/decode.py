@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flashsmith.configs.base import DecodeKernelConfig
-from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.features import Feature, flag, formerly, number
 from flashsmith.configs.legality import (
     plainest_with_room,
     too_little_shared_memory,
@@ -48,6 +48,7 @@ SUM_ROW_PADDING, SUM_ROW_PADDING_FP8 = 8, 16  # between rows of sums, in numbers
 FRAGMENT_REGISTERS = 24  # of a thread: K's and V's fragments and addresses, at least
 
 
+@formerly(token_scales="per_token_scale")
 @dataclass(frozen=True, order=True)
 class FlashDecodeKernelConfig(DecodeKernelConfig):
     """How decode works: one point of the configuration space, the C++ struct of the same name.
@@ -98,7 +99,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     feature_table: ClassVar[tuple[Feature, ...]] = (
         Feature(DECODE),
         flag("fp8_cache", "fp8_cache"),
-        flag("per_token_scale", "per_token_scale"),
+        flag("per_token_scale", "per_token_scale", former="token_scales"),
         number("stages", "n_stages"),
         number("blocks", "blocks_per_SM"),
     )

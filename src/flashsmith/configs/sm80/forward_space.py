@@ -93,7 +93,7 @@ def get_kernel_progression_configs(
 
 
 # For each d_head: the tile (B_r, B_c, n_warps), fragments loaded at a time, and whether the next
-# are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB a
+# are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB an
 # SM do not have: the small tile serves there, and all others fit.
 _ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
 _HEURISTIC = {

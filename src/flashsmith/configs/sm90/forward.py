@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
-from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.features import Feature, flag, formerly, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm90.fp8 import fp8_problems
 from flashsmith.configs.variant import Variant
@@ -74,6 +74,7 @@ def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
     return MAX_LAZY_LOG2
 
 
+@formerly(long_turns="ping_pong_until_exp")
 @dataclass(frozen=True, order=True)
 class Sm90ForwardKernelConfig(ForwardKernelConfig):
     """How a kernel works: one point of the configuration space, the C++ struct of the same name.
@@ -177,7 +178,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("fp8_scores", "fp8_scores"),
         flag("fp8_values", "fp8_values"),
         flag("two_level", "two_level"),
-        flag("ping_pong_until_exp", "ping_pong_until_exp"),
+        flag("ping_pong_until_exp", "ping_pong_until_exp", former="long_turns"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")

@@ -1,4 +1,4 @@
-"""Why a shape gets the kernel it gets, in words."""
+"""Explains in words why a shape gets its kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Row = Measured[Any]
 
 @dataclass(frozen=True)
 class Explanation:
-    """A choice in words; what was measured only if it comes from a table."""
+    """A choice in words; only a choice from a table has the fields ``ms`` to ``portfolio``."""
 
     shape: str
     gpu: str | None
@@ -46,12 +46,12 @@ class Explanation:
 def explain_all(
     operation: Operation[Any, Any], request: Request, gpu: str | None
 ) -> list[Explanation]:
-    """Why each shape gets its kernel of an operation; on the GPU of this name, on this one, or on
-    the emulator.
+    """Explains the kernel of each shape, on the GPU of this name; None: on this machine's GPU, or
+    on the emulator if there is none.
 
     Raises:
-        ValueError: No GPU of this name is known, or it is too old for the kernels; or neither a
-            GPU nor sizes are named, and there is no GPU here.
+        ValueError: The GPU is unknown or too old for the kernels; or neither a GPU nor sizes are
+            named, and this machine has no GPU.
     """
     capability = None
     if gpu is not None:
@@ -69,7 +69,7 @@ def explain_all(
 
 
 def _gpu_here() -> tuple[str, Capability] | None:
-    """This machine's GPU, as torch names it; None where there is none, or no torch to ask."""
+    """Returns this machine's GPU, as torch names it; None without a GPU or without torch."""
     if find_spec("torch") is None:
         return None
     import torch
@@ -92,10 +92,10 @@ def explain(
     capability: Capability | None = None,
     operation: Operation[Any, Any] = FORWARD,
 ) -> Explanation:
-    """Why ``attention``, its backward or ``decode`` take which kernel for a workload on the GPU of
-    this name (None: a CPU).
+    """Explains the kernel that ``attention``, its backward or ``decode`` takes for a workload on
+    the GPU of this name (None: a CPU).
 
-    capability: The GPU's; None: going by its name.
+    capability: The GPU's compute capability; None: derived from its name.
     """
     choice: Choice[Any, Any] | FewQueriesChoice
     if operation is FORWARD:
@@ -161,7 +161,7 @@ def _reason(workload: Any, source: Source[Any, Any], entry: _Entry, row: _Row) -
 
 
 def _portfolio(workload: Any, table: Table[Any, Any]) -> str:
-    """Returns what serves this kind of workload, whatever its sizes."""
+    """Describes the portfolio that serves all sizes of this kind of workload, and its loss."""
     key = table.key_of(workload)
     portfolios = portfolios_of(table)
     (found,) = (each for each in portfolios if (each.d_head, each.variant) == key.kind)

@@ -1,4 +1,4 @@
-"""Soaking kernels: many problems at the boundaries of their tiles and at random, and many reruns.
+"""Soaks kernels: many problems at tile boundaries and at random, with many reruns.
 
 A kernel enters a table of tuned configurations only if it passed. `flashsmith soak` runs it.
 """

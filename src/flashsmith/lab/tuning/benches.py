@@ -38,16 +38,16 @@ class Bench(Protocol[C_contra]):
     """A bench has the tensors of one shape."""
 
     def check(self, config: C_contra) -> Run | str:
-        """Runs a kernel once: what runs it again, or what is wrong with it.
+        """Runs a kernel once, and returns a function that runs it again, or what is wrong with it.
 
-        Raises GpuLostError: It took the GPU with it.
+        Raises GpuLostError: The kernel broke the GPU context.
         """
 
 
 def benches_of(
     operation: Operation[Any, Any],
 ) -> Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]:
-    """Returns the function that makes the benches of an operation's workload on a device."""
+    """Returns the function that lists the makers of benches for an operation's workload."""
     makers: dict[str, Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]] = {
         FORWARD.name: _forward,
         BACKWARD.name: _backward,
@@ -81,7 +81,7 @@ class ForwardBench:
 
 
 class BackwardBench:
-    """The bench compares gradients by q, k and v of random numbers with float64."""
+    """The bench compares the gradients of random q, k and v with float64."""
 
     def __init__(self, workload: BackwardWorkload, device: str) -> None:
         case = SoakCase(workload.problem, Meaning(causal=workload.variant.causal))
@@ -104,20 +104,20 @@ class BackwardBench:
 
 
 class Shape(NamedTuple):
-    """A batch of requests has equal lengths."""
+    """A batch of requests of equal lengths."""
 
     batch: int
     n_keys: int
 
 
 _HEADS_KV, _SHARING = 8, 4
-_FEW_ROWS = 16  # up to which a request has one query
+_FEW_ROWS = 16  # up to here a request has one query
 _FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768), Shape(16, 4096))
 _KEYS_OF_MANY = (128, 512, 2048)
 
 
 def shapes_for(workload: DecodeWorkload, num_sms: int) -> tuple[Shape, ...]:
-    """Returns the shapes that stand for all lengths."""
+    """Returns the shapes on which a workload is timed; together they stand for all lengths."""
     if workload.many_tiles:
         return tuple(Shape(num_sms, n_keys) for n_keys in _KEYS_OF_MANY)
     return _FEW_TILES
@@ -140,7 +140,7 @@ class DecodeBench:
         if workload.per_token_scale:
             self.k_scale, self.v_scale = torch.ones(2, *of_keys[:3], device=device)
         self.lengths = torch.full((shape.batch,), shape.n_keys, dtype=torch.int32, device=device)
-        self.ends = [0, shape.batch - 1]  # the requests that are checked
+        self.ends = [0, shape.batch - 1]  # only the first and last requests are checked
         of_ends = [
             torch.stack([t[i].to(dtype) for i in self.ends]) for t in (self.q, self.k, self.v)
         ]

@@ -300,7 +300,7 @@ Sm90Cases copy_cases() {
          const auto *misaligned = reinterpret_cast<const float *>(tensors.input + 1);
          if (lane() == 3) thread_load_global(misaligned);
        }},
-      // None broken.
+      // Kernels that break no rule.
       {"clean_thread_loads",
        [] {
          if (lane() % 4 != 0) return;
@@ -325,7 +325,7 @@ Sm90Cases copy_cases() {
          read_16(slot(0));
        }},
       {"clean_stages",
-       [] {  // the producer's lane goes its own way, and one lane releases what its warp has read
+       [] {  // the producer's lane runs apart, and one lane releases what its warp has read
          start(4);
          if (warp() == 0 && elect_one()) {
            for (int i = 0; i < 6; ++i) {

@@ -1,4 +1,4 @@
-// The instructions of sm_90 against plain computations: the cases of
+// The sm_90 instructions against plain computations, with the cases of
 // tests/emulator/programs/device.
 #include "cases.h"
 #include "device/barriers.cuh"

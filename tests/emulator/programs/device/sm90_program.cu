@@ -1,6 +1,6 @@
-// The wrappers of sm_90 on a GPU against plain computations, the same as tests/emulator compares
-// the emulator with. Takes the name of a case; prints how many comparisons there were and which
-// failed, as JSON.
+// The wrappers of sm_90 on a GPU against plain computations, which tests/emulator uses for the
+// emulator as well. Takes the name of a case; prints the number of comparisons and the failures as
+// JSON.
 #include "device/barriers.cuh"
 #include "device/bytes.cuh"
 #include "device/clusters.cuh"

@@ -15,6 +15,7 @@ from flashsmith.reference import reference_attention
 
 FP8 = torch.float8_e4m3fn
 _VARLEN, _SMALL, _PAGES = "varlen", "fp8", "pages of "  # in the names of caches
+_FORMERLY = "ragged"  # the word for varlen in results until 0.2.0
 _PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
 
 
@@ -77,7 +78,7 @@ class DecodeInputs(Given):
         small_k, small_v = k.to(FP8), v.to(FP8)
         k, v = small_k.to(dtype), small_v.to(dtype)  # so that 8 bits hold all of them
         lengths = torch.full((problem.batch,), problem.seq_len_k, dtype=torch.int32, device=device)
-        if _VARLEN in name:
+        if _VARLEN in name or _FORMERLY in name:
             lengths = torch.randint_like(lengths, 1, problem.seq_len_k + 1)
         self.q = q
         self.cache = Cache(small_k, small_v, lengths) if _SMALL in name else Cache(k, v, lengths)
