@@ -3,14 +3,14 @@
 // A work tile is B_r packed GQA rows of one head of the cache. Its keys are visited in KV steps of
 // kStepKeys keys, which the teams of a block have side by side. There are two schedules.
 //
-// Equal splits: each work tile is split into the same number of parts, which blocks take in turn.
+// Equal splits: each work tile is split into the same number of splits, which blocks take in turn.
 // The number is either an argument, so that the result of a request does not depend on the other
 // requests, or the number that keeps all blocks busy if the cache is full.
 //
-// Stream-K: the KV steps of all work tiles, request by request, form one sequence, which is cut
-// into equal ranges, one for each block. At most the first and the last work tile of a range are
-// split. The ranges are balanced whatever the lengths are, but blocks begin and end within work
-// tiles:
+// Stream-K: the KV steps of all work tiles, request by request, each work tile with a fixed cost,
+// form one sequence. It is cut into equal work ranges, one for each block. At most the first and
+// the last work tile of a range are split. The ranges are balanced whatever the lengths are, but
+// blocks begin and end within work tiles:
 //
 //    work tiles   |  0    |  1               |  2 |  3           |
 //    blocks       |  0         |  1         |  2         |  3    |
@@ -86,8 +86,8 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
 // The position of a block in its schedule.
 struct SplitsState {
   int splits;   // of every work tile; 0: stream-K
-  int at, end;  // range of the stream-K sequence; or next equal split, and their number
-  int range;    // length of a block's stream-K range
+  int at, end;  // work range of stream-K; or next equal split, and their number
+  int range;    // length of a block's work range
   int request, request_begin, steps;  // the request that `at` lies in
   int is_final;                       // whether the schedule no longer depends on the lengths
 };
@@ -96,8 +96,8 @@ struct SplitsState {
 template <typename Traits>
 class KeySplits {
   static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
-  // Costs in KV steps: kCharge for every work tile beside its steps, and kChargeOfLine for a
-  // stream-K range, whose ends have to be combined with other blocks' partial results.
+  // Costs in KV steps: kFixedCost for every work tile beside its steps, and kRangeCost for a work
+  // range, whose ends have to be combined with other blocks' partial results.
   static constexpr int kFixedCost = 1, kRangeCost = 8;
   static constexpr int kAbout = 32;  // stream-K has to gain more than 1 / this
   // The min number of KV steps of a block in a work tile. It grows, up to a bound, where many
@@ -127,7 +127,7 @@ class KeySplits {
       : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
   // Reads all lengths, once, and returns whether stream-K is shorter. If so, the equal splits
-  // become void, and the splits of the block's stream-K range follow.
+  // become void, and the splits of the block's work range follow.
   FLASHSMITH_DEVICE bool use_stream_k() {
     if (own_.is_final) [[likely]]
       return false;

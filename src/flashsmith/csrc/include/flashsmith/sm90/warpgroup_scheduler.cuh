@@ -2,7 +2,7 @@
 // the products of the others.
 //
 // A turn ends when products have been issued. FP8 products take so little time that warpgroups
-// would follow one another closely, and compete for the units of the exponentials: with long turns,
+// would follow one another closely, and compete for the units of the exponentials: with kUntilExp,
 // a turn in the forward's loop lasts until the exponentials begin. Every wait needs its pass;
 // otherwise all warpgroups wait for ever.
 //
@@ -45,8 +45,8 @@ class WarpgroupScheduler {
     if constexpr (kTakeTurns) ptx::named_barrier_arrive(next_turn(), kThreads);
   }
 
-  // These pass a turn in the forward's loop: when both products have been issued, or, with long
-  // turns, when the first row's reference is known.
+  // These pass a turn in the forward's loop: when both products have been issued, or, with
+  // kUntilExp, when the first row's reference is known.
   FLASHSMITH_DEVICE void pass_when_issued() const {
     if constexpr (!kUntilExp) pass();
   }
