@@ -1,4 +1,4 @@
-// The backward of the sm80 family: what its kernels are told, and how they are launched.
+// The backward of the sm80 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <memory>
