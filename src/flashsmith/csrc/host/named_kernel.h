@@ -1,13 +1,9 @@
 // What the generated flash_kernels.cuh says of families and of their kernels.
 #pragma once
 
-#include <string>
-
 #include "flashsmith/params.h"
 
 namespace flashsmith {
-
-class Kernel;
 
 // Which GPUs have a family's instructions, by compute capability.
 struct FamilyGpus {
@@ -21,14 +17,8 @@ struct FamilyGpus {
   }
 };
 
-// What the maps hold for a configuration and a variant.
+// What the maps hold for a configuration and a variant (host/look_up.h).
 template <typename Config, typename Function>
-struct NamedKernel {
-  std::string name;  // as flashsmith.configs writes it: short form and variant
-  Config config;
-  Variant variant;
-  Function function;
-  Function schedule;  // of sequences with lengths of their own: lists their tiles; else null
-};
+struct NamedKernel;
 
 }  // namespace flashsmith

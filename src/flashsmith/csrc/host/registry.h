@@ -1,11 +1,9 @@
 // The kernels compiled into this library: the generated maps, as the rest of the host sees them.
 // registry.cpp alone reads these, and is compiled anew for every set of kernels, so that neither it
-// nor this header includes more of the host than they need.
+// nor this header includes more of the host, or of the standard library, than they need.
 #pragma once
 
-#include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "host/from_fields.h"
@@ -14,13 +12,14 @@
 namespace flashsmith {
 
 struct KernelMap;
+struct FoundKernel;  // owns a kernel, or is empty (host/look_up.h)
 
-// The kernel that a map has for a configuration, if it is one of `wanted`; else null. `Named` is
+// The kernel that a map has for a configuration, if it is one of `wanted`; else empty. `Named` is
 // the NamedKernel of a family, which instantiates this (host/look_up.h). `name` is for what the
 // kernel says of calls. Throws ValueError for fields that are none of the map's struct.
 template <typename Named>
-std::unique_ptr<Kernel> find_in(const KernelMap &map, const std::string &name, Fields config,
-                                const Variant &wanted);
+FoundKernel find_in(const KernelMap &map, std::string_view name, Fields config,
+                    const Variant &wanted);
 
 // The map of one family and variant: std::map<Config, Function>.
 struct KernelMap {
