@@ -21,7 +21,7 @@ run: $(READY)
 
 test: $(WEIGHTS)
 	$(MAKE) --no-print-directory --jobs=4 --output-sync check
-	$(BIN)/python -m pytest -n auto -m "not gpu"
+	$(BIN)/python -m pytest -n auto --build-first -m "not gpu"
 
 gpu: $(WEIGHTS)
 	$(BIN)/python -m pytest -m gpu -n auto --maxschedchunk 1 $(if $(SHARD),--shard $(SHARD)) tests/gpu/test_soak.py tests
