@@ -51,7 +51,7 @@ class Cost:
 
 
 def calls(device: torch.device) -> dict[str, Run]:
-    """What is measured, torch.add first: the name of each call, and the call."""
+    """Returns what is measured, torch.add first: the name of each call, and the call."""
     operand = torch.randn(SHAPE, device=device)
     add: dict[str, Run] = {"torch.add": lambda: torch.add(operand, operand)}
     rows = dense_rows(device)

@@ -48,7 +48,7 @@ VALUE_TILES = {
 
 
 def kernels(d_head: int) -> list[str]:
-    """What the rule chooses, then other tiles; those alone that can be built."""
+    """Returns what the rule chooses, then other tiles; those alone that can be built."""
     make: Any = partial(make_fp8_config, DType.BF16, d_head)
     found = [config for values in (False, True) for config in fp8_rules(DType.BF16, d_head, values)]
     found += [make(tiles, fp8_values=False) for tiles in SCORE_TILES[d_head]]

@@ -103,7 +103,7 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch
 
 
 def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch.Tensor:
-    """The same by torch's plain matrix products."""
+    """Returns the same by torch's plain matrix products."""
     if len(set(text.lengths)) == 1:
         batches = [[t.unflatten(0, (len(text.lengths), -1)) for t in (q, k, v)]]
     else:
@@ -151,7 +151,7 @@ class Gpt(nn.Module):
         self.head = nn.Linear(sizes.width, sizes.words, bias=False)
 
     def forward(self, text: Text, attend: Attend) -> torch.Tensor:
-        """The mean loss of a word."""
+        """Returns the mean loss of a word."""
         places = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
         x = self.words(text.tokens) + self.positions(places)
         for layer in self.layers:

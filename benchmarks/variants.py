@@ -43,7 +43,7 @@ def dense() -> Iterator[Case]:
 
 
 def window() -> Iterator[Case]:
-    """A sliding window of 1024 keys at 16k, beside no window."""
+    """Yields a sliding window of 1024 keys at 16k, beside no window."""
     n, keys = 16384, 1024
     for d, heads in ((64, 32), (128, 16), (256, 8)):
         workload = workload_of(d, 1, heads, n, CAUSAL)
@@ -64,7 +64,7 @@ def packed() -> Iterator[Case]:
 
 
 def scores() -> Iterator[Case]:
-    """What is done to scores, and its gradients alone, beside the plain kernel."""
+    """Yields what is done to scores, and its gradients alone, beside the plain kernel."""
     for operation, group in (("forward", "score"), ("backward", "score_gradients")):
         for d, score in product((64, 128), SCORES):
             name = f"d{d} 4x16x4096 causal {score}"
@@ -74,7 +74,7 @@ def scores() -> Iterator[Case]:
 
 
 def sm80() -> Iterator[Case]:
-    """The sm80 family by rule beside FlashAttention-2: equal heads, shared heads, packed."""
+    """Yields the sm80 family by rule beside FlashAttention-2: equal heads, shared heads, packed."""
     for (d, heads), mask in product(((64, 32), (128, 16), (256, 8)), (FULL, CAUSAL)):
         for heads_kv, n in ((heads, 512), (heads, 2048), (heads, 8192), (heads // 4, 4096)):
             workload = workload_of(d, 16384 // n, (heads, heads_kv), n, mask)

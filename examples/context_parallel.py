@@ -41,7 +41,7 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """Of one way to compute it.
+    """Holds what one way to compute the step gives and takes.
 
     Attributes:
         results: o, dq, dk and dv of the whole sequence.
@@ -92,7 +92,7 @@ def _on_cpu() -> Iterator[None]:
 
 
 def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor) -> Tensors:
-    """o, dq, dk and dv."""
+    """Returns o, dq, dk and dv."""
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
     o = F.scaled_dot_product_attention(*leaves, is_causal=True)
     return [o.detach(), *torch.autograd.grad(o, leaves, do)]
@@ -103,7 +103,8 @@ def alone(tensors: Tensors, times: int) -> Step:
 
 
 def shared(mesh: DeviceMesh, tensors: Tensors, method: str, times: int) -> Step:
-    """method: How keys and values go round, "allgather" or "alltoall"."""
+    """Measures a step of all ranks. ``method`` says how keys and values go round, "allgather" or
+    "alltoall"."""
     set_rotate_method(method)
     parts, dims = [t.clone() for t in tensors], [SEQUENCE] * len(tensors)
     with context_parallel(mesh, buffers=parts, buffer_seq_dims=dims):  # parts are this rank's now
@@ -135,7 +136,7 @@ def measured(run: Callable[[], Tensors], times: int) -> Step:
 
 
 def run(options: argparse.Namespace, mesh: DeviceMesh) -> dict[str, Step]:
-    """Of one rank alone, and of all by each way round."""
+    """Measures a step of one rank alone, and of all ranks by each way round."""
     torch.manual_seed(0)  # the same on every rank
     shape = (options.batch, options.heads, options.seq_len, options.d_head)
     dtype = getattr(torch, options.dtype)

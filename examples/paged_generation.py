@@ -38,7 +38,7 @@ HEADS_THAT_SHARE = 2
 
 @dataclass(frozen=True)
 class Text:
-    """Of a request that has left.
+    """Holds the text of a request that has left.
 
     Attributes:
         log_probabilities: Of the tokens, as they were generated.
@@ -51,7 +51,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of all tokens with the model in float32.
+    """Compares all tokens with the model in float32.
 
     Attributes:
         error: The largest of a log-probability.
@@ -144,7 +144,8 @@ def wait_for_the_first_step(manager: Any) -> None:
 
 
 def configurations(options: argparse.Namespace) -> dict[str, Any]:
-    """Of the generation, and of its pages: as many as all that run at a time may need."""
+    """Returns the settings of the generation, and of its pages: as many as all that run at a time
+    may need."""
     import transformers
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
@@ -189,7 +190,7 @@ def compared(model: Any, texts: Sequence[Text]) -> Comparison:
 
 
 def log_probabilities(model: Any, text: Text) -> torch.Tensor:
-    """(n_tokens, VOCABULARY), float32, of each token after those before it."""
+    """Returns (n_tokens, VOCABULARY), float32, of each token after those before it."""
     ids = torch.tensor([text.prompt + text.tokens], device=model.device)
     logits = model(ids[:, :-1], use_cache=False).logits[0, len(text.prompt) - 1 :]
     return logits.float().log_softmax(-1)

@@ -113,7 +113,7 @@ _SCHEDULE = """
 
 
 def generate(instances: Iterable[KernelId]) -> dict[str, str]:
-    """The C++ files for a set of kernels, file name -> text; duplicates count once.
+    """Returns the C++ files for a set of kernels, file name -> text; duplicates count once.
 
     `flash_kernels.cuh` has a map for each family and variant, from the configuration to the kernel:
     `forward_kernels`, from FlashForwardKernelConfig to forward_kernel_fn, is that of full attention
@@ -200,7 +200,7 @@ def _by_variant(
 
 
 def _getters(instance: KernelId) -> list[str]:
-    """The functions of its translation unit."""
+    """Returns the functions of its translation unit."""
     schedule = [f"{instance.slug}_schedule"] if _has_schedule(instance) else []
     return [instance.slug, *schedule]
 
@@ -210,7 +210,7 @@ def _has_schedule(instance: KernelId) -> bool:
 
 
 def _is_scheduled(kind: type[KernelConfig], variant: Variant) -> bool:
-    """Whether tiles of sequences are listed by a launch of its own."""
+    """Returns whether tiles of sequences are listed by a launch of its own."""
     return variant.ragged and not kind.is_set_of_kernels
 
 
@@ -219,7 +219,7 @@ def _name(kind: type[KernelConfig]) -> str:
 
 
 def _map_names(kind: type[KernelConfig], variant: Variant) -> list[str]:
-    """The map of the kernels and, of scheduled ones, that of what lists their tiles."""
+    """Returns the map of the kernels and, of scheduled ones, that of what lists their tiles."""
     family = "forward" if kind is FlashForwardKernelConfig else _name(kind)
     suffix = "" if variant == FULL else f"_{variant.name}".replace("+", "_")
     values = ["kernels", "schedules"] if _is_scheduled(kind, variant) else ["kernels"]

@@ -22,7 +22,7 @@ class DType(IntEnum):
 
     @classmethod
     def from_string(cls, text: str) -> DType:
-        """The type called `text`: its name in any case ("fp16") or its number ("5").
+        """Returns the type called `text`: its name in any case ("fp16") or its number ("5").
 
         Raises:
             ValueError: no type has this name or number.
@@ -35,7 +35,7 @@ class DType(IntEnum):
         raise ValueError(f"dtype {text!r} is not known; supported: {valid}")
 
     def to_cpp_str(self) -> str:
-        """The C++ enumerator, `ScalarType::Half` for FP16."""
+        """Returns the C++ enumerator, `ScalarType::Half` for FP16."""
         return _CPP_NAMES[self]
 
     def to_torch_dtype(self) -> torch.dtype:

@@ -69,8 +69,8 @@ _EXTRAS = {
 
 
 def advice_for_missing(error: Exception) -> str | None:
-    """What installs the package that an import lacks, in a sentence; None for a package that no
-    extra of flashsmith brings."""
+    """Returns what installs the package that an import lacks, in a sentence; None for a package
+    that no extra of flashsmith brings."""
     if not isinstance(error, ModuleNotFoundError) or error.name not in _EXTRAS:
         return None
     return f"{error.name} is not installed; `pip install 'flashsmith[{_EXTRAS[error.name]}]'`"

@@ -34,7 +34,7 @@ class GpuArchitecture:
         return f"sm_{major}{minor}"
 
     def blocks_by_shared_memory(self, of_block_bytes: int) -> int:
-        """How many blocks a multiprocessor has room for; the driver has a share of each."""
+        """Returns how many blocks a multiprocessor has room for; the driver has a share of each."""
         reserved = self.shared_memory_per_sm_bytes - self.max_shared_memory_per_block_bytes
         return self.shared_memory_per_sm_bytes // (of_block_bytes + reserved)
 
@@ -109,8 +109,8 @@ GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
 
 @functools.cache  # selection asks for each new shape
 def get_gpu_architecture(name: str) -> GpuArchitecture:
-    """The architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or "8.0"; or
-    that of the GPU of this name, in any spelling: "NVIDIA H200", "h200", "rtx-4090".
+    """Returns the architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or
+    "8.0"; or that of the GPU of this name, in any spelling: "NVIDIA H200", "h200", "rtx-4090".
 
     Raises:
         ValueError: neither is known; the message lists both.
@@ -160,6 +160,6 @@ def count_multiprocessors(gpu: str) -> int:
 
 
 def _pattern(model: str) -> re.Pattern[str]:
-    """A model's words, whole; between them anything but letters and digits, or nothing."""
+    """Returns a model's words, whole; between them anything but letters and digits, or nothing."""
     words = r"[^a-z0-9]*".join(model.split())
     return re.compile(rf"(?<![a-z0-9]){words}(?![a-z0-9])", re.IGNORECASE)

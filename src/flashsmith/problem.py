@@ -203,6 +203,6 @@ class Problem:
         return self.batch * self.heads * self.seq_len_q
 
     def bucket(self, multiprocessors: int) -> Bucket:
-        """What shares an entry of a tuned table with this one, on a GPU of so many."""
+        """Returns what shares an entry of a tuned table with this one, on a GPU of so many."""
         fill = self.n_rows / multiprocessors
         return Bucket(_bucket_of(self.seq_len_k, LENGTH_BUCKETS), _bucket_of(fill, FILL_BUCKETS))

@@ -46,7 +46,8 @@ KERNEL_SETS = (
 
 
 def _parse_kernels(text: str) -> str:
-    """Whether the blocks of a pair are in the tuning space is for get_kernel_configs() to say."""
+    """Returns whether the blocks of a pair are in the tuning space is for get_kernel_configs()
+    to say."""
     key = text.strip().lower()
     is_set = key.startswith(SM80_SETS.progression) or key in KERNEL_SETS
     if is_set or re.fullmatch(r"\d+\s*,\s*\d+", key):

@@ -48,7 +48,7 @@ def leaves_of(call: Call) -> dict[str, torch.Tensor]:
 
 
 def differentiated(call: Call, function: Any = attend) -> Gradients:
-    """What stands in the leaves after ``backward``."""
+    """Returns what stands in the leaves after ``backward``."""
     leaves = leaves_of(call)
     o, lse = function(**call.keywords | leaves)
     torch.autograd.backward([o, lse], [call.do, call.dlse])

@@ -43,7 +43,7 @@ def other(cfg: Sm90BackwardKernelConfig) -> Sm90BackwardKernelConfig:
 
 
 def shapes(cfg: Sm90BackwardKernelConfig, n_q: int, n_k: int) -> tuple[tuple[int, ...], ...]:
-    """Two samples, two heads of k that two of q share."""
+    """Returns two samples, two heads of k that two of q share."""
     return (2, n_q, 4, cfg.d_head), (2, n_k, 2, cfg.d_head)
 
 

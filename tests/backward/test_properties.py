@@ -36,7 +36,7 @@ def _built() -> None:
 
 
 def plain_call(cfg: BackwardKernelConfig) -> Call:
-    """Heads that share no keys; of numbers that sums of a few of them can be."""
+    """Returns heads that share no keys; of numbers that sums of a few of them can be."""
     q_shape, k_shape = (2, 90, 2, cfg.d_head), (2, 210, 2, cfg.d_head)
     return call_of(BF16, q_shape, k_shape, step=2.0**-4)
 

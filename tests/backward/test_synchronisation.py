@@ -42,7 +42,7 @@ def _built() -> None:
 
 
 def noticed(loaded: BackwardKernel, call: Call, good: Gradients, site: Site, seed: int) -> bool:
-    """Whether a run without this site faults, or gives another result."""
+    """Returns whether a run without this site faults, or gives another result."""
     config = loaded.instance.config
     with emulation(loaded, dropped=site, count=False, seed=seed):
         try:

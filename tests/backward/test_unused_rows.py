@@ -1,5 +1,5 @@
-"""Gradients of rows that no sequence has: 0 in tensors that the library made, as the caller left
-them in tensors of the caller's."""
+"""Gradients of rows that no sequence has are 0 in tensors that the library made, and stay as they
+were in tensors of the caller's."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_they_are_zero_in_new_tensors_and_no_other_row_is(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_they_stay_in_tensors_of_the_caller_s(seed: int) -> None:
-    """Also in a call like one whose tensors were new, and the other way round."""
+    """They do, too, in a call like one whose tensors were new, and the other way round."""
     cfg = CONFIGS["sm80"]
     call = drawn(cfg, seed)
     spec = spec_of(call.q, call.k, call.keywords)

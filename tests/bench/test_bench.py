@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from flashsmith import settings
 from flashsmith.cli import app
 from flashsmith.configs import DType
 from flashsmith.errors import GpuLostError
-from flashsmith.lab.bench import ceilings, summary, timer
-from flashsmith.lab.bench.candidates import Candidate, Checker
+from flashsmith.lab.bench import ceilings, runner, summary
 from flashsmith.lab.bench.grid import make_grid
 from flashsmith.lab.bench.monitor import GpuMonitor, Sample
 from flashsmith.lab.bench.results import FAILED, KERNEL, OK, PEER, CountRow, ResultFile, TimeRow
+from flashsmith.lab.bench.runner import Runner
+from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.commands import bench as lab_bench
 from flashsmith.lab.commands import bench_files
 from support.bench import CEILINGS, FITTING, PLAIN, svg_texts, times_of
@@ -67,8 +69,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     times = {"fa2": 2.0, PLAIN: 4.0, FITTING: 1.0}
     steady = {"fa2": 2.0, PLAIN: 4.0, FITTING: 1.6}
     monkeypatch.setattr(lab_bench, "_choose_device", lambda counts: "cpu")
-    monkeypatch.setattr(timer, "time_interleaved", times_of(times))
-    monkeypatch.setattr(timer, "time_back_to_back", times_of(steady))
+    monkeypatch.setattr(Runner, "times_anything", True)
+    monkeypatch.setattr(runner, "time_interleaved", times_of(times))
+    monkeypatch.setattr(runner, "time_back_to_back", times_of(steady))
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda dtype: CEILINGS[str(dtype)])
     monkeypatch.setattr(lab_bench, "GpuMonitor", lambda: GpuMonitor(lambda: Sample(1700.0, 600.0)))
     yield times
@@ -162,22 +165,20 @@ def test_another_regime_is_no_continuation(tmp_path: Path, monkeypatch: pytest.M
     assert [*tmp_path.glob("*_back_to_back.*")] == []
 
 
-def test_options_reach_the_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("clock")
+def test_options_reach_the_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
+
+    def timed(name: str, runs: dict[str, object], **options: object) -> dict[str, Timing]:
+        given[name] = options
+        return dict.fromkeys(runs, Timing(1.0, 1.0, 1.0))
+
     for name in ("time_interleaved", "time_back_to_back"):
-        monkeypatch.setattr(timer, name, lambda runs, n=name, **options: given.update({n: options}))
-    asked: list[lab_bench.Benchmark] = []
-
-    def stop(benchmark: lab_bench.Benchmark, *_: object, **__: object) -> None:
-        asked.append(benchmark)
-        raise ValueError("enough")
-
-    monkeypatch.setattr(lab_bench, "run", stop)
-    invoke("--regime", "both", "--repeats", 7, "--milliseconds", 42, code=2)
-    for regime in asked[0].regimes:
-        asked[0].timer(regime)({})
+        monkeypatch.setattr(runner, name, partial(timed, name))
+    command = [*small_grid(tmp_path, FITTING), "--regime", "both"]
+    invoke(*command, "--repeats", 7, "--milliseconds", 42)
     assert given == {
-        "time_interleaved": {"repeats": 7},
+        "time_interleaved": {"repeats": 7, "head_start": 0.0, "pause": 0.0},
         "time_back_to_back": {"milliseconds": 42.0},
     }
 
@@ -210,10 +211,10 @@ def test_a_lost_gpu_goes_on_in_a_new_process(
         started.append(arguments)
         raise NewProcess
 
-    def lose(self: Checker, candidate: Candidate) -> None:
-        raise GpuLostError("fa2", "illegal address")
+    def lose(name: str, *_: object) -> None:
+        raise GpuLostError(name, "illegal address")
 
-    monkeypatch.setattr(Checker, "check", lose)
+    monkeypatch.setattr(runner, "check", lose)
     monkeypatch.setattr(os, "execv", execv)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "flashsmith", "bench", "--force"])
     with pytest.raises(NewProcess):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -14,15 +15,21 @@ import torch
 from flashsmith import reference
 from flashsmith.configs import parse_kernel_name_into_config
 from flashsmith.lab.bench import monitor as monitor_module
-from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench import runner
+from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.monitor import GpuMonitor, Sample
+from flashsmith.lab.bench.operations.forward_kernels import (
+    FORWARD_KERNELS,
+    Candidate,
+    Checker,
+)
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.qkv import make_qkv
-from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, IN_TURN, KERNEL, OK, PEER
-from flashsmith.lab.bench.sweep import MeasureTimes
-from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, KERNEL, OK, PEER
+from flashsmith.lab.bench.runner import Checked, Runner, check
+from flashsmith.lab.bench.sweep import measure_times
 from flashsmith.runtime import Kernel
-from support.bench import CEILINGS, PLAIN, SMALL, fake_peer, times_of
+from support.bench import CEILINGS, PLAIN, SMALL, fake_peer, play_peers, times_of
 
 
 def broken(q: torch.Tensor) -> torch.Tensor:
@@ -36,7 +43,7 @@ def right() -> torch.Tensor:
 def wrong_at(
     index: tuple[int, ...], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A peer that is right but at one index of (sample, row, head, column)."""
+    """Returns a peer that is right but at one index of (sample, row, head, column)."""
 
     def run(q: torch.Tensor) -> torch.Tensor:
         o = right()
@@ -46,17 +53,20 @@ def wrong_at(
     return run
 
 
-def test_checker_tells_right_wrong_broken_and_missing() -> None:
+def checked_by(checker: Checker, candidate: Candidate) -> Checked:
+    return check("one", partial(checker.prepare, candidate), checker.compare, "cpu")
+
+
+def test_checker_tells_right_wrong_and_broken() -> None:
     checker = Checker(SMALL, "cpu")
-    assert checker.check(PEERS["fa2"]).status == OK
-    assert checker.check(parse_kernel_name_into_config(PLAIN)).status == OK
+    assert checked_by(checker, PEERS["fa2"]).status == OK
+    assert checked_by(checker, parse_kernel_name_into_config(PLAIN)).status == OK
     cases = {
         "wrong": (fake_peer("zeros", torch.zeros_like), "error .*allowed .*; at "),
         "failed": (fake_peer("broken", broken), "RuntimeError: no kernel image"),
-        "missing": (fake_peer("absent", broken, "not installed"), "not installed"),
     }
     for status, (peer, reason) in cases.items():
-        checked = checker.check(peer)
+        checked = checked_by(checker, peer)
         assert (checked.status, checked.run) == (status, None)
         with pytest.raises(ValueError, match=reason):
             raise ValueError(checked.reason)
@@ -70,10 +80,10 @@ def test_checker_sees_one_wrong_value_in_any_head(batch: int, head: int) -> None
     """Finite, and small: three times what is allowed."""
     index = (batch, SMALL.problem.seq_len_q - 1, head, 5)
     checker = Checker(SMALL, "cpu")
-    comparison = checker.check(PEERS["fa2"]).comparison
+    comparison = checked_by(checker, PEERS["fa2"]).comparison
     assert comparison is not None
     step = 3 * comparison.tolerance
-    checked = checker.check(fake_peer("off", wrong_at(index, lambda value: value + step)))
+    checked = checked_by(checker, fake_peer("off", wrong_at(index, lambda value: value + step)))
     assert checked.status == "wrong"
     assert str(index) in checked.reason
 
@@ -82,7 +92,7 @@ def test_checker_sees_one_wrong_value_in_any_head(batch: int, head: int) -> None
 def test_checker_sees_what_is_not_finite(value: float) -> None:
     index = (0, 3, 1, 5)  # a head between the first and the last
     spoilt = fake_peer("spoilt", wrong_at(index, lambda o: torch.full_like(o, value)))
-    checked = Checker(SMALL, "cpu").check(spoilt)
+    checked = checked_by(Checker(SMALL, "cpu"), spoilt)
     assert (checked.status, str(index) in checked.reason) == ("wrong", True)
 
 
@@ -92,9 +102,9 @@ def test_a_kernel_that_writes_nothing_is_wrong_after_a_right_one(
     """What the one before it wrote to the shared output is not taken for its result."""
     checker = Checker(SMALL, "cpu")
     config = parse_kernel_name_into_config(PLAIN)
-    assert checker.check(config).status == OK
+    assert checked_by(checker, config).status == OK
     monkeypatch.setattr(Kernel, "__call__", lambda self, *a, **b: 0.0)
-    checked = checker.check(config)
+    checked = checked_by(checker, config)
     assert (checked.status, checked.run) == ("wrong", None)
     assert "got nan" in checked.reason
 
@@ -118,15 +128,15 @@ def test_a_comparison_allows_no_three_tolerances() -> None:
 # Times of one shape.
 
 
-def test_times_become_rates_shares_and_ratios() -> None:
-    timer = times_of({"fa2": 4.0, "other": 2.0, PLAIN: 1.0})
-    measure = MeasureTimes(
-        CEILINGS, BACK_TO_BACK, timer, lambda start: Sample(1700.0, 650.0), "cpu"
-    )
-    other = fake_peer("other", lambda q: right())
-    candidates = [PEERS["fa2"], other, fake_peer("broken", broken)]
-    fa2, second, failed, ours = measure(SMALL, [*candidates, parse_kernel_name_into_config(PLAIN)])
-    rows = (fa2, second, failed, ours)
+def test_times_become_rates_shares_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = (fake_peer("other", lambda q: right()), fake_peer("broken", broken))
+    play_peers(monkeypatch, *played, PEERS["fa2"])
+    times = times_of({"fa2": 4.0, "other": 2.0, PLAIN: 1.0})
+    monkeypatch.setattr(runner, "time_back_to_back", times)
+    here = Runner("cpu", sample=lambda start: Sample(1700.0, 650.0))
+    case = Case(FORWARD_KERNELS, SMALL, ("fa2", "other", "broken", PLAIN))
+    rows = measure_times(here, case, BACK_TO_BACK, CEILINGS)
+    fa2, second, failed, ours = rows
     assert [row.kind for row in rows] == [PEER, PEER, PEER, KERNEL]
     assert {row.regime for row in rows} == {BACK_TO_BACK}
     assert (ours.ms, ours.ms_p20, ours.ms_p80) == (1.0, 0.5, 2.0)
@@ -138,30 +148,6 @@ def test_times_become_rates_shares_and_ratios() -> None:
     assert ours.tolerance is not None
     assert ours.error <= ours.tolerance
     assert (failed.status, failed.ms) == (FAILED, None)
-
-
-def test_another_candidate_is_timed_first_at_each_shape() -> None:
-    orders = []
-
-    def timer(runs: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, Timing]:
-        orders.append("".join(runs))
-        return dict.fromkeys(runs, Timing(1.0, 1.0, 1.0))
-
-    measure = MeasureTimes(CEILINGS, IN_TURN, timer, lambda start: Sample(), "cpu")
-    candidates = [fake_peer(name, lambda q: right()) for name in "abc"]
-    rows = [measure(SMALL, candidates) for _ in range(4)]
-    assert orders == ["abc", "bca", "cab", "abc"]
-    assert {"".join(row.kernel for row in found) for found in rows} == {"abc"}
-
-
-def test_a_clock_that_fails_is_a_reason_and_no_end() -> None:
-    def timer(runs: object) -> dict[str, Timing]:
-        raise RuntimeError("launch failure")
-
-    measure = MeasureTimes(CEILINGS, BACK_TO_BACK, timer, lambda start: Sample(), "cpu")
-    (row,) = measure(SMALL, [PEERS["fa2"]])
-    assert (row.status, row.ms, row.regime) == (FAILED, None, BACK_TO_BACK)
-    assert "launch failure" in row.reason
 
 
 def test_without_nvml_the_monitor_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

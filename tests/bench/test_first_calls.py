@@ -23,7 +23,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def run(script: ModuleType, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Its rows, by the kernels of all tests."""
+    """Returns its rows, by the kernels of all tests."""
     cache = settings.cache_folder()
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache))  # which it sets
     script.main(["--small", "--out", str(out), "--cache", str(cache)])

@@ -113,7 +113,10 @@ def test_a_report_of_both_regimes_shows_the_times_in_turn(tmp_path: Path) -> Non
     results = read_results(tmp_path)
     assert {time.ms for time in results.times} == {2.0}
     ours = parse_kernel_name_into_instance(FITTING, SMALL.problem.d_head)
-    for chosen in (best_run(results.times, [ours]), best_sweep(results.times, SMALL.kind, [ours])):
+    for chosen in (
+        best_run(results.times, SMALL.kind, [ours]),
+        best_sweep(results.times, SMALL.kind, [ours]),
+    ):
         assert [time.ms for time in chosen] == [2.0, 2.0]
 
 

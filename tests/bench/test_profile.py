@@ -24,16 +24,18 @@ from flashsmith.configs import (
     CAUSAL,
     DType,
     KernelId,
-    Workload,
     parse_kernel_name_into_config,
 )
 from flashsmith.errors import KernelNotFoundError, ProfilerError
 from flashsmith.lab.bench import launch, ncu, stamp
+from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS
 from flashsmith.lab.bench.peers import PEERS, Peer
 from flashsmith.lab.bench.profile import METRICS
 from flashsmith.lab.commands import profile as lab_profile
 from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.reference import reference_attention
+from support.bench import play_peers
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, TOOLS, WORKLOAD, recorded
 from support.workloads import changed, square
 
@@ -67,8 +69,9 @@ def test_the_target_checks_before_and_launches_what_is_right(
         log.append("stop")
 
     monkeypatch.setattr(launch, "watched", watched)
-    candidates = [_log_peer(log, "right", 1.0), _log_peer(log, "wrong", 1.5)]
-    left_out = launch.launch(square(DType.FP16, 64, "full", 1, 1, 64), candidates, 2, "cpu")
+    play_peers(monkeypatch, _log_peer(log, "right", 1.0), _log_peer(log, "wrong", 1.5))
+    workload = square(DType.FP16, 64, "full", 1, 1, 64)
+    left_out = launch.launch(Case(FORWARD_KERNELS, workload, ("right", "wrong")), 2, "cpu")
     assert log == ["right", "wrong", "start", "right", "right", "stop"]
     assert len(left_out) == 1
     assert left_out[0].startswith("wrong: error")
@@ -78,8 +81,8 @@ def test_the_target_checks_before_and_launches_what_is_right(
 def test_the_target_reads_its_own_command_line(
     mask: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def record(workload: Workload, candidates: list[Any], n_runs: int) -> list[str]:
-        seen.append((workload, candidates, n_runs))
+    def record(case: Case, n_runs: int) -> list[str]:
+        seen.append((case, n_runs))
         return ["fa2: it is missing"]
 
     seen: list[Any] = []
@@ -92,7 +95,7 @@ def test_the_target_reads_its_own_command_line(
     command = launch.target_command(workload, [config.short_form()], ["fa2"], 3)
     assert command[:3] == [sys.executable, "-m", "flashsmith.lab.bench.launch"]
     launch.main(command[3:])
-    assert seen == [(workload, [PEERS["fa2"], config], 3)]
+    assert seen == [(Case(FORWARD_KERNELS, workload, ("fa2", str(config))), 3)]
     assert loaded == [KernelId(config, workload.variant)]
     assert capsys.readouterr().err == "left out: fa2: it is missing\n"
 

@@ -6,14 +6,14 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flashsmith.configs import DType, Workload, parse_kernel_name_into_config
+from flashsmith.configs import DType, Workload
 from flashsmith.configs.workload import K_COLUMNS
 from flashsmith.errors import GpuLostError
-from flashsmith.lab.bench.candidates import Candidate
+from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS
 from flashsmith.lab.bench.results import (
     BACK_TO_BACK,
     FAILED,
@@ -114,8 +114,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 
 
 WORKLOADS = [changed(SMALL, seq_len=n) for n in (64, 128, 192)]
-CONFIGS = [parse_kernel_name_into_config(name) for name in (PLAIN, FITTING)]
-PLAN: dict[Workload, list[Candidate]] = {workload: [*CONFIGS] for workload in WORKLOADS}
+CASES = [Case(FORWARD_KERNELS, workload, (PLAIN, FITTING)) for workload in WORKLOADS]
 
 
 class Recorder:
@@ -125,16 +124,17 @@ class Recorder:
         self.asked: list[tuple[int, int]] = []
         self._at, self._error = at, error
 
-    def __call__(self, workload: Workload, candidates: Any) -> list[TimeRow]:
+    def __call__(self, case: Case) -> list[TimeRow]:
+        workload, candidates = case.workload, case.candidates
         if workload == self._at and self._error:
             raise self._error
         self.asked.append((workload.problem.seq_len_q, len(candidates)))
-        return [time_row(c.short_form(), 1.0, workload) for c in candidates]
+        return [time_row(name, 1.0, workload) for name in candidates]
 
 
 def run_sweep(path: Path, measure: Recorder) -> list[TimeRow]:
     results = ResultFile(TimeRow, path, regime=BACK_TO_BACK)
-    sweep(PLAN, measure, results, lambda done, total, name: None)
+    sweep(CASES, measure, results, lambda done, total, name: None)
     return results.rows
 
 
@@ -145,7 +145,7 @@ def test_sweep_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     second = Recorder()
     rows = run_sweep(path, second)
     assert second.asked == [(128, 2), (192, 2)]
-    assert [row.workload for row in rows] == [w for w in WORKLOADS for _ in CONFIGS]
+    assert [row.workload for row in rows] == [w for w in WORKLOADS for _ in (PLAIN, FITTING)]
     third = Recorder()
     assert len(run_sweep(path, third)) == 6
     assert third.asked == []

@@ -8,15 +8,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 
+from flashsmith.errors import GpuLostError
 from flashsmith.lab.bench import columns, runner
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.columns import row_of
 from flashsmith.lab.bench.monitor import Sample, Sustained
 from flashsmith.lab.bench.operations import base
 from flashsmith.lab.bench.operations.base import OperationBench, OperationPeer
-from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_TURN, CaseResult, Runner
+from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, IN_TURN, MISSING, WRONG
+from flashsmith.lab.bench.runner import CaseResult, Runner
 from flashsmith.lab.bench.timer import Timing
 from support.bench import times_of
 
@@ -85,8 +86,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     for factor, name in enumerate(("time_interleaved", "time_back_to_back"), 1):
         clock = times_of({each: ms * factor for each, ms in MS.items()})
         monkeypatch.setattr(runner, name, partial(timed, clock))
-    monkeypatch.setattr(runner, "why_failed", lambda name, error, t: str(error))
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(runner, "gpu_answers", lambda: True)
     return orders
 
 
@@ -94,20 +94,47 @@ def measured(
     *candidates: str, device: str = "cuda", regimes: tuple[str, ...] = (IN_TURN,)
 ) -> dict[str, CaseResult]:
     case = Case("played", workload_of(64, 1, 2, 64), candidates or ALL)
-    return {each.name: each for each in Runner(device, print).measure(case, regimes)}
+    return {each.name: each for each in Runner(device).measure(case, regimes)}
 
 
-def test_who_fails_or_is_not_here_is_left_out(
-    orders: list[list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_right_is_told_and_not_timed(orders: list[list[str]]) -> None:
     found = measured()
-    assert list(found) == [*MS] and orders == [[*MS]]
-    assert not found["far"].is_right and all(found[n].is_right for n in MS if n != "far")
-    case = "played: BF16 d 64 full 1 x 2 x 64"
-    assert capsys.readouterr().out.splitlines() == [
-        f"left out: broken: {case}: no kernel image",
-        "left out: absent: not installed",
-    ]
+    right = [name for name in MS if name != "far"]
+    assert [name for name, each in found.items() if each.is_right] == right
+    assert orders == [right] and [*found["flashsmith"].times] == [IN_TURN]
+    others = {name: each.checked for name, each in found.items() if not each.is_right}
+    assert {name: (each.status, each.reason) for name, each in others.items()} == {
+        "far": (WRONG, "error 0.5, allowed 0.1"),
+        "broken": (FAILED, "RuntimeError: no kernel image"),
+        "absent": (MISSING, "not installed"),
+    }
+    assert not found["far"].times and found["far"].error == 0.5
+    assert "dense only" not in found
+
+
+def test_a_candidate_that_breaks_the_gpu_ends_the_process(
+    orders: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "gpu_answers", lambda: False)
+    with pytest.raises(GpuLostError, match="no kernel image") as raised:
+        measured("flashsmith", "broken")
+    assert raised.value.culprit == "broken"
+    assert not measured("broken", device="cpu")["broken"].is_right
+
+
+def test_a_clock_that_fails_is_a_reason_and_no_end(
+    orders: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> dict[str, Timing]:
+        raise RuntimeError("launch failure")
+
+    monkeypatch.setattr(runner, "time_back_to_back", fails)
+    ours = measured("flashsmith", "far", regimes=(BACK_TO_BACK,))
+    assert {name: each.checked.status for name, each in ours.items()} == {
+        "flashsmith": FAILED,
+        "far": WRONG,
+    }
+    assert "timed with others: RuntimeError: launch" in ours["flashsmith"].checked.reason
 
 
 def test_a_row_has_rates_and_the_ratio_to_the_peer_that_is_beside_it(
@@ -119,13 +146,13 @@ def test_a_row_has_rates_and_the_ratio_to_the_peer_that_is_beside_it(
     assert rows["same"][-1] == "2.000"  # that which gives the same at every run
     assert rows["fa2"][-1] == ""
     without = measured("same", "fa2", "fa3")["same"]
-    assert without.rival_ms == {IN_TURN: 1.0}
-    assert measured("same")["same"].rival_ms == {}
+    assert without.rival_ms(IN_TURN) == 1.0
+    assert measured("same")["same"].rival_ms(IN_TURN) is None
 
 
 def test_candidates_rotate_from_time_to_time(orders: list[list[str]]) -> None:
     names = ("flashsmith", "fa2", "fa3")
-    case, beside = Case("played", workload_of(64, 1, 2, 64), names), Runner("cuda", print)
+    case, beside = Case("played", workload_of(64, 1, 2, 64), names), Runner("cuda")
     for _ in range(4):
         assert [each.name for each in beside.measure(case, [IN_TURN])] == [*names]
     assert [order[0] for order in orders] == [*names, names[0]]
@@ -138,7 +165,7 @@ def test_regimes_have_times_of_their_own(orders: list[list[str]]) -> None:
         IN_TURN: 2.0,
         BACK_TO_BACK: 4.0,
     }
-    assert ours.rival_ms == {IN_TURN: 1.0, BACK_TO_BACK: 2.0}
+    assert [ours.rival_ms(regime) for regime in (IN_TURN, BACK_TO_BACK)] == [1.0, 2.0]
 
 
 def test_the_emulator_checks_and_times_nothing(orders: list[list[str]]) -> None:

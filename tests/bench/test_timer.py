@@ -37,7 +37,7 @@ class FakeGpu:
         self.work.append((begin, self.free_at, what))
 
     def launch(self, name: str, times: list[float] | float, host_ms: float = 0.0) -> Any:
-        """A candidate; of a list, each run takes the next time."""
+        """Returns a candidate; of a list, each run takes the next time."""
         left = iter(times if isinstance(times, list) else [])
         return lambda: self.queue(
             f"run {name}", next(left) if isinstance(times, list) else times, host_ms

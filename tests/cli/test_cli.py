@@ -58,7 +58,7 @@ def test_torch_is_loaded_only_where_it_is_needed() -> None:
 
 
 def without_torch(*args: str) -> str:
-    """What a command prints where torch is not installed."""
+    """Returns what a command prints where torch is not installed."""
     code = "import sys; sys.modules['torch'] = None\nfrom flashsmith.cli import main; main()"
     environment = os.environ | {settings.BUILD.name: "off"}
     done = subprocess.run(

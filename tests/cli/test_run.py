@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import flashsmith
 from flashsmith.configs import KernelId, Workload, parse_kernel_name_into_config
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.commands import run as lab_run
 from flashsmith.lab.commands.inputs import Inputs

@@ -12,7 +12,7 @@ from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Workload
 from flashsmith.configs.registry import BACKWARD
 from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.commands import run as lab_run
 from flashsmith.lab.commands.inputs import Inputs

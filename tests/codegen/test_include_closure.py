@@ -48,7 +48,7 @@ def csrc(tmp_path: Path) -> Path:
 
 
 def planned(target: Target, csrc: Path) -> list[TranslationUnit]:
-    """The units of an sm80 and an sm90 kernel."""
+    """Returns the units of an sm80 and an sm90 kernel."""
     instances = [SM80, SM90]
     generated = codegen.generate(instances)
     return plan_units(instances, generated, target, find_toolchain(target), csrc)

@@ -38,7 +38,7 @@ def decode(q: torch.Tensor, placed: Placed, **keywords: Any) -> Any:
 
 
 def with_room(asked: Requests, page_size: int) -> Placed:
-    """Pages of all of a request's rows, the new ones too, that hold those before."""
+    """Returns pages of all of a request's rows, the new ones too, that hold those before."""
     whole = in_pages(replace(asked, lengths=tuple(n + NEW for n in asked.lengths)), page_size)
     return replace(whole, seqlens=asked.seqlens)
 
@@ -169,8 +169,8 @@ def test_a_page_or_entry_that_is_nowhere_is_never_written(page: int) -> None:
 
 
 def in_one_tensor(placed: Placed) -> Placed:
-    """Pages of K and V in turn, each the view of all from its first on: page 2 i of K is page
-    2 i - 1 of V."""
+    """Returns pages of K and V in turn, each the view of all from its first on: page 2 i of K is
+    page 2 i - 1 of V."""
     pages = torch.stack([placed.k, placed.v], 1).flatten(0, 1)
     assert placed.block_table is not None
     return replace(placed, k=pages[:-1], v=pages[1:], block_table=placed.block_table * 2)

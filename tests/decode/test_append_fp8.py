@@ -31,7 +31,7 @@ EVERY = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16)
 
 
 def byte_of(x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """What is expected, by torch: divided in fp32, rounded to nearest even, cut."""
+    """Returns what is expected, by torch: divided in fp32, rounded to nearest even, cut."""
     divisor = spread(scale)
     divisor = divisor.float() if isinstance(divisor, torch.Tensor) else divisor
     return (x.float() / divisor).clamp(-LARGEST, LARGEST).to(FP8)
@@ -148,7 +148,7 @@ def test_a_cache_gets_what_one_of_16_bits_gets_divided(kind: str, pairs: bool | 
 
 
 def rows_of(placed: Placed, cache: torch.Tensor, i: int) -> torch.Tensor:
-    """A request's rows of a cache, those that are new, too."""
+    """Returns a request's rows of a cache, those that are new, too."""
     assert placed.seqlens is not None
     end = int(placed.seqlens[i]) + NEW
     if placed.block_table is not None:
@@ -160,7 +160,7 @@ def rows_of(placed: Placed, cache: torch.Tensor, i: int) -> torch.Tensor:
 
 
 def stored(placed: Placed, asked: Requests, scales: dict[str, Any]) -> Requests:
-    """What a cache says that requests have."""
+    """Returns what a cache says that requests have."""
     k, v = asked.k.double(), asked.v.double()
     for i, n in enumerate(asked.lengths):
         k[i, :n], v[i, :n] = (rows_of(placed, t, i).double() for t in (placed.k, placed.v))

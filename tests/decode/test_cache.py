@@ -61,7 +61,7 @@ def test_a_window_reads_no_page_before_it() -> None:
 
 
 def entries_of(asked: Requests, order: list[int]) -> Placed:
-    """Each request in some entry of a cache of more; others are NaN."""
+    """Returns each request in some entry of a cache of more; others are NaN."""
     shape = (max(order) + 2, *asked.k.shape[1:3])
     k = asked.k.new_full((*shape, asked.k.shape[3]), torch.nan)
     v = asked.v.new_full((*shape, asked.v.shape[3]), torch.nan)

@@ -40,7 +40,7 @@ HIDDEN = torch.tensor([7, 2, 5, 3, 4], dtype=torch.int32)
 
 
 def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-    """Another one for every place."""
+    """Returns another one for every place."""
     return s * 0.5 + TABLE[b, h] * ((q * 5 + k) % 11)
 
 

@@ -39,7 +39,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
 
 
 def given(place: Callable[..., Placed] = in_entries, n_q: int = N_Q, **keywords: Any) -> Given:
-    """The arguments of a call."""
+    """Returns the arguments of a call."""
     torch.manual_seed(0)
     asked = requests(PLAIN, LENGTHS, n_q, HEADS)
     placed = place(asked)

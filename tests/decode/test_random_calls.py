@@ -103,7 +103,7 @@ class Drawn:
     def _requests(
         self, q: torch.Tensor, whole: list[torch.Tensor], scales: torch.Tensor | None
     ) -> Requests:
-        """Each request's keys from its first on."""
+        """Returns each request's keys from its first on."""
         n_new = self.n_new or 0
         lengths = [n + n_new - pad for n, pad in zip(self.used, self.pads, strict=True)]
         of_scales = [1.0, 1.0] if scales is None else [s.double()[:, None] for s in scales]

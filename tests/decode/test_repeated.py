@@ -70,7 +70,7 @@ def first_call() -> Given:
 
 
 def as_pages(given: Given) -> Given:
-    """Pages in another order than their numbers."""
+    """Returns pages in another order than their numbers."""
     order = torch.randperm(BATCH * 3, generator=torch.Generator().manual_seed(1))
     pages = {name: given[name].reshape(BATCH * 3, 16, 2, 64) for name in ("k_cache", "v_cache")}
     return {name: t[order].contiguous() for name, t in pages.items()} | {
@@ -93,7 +93,7 @@ def turned_keys(given: Given) -> Given:
 
 
 def strided(t: torch.Tensor) -> torch.Tensor:
-    """The same numbers, with room between rows."""
+    """Returns the same numbers, with room between rows."""
     wide = t.new_zeros(*t.shape[:3], t.shape[3] + 8)
     wide[..., : t.shape[3]] = t
     return wide[..., : t.shape[3]]
@@ -144,7 +144,7 @@ def changed(names: tuple[str, ...]) -> Given:
 
 
 def outcome(names: tuple[str, ...]) -> list[Any]:
-    """What the call gives or says, and what the cache holds then."""
+    """Returns what the call gives or says, and what the cache holds then."""
     given = changed(names)
     try:
         found = flashsmith.decode(None, **given)

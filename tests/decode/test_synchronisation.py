@@ -56,7 +56,7 @@ def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
 
 
 def noticed(cfg: DecodeKernelConfig, call: tuple[Requests, int], site: Site, seed: int) -> bool:
-    """Whether a run without this site faults, or gives another result."""
+    """Returns whether a run without this site faults, or gives another result."""
     asked, splits = call
     kernel = find_decode(KernelId(cfg), Target.emulator())
     placed = in_pages(asked, 16)

@@ -46,14 +46,14 @@ def tokens(cfg: DecodeKernelConfig = SMALL, *args: Any, **keywords: Any) -> Quan
 
 
 def with_scales(asked: Quantised, k_scale: Any, v_scale: Any) -> Quantised:
-    """The same bytes, which stand for other numbers."""
+    """Returns the same bytes, which stand for other numbers."""
     k, v = asked.k.double() * spread(k_scale), asked.v.double() * spread(v_scale)
     asked.k_scale, asked.v_scale, asked.exact = k_scale, v_scale, replace(asked.exact, k=k, v=v)
     return asked
 
 
 def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scales]:
-    """What no request uses is NaN, of the scales, too."""
+    """Returns what no request uses is NaN, of the scales, too."""
     placed = in_pages(asked.stored, page_size, seed)
     assert asked.k_scale is not None and asked.v_scale is not None
     beside = replace(asked.exact, k=asked.k_scale[..., None], v=asked.v_scale[..., None])

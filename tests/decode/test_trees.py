@@ -51,7 +51,7 @@ class Trees:
         return torch.tensor([len(own) for own in self.parents], dtype=torch.int32)
 
     def paths(self, n_q: int) -> torch.Tensor:
-        """Whether query i's path to the root has node j, (batch, n_q, n_q)."""
+        """Returns whether query i's path to the root has node j, (batch, n_q, n_q)."""
         found = torch.zeros(len(self.parents), n_q, n_q, dtype=torch.bool)
         for request, own in enumerate(self.parents):
             for query, node in enumerate(range(len(own))):
@@ -61,7 +61,7 @@ class Trees:
         return found
 
     def semantics(self, lengths: tuple[int, ...], n_q: int, **keywords: Any) -> Semantics:
-        """What each query sees, key by key."""
+        """Returns what each query sees, key by key."""
         visible = torch.zeros(len(lengths), n_q, max(lengths), dtype=torch.bool)
         paths = self.paths(n_q)
         for request, (length, own) in enumerate(zip(lengths, self.parents, strict=True)):

@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loads(HTMLParser):
-    """What a page loads by itself."""
+    """Finds what a page loads by itself."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def freed() -> torch.Tensor:
 
 
 def jvp(function: Callable[[torch.Tensor], Any]) -> Any:
-    """With a tangent, outside of torch.func."""
+    """Calls a function on a tensor with a tangent, outside of torch.func."""
     with forward_ad.dual_level():
         k = half()["k"]
         return function(forward_ad.make_dual(k, k))
@@ -239,7 +239,7 @@ ELSEWHERE = {
 
 
 def quoted_messages() -> dict[str, list[str]]:
-    """Heading -> the messages in the line below it."""
+    """Returns heading -> the messages in the line below it."""
     text = (DOCS / "troubleshooting.md").read_text()
     entries = re.findall(r"^### (.+)\n\n(`.*`)$", text, re.MULTILINE)
     return {heading: re.findall(r"`([^`]+)`", line) for heading, line in entries}

@@ -33,7 +33,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def our_ratios(path: Path) -> list[float]:
-    """Our rate over that of the best peer, of every shape."""
+    """Returns our rate over that of the best peer, of every shape."""
     found = ratios(read_csv(TimeRow, path)).values()
     return [row.ratio_to_best_peer or 0 for by_length in found for row in by_length.values()]
 
@@ -73,7 +73,8 @@ FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
 
 
 def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], least_keys: int) -> tuple[str, str]:
-    """Our speed over cuDNN's at d 128, from the least to the most, and the most of its error."""
+    """Returns our speed over cuDNN's at d 128, from the least to the most, and the largest share of
+    its error."""
     by_shape: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of(FP8):
         if row["d_head"] == "128" and int(row["seq_len_k"]) >= least_keys:
@@ -141,7 +142,7 @@ NOT_OF_KERNELS = {
 }
 _CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")
 # Entries of a log are of their date, and say what was seen then.
-_LOG_ENTRY = re.compile(r"^### \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE)
+_LOG_ENTRY = re.compile(r"^##+ \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_what_a_copy_of_pages_costs_is_measured() -> None:
 
 
 def test_what_falls_short_of_flex_attention_is_said() -> None:
-    """A forward with a bias, and at d 128 the gradients of three functions; nothing else."""
+    """The page says that a forward with a bias and, at d 128, three gradients are slower."""
     text = " ".join((ROOT / "docs" / "score-mod.md").read_text().split())
     assert "a forward with a bias, given as such or read by a function" in text
     assert (
@@ -252,7 +253,7 @@ def test_the_table_of_decode_in_a_graph_is_measured() -> None:
 
 
 def is_rounded(cell: str, measured: float) -> bool:
-    """Whether a cell is the figure to as many places as it has."""
+    """Returns whether a cell is the figure to as many places as it has."""
     places = len(cell.partition(".")[2])
     return abs(float(cell) - measured) <= 0.5001 * 10**-places
 

@@ -1,4 +1,4 @@
-"""How the pages of the documentation are written: knobs, logs, decisions, lines."""
+"""The pages of the documentation have their form: knobs, logs, decisions, lines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ from support.scripts import load_script
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 KERNEL_PAGES = sorted((DOCS / "kernels").glob("*.md"))
-# A heading with a date, then three items, each of one line and more that are indented.
-LOG_ENTRY = re.compile(
-    r"\d{4}-\d\d-\d\d: .+\n\n"
-    r"- Predicted: .+\n(?:  .+\n)*"
-    r"- Measured: .+\n(?:  .+\n)*"
-    r"- (?:Kept|Dropped).*\n(?:  .+\n)*\n*"
-)
+LOGS = [page for page in sorted((DOCS / "log").glob("*.md")) if not page.stem[0].isdigit()]
+# A page of which no prediction was written down says so.
+UNPREDICTED = {"decode", "fp8"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -47,14 +43,31 @@ def test_no_cell_of_a_table_of_kernels_is_longer_than_120_columns(page: Path) ->
     assert [cell for row in rows for cell in row.split("|") if len(cell) > 120] == []
 
 
-@pytest.mark.parametrize("page", KERNEL_PAGES, ids=lambda page: page.stem)
-def test_the_log_has_dated_entries(page: Path) -> None:
-    log = page.read_text().partition("\n## The log\n")[2].partition("\n## ")[0]
-    _, *entries = re.split(r"^### ", f"{log}\n", flags=re.MULTILINE)
+@pytest.mark.parametrize("page", LOGS, ids=lambda page: page.stem)
+def test_a_log_has_dated_entries(page: Path) -> None:
+    """Each entry says what was predicted, what was measured and what came of it, in this order."""
+    head, *entries = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
     assert entries
-    assert [entry for entry in entries if not LOG_ENTRY.fullmatch(entry)] == []
+    assert ("Predictions were not written down" in head) == (page.stem in UNPREDICTED)
+    predicted = "" if page.stem in UNPREDICTED else r"^- Predicted.*"
+    form = re.compile(
+        rf"\d{{4}}-\d\d-\d\d: .+?{predicted}^- Measured.*^- (?:Kept|Dropped|Decided)",
+        re.DOTALL | re.MULTILINE,
+    )
+    assert [entry for entry in entries if not form.match(entry)] == []
     dates = [entry[:10] for entry in entries]
     assert dates == sorted(dates)
+
+
+def test_every_log_belongs_to_a_page_and_both_link_to_each_other() -> None:
+    pages = {*KERNEL_PAGES, *(DOCS / f"{name}.md" for name in ("backward", "decode", "fp8"))}
+    assert {page.stem for page in LOGS} == {page.stem for page in pages}
+    for page in pages:
+        folder = "../" if page.parent == DOCS / "kernels" else ""
+        assert f"({folder}log/{page.name})" in page.read_text(), page
+        back = page.relative_to(DOCS).as_posix()
+        assert f"(../{back})" in (DOCS / "log" / page.name).read_text(), page
+        assert "## The log" not in page.read_text(), page
 
 
 def test_every_decision_has_its_date_and_the_newest_is_last() -> None:

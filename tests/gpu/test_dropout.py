@@ -52,7 +52,7 @@ def leaves() -> list[torch.Tensor]:
 
 
 def both_ways(tensors: list[torch.Tensor], do: torch.Tensor, **keywords: Any) -> Any:
-    """The result, and the gradient by v."""
+    """Returns the result, and the gradient by v."""
     o: Any = flashsmith.attention(*tensors, dropout_p=P, **keywords)
     return o, torch.autograd.grad(o, tensors[2], do)[0]
 

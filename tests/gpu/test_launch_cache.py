@@ -23,7 +23,7 @@ Packed = tuple[torch.Tensor, torch.Tensor, int]
 
 
 def packed(seed: int, n_sequences: int = 12) -> Packed:
-    """Rows of sequences of random lengths, their offsets and the maximum length."""
+    """Returns rows of sequences of random lengths, their offsets and the maximum length."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 257, (n_sequences,), generator=generator)
     lengths[0] = 256  # so that all batches are of one size class

@@ -49,7 +49,7 @@ def assert_near(found: torch.Tensor, right: torch.Tensor) -> None:
 
 
 def tensors_of(name: str) -> tuple[dict[str, Any], tuple[torch.Tensor, ...], dict[str, Any]]:
-    """A function's tensors and lengths by name; q, k, v; and the reference's lengths."""
+    """Returns a function's tensors and lengths by name; q, k, v; and the reference's lengths."""
     packed = "varlen" in name
     of_q, of_k = ((10,), (12,)) if packed else ((2, 7), (2, 9))
     if "qkvpacked" in name:
@@ -149,7 +149,7 @@ def test_of_a_backward(name: str, argument: str) -> None:
 
 
 def turned(t: torch.Tensor, cos: Any, sin: Any, at: torch.Tensor, interleaved: bool) -> Any:
-    """Rows (n, heads, d) of t, by the angles of the places ``at``."""
+    """Returns rows (n, heads, d) of t, by the angles of the places ``at``."""
     n = 2 * cos.shape[1]
     c, s = cos.double()[at][:, None], sin.double()[at][:, None]
     pairs = (

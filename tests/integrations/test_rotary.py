@@ -18,7 +18,7 @@ def angles() -> torch.Tensor:
 
 
 def turned(x: torch.Tensor, angle: torch.Tensor, interleaved: bool) -> torch.Tensor:
-    """Rows (..., nheads, headdim) by angles (..., DIM / 2), as complex numbers."""
+    """Returns rows (..., nheads, headdim) by angles (..., DIM / 2), as complex numbers."""
     part = x[..., :DIM].double()
     pairs = part.unflatten(-1, (-1, 2)) if interleaved else part.unflatten(-1, (2, -1)).mT
     numbers = torch.complex(pairs[..., 0], pairs[..., 1]) * torch.exp(1j * angle)[..., None, :]

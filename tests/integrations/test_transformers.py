@@ -80,7 +80,7 @@ def test_a_mask_of_each_query_and_key_is_taken(llama: Any, name: str) -> None:
 
 
 def step_by_step(model: Any, implementation: str, cache: Any, mask: torch.Tensor) -> torch.Tensor:
-    """The hidden states of a prompt of 5, then of one token after the other."""
+    """Returns the hidden states of a prompt of 5, then of one token after the other."""
     parts, done = [], 0
     arguments = {"past_key_values": cache, "use_cache": True}
     for end in (5, *range(6, LENGTH + 1)):
@@ -147,7 +147,7 @@ def test_sequences_that_cu_seq_lens_tell_apart(llama: Any, name: str) -> None:
 def calls_of(
     monkeypatch: pytest.MonkeyPatch, model: Any, name: str, **arguments: Any
 ) -> list[dict[str, Any]]:
-    """The keywords of each layer's attention that are not None."""
+    """Returns the keywords of each layer's attention that are not None."""
     calls = []
 
     def recorded(*tensors: torch.Tensor, **keywords: Any) -> Any:

@@ -72,7 +72,7 @@ def packed(function: Any, positions: torch.Tensor, numbers: torch.Tensor) -> Any
 
 
 def drawn(seed: int) -> dict[str, Any]:
-    """Arguments of a mask."""
+    """Returns arguments of a mask."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     batch, kv_length = draw.choice([1, 3]), draw.randint(1, 9)

@@ -53,7 +53,7 @@ def test_a_decoder_that_is_made_an_encoder(both_ways: Any, name: str, padding: s
 
 
 def recorded_bias(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each call of attention has a bias."""
+    """Returns whether each call of attention has a bias."""
     found = []
 
     def record(*tensors: torch.Tensor, **keywords: Any) -> Any:

@@ -85,7 +85,7 @@ def test_text_without_functions() -> None:
 
 
 def edges(program: str) -> dict[int, set[int]]:
-    """Which instruction may follow which, by line; -1 is code outside of the function."""
+    """Returns which instruction may follow which, by line; -1 is code outside of the function."""
     (function,) = parse_machine_code(listing(program))
     blocks = find_blocks(function.instructions)
     found = {}

@@ -141,7 +141,8 @@ def test_cxx_without_cxx20(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def make_toolkit(root: Path, version: str = "13.0", libraries: str = "lib64") -> Path:
-    """A folder that looks like a CUDA toolkit; its nvcc answers questions and compiles nothing."""
+    """Returns a folder that looks like a CUDA toolkit; its nvcc answers questions and compiles
+    nothing."""
     for name in ("include/cuda_runtime.h", f"{libraries}/libcudart_static.a"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()

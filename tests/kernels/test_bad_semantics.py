@@ -71,7 +71,7 @@ def with_grad(name: str, size: int) -> Case:
 
 
 def narrow(q: int, v: int) -> Callable[[Arguments], Arguments]:
-    """Rows of another length."""
+    """Returns rows of another length."""
 
     def change(a: Arguments) -> Arguments:
         of_q, of_k = a["q"].shape[:-1], a["k"].shape[:-1]

@@ -72,7 +72,7 @@ def result(kernel: Kernel, growth: float, small: float, large_value: float = 0.0
 
 
 def expected(reference: float, growth: float, small: float) -> float:
-    """What the small key adds if its weight is rounded against ``reference``."""
+    """Returns what the small key adds if its weight is rounded against ``reference``."""
     weight = float(torch.tensor(2.0 ** (small - reference)).half())
     total = 1 + 2.0**growth + 2.0**small
     return weight * 2**reference * SMALL_VALUE / total

@@ -128,7 +128,7 @@ BANDS = torch.tensor([70, 140], dtype=torch.int32)
 
 
 def band(b: Any, h: Any, q: Any, k: Any) -> Any:
-    """A window of each head's own width, far from the diagonal."""
+    """Returns a window of each head's own width, far from the diagonal."""
     return (k >= q - BANDS[h]) & (k <= q - 30)
 
 

@@ -24,7 +24,8 @@ KINDS = {
 
 
 def noticed(kernel: Kernel, site: Site, qkv: Tensors, good: torch.Tensor, seed: int) -> bool:
-    """Whether a run without this site faults, gives another result, or leaves its queue dirty."""
+    """Returns whether a run without this site faults, gives another result, or leaves its queue
+    dirty."""
     with emulation(kernel, dropped=site, count=False, seed=seed):
         try:
             return not torch.equal(run(kernel, qkv), good)

@@ -17,8 +17,8 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import TuningError
-from flashsmith.lab.bench.candidates import Checked
 from flashsmith.lab.bench.results import OK, WRONG
+from flashsmith.lab.bench.runner import Checked
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning import benches, lab
 from flashsmith.lab.tuning.benches import benches_of
@@ -49,23 +49,24 @@ class FakeCheckers:
 
 class _FakeChecker:
     def __init__(self, all_of_them: FakeCheckers, workload: Workload) -> None:
-        self._all, self.workload = all_of_them, workload
+        self._all, self.workload, self.compare = all_of_them, workload, None
 
-    def check(self, cfg: FlashForwardKernelConfig) -> Checked:
+    def prepare(self, cfg: FlashForwardKernelConfig) -> Checked:
         self._all.checked.append((self.workload.problem.seq_len_q, cfg))
         if cfg in self._all.wrong:
-            return Checked(cfg, WRONG, "by far")
+            return Checked(WRONG, "by far")
 
         def run() -> Any:
             self._all.ran.append((self.workload.problem.seq_len_q, cfg))
 
-        return Checked(cfg, OK, run=run)
+        return Checked(OK, run=run)
 
 
 @pytest.fixture
 def checkers(monkeypatch: pytest.MonkeyPatch) -> FakeCheckers:
     fake = FakeCheckers()
     monkeypatch.setattr(benches, "Checker", fake)
+    monkeypatch.setattr(benches, "check", lambda name, make, *_: make())
     return fake
 
 

@@ -23,7 +23,7 @@ def below(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def lists(listed: list[list[int]], beyond: int, width: int = COLUMNS) -> list[torch.Tensor]:
-    """How many blocks each row has, and which; ``beyond`` stands where none counts."""
+    """Returns how many blocks each row has, and which; ``beyond`` stands where none counts."""
     indices = torch.full((1, 1, ROWS, width), beyond, dtype=torch.int32)
     for row, blocks in zip(indices[0, 0], listed, strict=True):
         row[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)

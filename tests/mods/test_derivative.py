@@ -110,7 +110,7 @@ def near_kinks() -> dict[str, torch.Tensor]:
 
 
 def of_torch(function: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """What autograd finds in float64."""
+    """Returns what autograd finds in float64."""
     score = inputs["score"].double().requires_grad_()
     changed = torch.vmap(lambda *at: torch.as_tensor(function(*at)))(
         score, *(inputs[each] for each in INPUTS[1:])

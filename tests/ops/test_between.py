@@ -33,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def unchanged(make: Make) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The results, and the gradients, of a call that nobody interferes with."""
+    """Returns the results, and the gradients, of a call that nobody interferes with."""
     world = make()
     results = world.attend()
     gradients = world.gradients(results)
@@ -52,7 +52,8 @@ class Seen:
         self.results, self.gradients = unchanged(make)
 
     def after(self, act: Callable[[World], object]) -> str:
-        """What is wrong, in words: none if gradients are those of the forward; or "refused"."""
+        """Returns what is wrong, in words: none if gradients are those of the forward; or
+        "refused"."""
         world = self.make()
         results = world.attend()
         assert equal(results, self.results)
@@ -68,14 +69,14 @@ class Seen:
         return "" if equal(gradients, self.gradients) else "other gradients, without a word"
 
     def changed_before(self, act: Callable[[World], object]) -> bool:
-        """Whether a change means anything to the call."""
+        """Returns whether a change means anything to the call."""
         world = self.make()
         act(world)
         return not equal(world.attend(), self.results)
 
 
 def ways_of(world: World, name: str, ways: Iterator[str]) -> list[str]:
-    """Two of them; torch has no new shapes for what is differentiable."""
+    """Returns two of them; torch has no new shapes for what is differentiable."""
     t, _ = world.tensors[name]
     usable = VALUES if t.requires_grad else WAYS
     found = []

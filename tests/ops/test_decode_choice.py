@@ -37,7 +37,7 @@ def forget_choices() -> None:
 
 
 def drawn(random: Random) -> DecodeCall:
-    """A call of any sizes, also of none, over entries or pages, of 16 or of 8 bits."""
+    """Returns a call of any sizes, also of none, over entries or pages, of 16 or of 8 bits."""
     heads_kv, d_head = random.choice([1, 2, 8]), random.choice(D_HEADS)
     batch, n_queries = random.choice([0, 1, 3, 300]), random.choice([0, 1, 4, 16, 64, 300, 3000])
     heads = heads_kv * random.choice([1, 4, 8])

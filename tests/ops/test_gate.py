@@ -56,7 +56,7 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def drawn_arguments(operation: str, kind: str) -> list[str]:
-    """Some of them, and all together."""
+    """Returns some of them, and all together."""
     arguments = [*OPERATIONS[operation].make(1)]
     some = min(SEEDS, len(arguments))
     return [*Random(f"{operation}, {kind}").sample(arguments, some), ALL]

@@ -202,3 +202,59 @@ def test_a_score_mod_is_called_outside_of_the_graph() -> None:
     )
     expected = flashsmith.attention(q, k, v, softmax_scale=2 * 16**-0.5) + 1
     torch.testing.assert_close(compiled(q, k, v), expected)
+
+
+def operator(q: torch.Tensor, **keywords: Any) -> torch.Tensor:
+    o, _ = torch.ops.flashsmith.attention_forward(q, q, q, True, **keywords)
+    return o  # type: ignore[no-any-return]
+
+
+def test_a_call_without_gradients_passes_through_torch_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, *_ = dense()
+    expected = attention(q, q, q)
+
+    def again(call: object) -> None:
+        pytest.fail("the dispatcher was asked a second time")
+
+    monkeypatch.setattr(operators._BelowAutograd, "__call__", again)
+    assert torch.equal(operator(q), expected)
+    learned = q.clone().requires_grad_()
+    with torch.no_grad():
+        assert torch.equal(operator(learned), expected)
+
+
+def test_a_mode_sees_the_operators_of_a_step() -> None:
+    q = dense()[0].requires_grad_()
+    seen = []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        operator(q).sum().backward()
+    library = torch.ops.flashsmith
+    assert library.attention_forward.default in seen
+    assert library.attention_backward.default in seen
+
+
+@pytest.mark.parametrize("name", ["alibi_slopes", "seqused_k", "mod_tensors"])
+def test_a_gradient_that_is_not_computed_is_refused(name: str) -> None:
+    q, *_ = dense()
+    asked = torch.ones(q.shape[2], requires_grad=True)
+    given: Any = [asked] if name == "mod_tensors" else asked
+    with pytest.raises(NotImplementedError, match=f"{name}.* requires a gradient"):
+        operator(q, **{name: given})
+
+
+def test_a_second_derivative_of_the_operators_is_refused() -> None:
+    q = dense()[0].requires_grad_()
+    (dq,) = torch.autograd.grad(operator(q).float().square().sum(), q, create_graph=True)
+    assert dq.requires_grad
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        dq.sum().backward()

@@ -16,7 +16,7 @@ MOST_FUNCTIONS, MOST_FILES = 40, 12
 
 
 def holds(value: Any, t: torch.Tensor) -> bool:
-    """Whether a local variable is the tensor, or a container that has it."""
+    """Returns whether a local variable is the tensor, or a container that has it."""
     if isinstance(value, dict):
         value = [*value.values()]
     return value is t or (isinstance(value, tuple | list) and any(each is t for each in value))

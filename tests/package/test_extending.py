@@ -282,7 +282,7 @@ def python_places(name: str) -> list[str]:
 
 
 def cxx_places(name: str) -> list[str]:
-    """The functions of csrc/host that have a parameter of this name."""
+    """Returns the functions of csrc/host that have a parameter of this name."""
     files = sorted((PACKAGE / "csrc/host").rglob("*.cpp"))
     pattern = re.compile(
         rf"^\S[^;{{}}]* (\w+)\([^;{{}}]*\b\w+ {name}\b[^;{{}}]*\)\s*\{{", re.MULTILINE

@@ -100,7 +100,7 @@ def calls_of(name: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 def is_by_position(call: ast.Call) -> bool:
-    """Whether fields are given one by one, and not as those of another specification."""
+    """Returns whether fields are given one by one, and not as those of another specification."""
     return not any(isinstance(each, ast.Starred) for each in call.args)
 
 

@@ -44,7 +44,7 @@ def layer_of(path: Path) -> str:
 
 
 def imported_layers(path: Path) -> Iterator[tuple[str, int]]:
-    """The layers that a file imports from, anywhere in it, with the lines."""
+    """Yields the layers that a file imports from, anywhere in it, with the lines."""
     for node in ast.walk(ast.parse(path.read_text())):
         modules: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module in ("flashsmith", "flashsmith.lab"):

@@ -44,7 +44,7 @@ def qk_of(growth: float = 1) -> Two:
 
 
 def products_off_by(q: torch.Tensor, k: torch.Tensor, sign: torch.Tensor, scale: float) -> Any:
-    """A score_mod that moves each product by the bound of what the tensor cores lose."""
+    """Returns a score_mod that moves each product by the bound of what the tensor cores lose."""
     magnitudes = torch.einsum("bihd,bjhd->bhij", q.abs().double(), k.abs().double()) * scale
     return lambda s, *_: s + sign * magnitudes * (D_HEAD / 16 + 2) * 2.0**-22
 

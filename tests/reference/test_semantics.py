@@ -33,7 +33,7 @@ def qkv_of(seq_len_q: int, seq_len_k: int, dtype: torch.dtype = torch.float64) -
 
 
 def by_loops(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: Semantics) -> tuple[Any, Any]:
-    """A score at a time, in Python's floats."""
+    """Returns a score at a time, in Python's floats."""
     (batch, n_q, heads, d), n_k, d_v = q.shape, k.shape[1], v.shape[-1]
     o, lse = torch.zeros(batch, n_q, heads, d_v).double(), torch.zeros(batch, heads, n_q).double()
     for b, h, i in product(range(batch), range(heads), range(n_q)):

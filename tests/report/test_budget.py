@@ -19,7 +19,7 @@ SMS = 132
 
 
 def ms(cycles_of_one_sm: float) -> float:
-    """Milliseconds if all multiprocessors share what takes one so many cycles."""
+    """Returns milliseconds if all multiprocessors share what takes one so many cycles."""
     return cycles_of_one_sm / SMS / (GHZ * 1e9) * 1e3
 
 
@@ -31,7 +31,7 @@ def code(shortest: int) -> MachineCode:
 def counts_of(visit: dict[str, float], tile: dict[str, float]) -> Counts:
     names = (
         "shared_wavefronts", "wgmma_shared_bytes", "tma_load_bytes", "tma_store_bytes",
-        "global_load_bytes",
+        "global_load_bytes", "mma", "wgmma_flops",
     )  # fmt: skip
     zero = dict.fromkeys(names, 0.0)
     return Counts("one head", {}, zero | visit, zero | tile)

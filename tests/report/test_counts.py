@@ -3,18 +3,27 @@ launches, and against a GPU's counters."""
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from flashsmith.configs import (
     CAUSAL,
     FULL,
     KernelId,
+    Variant,
     parse_kernel_name_into_config,
 )
 from flashsmith.jit import Target
 from flashsmith.lab.report.banks import bank_map
 from flashsmith.lab.report.counts import count, count_launch
-from flashsmith.lab.report.description import Launch, bank_maps, fma_per_visit, work_of
+from flashsmith.lab.report.description import (
+    Launch,
+    bank_maps,
+    fma_per_visit,
+    samples,
+    work_of,
+)
 from flashsmith.runtime import load_kernels
 from support.report import (
     LAST_SM90,
@@ -127,11 +136,50 @@ def test_counts_of_an_sm90_launch_follow_from_those_of_its_tiles(
     load_kernels([instance], Target.emulator())
     counts = count(instance)
     for seq_len in (512, 700):
-        launch = Launch.of_self_attention(instance, counts, seq_len)
+        launch = Launch(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
         seen = count_launch(instance, seq_len, seq_len)
         for name in ("wgmma", "wgmma_flops", "wgmma_shared_bytes", "tma_loads", "tma_load_bytes"):
             assert launch[name] == pytest.approx(seen[name]), (name, seq_len)
         assert launch["tma_store_bytes"] == pytest.approx(seen["tma_store_bytes"])
+
+
+OTHERS = (
+    "(FP16, 64, 64, 64, 4): backward+stages_1",
+    "(FP16, 64, 64, 64, 4): backward+sums+stages_1",
+    "(FP16, 64, 64, 192, 3): backward+wgmma+q_stages_3+do_stages_3+turns_1+persistent+in_order",
+    "(FP16, 64, 16, 32, 4): decode+stages_2+blocks_1",
+    "(FP16, 128, 64, 64, 1): wgmma+decode+stages_5",
+)
+
+
+BACKWARDS = [name for name in OTHERS if "backward" in name]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [*product(OTHERS, [FULL]), *product(BACKWARDS, [CAUSAL])]
+)
+def test_counts_of_other_operations_follow_from_those_of_their_tiles(
+    name: str, variant: Variant
+) -> None:
+    """Of more keys than were counted, and of more queries where these are as many; nearly where
+    the first block of keys has no sums to read."""
+    instance = KernelId(parse_kernel_name_into_config(name), variant)
+    counts = count(instance)
+    (rows, keys), _ = samples(instance.config)
+    rows, keys = (2 * rows, 2 * keys) if rows == keys else (rows, 4 * keys)
+    launch = Launch(counts, work_of(instance.config, variant, rows, keys))
+    seen = count_launch(instance, rows, keys)
+    for each in (
+        *("mma", "wgmma_flops", "shared_wavefronts", "wgmma_shared_bytes"),
+        *("tma_load_bytes", "global_load_bytes"),
+    ):
+        assert launch[each] == pytest.approx(
+            seen[each], rel=0.02 if "in_order" in name else 1e-6
+        ), each
+    visit = instance.config.B_r * instance.config.B_c * instance.config.d_head
+    products = {OTHERS[0]: 7, OTHERS[1]: 5, OTHERS[2]: 5}.get(name, 2)
+    assert counts.fma_per_visit == products * visit
+    assert counts.conflicts == 0
 
 
 def test_emulator_counts_the_bank_conflicts_that_ncu_measures() -> None:

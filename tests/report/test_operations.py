@@ -31,7 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     head = "kernel,dtype,d_head,mask,batch,heads,seq_len,ms,tflops\n"
     shape = "FP16,64,full,4,16,4096"
-    (folder / "environment.json").write_text(json.dumps({"gpu": "NVIDIA H200"}))
+    (folder / "environment.json").write_text(
+        json.dumps({"gpu": "NVIDIA H200", "clocks.sm": "1000 MHz"})
+    )
     (folder / "backward.csv").write_text(
         f'{head}"{BACKWARD}",{shape},3.5,100\n"{SUMS}",{shape},2.5,140\ncuDNN,{shape},2,175\n'
     )
@@ -64,11 +66,10 @@ def test_what_is_computed_tiles_and_counts_are_on_the_page(report: Report) -> No
         "Blocks of queries add up dQ, blocks of keys dK and dV.",  # how it works
         "Tiles of the visited side",  # a field
         "visited rows", "statistics", "rings",  # shared memory
-        "one head, 256 rows of Q, 256 of K and V", "one head, 1 rows of Q, 256 of K and V",
+        "one head, 128 rows of Q, 128 of K and V", "one head, 16 rows of Q, 128 of K and V",
     ):  # fmt: skip
         assert words in text
-    assert "Bank conflicts, before and after" not in text
-    assert "a tile beside" not in text
+    assert text.count("Bank conflicts, before and after") == 3
     for group in report.groups:
         (kernel,) = group.kernels
         assert kernel.counts
@@ -82,7 +83,14 @@ def test_times_are_those_of_the_operation(report: Report) -> None:
     assert set(plain.series) == {"cuDNN", "flashsmith sm80, best"}
     assert [round(ratio, 2) for _, ratio in plain.faster] == [1.4]  # the sums are
     assert decode.run == [] and decode.series == {}
-    assert plain.kernels[0].busy_ms == {}  # of a forward alone
+    visits, cycles = 4 * 16 * 64 * 64, 132 * 1e6  # of a multiprocessor, of all in a millisecond
+    assert plain.kernels[0].busy_ms == {
+        "shared memory": pytest.approx((visits * 2436 + 4 * 16 * 64 * 640) / cycles),
+        "tensor cores": pytest.approx(visits * 7 * 64**3 / 2048 / cycles),
+        "exponentials": pytest.approx(visits * 64**2 / 16 / cycles),
+        "L2 cache": pytest.approx((visits * 33280 + 4 * 16 * 64 * 49152) / 5120e6),
+    }
+    assert decode.kernels[0].busy_ms == {}  # nobody measured it
     document = document_of(report)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert [each["operation"] for each in document["groups"]] == ["backward", "backward", "decode"]

@@ -26,12 +26,11 @@ from flashsmith.configs import (
 from flashsmith.errors import BuildError
 from flashsmith.jit import find_cuda_toolkit, kernel_source_stamp
 from flashsmith.lab.report import Report, Results, collect, make_report, read_results
-from flashsmith.lab.report.charts import NARROW, WIDTH, busy_bars
+from flashsmith.lab.report.budget import UNITS
 from flashsmith.lab.report.document import document_of
 from flashsmith.lab.report.lines import roofline, sweep_lines
 from flashsmith.lab.report.page import render
 from flashsmith.lab.report.sass import CLASSES, parse_sass
-from flashsmith.lab.report.svg import text_width
 from flashsmith.runtime.counters import COUNTERS
 from support.paths import RESULTS
 from support.report import (
@@ -130,15 +129,13 @@ def test_page_is_well_formed_and_stands_alone(page: str) -> None:
 def test_page_is_accessible(page: str) -> None:
     parsed = Page(page)
     drawings = [attrs for tag, attrs in parsed.tags if tag == "svg"]
-    # Time, busy time, two bank maps, instructions, peers, roofline, two of shared memory; each for
-    # a screen and for a phone, of which one is shown.
-    assert len(drawings) == 2 * 9
-    labels = [attrs["aria-label"] or "" for attrs in drawings]
+    # Peers and roofline; each for a screen and for a phone, of which one is shown.
+    assert len(drawings) == 2 * 2
     assert all(attrs["role"] == "img" for attrs in drawings)
-    # The kernels of a progression may have the same shared memory.
-    assert len({label for label in labels if not label.startswith("Shared memory")}) == 7
-    assert any("in 8 wavefronts" in label for label in labels)
-    assert any("in 1 wavefront" in label for label in labels)
+    assert len({attrs["aria-label"] for attrs in drawings}) == 2
+    text = text_of(page)
+    assert "Not swizzled: 8 wavefronts a phase" in text
+    assert "Swizzled: 1 wavefront a phase" in text
     levels = [int(tag[1]) for tag, _ in parsed.tags if re.fullmatch(r"h\d", tag)]
     assert levels[0] == 1
     assert all(b - a <= 2 for a, b in pairwise(levels))
@@ -192,7 +189,7 @@ def test_page_says_what_was_measured_of_sm90_kernels() -> None:
 
 
 def counters_of(report: Report) -> set[str]:
-    """The counters in the tables of a report's page."""
+    """Returns the counters in the tables of a report's page."""
     html = render(report)
     table = html[html.index("<h3>Counted on the emulator</h3>") :]
     return {c.heading for c in COUNTERS.values() if f"<tr><th>{c.heading}</th>" in table}
@@ -230,40 +227,50 @@ def test_only_what_is_faster_is_said() -> None:
     assert "flashsmith sm80" not in text
 
 
-def svg_elements(svg: str, tag: str) -> list[tuple[dict[str, str], str]]:
-    found = re.findall(rf"<{tag} ([^>]*?)/?>([^<]*)", svg)
-    return [(dict(re.findall(r'([\w-]+)="([^"]*)"', attrs)), text) for attrs, text in found]
+def test_bars_are_as_long_as_their_numbers_say() -> None:
+    """In percent of the longest, of the measured time, of the largest loop, and of all bytes."""
+    report = with_everything(sm80_report())
+    (group,) = report.groups
+    bars = [attrs for tag, attrs in Page(render(report)).tags if tag == "i" and "style" in attrs]
 
+    def widths(css: str, tip: str) -> list[float]:
+        found = [a["style"] or "" for a in bars if (a["class"], a["title"]) == (css, tip)]
+        return [float(style.removeprefix("width:").removesuffix("%")) for style in found]
 
-@pytest.mark.parametrize("width", [WIDTH, NARROW])
-def test_no_share_is_printed_across_the_line_of_the_time(width: int) -> None:
-    kernels = sm80_report().groups[0].kernels
-    assert 0.9 < kernels[0].busy_share["shared memory"] < 1
-    svg = busy_bars(kernels, width=width)
-    (line,) = (a for a, _ in svg_elements(svg, "polyline") if a["class"] == "time-line")
-    whole = float(line["points"].split(",")[0])
-    labels = [(a, text) for a, text in svg_elements(svg, "text") if re.search(r"\D \d+%", text)]
-    assert len(labels) == sum(len(kernel.busy_share) for kernel in kernels)
-    for attrs, text in labels:
-        left = float(attrs["x"])
-        assert left > whole or left + text_width(text, 11) < whole, text
+    longest = max(time.ms for time in group.run)
+    for kernel in group.kernels:
+        assert kernel.time
+        assert widths("ours", kernel.name) == [
+            pytest.approx(100 * kernel.time.ms / longest, abs=0.01)
+        ]
+        for i, share in enumerate(kernel.busy_share.values()):
+            css = f"unit-{list(UNITS).index(list(kernel.busy_share)[i])}"
+            assert widths(css, kernel.name) == [pytest.approx(100 * share, abs=0.01)]
+    (loop,) = {
+        kernel.code.loop.total for kernel in group.kernels if kernel.code and kernel.code.loop
+    }
+    assert widths("mix-0", "tensor: 1") == [pytest.approx(100 / loop, abs=0.01)] * 2
+    sizes = PLAIN.config.shared_memory_parts
+    first = next(iter(sizes))
+    expected = 100 * sizes[first] / PLAIN.config.shared_memory_bytes
+    assert (
+        widths("mix-0", f"{first} {sizes[first]} bytes") == [pytest.approx(expected, abs=0.01)] * 2
+    )
 
 
 def test_kernels_of_the_roofline_have_their_numbers() -> None:
     (group,) = sm90_report().groups
-    svg = roofline(group, {"matmul_tflops": 686.0, "copy_gb_per_s": 4264.0})
-    texts = svg_elements(svg, "text")
-    numbers = {text: float(a["y"]) for a, text in texts if a["class"] == "strong"}
+    plot = roofline(group, {"matmul_tflops": 686.0, "copy_gb_per_s": 4264.0})
+    numbers = {text: y for _, y, text, css, *_ in plot.texts if css == "strong"}
     assert set(numbers) == {"1", "2"}
     assert abs(numbers["1"] - numbers["2"]) > 10
-    assert any("cuBLAS" in text and "686" in text for _, text in texts)
-    assert any(text == "TFLOP/s" for _, text in texts)
+    assert any("cuBLAS" in text and "686" in text for _, _, text, *_ in plot.texts)
 
 
 def test_axes_have_their_units() -> None:
     (group,) = sm80_report().groups
-    texts = {text for _, text in svg_elements(sweep_lines(group), "text")}
-    assert {"TFLOP/s", "sequence length"} <= texts
+    assert "sequence length" in {text for _, _, text, *_ in sweep_lines(group).texts}
+    assert 'font-size="12">TFLOP/s</text>' in render(sm80_report())
 
 
 def find_chromium() -> str | None:
@@ -313,7 +320,7 @@ def test_page_in_a_browser(page: str, tmp_path: Path, width: int, dark: bool) ->
     assert found["overflow"] <= 0
     assert found["empty"] == 0
     assert found["cut"] == []
-    assert found["drawings"] == 9
+    assert found["drawings"] == 2
     assert found["scrolling"] == 0
     assert (found["background"] < 0.05) == dark
     assert found["text"] >= 7

@@ -15,6 +15,8 @@ from support.paths import RESULTS
 from support.report import LAST_SM90, LAST_SM90_CAUSAL, PLAIN, SWIZZLED
 from support.workloads import changed, square
 
+FP16_128 = ("FP16", 128, "full")
+
 
 def lengths_of(times: list[Time]) -> list[int]:
     return sorted({time.workload.problem.seq_len_k for time in times})
@@ -22,10 +24,10 @@ def lengths_of(times: list[Time]) -> list[int]:
 
 def test_best_run_is_one_run_with_most_kernels() -> None:
     results = read_results(RESULTS)
-    run = best_run(results.times, [PLAIN, SWIZZLED])
+    run = best_run(results.times, FP16_128, [PLAIN, SWIZZLED])
     assert {time.run for time in run} == {"progression.csv"} and lengths_of(run) == [4096]
     assert BASELINE in {time.candidate for time in run}
-    assert best_run(results.times, [PLAIN], seq_len=512) == []
+    assert best_run(results.times, FP16_128, [PLAIN], seq_len=512) == []
     sweep = best_sweep(results.times, ("FP16", 64, "causal"), [])
     assert lengths_of(sweep) == [512, 1024, 2048, 4096, 8192, 16384]
     assert best_sweep(results.times, ("FP16", 80, "full"), []) == []
@@ -128,7 +130,7 @@ def test_newest_results_are_found(tmp_path: Path) -> None:
 
 def test_the_progression_of_the_sm90_family_is_read() -> None:
     results = read_results(RESULTS)
-    run = best_run(results.times, [LAST_SM90, LAST_SM90_CAUSAL])
+    run = best_run(results.times, ("BF16", 128, "full"), [LAST_SM90, LAST_SM90_CAUSAL])
     assert {time.run for time in run} == {"sm90-bf16/sm90_progression.csv"}
     assert len([time for time in run if isinstance(time.candidate, str)]) == 4
     # The clock of its file is that of another second than the time's.

@@ -27,7 +27,8 @@ from support.tables import (
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table for the H200 that has entries of every dtype, mask and length."""
+    """Returns a folder with a table for the H200 that has entries of every dtype, mask and
+    length."""
     folder = tmp_path_factory.mktemp("shipped")
     sm90 = get_sm90_autotuning_kernel_configs(d_heads=(64, 128))
     firsts = {(cfg.dtype, cfg.d_head): cfg for cfg in reversed(sm90)}

@@ -101,12 +101,12 @@ def test_case_that_is_not_whole_is_refused() -> None:
 
 
 def keys_seen(problem: Problem, row: int) -> int:
-    """How many keys a row sees under a causal mask; too few and too many count, too."""
+    """Returns how many keys a row sees under a causal mask; too few and too many count, too."""
     return problem.seq_len_k - problem.seq_len_q + row + 1
 
 
 def some_first_rows_see_a_part(problem: Problem) -> bool:
-    """Whether the first row of a warpgroup sees some keys, and not all."""
+    """Returns whether the first row of a warpgroup sees some keys, and not all."""
     rows = range(0, problem.seq_len_q, 64)
     return any(0 < keys_seen(problem, row) < problem.seq_len_k for row in rows)
 

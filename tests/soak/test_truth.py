@@ -66,7 +66,7 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def results(meaning: Semantics, lengths: Packing) -> tuple[bool, bool]:
-    """Whether o and lse of another meaning are right."""
+    """Returns whether o and lse of another meaning are right."""
     tensors = qkv()
     truth = truth_of(*tensors, MEANING, LENGTHS)
     o, lse = reference_varlen(*tensors, **vars(lengths), **meaning.keywords)

@@ -30,14 +30,14 @@ def attention_by_reference(
     return_lse: bool = False,
     **keywords: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """All in float32, rounded once."""
+    """Returns all in float32, rounded once."""
     o, lse = reference_varlen(q, k, v, compute=torch.float32, **keywords)
     result = o.to(q.dtype) if out is None else out.copy_(o)
     return (result, lse) if return_lse else result
 
 
 def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
-    """What a call asks for, as it would by keywords: what is not at its default."""
+    """Returns what a call asks for, as it would by keywords: what is not at its default."""
     defaults = AttentionSpec._field_defaults
     return {
         name: each
@@ -47,7 +47,8 @@ def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
 
 
 def _with_functions(semantics: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a call, with functions that evaluate what was traced of the caller's."""
+    """Returns the keywords of a call, with functions that evaluate what was traced of the
+    caller's."""
     number, captured = semantics.pop("score", 0), semantics.pop("mod_tensors", None)
     for name in ("key_ranges", "rows_per_range"):
         semantics.pop(name, None)

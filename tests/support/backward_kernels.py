@@ -82,7 +82,7 @@ OF_PLAIN = [
 
 
 def _has(kernel: KernelId) -> Iterator[object]:
-    """The configuration, and each of its knobs with each feature."""
+    """Yields the configuration, and each of its knobs with each feature."""
     values = asdict(kernel.variant).items()
     yield kernel.config
     for knob in asdict(kernel.config).items():

@@ -66,7 +66,7 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float16) -> Callable[[Argument
 
 
 def repeated(*shape: int) -> Callable[[Arguments], Arguments]:
-    """All four of a shape too large to hold, by strides of 0."""
+    """Returns all four of a shape too large to hold, by strides of 0."""
     return all_tensors(lambda t: t[:1, :1, :1].expand(shape))
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 import torch
 
 from flashsmith.configs import DType, Workload
+from flashsmith.lab.bench import runner
 from flashsmith.lab.bench.ceilings import Ceilings
+from flashsmith.lab.bench.operations.base import OperationPeer
+from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS, FORWARD_KERNELS_BENCH
 from flashsmith.lab.bench.peers import PEERS, Peer
 from flashsmith.lab.bench.results import KERNEL, PEER, TimeRow
+from flashsmith.lab.bench.runner import Runner
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.problem import Problem
 
@@ -45,8 +51,19 @@ def fake_peer(name: str, run: Callable[[torch.Tensor], torch.Tensor], missing: s
     )
 
 
+def play_peers(monkeypatch: pytest.MonkeyPatch, *peers: Peer) -> None:
+    """These stand for the peers of forward kernels, and are timed as on a GPU."""
+    of_operation = {
+        peer.name: OperationPeer(peer, lambda checker, peer=peer: checker.prepare(peer))
+        for peer in peers
+    }
+    operation = replace(FORWARD_KERNELS_BENCH, peers=of_operation)
+    monkeypatch.setattr(runner, "BENCHES", {FORWARD_KERNELS: operation})
+    monkeypatch.setattr(Runner, "times_anything", True)
+
+
 def times_of(values: Mapping[str, float]) -> Callable[..., dict[str, Timing]]:
-    """A clock: runs what it is given, and says these times."""
+    """Returns a clock: runs what it is given, and says these times."""
 
     def timer(runs: Mapping[str, Callable[[], object]], **_: object) -> dict[str, Timing]:
         for run in runs.values():

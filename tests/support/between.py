@@ -46,7 +46,7 @@ class World:
         self.tensors[name] = t, other
 
     def attend(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The results, which may change, too."""
+        """Returns the results, which may change, too."""
         o, lse = flashsmith.attention(**self.keywords, return_lse=True)
         assert isinstance(o, torch.Tensor) and isinstance(lse, torch.Tensor)
         for name, t in (("o", o), ("lse", lse)):
@@ -63,7 +63,7 @@ class World:
 
 
 def dense(features: tuple[str, ...] = (), *, used: bool = False, **keywords: Any) -> World:
-    """Two sequences of 40 queries and keys; with ``used`` of so many rows as they have."""
+    """Returns two sequences of 40 queries and keys; with ``used`` of so many rows as they have."""
     world = World(keywords=dict(keywords))
     for name, heads in (("q", HEADS), ("k", 1), ("v", 1)):
         world.add_leaf(name, torch.randn(2, LENGTH, heads, 64).to(BF16))
@@ -133,7 +133,7 @@ RECIPES: dict[str, Callable[[], World]] = {
 
 
 def drawn(seed: int) -> World:
-    """A call of anything at all that goes together."""
+    """Returns a call of anything at all that goes together."""
     random = Random(seed)
     kind = random.choice([None, *KINDS])
     is_packed = random.random() < 0.4 and "block_mask" not in (kind or "")

@@ -11,7 +11,8 @@ from support.sm80_kernels import BASE
 
 
 def kernel_free_cache(root: Path) -> KernelCache:
-    """A new cache of the session's objects of the host and the emulator, without any library."""
+    """Returns a new cache of the session's objects of the host and the emulator, without any
+    library."""
     build_library([KernelId(BASE)], Target.emulator())
     session, cache = KernelCache(), KernelCache(root)
     cache.create()

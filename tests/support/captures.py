@@ -84,7 +84,7 @@ def global_number() -> Captured:
 def mutable(
     container: Any, read: Callable[[Any], float], write: Callable[[Any], object]
 ) -> Captured:
-    """A number in something that stays the same object."""
+    """Returns a number in something that stays the same object."""
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         return falling(read(container), s, q, kv)
@@ -213,7 +213,7 @@ def a_square_table() -> Captured:
 
 
 def a_row_of_a_table() -> Captured:
-    """A view that is new at every look; the whole changes."""
+    """Returns a view that is new at every look; the whole changes."""
     table, other = two(HEADS, LENGTH)
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:

@@ -55,7 +55,7 @@ def kernels_of_set(key: str) -> list[KernelId]:
 
 
 def kernels_of_part(key: str, part: int) -> list[KernelId]:
-    """Kernels that can share cases stay together."""
+    """Returns kernels that can share cases stay together."""
     groups = groups_of(kernels_of_set(key))[part :: PARTS[key]]
     return [kernel for group in groups for kernel in group]
 

@@ -29,7 +29,8 @@ def invoke_json(*args: object, code: int = 0) -> Any:
 
 
 def refused(*args: object, code: int = 2) -> str:
-    """The message of a command that fails; it has said nothing else and shown no traceback."""
+    """Returns the message of a command that fails; it has said nothing else and shown no
+    traceback."""
     result = invoke(*args, code=code)
     assert result.stdout == ""
     before, _, message = result.stderr.rpartition("error: ")

@@ -84,7 +84,7 @@ class Requests:
         return torch.tensor(self.lengths, dtype=torch.int32)
 
     def part(self, requests: Sequence[int]) -> Requests:
-        """Some of them."""
+        """Returns some of them."""
         index = torch.tensor(requests)
         lengths = tuple(self.lengths[i] for i in requests)
         return Requests(self.q[index], self.k[index], self.v[index], lengths)
@@ -147,7 +147,7 @@ def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
 
 
 def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: Extras) -> Any:
-    """The kernel of a configuration that computes such a call."""
+    """Returns the kernel of a configuration that computes such a call."""
     padded = {q.shape[-1], v.shape[-1]} != {cfg.d_head}
     return KernelId(cfg, replace(extras.variant, ragged=False, padded=padded))
 
@@ -205,7 +205,7 @@ def launch_on(
     splits: int = 0,
     **how: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of what lies in a cache. how: As of ``launch``."""
+    """Returns the same of what lies in a cache. how: As of ``launch``."""
     semantics = semantics or Semantics()
     extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), q.shape[1])
     kernel = find_decode(kernel_of(cfg, q, placed.v, extras), Target.emulator())

@@ -25,13 +25,13 @@ def show_rows(into: torch.Tensor, first: int) -> int:
 
 
 def counted(t: torch.Tensor, n_keys: int) -> torch.Tensor:
-    """How many weights of 1 / n_keys, times what makes up for those that are dropped, elements
-    are sums of."""
+    """Returns how many weights of 1 / n_keys, times what makes up for those that are dropped,
+    elements are sums of."""
     return (t.double() * n_keys / dropout_scale(P)).round().int()
 
 
 def kept_by(cfg: ForwardKernelConfig, n_q: int, n_k: int, device: str = "cpu") -> torch.Tensor:
-    """Which weights a forward kernel keeps, (BATCH, HEADS, n_q, n_k)."""
+    """Returns which weights a forward kernel keeps, (BATCH, HEADS, n_q, n_k)."""
     of_q, of_k = (BATCH, n_q, HEADS, cfg.d_head), (BATCH, n_k, HEADS_KV, cfg.d_head)
     dtype = cfg.dtype.to_torch_dtype()
     q, k, v = (torch.zeros(shape, dtype=dtype, device=device) for shape in (of_q, of_k, of_k))

@@ -12,7 +12,7 @@ _PATIENCE = 30.0  # seconds
 
 
 def in_child(function: Callable[[], object]) -> str:
-    """What went wrong in the child, or nothing: its exception, or that it did not end."""
+    """Returns what went wrong in the child, or nothing: its exception, or that it did not end."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -30,7 +30,8 @@ def verdict(given: Operation, kind: str, argument: str) -> str:
 
 
 def _is_not_ours(given: Operation, kind: str, argument: str) -> bool:
-    """What the caller's own code, or torch's autograd, does before anything here is called."""
+    """Returns what the caller's own code, or torch's autograd, does before anything here is
+    called."""
     if kind == "an inference tensor":
         return given.differentiates
     if kind in ("a list", "an array", "symbolic_trace"):
@@ -95,7 +96,7 @@ _REFUSED = "refused: "
 
 
 def _refusal_or(given: Operation, argument: str, run: Callable[[], str], kind: str) -> str:
-    """What a run says; or whether it was refused in words that name the argument."""
+    """Returns what a run says; or whether it was refused in words that name the argument."""
     try:
         return run()
     except UnfitError:

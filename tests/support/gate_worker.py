@@ -34,7 +34,7 @@ class Worker:
         )  # fmt: skip
 
     def verdicts(self, operation: str, kind: str, arguments: Sequence[str]) -> dict[str, str]:
-        """What is wrong for each argument, in words; none where nothing is."""
+        """Returns what is wrong for each argument, in words; none where nothing is."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([operation, kind, [*arguments]]) + "\n")
         self._process.stdin.flush()

@@ -50,7 +50,7 @@ class Call:
         return extras_of(self.semantics, self.packing, longest)
 
     def kernel(self, config: Any) -> KernelId:
-        """The one of a configuration that computes it."""
+        """Returns the one of a configuration that computes it."""
         padded = {self.q.shape[-1], self.v.shape[-1]} != {config.d_head}
         return KernelId(config, replace(self.extras.variant, padded=padded))
 
@@ -113,7 +113,8 @@ def drawn_call(case: SoakCase) -> Call:
 
 
 def variant_call(variant: Variant) -> Call:
-    """A small one of BF16 and d_head 64 that computes all of a variant; steps of it are exact."""
+    """Returns a small one of BF16 and d_head 64 that computes all of a variant; steps of it are
+    exact."""
     d_head, d_v = (48, 40) if variant.padded else (64, 64)
     q_shape, k_shape, packing = (2, 70, 2, d_head), (2, 90, 1, d_head), None
     if variant.ragged:

@@ -81,7 +81,8 @@ def _mean(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _noise(call: Call, name: str) -> float:
-    """What remains of a gradient that is nothing, beside sums in FP32 and an o that is rounded."""
+    """Returns what remains of a gradient that is nothing, beside sums in FP32 and an o that is
+    rounded."""
 
     def size(t: torch.Tensor) -> float:
         return t.float().nan_to_num(0, 0, 0).abs().amax().item() if t.numel() else 0.0
@@ -114,7 +115,7 @@ def _error_of_weights(call: Call) -> float:
 def launch(
     kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False, are_new: bool = False
 ) -> Gradients:
-    """What the kernels leave in memory that was NaN, with NaN in the workspace.
+    """Returns what the kernels leave in memory that was NaN, with NaN in the workspace.
 
     are_new: Rows of no sequence become 0.
     gaps: Between the rows of all tensors, with NaN in them; what is around results must stay.
@@ -185,7 +186,7 @@ def _room(like: torch.Tensor, gaps: bool) -> _Room:
 
 
 def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
-    """The same values; with NaN before, behind and between the rows."""
+    """Returns the same values; with NaN before, behind and between the rows."""
     if not gaps:
         return t
     *batch, seq_len, heads, d = t.shape
@@ -194,7 +195,7 @@ def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
 
 
 def differing(config: BackwardKernelConfig, one: Gradients, other: Gradients) -> list[str]:
-    """Which gradients have other bits, of those that have the same at every run."""
+    """Returns which gradients have other bits, of those that have the same at every run."""
     names = ["q"] if config.is_deterministic else []
     names += ["k", "v", "sinks", "bias"]
     return [name for name in names if not _same(getattr(one, name), getattr(other, name))]

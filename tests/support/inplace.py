@@ -72,7 +72,7 @@ def change(t: torch.Tensor, other: torch.Tensor, way: str) -> None:
 
 
 def all_ways(random: Random) -> Iterator[str]:
-    """One after the other, without end, from anywhere on."""
+    """Returns one after the other, without end, from anywhere on."""
     first = random.randrange(len(WAYS))
     names = [*WAYS]
     return cycle(names[first:] + names[:first])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 
 def with_gaps(t: torch.Tensor) -> torch.Tensor:
-    """Every second element."""
+    """Returns every second element."""
     return torch.stack([t, torch.ones_like(t)], -1).flatten(-2)[..., ::2]
 
 

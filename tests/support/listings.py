@@ -9,12 +9,13 @@ _NO_SCOREBOARD = 7
 
 
 def excerpt(arch: str) -> str:
-    """What nvcc made of data/machine_code/release.cu."""
+    """Returns what nvcc made of data/machine_code/release.cu."""
     return (DATA / f"release.{arch}.sass").read_text()
 
 
 def encoding(holds: int | None = None, waits: tuple[int, ...] = ()) -> str:
-    """The second word of an instruction that does nothing but hold and wait for scoreboards."""
+    """Returns the second word of an instruction that does nothing but hold and wait for
+    scoreboards."""
     mask = sum(1 << board for board in waits)
     board = _NO_SCOREBOARD if holds is None else holds
     control = 1 | board << 5 | _NO_SCOREBOARD << 8 | mask << 11
@@ -22,7 +23,7 @@ def encoding(holds: int | None = None, waits: tuple[int, ...] = ()) -> str:
 
 
 def listing(program: str, arch: str = "sm_90a", function: str = "kernel") -> str:
-    """A function, from one instruction a line, 16 bytes each.
+    """Returns a function, from one instruction a line, 16 bytes each.
 
     ``-> 2`` at the end of a line holds the scoreboard 2 until the result is there; ``<- 0,1`` waits
     for the scoreboards 0 and 1. Both may be there, in this order. ``NAME:`` before an instruction

@@ -65,7 +65,8 @@ def load_model() -> Any:
 
 
 def tokens_of(sentences: tuple[str, ...], padding_side: str) -> dict[str, torch.Tensor]:
-    """What the model takes; sentences of different lengths, so all but the longest are padded."""
+    """Returns what the model takes; sentences of different lengths, so all but the longest are
+    padded."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
@@ -81,7 +82,7 @@ def tokens_of(sentences: tuple[str, ...], padding_side: str) -> dict[str, torch.
 
 
 def embeddings_of(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The mean of a sentence's tokens, of length 1."""
+    """Returns the mean of a sentence's tokens, of length 1."""
     return F.normalize((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=-1)
 
 

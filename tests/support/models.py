@@ -99,7 +99,7 @@ def low_precision(model: Any, dtype: torch.dtype) -> Iterator[Any]:
 
 
 def hidden(model: Any, implementation: str, **arguments: Any) -> torch.Tensor:
-    """The last hidden states, in float32."""
+    """Returns the last hidden states, in float32."""
     model.set_attn_implementation(implementation)
     if model.config.is_encoder_decoder:
         arguments["decoder_input_ids"] = arguments["input_ids"].flip(0)[:, :6]

@@ -104,12 +104,12 @@ class Policies:
     def run(
         self, name: str, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The scores and what is visible, for each row of the inputs."""
+        """Returns the scores and what is visible, for each row of the inputs."""
         rows = self._run(name, inputs)
         return rows[:, 0], rows[:, 1] != 0
 
     def factors(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The derivatives of the scores, for each row of the inputs."""
+        """Returns the derivatives of the scores, for each row of the inputs."""
         return self._run(name, inputs)[:, 2]
 
     def _run(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -132,7 +132,7 @@ def _ints(*values: int) -> bytes:
 
 
 def _memory(tensor: torch.Tensor) -> bytes:
-    """All that the tensor's indices reach, and no more."""
+    """Returns all that the tensor's indices reach, and no more."""
     from flashsmith.mods.buffers import extent
 
     flat = tensor.as_strided((extent(tensor),), (1,))

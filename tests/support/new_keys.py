@@ -12,7 +12,8 @@ NEW = 3
 def turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, pairs: bool
 ) -> torch.Tensor:
-    """The rotary embedding of x, (batch, n, heads, d), at (batch, n) positions, by its formula."""
+    """Returns the rotary embedding of x, (batch, n, heads, d), at (batch, n) positions, by its
+    formula."""
     half = cos.shape[1]
     rotary = x[..., : 2 * half].double()
     low, high = (

@@ -26,7 +26,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, program: str) -> str:
-    """What a program prints that imports the copy and compiles into a cache of its own."""
+    """Returns what a program prints that imports the copy and compiles into a cache of its own."""
     cache = kernel_free_cache(copy.parent.parent / "cache")
     environment = os.environ | {
         "PYTHONPATH": str(copy.parent),

@@ -51,7 +51,7 @@ def in_16_bits(qkv: Tensors, dtype: torch.dtype) -> Tensors:
 def run(
     kernel: Kernel, qkv: Tensors, scale: float | None = None, o: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The kernel's result, into ``o`` or memory that was NaN."""
+    """Returns the kernel's result, into ``o`` or memory that was NaN."""
     config = kernel.instance.config
     if o is None:
         o = torch.full(qkv[0].shape, torch.nan, dtype=TORCH_DTYPES[config.dtype])
@@ -76,7 +76,7 @@ def assert_correct(
 
 
 def run_with_lse(kernel: Kernel, qkv: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kernel's result and log-sum-exp, into memory that was NaN."""
+    """Returns the kernel's result and log-sum-exp, into memory that was NaN."""
     q, config = qkv[0], kernel.instance.config
     batch, seq_len, heads, _ = q.shape
     o = torch.full(q.shape, torch.nan, dtype=TORCH_DTYPES[config.dtype])

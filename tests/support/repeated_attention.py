@@ -63,7 +63,7 @@ THINGS = {
 
 
 def make(world: World, chosen: dict[str, Any]) -> Any:
-    """The result of a call; and its gradients, where it is differentiable."""
+    """Returns the result of a call; and its gradients, where it is differentiable."""
     tensors, keywords = arguments(world, chosen)
     gradient = chosen.get("gradient")
     for name in gradient or ():

@@ -54,7 +54,7 @@ def _layout(name: str) -> str:
 
 
 def _rows(world: World, name: str, sizes: tuple[int, ...], which: Any, mean: float) -> Any:
-    """A number for each row of queries."""
+    """Returns a number for each row of queries."""
     if which is None:
         return None
     if which == "a row more":

@@ -57,7 +57,7 @@ class World:
     made: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def kept(self, name: str, make: Any) -> Any:
-        """The object of a name: an earlier call's, or a new one."""
+        """Returns the object of a name: an earlier call's, or a new one."""
         if name not in self.objects:
             with torch.inference_mode(False):  # later calls may write it in other modes
                 self.objects[name] = make()
@@ -104,7 +104,7 @@ class Layout:
     step: int = 1
 
     def strides(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """How many elements of memory are needed, and the strides."""
+        """Returns how many elements of memory are needed, and the strides."""
         order = list(range(len(shape)))
         if self.swapped and len(shape) > 2:
             order[-3], order[-2] = order[-2], order[-3]
@@ -130,8 +130,8 @@ LAYOUTS = {
 
 
 def make_calls(calls: Sequence[tuple[Call, bool]]) -> list[Outcome]:
-    """What becomes of calls that one process makes in this order; beside each, whether its
-    tensors and functions are those of calls before, with other contents."""
+    """Returns what becomes of calls that one process makes in this order; beside each, whether
+    its tensors and functions are those of calls before, with other contents."""
     world, outcomes = World(), []
     for call, keeps in calls:
         if not keeps:

@@ -152,7 +152,7 @@ def _lengths(world: World, which: Any, batch: int) -> Any:
 
 
 def _table(world: World, which: str | None, batch: int) -> torch.Tensor | None:
-    """Pages of a request in an order of their own."""
+    """Returns pages of a request in an order of their own."""
     if which is None:
         return None
     width = 8 if which == "wider" else 6

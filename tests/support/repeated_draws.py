@@ -34,7 +34,7 @@ Things = Mapping[str, Thing]
 
 
 def pairs_of(things: Things) -> list[tuple[str, ...]]:
-    """All pairs of things, and each alone."""
+    """Returns all pairs of things, and each alone."""
     return [*combinations(things, 2), *((name,) for name in things)]
 
 
@@ -78,8 +78,8 @@ def _another(rng: random.Random, thing: Thing, value: Any) -> Any:
 
 
 def difference(zygote: Zygote, calls: Sequence[tuple[Call, bool]]) -> str | None:
-    """What a call came to in a process that had made those before it, and did not come to in one
-    that had made none; None if there is no such call."""
+    """Returns what a call came to in a process that had made those before it, and did not come
+    to in one that had made none; None if there is no such call."""
     fresh: dict[str, Outcome] = {}  # True is 1, as a key
     for number, (call, outcome) in enumerate(
         zip((call for call, _ in calls), zygote.run(make_calls, calls), strict=True)

@@ -83,7 +83,8 @@ MASKS = (
 def score_mod(
     world: World, chosen: tuple[str, int] | None, heads: int
 ) -> Callable[..., Any] | None:
-    """The function that was chosen; where memory is kept the same object as before, changed."""
+    """Returns the function that was chosen; where memory is kept the same object as before,
+    changed."""
     if chosen is None:
         return None
     kind, number = chosen
@@ -102,7 +103,7 @@ def score_mod(
 
 
 def masks(world: World, chosen: tuple[str, int] | None, n_q: int, n_k: int) -> dict[str, Any]:
-    """The keywords of a mask that was chosen."""
+    """Returns the keywords of a mask that was chosen."""
     if chosen is None:
         return {}
     kind, number = chosen

@@ -74,7 +74,7 @@ def report_without_nvcc(*instances: KernelId) -> Report:
 
 
 def sm80_report() -> Report:
-    """The progression's first step."""
+    """Returns the progression's first step."""
     return report_without_nvcc(PLAIN, SWIZZLED)
 
 

@@ -16,7 +16,7 @@ Results = dict[str, list[torch.Tensor]]
 
 
 def run_example(folder: Path, processes: int, *arguments: str) -> tuple[Results, list[str]]:
-    """What each way to compute it gives, and the lines that are printed.
+    """Returns what each way to compute it gives, and the lines that are printed.
 
     folder: Of files by which the processes meet.
     """

@@ -9,7 +9,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def covering(items: Iterable[T], has: Callable[[T], Iterable[Hashable]]) -> list[T]:
-    """Some of the items, the same every time: whatever one of them has, one of these has.
+    """Returns some of the items, the same every time: whatever one of them has, one of these has.
 
     Greedy: each time the first of those that have most of what is still missing.
     """

@@ -74,7 +74,8 @@ DECLARED = [*get_kernels_to_build(), *get_autotuning_kernel_configs(d_heads=(64,
 
 
 def _ends_of_each_tile() -> list[FlashForwardKernelConfig]:
-    """The progression, and the first and last configuration of every tile, d_head and dtype."""
+    """Returns the progression, and the first and last configuration of every tile, d_head and
+    dtype."""
     by_tiles: dict[tuple[object, ...], list[FlashForwardKernelConfig]] = {}
     for c in [*DECLARED, *get_kernel_progression_configs(True)]:
         by_tiles.setdefault((c.dtype, c.d_head, c.B_r, c.B_c, c.n_warps), []).append(c)

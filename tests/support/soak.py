@@ -9,7 +9,7 @@ from flashsmith.lab.soak import SoakCase, check, prepare, reproduce
 
 
 def failures(cfg: ForwardKernelConfig, cases: Iterable[SoakCase], reruns: int) -> str:
-    """What went wrong, and how to see it again."""
+    """Returns what went wrong, and how to see it again."""
     verdicts = [check(case.kernel(cfg), prepare(case, "cpu"), reruns=reruns) for case in cases]
     return "\n".join(
         f"{verdict.sentence}\n  {reproduce(cfg.short_form(), verdict.case)}"

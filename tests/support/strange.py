@@ -99,7 +99,7 @@ def negative(t: torch.Tensor) -> torch.Tensor:
 
 
 def imaginary(t: torch.Tensor) -> torch.Tensor:
-    """The half of a conjugate."""
+    """Returns the half of a conjugate."""
     if t.dtype != torch.float32:
         raise UnfitError
     return torch.complex(torch.zeros_like(t), -t).conj().imag

@@ -153,7 +153,7 @@ class Worker:
 
 
 def streams_of(mode: str, device: torch.device, n_threads: int) -> list[list[Any]]:
-    """Each thread's."""
+    """Returns each thread's."""
     if device.type == "cpu":
         return [[None]] * n_threads
     if mode == "one stream":
@@ -197,7 +197,8 @@ def stress(
     seed: int = 0,
     works: Sequence[Work] | None = None,
 ) -> list[Row]:
-    """What came of ``n_calls`` in all; each operation is made alone before. works: None: all."""
+    """Returns what came of ``n_calls`` in all; each operation is made alone before. works: None:
+    all."""
     works = works_on(device) if works is None else works
     with ThreadPoolExecutor(min(len(works), os.cpu_count() or 1)) as threads:
         list(threads.map(lambda work: work.make()(), works))  # builds what is missing, side by side

@@ -30,7 +30,8 @@ class Work:
     in_graphs: bool = True
 
     def counted(self, call: Call) -> tuple[tuple[torch.Tensor, ...], int]:
-        """What a call gives, and how many launches decode's plan of it has; 1 where it has none."""
+        """Returns what a call gives, and how many launches decode's plan of it has; 1 where it
+        has none."""
         forget_calls()
         found = call()
         plans = [each.call._scratch._plan for each in decode_calls._choices.values()]
@@ -96,7 +97,7 @@ class Maker:
         return Work("decode over pages", lambda: call)
 
     def append(self) -> Work:
-        """The same keys at every call; each has its own cache."""
+        """Returns the same keys at every call; each has its own cache."""
         batch, rows, n_new = 3, self.size(9000, 60), 2
         q = self.normal(batch, n_new, 8, 128)
         k, v = (self.normal(batch, rows, 2, 128) for _ in range(2))

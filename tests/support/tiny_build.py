@@ -49,7 +49,8 @@ def make_csrc(csrc: Path) -> Path:
 
 
 def make_compiler(path: Path, log: Path, before: str = "", version: str = "") -> Path:
-    """A C++ compiler that appends each call to ``log``; ``before`` is shell run on a compile."""
+    """Returns a C++ compiler that appends each call to ``log``; ``before`` is shell run on a
+    compile."""
     answer = f'case "$*" in --version) echo "{version}"; exit 0;; esac' if version else ""
     path.write_text(
         f"#!/bin/sh\n{answer}\n"
@@ -62,7 +63,7 @@ def make_compiler(path: Path, log: Path, before: str = "", version: str = "") ->
 
 
 def compiled(log: Path) -> list[str]:
-    """The file names compiled so far, then 'link' for each link; sorted."""
+    """Returns the file names compiled so far, then 'link' for each link; sorted."""
     calls = log.read_text().splitlines() if log.exists() else []
     names = []
     for call in calls:
@@ -73,7 +74,7 @@ def compiled(log: Path) -> list[str]:
 
 
 def is_running(pid: str) -> bool:
-    """Whether the process exists and is not merely waiting to be reaped."""
+    """Returns whether the process exists and is not merely waiting to be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -81,7 +82,7 @@ def is_running(pid: str) -> bool:
 
 
 def sum_of_kernels(library: Library) -> int:
-    """What the built library computes, asked in another process."""
+    """Returns what the built library computes, asked in another process."""
     script = (
         "import ctypes, sys; ctypes.CDLL(sys.argv[1]);"
         "print(ctypes.CDLL(sys.argv[2]).sum_of_kernels())"

@@ -128,7 +128,7 @@ def pushed_forward(given: Operation, argument: str) -> str:
 
 
 def dual(given: Operation, argument: str) -> str:
-    """A dual number: a result without a tangent would read as a tangent of zeros."""
+    """Returns a dual number: a result without a tangent would read as a tangent of zeros."""
     bound = Bound(given, argument)
     with forward_ad.dual_level():
         made = []
@@ -147,7 +147,7 @@ def dual(given: Operation, argument: str) -> str:
 
 
 def _replayed(bound: Bound, graph: Callable[..., Any]) -> str:
-    """A graph, of other values."""
+    """Returns a graph, of other values."""
     for seed in (2, 3):
         own, right = bound.tensors(seed), bound.tensors(seed)
         found = bound.fresh(*own, function=graph)

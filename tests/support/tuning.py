@@ -34,7 +34,7 @@ PROGRESSION = get_kernel_progression_configs()[-2:]
 
 
 def milliseconds(workload: Workload, cfg: FlashForwardKernelConfig) -> float:
-    """The true time in the fake lab: BEST wins, the others follow in an arbitrary order."""
+    """Returns the true time in the fake lab: BEST wins, the others follow in an arbitrary order."""
     return 1.0 if cfg == BEST else 1.05 + SPACE.index(cfg) * 7 % len(SPACE) / 40
 
 

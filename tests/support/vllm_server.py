@@ -143,14 +143,15 @@ class Server:
         return q, k, v
 
     def _as_held(self, rows: torch.Tensor, *, is_k: bool) -> torch.Tensor:
-        """What a cache of 8 bits stands for."""
+        """Returns what a cache of 8 bits stands for."""
         scale = (self.layer._k_scale if is_k else self.layer._v_scale).view(-1, 1)
         return (rows.float() / scale).to(FP8).float() * scale
 
     def step(
         self, n_queries: dict[int, int], padding: int = 0, **changed: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of so many new tokens of each request: q, and what the layer makes of them."""
+        """Returns a batch of so many new tokens of each request: q, and what the layer makes of
+        them."""
         tensors = self.grow(n_queries)
         given = self.metadata(n_queries, padding, **changed)
         batch = self.builder.build(0, given)

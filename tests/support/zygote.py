@@ -33,7 +33,8 @@ class Zygote:
         )  # fmt: skip
 
     def run(self, job: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``job(*arguments)`` returns in a child. Raises RuntimeError: the child failed."""
+        """Returns what ``job(*arguments)`` returns in a child. Raises RuntimeError: the child
+        failed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         _send(self._process.stdin, pickle.dumps((job, arguments)))
         succeeded, result = pickle.loads(_receive(self._process.stdout))
@@ -84,7 +85,7 @@ def _make_an_error() -> None:
 
 
 def _in_a_child(message: bytes) -> tuple[bytes, bytes]:
-    """The answer to a request, and the kernels that the child loaded."""
+    """Returns the answer to a request, and the kernels that the child loaded."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, "a fork of several threads may hang"
     reader, writer = os.pipe()

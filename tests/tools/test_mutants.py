@@ -180,7 +180,7 @@ def test_compiler_compiles_again_only_what_a_header_reaches(tmp_path: Path) -> N
     (tmp_path / "store").mkdir()
 
     def build(copy: str, value: int, record: bool) -> int:
-        """How often the real compiler was called."""
+        """Returns how often the real compiler was called."""
         root = tmp_path / copy
         root.mkdir(exist_ok=True)
         (root / "value.h").write_text(f"#define VALUE {value}\n")

@@ -34,7 +34,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     capsys: pytest.CaptureFixture[str], *args: object, code: int = 0
 ) -> tuple[list[dict[str, str]], str]:
-    """The table as rows, and stderr."""
+    """Returns the table as rows, and stderr."""
     assert run_kernels.main([str(arg) for arg in args]) == code
     out, err = capsys.readouterr()
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()]

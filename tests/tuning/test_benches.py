@@ -118,7 +118,7 @@ def test_the_lab_finds_a_wrong_gradient(name: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(benches, "make_launch", make_wrong)
     wrong = KernelLab(benches_of(BACKWARD), "cpu", fake_timer).check(GRADIENTS, [rule])
-    assert wrong[rule].startswith(f"{name}: error 0.") and "(0, 100, 1, 7)" in wrong[rule]
+    assert wrong[rule].startswith("error 0.") and f"; {name} at (0, 100, 1, 7)" in wrong[rule]
 
 
 def test_the_lab_says_what_a_kernel_raises_and_what_was_not_built(

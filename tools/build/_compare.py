@@ -14,7 +14,7 @@ _Place = tuple[str, str]  # kernel, architecture
 
 
 def differences(before: Iterable[CodeRow], after: Iterable[CodeRow]) -> dict[_Place, str]:
-    """One sentence for each kernel and architecture that is not the same.
+    """Returns one sentence for each kernel and architecture that is not the same.
 
     A kernel has one function or several, whose names do not count, nor their order.
     """

@@ -54,7 +54,7 @@ def measure_cubins(
 
 
 def _compile(unit: TranslationUnit, folder: Path) -> list[bytes]:
-    """The unit's cubins, in the order of their architectures."""
+    """Returns the unit's cubins, in the order of their architectures."""
     fatbin = folder / "kernel.fatbin"
     files = [str(folder / unit.source_file), "-o", str(fatbin)]
     command = [*unit.command, "--fatbin", "--no-compress", *files]
@@ -63,7 +63,8 @@ def _compile(unit: TranslationUnit, folder: Path) -> list[bytes]:
 
 
 def cubins_in(fatbin: bytes) -> list[bytes]:
-    """The cubins of a fatbin that is not compressed; each is followed by what comes next."""
+    """Returns the cubins of a fatbin that is not compressed; each is followed by what comes
+    next."""
     starts = [at for at in range(0, len(fatbin), 8) if fatbin.startswith(_ELF, at)]
     return [fatbin[at:end] for at, end in zip(starts, [*starts[1:], len(fatbin)], strict=True)]
 

@@ -23,7 +23,7 @@ class Nvrtc:
         self._library = ctypes.CDLL(str(library))
 
     def compile(self, text: str, name: str, options: list[str]) -> tuple[bytes | None, str]:
-        """The cubin, None where the compiler failed, and the log."""
+        """Returns the cubin, None where the compiler failed, and the log."""
         program = ctypes.c_void_p()
         self._call("CreateProgram", ctypes.byref(program), text.encode(), name.encode(), 0, 0, 0)
         words = (ctypes.c_char_p * len(options))(*(word.encode() for word in options))

@@ -93,7 +93,8 @@ Compile = Callable[[TranslationUnit, str, Path], Made]
 
 
 def chosen_kernels(arch: str) -> list[KernelId]:
-    """What attention, its gradients, decode and forwards of 8 bits choose on an architecture."""
+    """Returns what attention, its gradients, decode and forwards of 8 bits choose on an
+    architecture."""
     capability = get_gpu_architecture(arch).compute_capability
     found: set[KernelId] = set()
     for name in (*gpus_with_tables(arch), arch):
@@ -122,7 +123,7 @@ def install(name: str, folder: Path) -> Path:
 
 
 def compiler_at(name: str, place: Path) -> tuple[str, Compile]:
-    """Its version, and what compiles a unit for an architecture into a folder."""
+    """Returns its version, and what compiles a unit for an architecture into a folder."""
     (package, *_) = place.glob("nvidia_cuda_nv*.dist-info")
     version = package.name.removesuffix(".dist-info").rpartition("-")[2]
     if name.startswith("nvrtc"):

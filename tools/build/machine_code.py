@@ -160,7 +160,8 @@ def record_anew(gpu: str, archs: Sequence[str], jobs: int) -> str:
 
 
 def compare_and_restamp(jobs: int, sample: int | None) -> list[str]:
-    """A sentence for each kernel that differs from the record; if none does, all is restamped.
+    """Returns a sentence for each kernel that differs from the record; if none does, all is
+    restamped.
 
     sample: Only so many kernels are compared, and nothing is written.
 
@@ -172,6 +173,9 @@ def compare_and_restamp(jobs: int, sample: int | None) -> list[str]:
     if record.nvcc != (here := find_cuda_toolkit().nvcc.version):
         raise ValueError(f"the record is of nvcc {record.nvcc}; here is {here}")
     kernels = changed_kernels(record, today)
+    if not kernels:
+        print("no kernel has other sources than the record")
+        return []
     if sample is not None:
         kernels = sample_of(kernels, sample)
     archs, names = {row[1] for row in record.rows}, {kernel.name for kernel in kernels}

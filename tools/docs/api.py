@@ -67,8 +67,8 @@ def _page(
 
 
 def _member(module: griffe.Object | griffe.Alias, name: str) -> str:
-    """The name itself; of a function that hides its file of the same name, where it is defined;
-    nothing of a module."""
+    """Returns the name itself; of a function that hides its file of the same name, where it is
+    defined; nothing of a module."""
     if not module[name].is_module:
         return name
     return f"{name}.{name}" if name in module[name].members else ""

@@ -35,7 +35,7 @@ report` shows counts and times of any kernel, `flashsmith configs` lists the tun
 
 
 def page() -> str:
-    """The text of docs/knobs.md."""
+    """Returns the text of docs/knobs.md."""
     return "\n".join([_INTRO, *(line for kind in CONFIG_CLASSES for line in _family(kind))])
 
 

@@ -81,7 +81,7 @@ def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
 
 
 def _made(kind: str, path: Path) -> str:
-    """A table and the note about its kernels, or that note alone."""
+    """Returns a table and the note about its kernels, or that note alone."""
     if kind.startswith(_NOTE):
         fields = fields_of(path) if kind == _NOTE else kind.split("+")
         note = kernels_note(path, fields) or f"Measured {date_of(path)} on today's kernels."
@@ -92,7 +92,8 @@ def _made(kind: str, path: Path) -> str:
 
 
 def best_table(path: Path) -> str:
-    """The best of our kernels at each length, in % of FlashAttention-2, from a sweep of sm80."""
+    """Returns the best of our kernels at each length, in % of FlashAttention-2, from a sweep of
+    sm80."""
     best: dict[str, dict[int, float]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -114,7 +115,7 @@ def best_table(path: Path) -> str:
 
 
 def _of_gradients(candidate: str, regime: str, peer: str, *fields: str) -> Kind:
-    """How many times as fast a candidate of benchmarks/backward.py is, by length."""
+    """Returns how many times as fast a candidate of benchmarks/backward.py is, by length."""
 
     def made(path: Path) -> str:
         ratios: dict[str, dict[int, float]] = {}
@@ -141,7 +142,8 @@ def _of_gradients(candidate: str, regime: str, peer: str, *fields: str) -> Kind:
 
 
 def _of_scores(path: Path) -> str:
-    """How many times as fast as FlexAttention what is done to scores is, forward and backward."""
+    """Returns how many times as fast as FlexAttention what is done to scores is, forward and
+    backward."""
     ratios: dict[str, dict[tuple[str, str], str]] = {}
     columns: dict[tuple[str, str], str] = {}
     with path.open(newline="") as file:
@@ -162,8 +164,8 @@ def _of_scores(path: Path) -> str:
 
 
 def _of_variants(path: Path) -> str:
-    """How many times as fast as the best peer each case of benchmarks/variants.py is: of square
-    shapes by length, of shared heads, and of packed sequences."""
+    """Returns how many times as fast as the best peer each case of benchmarks/variants.py is: of
+    square shapes by length, of shared heads, and of packed sequences."""
     ratios: dict[str, dict[str, float]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):

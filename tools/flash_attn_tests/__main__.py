@@ -102,7 +102,7 @@ def build(kernels: Sequence[KernelId], device: str) -> None:
 
 
 def _run_pytest(options: argparse.Namespace) -> tuple[Counter[str], Counter[str]]:
-    """How many cases passed and how many were skipped, by test."""
+    """Returns how many cases passed and how many were skipped, by test."""
     outcomes = options.out / _JUNIT
     outcomes.unlink(missing_ok=True)
     workers = ["-n", str(options.jobs)] if options.jobs > 1 else []

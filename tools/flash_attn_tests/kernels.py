@@ -47,7 +47,7 @@ def kernels_of(test: Callable[..., Any], case: Case) -> frozenset[KernelId]:
 
 
 def kind_of(name: str, case: Case) -> Hashable:
-    """What cases of a test have in common that need the same kernel, or one of a few."""
+    """Returns what cases of a test have in common that need the same kernel, or one of a few."""
     d = case.get("d", 0)
     room = next((size for size in D_HEADS if size >= d), d)
     told = tuple(case.get(parameter) for parameter in _TELLING)

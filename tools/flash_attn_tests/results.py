@@ -31,7 +31,8 @@ class Row:
 
 
 def read_outcomes(path: Path) -> tuple[Counter[str], Counter[str]]:
-    """How many cases passed and how many were skipped, by test; from pytest's JUnit file."""
+    """Returns how many cases passed and how many were skipped, by test; from pytest's JUnit
+    file."""
     passed, skipped = Counter[str](), Counter[str]()
     for case in ET.parse(path).getroot().iter("testcase"):
         test = case.get("name", "").partition("[")[0]
@@ -51,7 +52,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line a test, and one of all."""
+    """Returns a line a test, and one of all."""
     lines = [
         f"{'passed':>7} {'failed':>7} {'skipped':>7} {'cases':>8}  test: why others did not run"
     ]

@@ -46,7 +46,7 @@ class Part:
 
 
 def rewrite(text: str, device: str) -> tuple[ast.Module, list[Part]]:
-    """The file of these tests for a device, "cuda" or "cpu", and its tests."""
+    """Returns the file of these tests for a device, "cuda" or "cpu", and its tests."""
     tree = ast.parse(text)
     tests = [_part(node) for node in tree.body if is_test(node)]
     tree = _ForFlashsmith(device).visit(tree)
@@ -97,7 +97,7 @@ def _stand_in(module: str, alias: ast.alias) -> str:
 
 
 def _has(module: str, name: str) -> bool:
-    """Whether flashsmith's flash_attn has a name in a module."""
+    """Returns whether flashsmith's flash_attn has a name in a module."""
     try:
         return hasattr(importlib.import_module(module.replace("flash_attn", _OURS, 1)), name)
     except ModuleNotFoundError:
@@ -108,7 +108,7 @@ _OURS = "flashsmith.flash_attn"
 
 
 def _names(node: ast.AST) -> Iterable[str]:
-    """What the code names, arguments and imports too."""
+    """Yields what the code names, arguments and imports too."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id

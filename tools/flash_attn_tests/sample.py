@@ -75,7 +75,7 @@ def shuffled(grid: Grid, numbers: Sequence[int], seed: str) -> Iterator[Case]:
 
 
 def write_cases(tree: ast.Module, cases: Mapping[str, Sequence[Case]]) -> str:
-    """The file's text with these cases alone; tests that have none are left out."""
+    """Returns the file's text with these cases alone; tests that have none are left out."""
     tree.body = [node for node in tree.body if not is_test(node) or cases.get(node.name)]
     for node in tree.body:
         if is_test(node):

@@ -60,7 +60,7 @@ def _is_current(entry: Path, root: Path, beside: Path) -> bool:
 
 
 def _headers(depfile: Path, source: Path) -> list[Path]:
-    """What ``source`` includes, out of a rule for make. System headers count, too."""
+    """Returns what ``source`` includes, out of a rule for make. System headers count, too."""
     words = depfile.read_text().replace("\\\n", " ").partition(":")[2].split()
     return [path for word in words if (path := Path(word).absolute()) != source.absolute()]
 

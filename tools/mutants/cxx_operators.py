@@ -27,7 +27,7 @@ Operator = Callable[[str], Iterator[Edit]]
 
 
 def edits(text: str) -> list[Edit]:
-    """Every edit of every operator, by place in the file."""
+    """Returns every edit of every operator, by place in the file."""
     code = masked(text)
     found = {edit: None for operator in OPERATORS for edit in operator(code)}
     return sorted(found, key=lambda e: (e.start, e.end, e.operator, e.text))
@@ -38,7 +38,7 @@ def apply(text: str, edit: Edit) -> str:
 
 
 def _replace(name: str, pattern: str, replacements: dict[str, tuple[str, ...]]) -> Operator:
-    """An operator that puts the ``replacements`` of what group 1 of ``pattern`` found."""
+    """Returns an operator that puts the ``replacements`` of what group 1 of ``pattern`` found."""
     compiled = re.compile(pattern)
 
     def find(code: str) -> Iterator[Edit]:
@@ -115,7 +115,7 @@ def dropped_conjunct(code: str) -> Iterator[Edit]:
 
 
 def condition(code: str) -> Iterator[Edit]:
-    """What an ``if`` guards happens never, or always."""
+    """Yields what an ``if`` guards happens never, or always."""
     for match in re.finditer(r"\bif (?:constexpr )?\(", code):
         end = statement_end(code, match.end(), ")")
         if ";" not in code[match.end() : end] and " = " not in code[match.end() : end]:

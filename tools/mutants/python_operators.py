@@ -49,7 +49,7 @@ class Place:
 
 
 def places(text: str) -> list[Place]:
-    """Every place of every operator, by place in the file."""
+    """Returns every place of every operator, by place in the file."""
     provider = OperatorProvider()
     operators = {name: provider[name]() for name in _OPERATORS}
     unseen = _unseen(text)

@@ -24,7 +24,7 @@ Queue = list[Mutant]
 
 
 def mutants_of(area: Area, root: Path) -> list[Mutant]:
-    """Every mutant of an area, by file and place."""
+    """Returns every mutant of an area, by file and place."""
     return list(chain.from_iterable(_mutants_in(area.name, p, root) for p in area.files(root)))
 
 
@@ -42,7 +42,7 @@ def sample(root: Path, count: int, seed: int, areas: Sequence[Area] | None = Non
 
 
 def of_places(places: Sequence[Queue], results: Mapping[str, Result]) -> tuple[list[Result], int]:
-    """What became of each place of a sample, and how many have not run.
+    """Returns what became of each place of a sample, and how many have not run.
 
     A place is judged by its first mutant that compiles; those before it are in the list, too. A
     substitute that ran for an earlier state of the sources is not.

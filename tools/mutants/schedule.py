@@ -112,7 +112,8 @@ class Schedule:
             timer.cancel()
 
     def _next_of(self, queue: Queue) -> Mutant | None:
-        """The mutant to run for a place; None if the table has the result of one that compiled."""
+        """Returns the mutant to run for a place; None if the table has the result of one that
+        compiled."""
         for mutant in queue[:_MOST_SUBSTITUTES]:
             known = self._table.results.get(mutant.id)
             if known is None:
@@ -148,7 +149,7 @@ class Schedule:
                       change.before, change.after, status, seconds, killer)  # fmt: skip
 
     def _meet_tests(self, mutant: Mutant, sandbox: Sandbox) -> tuple[str, str]:
-        """The status, and the test that failed first."""
+        """Returns the status, and the test that failed first."""
         met = False
         for stage in BY_NAME[mutant.area].stages:
             baseline = self._baselines.of(stage)
@@ -169,7 +170,7 @@ class Schedule:
 
 
 def _stages_of(places: Sequence[Queue]) -> list[Stage]:
-    """All first stages, then all second ones, and so on."""
+    """Returns all first stages, then all second ones, and so on."""
     areas = dict.fromkeys(queue[0].area for queue in places)
     rounds = zip_longest(*(BY_NAME[area].stages for area in areas))
     return list(dict.fromkeys(stage for stages in rounds for stage in stages if stage))

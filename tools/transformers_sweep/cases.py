@@ -120,7 +120,7 @@ def _gradients(arguments: Arguments, counts: torch.Tensor | None = None) -> Ask:
 
 
 def _steps(arguments: Arguments, kind: str) -> Ask:
-    """A prompt with padding at its left, then one token after the other."""
+    """Returns a prompt with padding at its left, then one token after the other."""
 
     def ask(model: Any) -> Tensors:
         torch.manual_seed(0)
@@ -171,7 +171,7 @@ def _in_dtype(model: Any, arguments: Arguments) -> Arguments:
 
 
 def _tensors(output: Any) -> Tensors:
-    """All floating ones of a result but those of caches."""
+    """Returns all floating ones of a result but those of caches."""
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, dict):
@@ -198,7 +198,8 @@ def _where(t: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 def difference(found: Tensors, expected: Tensors) -> float:
-    """The largest, of the size of the largest element of its tensor. NaN where one has it alone."""
+    """Returns the largest, of the size of the largest element of its tensor. NaN where one has
+    it alone."""
     if [t.shape for t in found] != [t.shape for t in expected]:
         raise AssertionError("the results have other shapes than those of eager attention")
     size = max((float(t.abs().nan_to_num(0, 0, 0).max()) for t in expected if t.numel()), default=0)

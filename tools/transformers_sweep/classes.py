@@ -37,12 +37,12 @@ def _of_module(module: Any) -> Iterator[type]:
 
 
 def family_of(model_class: type) -> str:
-    """The folder of a class: ``llama``."""
+    """Returns the folder of a class: ``llama``."""
     return model_class.__module__.split(".")[2]
 
 
 def attention_layers(model: Any) -> list[Any]:
-    """The modules that look an attention function up."""
+    """Returns the modules that look an attention function up."""
     return [module for module in model.modules() if _asks(type(module))]
 
 

@@ -197,7 +197,7 @@ def _mean(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _is_ours(problem: BaseException) -> bool:
-    """Whether flashsmith says it, in an error for callers."""
+    """Returns whether flashsmith says it, in an error for callers."""
     frames = traceback.extract_tb(problem.__traceback__)
     ours = "flashsmith" in Path(frames[-1].filename).parts
     return ours and isinstance(problem, ValueError | TypeError | NotImplementedError)

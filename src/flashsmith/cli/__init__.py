@@ -45,7 +45,7 @@ class _Group(TyperGroup):
 
 
 def _describe(error: Exception) -> tuple[str, int]:
-    """What to print for an error, and the exit code."""
+    """Returns what to print for an error, and the exit code."""
     if hasattr(error, "format_message"):  # typer's usage errors, whatever their base class
         return f"{error.format_message()} (--help lists what there is)", _WRONG_USAGE
     if isinstance(error, ValueError | TypeError):

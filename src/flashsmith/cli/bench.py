@@ -159,7 +159,8 @@ def _run(asked: Benchmark, out: Path, force: bool) -> Measured:
 
 
 def _start_again() -> NoReturn:
-    """The same command in a new process, for a GPU that answers; it goes on in the folder."""
+    """Returns the same command in a new process, for a GPU that answers; it goes on in the
+    folder."""
     # --force has done its work; a second time it would forget the rows.
     arguments = [word for word in sys.orig_argv[1:] if word != "--force"]
     os.execv(sys.executable, [sys.executable, *arguments])

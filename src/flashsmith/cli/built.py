@@ -11,7 +11,7 @@ from flashsmith.jit import KernelResources, Library
 
 
 def built_rows(library: Library) -> list[dict[str, Any]]:
-    """One row for each kernel and architecture; the emulator has no ptxas figures: None."""
+    """Returns one row for each kernel and architecture; the emulator has no ptxas figures: None."""
     return [
         {
             "kernel": kernel["name"],

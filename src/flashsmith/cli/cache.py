@@ -62,7 +62,7 @@ def clear(
 
 
 def folder_bytes(folder: Path) -> int:
-    """The bytes of all files under ``folder``; 0 if there is none."""
+    """Returns the bytes of all files under ``folder``; 0 if there is none."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # a builder took it away meanwhile

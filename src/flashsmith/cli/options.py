@@ -77,7 +77,7 @@ def make_request(
     device: str | None = None,
     grids: str | None = None,
 ) -> Request:
-    """What is asked by options as written: of each pair, the second is a list by commas.
+    """Returns what is asked by options as written: of each pair, the second is a list by commas.
 
     Without --kernels the environment variable KERNELS says which.
 
@@ -112,7 +112,7 @@ def _given(word: str | None, words: str | None) -> list[str]:
 
 
 def parse_peers(text: str) -> list[str] | None:
-    """Their names; None for those that are available."""
+    """Returns their names; None for those that are available."""
     names = split_words(text.lower())
     if names == ["available"]:
         return None
@@ -127,7 +127,7 @@ def check_d_head(d_head: int) -> int:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of an option that takes several, by commas."""
+    """Returns the words of an option that takes several, by commas."""
     return [word.strip() for word in text.split(",")]
 
 

@@ -103,7 +103,7 @@ def report(
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a file is a page that this command wrote, going by how it begins."""
+    """Returns whether a file is a page that this command wrote, going by how it begins."""
     with path.open("rb") as file:
         head = file.read(_PAGE_HEAD_BYTES)
     return head.startswith(b"<!doctype html>") and b"<title>flashsmith" in head

@@ -28,8 +28,8 @@ def backward_family(
     d_heads: tuple[int, ...] = D_HEADS,
     minimum: Capability = (8, 0),
 ) -> Family[BackwardWorkload, B]:
-    """A family with one configuration for each d_head, which suits itself to a workload's mask and
-    lengths.
+    """Returns a family with one configuration for each d_head, which suits itself to a workload's
+    mask and lengths.
 
     Args:
         by_d_head: Raises ValueError that names what the family does not take.

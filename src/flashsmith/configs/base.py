@@ -80,22 +80,23 @@ class KernelConfig(ABC):
 
     @classmethod
     def kernels_name(cls) -> str:
-        """What its kernels are called beside the family: their operation, after a scheme's name."""
+        """Returns what its kernels are called beside the family: their operation, after a
+        scheme's name."""
         return f"{cls.scheme}_{cls.operation}".lstrip("_")
 
     @classmethod
     def qualified_family(cls) -> str:
-        """What tells its kernels from all others: `sm90_backward`."""
+        """Returns what tells its kernels from all others: `sm90_backward`."""
         return f"{cls.family}_{cls.kernels_name()}"
 
     @classmethod
     def runs_on(cls, capability: Capability) -> bool:
-        """Whether GPUs of this compute capability have the instructions of its kernels."""
+        """Returns whether GPUs of this compute capability have the instructions of its kernels."""
         own = get_gpu_architecture(cls.minimum_gpu).compute_capability
         return capability == own if cls.exact_arch else capability >= own
 
     def is_buildable(self, gpu: str | None = None) -> bool:
-        """Whether it can be built for `gpu`; None: for the plainest that it runs on."""
+        """Returns whether it can be built for `gpu`; None: for the plainest that it runs on."""
         return not self.problems(gpu or self.plainest_gpu)
 
     @property
@@ -165,16 +166,16 @@ class KernelConfig(ABC):
         return True
 
     def serves(self, problem: Problem) -> bool:
-        """Whether a kernel is for a problem: of its element type, and of the d_head that its rows
-        take."""
+        """Returns whether a kernel is for a problem: of its element type, and of the d_head that
+        its rows take."""
         try:
             return self.dtype == problem.dtype and self.d_head == padded_d_head(problem)
         except ValueError:
             return False
 
     def has_room_for(self, problem: Problem) -> bool:
-        """Whether a kernel of a fitting variant computes a problem, if it is named: rows may be
-        shorter than its d_head."""
+        """Returns whether a kernel of a fitting variant computes a problem, if it is named: rows
+        may be shorter than its d_head."""
         return self.dtype == problem.dtype and self.d_head >= problem.d_widest
 
     def with_room_for(self, variant: Variant) -> Self:
@@ -182,11 +183,11 @@ class KernelConfig(ABC):
         return self
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Whether there are kernels for what a variant computes."""
+        """Returns whether there are kernels for what a variant computes."""
         return variant == self.served_of(variant)
 
     def served_of(self, variant: Variant) -> Variant:
-        """What of a variant kernels may be for, whatever the others say."""
+        """Returns what of a variant kernels may be for, whatever the others say."""
         return replace(variant, paged=False)
 
     def why_not(self, workload: AnyWorkload) -> str:
@@ -198,7 +199,7 @@ class KernelConfig(ABC):
         return ""
 
     def for_dtype(self, dtype: DType) -> Self:
-        """The same tiles for another element type."""
+        """Returns the same tiles for another element type."""
         return replace(self, dtype=dtype)
 
     def __post_init__(self) -> None:
@@ -231,12 +232,12 @@ class KernelConfig(ABC):
         return f"({', '.join(str(getattr(self, name)) for name in names)}): {text}"
 
     def to_cpp_struct(self) -> str:
-        """The C++ literal, `FlashForwardKernelConfig{ScalarType::Half, 128, 64, ...}`."""
+        """Returns the C++ literal, `FlashForwardKernelConfig{ScalarType::Half, 128, 64, ...}`."""
         values = ", ".join(self._cpp_values(self.dtype.to_cpp_str(), with_types=False))
         return f"{type(self).__name__}{{{values}}}"
 
     def kernel_name(self, with_types: bool = False, variant: Variant = FULL) -> str:
-        """The name of the kernel for `variant` as c++filt demangles it.
+        """Returns the name of the kernel for `variant` as c++filt demangles it.
 
         With types: as profilers print it, `(int)128, (bool)1`.
         """
@@ -272,7 +273,7 @@ class ForwardKernelConfig(KernelConfig):
 
     @classmethod
     def qualified_family(cls) -> str:
-        """The family's own name: the forward's kernels were the first."""
+        """Returns the family's own name: the forward's kernels were the first."""
         return cls.family
 
     @property
@@ -329,7 +330,7 @@ class BackwardKernelConfig(KernelConfig):
         return super().why_not(workload)
 
     def suited_to(self, workload: Workload) -> Self:
-        """The same tiles with what is faster for a workload's mask and lengths."""
+        """Returns the same tiles with what is faster for a workload's mask and lengths."""
         return self
 
     def made_deterministic(self) -> Self:

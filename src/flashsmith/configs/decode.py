@@ -31,7 +31,7 @@ def decode_family(
     fewest_rows: int = 0,
     by_boxes: bool = False,
 ) -> Family[DecodeWorkload, D]:
-    """A family with one configuration for each d_head, kind of cache and number of rows.
+    """Returns a family with one configuration for each d_head, kind of cache and number of rows.
 
     Args:
         rows: Numbers of rows that stand for all others: one for each answer of the rule.
@@ -69,8 +69,8 @@ def rows_of_kernels(families: Sequence[Family[DecodeWorkload, Any]]) -> list[int
 
 
 def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bool:
-    """Whether there are so many work tiles that a GPU's multiprocessors have several each. None: on
-    a CPU, where no time counts, never."""
+    """Returns whether there are so many work tiles that a GPU's multiprocessors have several
+    each. None: on a CPU, where no time counts, never."""
     return multiprocessors is not None and batch * heads_kv >= _MANY_TILES * multiprocessors
 
 

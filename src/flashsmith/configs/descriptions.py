@@ -31,6 +31,7 @@ def descriptions(kind: type[KernelConfig]) -> dict[tuple[str, ...], str]:
 
 
 def how_it_works(kind: type[KernelConfig]) -> str:
-    """What a class's docstring says of its kernels, beside its first sentence and the fields."""
+    """Returns what a class's docstring says of its kernels, beside its first sentence and the
+    fields."""
     text = (inspect.getdoc(kind) or "").partition("\n\n")[2]
     return " ".join(text[: next(_DESCRIPTION.finditer(text)).start()].split())

@@ -73,12 +73,12 @@ def _digits(place: str, number: int) -> str:
 
 
 def write_features(owner: object, features: Iterable[Feature]) -> str:
-    """The features of `owner`, joined by +, without those that are left out."""
+    """Returns the features of `owner`, joined by +, without those that are left out."""
     return "+".join(filter(None, (feature.write(owner) for feature in features)))
 
 
 def read_features(texts: Iterable[str], features: Sequence[Feature]) -> dict[str, Any]:
-    """What the texts, in any order, say of the fields of all `features`.
+    """Returns what the texts, in any order, say of the fields of all `features`.
 
     Raises:
         ValueError: one is unknown or there twice, or one is missing that is never left out.

@@ -37,12 +37,13 @@ _START = 40_000.0  # of blocks that find their part, and wait for one another's 
 
 
 def rows_of_decode(problem: Problem) -> int:
-    """Rows of q to a head of k: queries times the heads that share it."""
+    """Returns rows of q to a head of k: queries times the heads that share it."""
     return problem.seq_len_q * (problem.heads // max(problem.heads_kv, 1))
 
 
 def is_for_decode(problem: Problem, variant: Variant) -> bool:
-    """Whether the kernels of decode can compute it, and it is worth while to ask the model."""
+    """Returns whether the kernels of decode can compute it, and it is worth while to ask the
+    model."""
     few = 0 < rows_of_decode(problem) <= _MOST_ROWS
     many = problem.seq_len_k >= _FEWEST_KEYS_OF_A_QUERY * problem.seq_len_q
     return few and many and _is_plain(variant) and problem.batch > 0
@@ -95,12 +96,12 @@ def configs_of_few_queries(
 
 
 def _is_plain(variant: Variant) -> bool:
-    """How many keys a window shows is not known here; pages are for ``decode`` itself."""
+    """Returns how many keys a window shows is not known here; pages are for ``decode`` itself."""
     return not (variant.window or variant.bias or variant.score or variant.dropout or variant.paged)
 
 
 def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors: int) -> float:
-    """The model's time of the forward: of the fullest multiprocessor, or of the memory."""
+    """Returns the model's time of the forward: of the fullest multiprocessor, or of the memory."""
     return problem.seq_len_k * max(
         grid_cost(config, problem, multiprocessors), _reading(problem) / multiprocessors
     )
@@ -109,8 +110,8 @@ def forward_cost(config: ForwardKernelConfig, problem: Problem, multiprocessors:
 def decode_cost(
     config: DecodeKernelConfig, problem: Problem, multiprocessors: int, rate: float
 ) -> float:
-    """The model's time of decode: all multiprocessors are equally busy, then one of them merges the
-    sums of a tile's splits."""
+    """Returns the model's time of decode: all multiprocessors are equally busy, then one of them
+    merges the sums of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
     busy = max(tiles * config.B_r / rate, _reading(problem)) / multiprocessors
     splits = min(max(multiprocessors / tiles, 1.0), config.max_merged_splits)

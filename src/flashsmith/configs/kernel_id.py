@@ -47,7 +47,7 @@ class KernelId:
         return f"{tup}_{features}{self._variant_suffix('_')}".replace("+", "_")
 
     def kernel_name(self, with_types: bool = False) -> str:
-        """The kernel's name as c++filt demangles it.
+        """Returns the kernel's name as c++filt demangles it.
 
         With types: as profilers print it, `(int)128, (bool)1`.
         """

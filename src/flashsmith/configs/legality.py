@@ -55,14 +55,14 @@ def too_little_shared_memory(
 
 
 def plainest_with_room(minimum_gpu: str, n_bytes: int) -> str:
-    """The plainest architecture that can run a block of ``n_bytes`` of shared memory:
+    """Returns the plainest architecture that can run a block of ``n_bytes`` of shared memory:
     ``minimum_gpu``, or ``LARGEST_GPU`` where a block needs more than the former has."""
     is_too_small = any(too_little_shared_memory(get_gpu_architecture(minimum_gpu), n_bytes))
     return LARGEST_GPU if is_too_small else minimum_gpu
 
 
 def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
-    """What a rule has for a d_head. Raises ValueError for one that it does not have."""
+    """Returns what a rule has for a d_head. Raises ValueError for one that it does not have."""
     if d_head not in table:
         supported = ", ".join(map(str, table))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
@@ -70,8 +70,8 @@ def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
 
 
 def with_most_stages(config: Config, names: tuple[str, str], most: int) -> list[Config]:
-    """The same tiles with every legal pair of numbers of stages that leaves room for no more of
-    either.
+    """Returns the same tiles with every legal pair of numbers of stages that leaves room for no
+    more of either.
 
     names: The two fields; each has ``most`` stages or fewer.
     """

@@ -48,7 +48,7 @@ def _classes() -> dict[str, type[KernelConfig]]:
 
 @functools.cache
 def _config_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A configuration's literal, demangled and mangled."""
+    """Returns a configuration's literal, demangled and mangled."""
     names = "|".join(_classes())
     return (
         re.compile(rf"(?<!\w)({names})\s*\{{([^{{}}]*)\}}"),
@@ -57,12 +57,13 @@ def _config_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def is_kernel_name(word: str) -> bool:
-    """Whether a word is meant as a kernel's name, in any form; no key of a set looks like one."""
+    """Returns whether a word is meant as a kernel's name, in any form; no key of a set looks
+    like one."""
     return ":" in word or "{" in word or is_cpp_name(word)
 
 
 def is_cpp_name(text: str) -> bool:
-    """Whether `text` names a kernel of ours as C++ does, demangled or mangled."""
+    """Returns whether `text` names a kernel of ours as C++ does, demangled or mangled."""
     return any(name in text for name in _classes())
 
 
@@ -147,7 +148,8 @@ def _parse_cpp_name(text: str, _d_head: int | None) -> set[KernelId]:
 def _cpp_values(
     demangled: re.Pattern[str], mangled: re.Pattern[str], text: str
 ) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The name and (type, value) pairs of each struct literal; "" where no type is written."""
+    """Returns the name and (type, value) pairs of each struct literal; "" where no type is
+    written."""
     found = [
         (kind, [_split_value(value) for value in body.split(",") if value.strip()])
         for kind, body in demangled.findall(text)

@@ -44,7 +44,7 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (FORWARD, BACKWARD, DECODE)
 
 
 def family_of(config: C) -> Family[Any, C]:
-    """The first that has configurations of this class."""
+    """Returns the first that has configurations of this class."""
     return next(family for family in FAMILIES if type(config) is family.config)
 
 
@@ -53,8 +53,8 @@ def operation_of(config: KernelConfig) -> Operation[Any, Any]:
 
 
 def reads_pages_on(gpu: str | None, capability: Capability | None = None) -> bool:
-    """Whether kernels of some family's forward take keys in pages on the GPU of this name; None: on
-    the emulator. Args, raises: as ``Operation.families_for``."""
+    """Returns whether kernels of some family's forward take keys in pages on the GPU of this
+    name; None: on the emulator. Args, raises: as ``Operation.families_for``."""
     return any(
         config.with_room_for(PAGED).serves_variant(PAGED)
         for family in FORWARD.families_for(gpu, capability)

@@ -29,12 +29,12 @@ C = TypeVar("C", bound=ForwardKernelConfig)
 
 
 def get_kernels_to_build() -> list[FlashForwardKernelConfig]:
-    """The default set: the tuning space and the progression, unique and sorted (85)."""
+    """Returns the default set: the tuning space and the progression, unique and sorted (85)."""
     return _union(get_autotuning_kernel_configs(), get_kernel_progression_configs())
 
 
 def get_sm90_kernels_to_build() -> list[Sm90ForwardKernelConfig]:
-    """The tuning space and the progression of the sm90 family, unique and sorted."""
+    """Returns the tuning space and the progression of the sm90 family, unique and sorted."""
     return _union(get_sm90_autotuning_kernel_configs(), get_sm90_kernel_progression_configs())
 
 
@@ -63,7 +63,7 @@ _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
 
 
 def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
-    """The set of configurations called `kernels_key`.
+    """Returns the set of configurations called `kernels_key`.
 
     Every key that begins with prog: the progression, in its order, with "all" in it (progall,
     prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
@@ -98,7 +98,7 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
 
 
 def select_kernel_configs(selectors: Sequence[str] = ()) -> list[KernelConfig]:
-    """The configurations that words choose: keys of get_kernel_configs, and kernel names.
+    """Returns the configurations that words choose: keys of get_kernel_configs, and kernel names.
 
     Each once, in the order of the words; no words stand for `get_kernel_configs()`.
 

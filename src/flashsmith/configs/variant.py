@@ -64,7 +64,7 @@ class Variant:
 
     @classmethod
     def from_name(cls, name: str) -> Variant:
-        """The variant called `name`. Raises ValueError that lists the features."""
+        """Returns the variant called `name`. Raises ValueError that lists the features."""
         if name == _NO_FEATURE:
             return cls()
         try:
@@ -92,12 +92,12 @@ class Variant:
         return d * problem.batch * problem.heads * twice_the_scores
 
     def tuning_key(self) -> str:
-        """What entries of tuned tables are told apart by: variants that share it share their best
-        configuration."""
+        """Returns what entries of tuned tables are told apart by: variants that share it share
+        their best configuration."""
         return CAUSAL.name if self.causal else FULL.name
 
     def to_cpp_struct(self) -> str:
-        """The C++ literal, `Variant{.causal = false}`."""
+        """Returns the C++ literal, `Variant{.causal = false}`."""
         texts = (f".{field.name} = {_cpp(getattr(self, field.name))}" for field in fields(self))
         return f"Variant{{{', '.join(texts)}}}"
 
@@ -114,7 +114,7 @@ def _cpp(value: object) -> str:
 
 
 def _demangled(kind: str, value: int, with_types: bool) -> str:
-    """A bool, or a 64-bit integer."""
+    """Returns a bool, or a 64-bit integer."""
     if with_types:
         return f"({kind if kind == 'bool' else 'long'}){int(value)}"
     return _cpp(value) if kind == "bool" else f"{value}l"

@@ -120,7 +120,7 @@ def padded_d_head(problem: Problem) -> int:
 
 
 def d_head_of_rows(d_head: int, d_v: int) -> int:
-    """The kernels' d_head that rows of q and v take.
+    """Returns the kernels' d_head that rows of q and v take.
 
     Raises:
         ValueError: None does; names the row that is too long or no multiple of 8 elements.
@@ -180,8 +180,8 @@ class DecodeWorkload:
         return self
 
     def tuning_key(self, multiprocessors: int = 0) -> TuningKey:
-        """What shares this shares an entry of a tuned table; its rows are some that tables tell
-        apart (``as_tuned``)."""
+        """Returns what shares this shares an entry of a tuned table; its rows are some that
+        tables tell apart (``as_tuned``)."""
         kind = "16 bits"
         if self.fp8_cache:
             kind = "fp8 with scales of tokens" if self.token_scales else "fp8"
@@ -194,7 +194,8 @@ class DecodeWorkload:
         return "as the geometric mean over lengths"
 
     def fills(self, multiprocessors: int) -> bool:
-        """Whether its grid fills a GPU: decode waits for memory, and meets no limit of power."""
+        """Returns whether its grid fills a GPU: decode waits for memory, and meets no limit of
+        power."""
         return False
 
     def tflops(self, milliseconds: float) -> None:
@@ -252,7 +253,7 @@ class Workload:
         return str(self.problem.dtype), self.problem.d_head, self.variant.name
 
     def tuning_key(self, multiprocessors: int) -> TuningKey:
-        """What shares this shares an entry of a tuned table, of a GPU of so many."""
+        """Returns what shares this shares an entry of a tuned table, of a GPU of so many."""
         problem, variant = self.problem, self.variant.tuning_key()
         bucket = problem.bucket(multiprocessors)
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
@@ -268,7 +269,7 @@ class Workload:
         return f"at {self.problem.sizes} (batch x heads x length)"
 
     def fills(self, multiprocessors: int) -> bool:
-        """Whether its grid fills a GPU of so many, which then meets its limit of power."""
+        """Returns whether its grid fills a GPU of so many, which then meets its limit of power."""
         return self.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
 
     @property

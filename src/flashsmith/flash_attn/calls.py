@@ -54,7 +54,7 @@ def specification(
     seqused_k: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
 ) -> AttentionSpec:
-    """What a call computes, but for dropout.
+    """Returns what a call computes, but for dropout.
 
     As FlashAttention does: a softcap below 0 is none, and a window's sides and the longest lengths
     may still be in tensors.
@@ -95,7 +95,7 @@ def call(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """What a public function returns."""
+    """Returns what a public function returns."""
     if not type(deterministic) is type(return_attn_probs) is type(return_lse) is bool:
         check_flags(
             deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse

@@ -10,7 +10,7 @@ from flashsmith.reference.scores import scores, weights
 
 
 def signed_weights(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
-    """What softmax gives, with a minus sign where dropout drops it, in plain torch.
+    """Returns what softmax gives, with a minus sign where dropout drops it, in plain torch.
 
     It takes memory for all scores, several times, and is for looking at. FlashAttention's is not
     normalised, but has the sums of the blocks that its kernel has seen.
@@ -43,7 +43,7 @@ def signed_weights(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> tor
 
 
 def no_weights(q: torch.Tensor) -> torch.Tensor:
-    """What stands for them without dropout."""
+    """Returns what stands for them without dropout."""
     return q.new_empty(0)
 
 

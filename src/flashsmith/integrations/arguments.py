@@ -55,7 +55,7 @@ def cast_by_autocast(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
 def with_positive_scale(
     query: torch.Tensor, scale: float | None
 ) -> tuple[torch.Tensor, float | None]:
-    """What gives the same scores with a scale that kernels take: they take positive ones.
+    """Returns what gives the same scores with a scale that kernels take: they take positive ones.
 
     Raises:
         TypeError, ValueError: scale is no number that float32 arithmetic can work with.
@@ -76,7 +76,7 @@ def with_positive_scale(
 
 
 def float32(name: str, t: torch.Tensor | None) -> torch.Tensor | None:
-    """A parameter of a model, which has the model's dtype."""
+    """Returns a parameter of a model, which has the model's dtype."""
     if t is None:
         return None
     if not isinstance(t, torch.Tensor):

@@ -117,8 +117,9 @@ def _padded(t: torch.Tensor) -> torch.Tensor:
 
 
 def _are_contiguous(*tensors: torch.Tensor) -> bool:
-    """Whether ``readable`` has nothing to copy, as in nearly all calls: asked of all tensors at
-    once, because three calls of it are a tenth of what the host spends on a packed call."""
+    """Returns whether ``readable`` has nothing to copy, as in nearly all calls: asked of all
+    tensors at once, because three calls of it are a tenth of what the host spends on a packed
+    call."""
     if is_compiling():
         return False
     for t in tensors:  # noqa: SIM110 - all() takes twice as long

@@ -89,13 +89,13 @@ class LazyMask:
         return min(self.kv_length, max(0, self.offset + self.q_length + self.ahead))
 
     def once(self, key: object, find: Callable[[], Any]) -> Any:
-        """What all layers ask of the mask, found out once."""
+        """Returns what all layers ask of the mask, found out once."""
         if key not in self._found:
             self._found[key] = find()
         return self._found[key]
 
     def whole(self) -> torch.Tensor:
-        """The tensor. A graph makes its own, which does not outlive it."""
+        """Returns the tensor. A graph makes its own, which does not outlive it."""
         if torch.compiler.is_compiling():
             return self._made()
         tensor: torch.Tensor = self.once("whole", self._made)
@@ -134,7 +134,7 @@ class LazyMask:
         return True
 
     def to(self, *arguments: Any, **keywords: Any) -> Any:
-        """A description, but of a dtype that is no floating one."""
+        """Returns a description, but of a dtype that is no floating one."""
         like = torch.empty((), dtype=self.dtype, device=self.device).to(*arguments, **keywords)
         if not like.is_floating_point():
             return self.whole().to(*arguments, **keywords)
@@ -186,7 +186,8 @@ class LazyMask:
 
 
 def added(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to the scores for a bool tensor, which is True where a query sees a key."""
+    """Returns what is added to the scores for a bool tensor, which is True where a query sees a
+    key."""
     return torch.zeros_like(sees, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
 
 

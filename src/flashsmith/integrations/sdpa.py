@@ -86,8 +86,8 @@ def scaled_dot_product_attention(
 def _broadcast(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> tuple[tuple[int, ...], Sequence[torch.Tensor]]:
-    """The sizes of the result before seq_len, and the three of four dimensions. Heads are broadcast
-    where they are not shared."""
+    """Returns the sizes of the result before seq_len, and the three of four dimensions. Heads
+    are broadcast where they are not shared."""
     given = {"query": query, "key": key, "value": value}
     behind = 3 if enable_gqa else 2  # of dimensions that are each tensor's own
     for name, t in given.items():
@@ -122,13 +122,14 @@ def _in_four(t: torch.Tensor, places: tuple[int, ...]) -> torch.Tensor:
 def _as_scores(
     attn_mask: torch.Tensor, places: tuple[int, ...], query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """A mask of the result's dimensions, for scores of four."""
+    """Returns a mask of the result's dimensions, for scores of four."""
     _sizes(attn_mask, (*places, query.shape[2], key.shape[2]))
     return attn_mask if len(places) <= 2 or attn_mask.ndim <= 3 else _in_four(attn_mask, places)
 
 
 def _sizes(attn_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
-    """A mask's, as many as those of the scores. Raises ValueError: it cannot be broadcast so."""
+    """Returns a mask's, as many as those of the scores. Raises ValueError: it cannot be
+    broadcast so."""
     sizes = (*(1,) * (len(scores) - attn_mask.ndim), *attn_mask.shape)
     if len(sizes) == len(scores) and all(
         n in (1, whole) for n, whole in zip(sizes, scores, strict=True)
@@ -141,8 +142,8 @@ def _sizes(attn_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _added(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> dict[str, Any]:
-    """The keywords of ``attention`` for it. A bias has query's dtype: float32 is read as a tensor
-    that a function captures."""
+    """Returns the keywords of ``attention`` for it. A bias has query's dtype: float32 is read as
+    a tensor that a function captures."""
     if attn_mask.dtype != torch.float32 or query.dtype == torch.float32:
         return {"bias": bias_of(attn_mask, query, key)}
     if needs_gradient(attn_mask):
@@ -159,7 +160,7 @@ def _added(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> d
 
 
 def bias_of(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """What is to be added to the scores, for a mask that is bool or this already.
+    """Returns what is to be added to the scores, for a mask that is bool or this already.
 
     Args:
         attn_mask: Broadcasts to (batch, heads, seq_len_q, seq_len_k).

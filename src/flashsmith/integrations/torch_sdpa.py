@@ -240,7 +240,7 @@ def _options(
 def _dropout(
     query: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
 ) -> dict[str, Any]:
-    """The keywords of dropout; torch has states of unsigned numbers."""
+    """Returns the keywords of dropout; torch has states of unsigned numbers."""
     if not check_dropout(dropout_p):
         return {}
     state = None if rng_state is None else rng_state.view(torch.int64)

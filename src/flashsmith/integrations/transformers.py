@@ -159,7 +159,7 @@ def _mask_of_layer(
     is_causal: bool | None,
     sliding_window: int | None,
 ) -> LazyMask:
-    """What is seen without a mask of transformers, the queries beside the last keys."""
+    """Returns what is seen without a mask of transformers, the queries beside the last keys."""
     batch, _, q_length, _ = query.shape
     kv_length = key.shape[2]
     config = getattr(module, "config", None)
@@ -211,8 +211,8 @@ def _with_key_of_sinks(
     key: torch.Tensor,
     value: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What is added to the scores, keys and values, with a key whose score is the sink's logit and
-    whose value is 0."""
+    """Returns what is added to the scores, keys and values, with a key whose score is the sink's
+    logit and whose value is 0."""
     bias = added(mask, key.dtype) if mask.dtype == torch.bool else mask
     bias = bias if position_bias is None else bias + position_bias
     bias = bias.to(key.dtype).expand(*sinks.shape[:3], -1)
@@ -223,7 +223,8 @@ def _with_key_of_sinks(
 def _can_be_said(
     mask: LazyMask, query: torch.Tensor, key: torch.Tensor, position_bias: torch.Tensor | None
 ) -> bool:
-    """Whether kernels have words for the mask; else its elements are added to the scores."""
+    """Returns whether kernels have words for the mask; else its elements are added to the
+    scores."""
     ragged = mask.tokens is not None or mask.sequences is not None
     if mask.is_banded:
         lengths = (query.shape[2], key.shape[2])
@@ -312,8 +313,8 @@ def _is_a_step(
     mask: LazyMask,
     semantics: dict[str, Any],
 ) -> bool:
-    """Whether the queries are the next few of sequences whose earlier keys a cache holds, and
-    ``decode`` computes all that is asked for."""
+    """Returns whether the queries are the next few of sequences whose earlier keys a cache
+    holds, and ``decode`` computes all that is asked for."""
     seq_len, keys = q.shape[1], k.shape[1]
     rows = seq_len * (q.shape[2] // max(k.shape[2], 1))
     if not mask.is_banded or seq_len == keys or rows > MIN_FORWARD_ROWS or semantics["dropout_p"]:
@@ -322,8 +323,8 @@ def _is_a_step(
 
 
 def _left_padding(mask: LazyMask, keys: int) -> torch.Tensor | None:
-    """How many keys come before each sequence's first token: int32 (batch,); None: there is padding
-    behind it, too. Waits for the device, once for all layers."""
+    """Returns how many keys come before each sequence's first token: int32 (batch,); None: there
+    is padding behind it, too. Waits for the device, once for all layers."""
     tokens: Any = mask.tokens
 
     def find() -> torch.Tensor | None:
@@ -358,14 +359,14 @@ def _decode(
 
 
 def _packing_of(mask: LazyMask, begin: int, end: int) -> Packing:
-    """The packing of some columns of the padding."""
+    """Returns the packing of some columns of the padding."""
     tokens: Any = mask.tokens
     packing: Packing = mask.once((begin, end), lambda: Packing.of(tokens[:, begin:end]))
     return packing
 
 
 def _has_gaps(mask: LazyMask) -> bool:
-    """Whether there is padding between two tokens."""
+    """Returns whether there is padding between two tokens."""
     tokens: Any = mask.tokens
     begins = (tokens[:, 1:] > tokens[:, :-1]).sum(-1) + tokens[:, 0]
     gaps: bool = mask.once("gaps", lambda: bool((begins > 1).any()))
@@ -373,7 +374,7 @@ def _has_gaps(mask: LazyMask) -> bool:
 
 
 def _packed_by_numbers(mask: LazyMask) -> dict[str, Any]:
-    """The keywords of sequences that have numbers."""
+    """Returns the keywords of sequences that have numbers."""
     numbers: Any = mask.sequences
 
     def find() -> dict[str, Any]:

@@ -37,7 +37,7 @@ def _code(function: MaskFunction) -> object:
 
 
 def _made_by(maker: Callable[..., MaskFunction], *arguments: object) -> object:
-    """What tells the functions that ``maker`` returns from others."""
+    """Returns what tells the functions that ``maker`` returns from others."""
     return _code(maker(*arguments))
 
 
@@ -111,9 +111,9 @@ def attention_mask(
 
 
 def _is_asked_for(words: dict[str, Any], q_length: int, keywords: dict[str, Any]) -> bool:
-    """Whether a model wants a tensor. transformers wants one, too, of packed sequences and of one
-    query beside a static cache; these are left to the kernels. Layers of kinds that are not known
-    here may add keys of their own to the mask."""
+    """Returns whether a model wants a tensor. transformers wants one, too, of packed sequences
+    and of one query beside a static cache; these are left to the kernels. Layers of kinds that
+    are not known here may add keys of their own to the mask."""
     if not _PLAIN.issuperset(getattr(keywords.get("config"), "layer_types", None) or ()):
         return True
     if "allow_is_bidirectional_skip" in keywords:

@@ -97,7 +97,7 @@ class Batch:
 
 
 def divide(given: Any, few: int, copied: bool = True) -> Batch:
-    """The parts of a batch.
+    """Returns the parts of a batch.
 
     Args:
         given: vLLM's CommonAttentionMetadata. Requests with few queries come first.
@@ -137,7 +137,7 @@ class _Request(NamedTuple):
 
 
 def _decodes(given: Any, requests: list[_Request], few: int) -> Decodes | None:
-    """The longest part from the first request on."""
+    """Returns the longest part from the first request on."""
     each = requests[0].n_queries if requests else 0
     if not 0 < each <= few:
         return None

@@ -35,11 +35,11 @@ def attached(command: Sequence[str]) -> list[str]:
 
 
 def _interpreter() -> str | None:
-    """A Python: sys.executable is another program where that has Python inside."""
+    """Returns a Python: sys.executable is another program where that has Python inside."""
     candidates = (sys.executable, shutil.which("python3"))
     return next((path for path in candidates if is_python(path)), None)
 
 
 def is_python(path: str | None) -> bool:
-    """Whether a program is an interpreter, which runs scripts."""
+    """Returns whether a program is an interpreter, which runs scripts."""
     return path is not None and re.fullmatch(r"python[\d.]*", Path(path).name) is not None

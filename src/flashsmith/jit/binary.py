@@ -14,7 +14,7 @@ _SELF = Path("/proc/self/exe")
 
 
 def kind_of(path: Path) -> str:
-    """What an ELF file is made for, like ``ELF 0201 3e00``; empty: It is no such file."""
+    """Returns what an ELF file is made for, like ``ELF 0201 3e00``; empty: It is no such file."""
     with suppress(OSError), path.open("rb") as file:
         head = file.read(_MACHINE.stop)
         if head.startswith(_MAGIC) and len(head) == _MACHINE.stop:
@@ -23,7 +23,7 @@ def kind_of(path: Path) -> str:
 
 
 def find_libc() -> str:
-    """The C library that runs here, like ``glibc 2.36``."""
+    """Returns the C library that runs here, like ``glibc 2.36``."""
     with suppress(ValueError, OSError):
         if name := os.confstr("CS_GNU_LIBC_VERSION"):
             return name
@@ -31,7 +31,7 @@ def find_libc() -> str:
 
 
 def loads_here(kind: str, libc: str) -> bool:
-    """Whether a library of this kind, linked beside this C library, can be loaded here.
+    """Returns whether a library of this kind, linked beside this C library, can be loaded here.
 
     One that was linked beside an older version of the same C library can.
     """

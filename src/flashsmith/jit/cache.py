@@ -107,7 +107,7 @@ class KernelCache:
                 folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
 
     def entries(self, folder: Path) -> list[Path]:
-        """The entries in ``objects`` or ``libraries``, sound or not, by name."""
+        """Returns the entries in ``objects`` or ``libraries``, sound or not, by name."""
         try:
             with descriptor_errors():
                 return sorted(folder.iterdir()) if folder.is_dir() else []
@@ -115,7 +115,8 @@ class KernelCache:
             raise self._unreadable(error) from error
 
     def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
-        """The manifest of a sound entry, or None for one that is absent, damaged or foreign.
+        """Returns the manifest of a sound entry, or None for one that is absent, damaged or
+        foreign.
 
         key: what the entry must have been built for; None: whatever its name says.
         """
@@ -301,19 +302,20 @@ class KernelCache:
 
 
 def entry_name(of: str, key: str) -> str:
-    """The folder of what was built for ``key``; ``of`` is for people."""
+    """Returns the folder of what was built for ``key``; ``of`` is for people."""
     return f"{of}-{key[:_KEY_DIGITS]}"
 
 
 def has_fields(value: object, **kinds: type) -> bool:
-    """Whether a part of a manifest is an object with at least these fields, of these types."""
+    """Returns whether a part of a manifest is an object with at least these fields, of these
+    types."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), kind) for name, kind in kinds.items()
     )
 
 
 def _is_whole(manifest: Manifest) -> bool:
-    """Whether it has what every manifest has, and names a file beside it."""
+    """Returns whether it has what every manifest has, and names a file beside it."""
     artifact = manifest["artifact"]
     return (
         has_fields(manifest, key=str, created=float)

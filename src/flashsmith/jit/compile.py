@@ -149,8 +149,8 @@ def _require_written(unit: TranslationUnit, path: Path) -> None:
 
 
 def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
-    """What the lint says of the machine code in ``staged``, which goes: it is 20 times the size of
-    the object."""
+    """Returns what the lint says of the machine code in ``staged``, which goes: it is 20 times
+    the size of the object."""
     if not unit.linted_archs:
         return Lint()
     if why_none:
@@ -168,7 +168,8 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
 
 
 def read_object(unit: TranslationUnit, cache: KernelCache) -> Manifest | None:
-    """The manifest of the object in the cache, as ``_publish_object`` wrote it; None: compile."""
+    """Returns the manifest of the object in the cache, as ``_publish_object`` wrote it; None:
+    compile."""
     manifest = cache.read(cache.objects / unit.entry, unit.key)
     if not has_fields(manifest, kernels=list, performance_warnings=list, lint=dict):
         return None

@@ -20,7 +20,7 @@ Command = dict[str, str | list[str]]
 def compile_commands(
     instances: Iterable[KernelId], target: Target, *, sources: SourceTree = PACKAGE_SOURCES
 ) -> list[Command]:
-    """An entry for each file of the library of ``instances``, in clang's format.
+    """Returns an entry for each file of the library of ``instances``, in clang's format.
 
     The host's files are those of ``sources``, generated ones those that the build left in the
     cache; what was not built has no entry. Raises ToolchainError as ``build_library``.

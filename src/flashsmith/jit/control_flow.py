@@ -39,7 +39,8 @@ class _Edges:
 
 
 def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
-    """The basic blocks of a function in the order of their addresses; the first is its entry.
+    """Returns the basic blocks of a function in the order of their addresses; the first is its
+    entry.
 
     - A guarded jump, and one with a condition of its own (``BRA P1``, ``BRA.U``, ``BRA.DIV``),
       may be taken or not.

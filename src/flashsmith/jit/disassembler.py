@@ -39,7 +39,7 @@ def search_path(tool: Path) -> str:
 
 
 def disassemble(path: Path, arch: str) -> str:
-    """The machine code for ``arch`` in an object or a library, as text.
+    """Returns the machine code for ``arch`` in an object or a library, as text.
 
     Raises:
         ToolchainError: cuobjdump is missing or fails.

@@ -20,7 +20,7 @@ _USUAL_TEMPORARY = Path("/tmp")  # of compilers
 
 
 def describe(root: Path, error: OSError) -> CacheError:
-    """The error of writing something into the cache at ``root``."""
+    """Returns the error of writing something into the cache at ``root``."""
     if error.errno in NO_DESCRIPTORS:
         return _too_many_open(error)
     # An error of shutil has the texts of several, and no number of its own.
@@ -60,7 +60,7 @@ def descriptor_errors() -> Iterator[None]:
 
 
 def most_locks() -> int:
-    """How many may be held at a time, so that open files are left for the build itself."""
+    """Returns how many may be held at a time, so that open files are left for the build itself."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError):
         limit -= sum(1 for _ in Path("/proc/self/fd").iterdir())

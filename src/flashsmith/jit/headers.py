@@ -38,7 +38,7 @@ class Header:
         return tuple(_INCLUDE.findall(self.text))
 
     def changed(self) -> bool:
-        """Whether the file was written, replaced or removed since."""
+        """Returns whether the file was written, replaced or removed since."""
         return _stamp(self.path) != self.stamp
 
 
@@ -55,7 +55,7 @@ class Headers:
         return hash_json([(header.name, header.hash) for header in self.found])
 
     def changed(self) -> list[Path]:
-        """The files that were written, replaced or removed since."""
+        """Returns the files that were written, replaced or removed since."""
         return [header.path for header in self.found if header.changed()]
 
 
@@ -79,7 +79,8 @@ class HeaderTree:
 
     @classmethod
     def present(cls, csrc: Path) -> HeaderTree:
-        """The one tree of ``csrc`` in this process, or a new one if a file or folder changed.
+        """Returns the one tree of ``csrc`` in this process, or a new one if a file or folder
+        changed.
 
         A folder counts because a header that is added to it may come before one of another folder.
         """
@@ -89,8 +90,8 @@ class HeaderTree:
         return tree
 
     def included(self, files: Mapping[str, str], roots: Sequence[Path]) -> Headers:
-        """What ``files`` (name -> text) include beside each other, looked for in ``roots`` as a
-        compiler does.
+        """Returns what ``files`` (name -> text) include beside each other, looked for in ``roots``
+        as a compiler does.
 
         Conditions are not evaluated: what is included under an #ifdef is included. A name in angle
         brackets that is in no root is another package's, whose version is part of the flags.
@@ -102,7 +103,7 @@ class HeaderTree:
         return self._included[question]
 
     def read(self, path: Path) -> Header:
-        """A file below ``csrc``, included or not."""
+        """Returns a file below ``csrc``, included or not."""
         if path not in self._headers:
             stamp = self._stamps[path] = _stamp(path)  # before it is read
             content = path.read_bytes()
@@ -130,7 +131,7 @@ class HeaderTree:
         return Headers(tuple(ordered), tuple(sorted(missing)))
 
     def _find(self, name: str, folders: tuple[Path, ...]) -> Path | None:
-        """The first of ``folders`` / ``name`` that is a file."""
+        """Returns the first of ``folders`` / ``name`` that is a file."""
         asked = name, folders
         if asked not in self._places:
             paths = (Path(os.path.normpath(folder / name)) for folder in folders)

@@ -30,8 +30,8 @@ def kernel_source_stamp(csrc: Path = PACKAGE_SOURCES.csrc) -> dict[str, str]:
 
 
 def stamp_field(kind: type[KernelConfig]) -> str:
-    """What the hash of a family is called in stamps of measurements: `kernels_sm90`; of its
-    backward `kernels_sm90_backward`."""
+    """Returns what the hash of a family is called in stamps of measurements: `kernels_sm90`; of
+    its backward `kernels_sm90_backward`."""
     return f"kernels_{kind.qualified_family()}"
 
 

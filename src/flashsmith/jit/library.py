@@ -187,7 +187,7 @@ class _Build:
         return Library(self.directory, manifest)
 
     def _run_linker(self, command: tuple[str, ...], staging: Path) -> str:
-        """What the linker printed; it runs in the folder ``library``."""
+        """Returns what the linker printed; it runs in the folder ``library``."""
         with self.cache.disk_errors():
             text = _LINK_FILE.format(linker=shell_value(command), output=LIBRARY_FILE)
             (staging / "link.ninja").write_text(text)

@@ -87,7 +87,7 @@ class Lint:
 
 
 def may_release(texts: Iterable[str]) -> bool:
-    """Whether a kernel of these texts may have an instruction that the rule is about.
+    """Returns whether a kernel of these texts may have an instruction that the rule is about.
 
     The sm80 family's have none, and the disassembler would take half as long as their compiler.
     """
@@ -112,7 +112,7 @@ def lint_machine_code(text: str, archs: Iterable[str] = ()) -> Lint:
 
 
 def find_early_releases(function: Function) -> list[EarlyRelease]:
-    """The instructions of one function that break the rule, by address."""
+    """Returns the instructions of one function that break the rule, by address."""
     code = function.instructions
     if not any(_is_load(each) for each in code):
         return []

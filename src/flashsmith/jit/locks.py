@@ -30,7 +30,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self, wait: bool = True) -> bool:
-        """Whether the caller may go on; False: another holds it, and ``wait`` is False.
+        """Returns whether the caller may go on; False: another holds it, and ``wait`` is False.
 
         Raises:
             OSError: The file cannot be opened or locked.

@@ -70,7 +70,7 @@ def find_library(
     *,
     sources: SourceTree = PACKAGE_SOURCES,
 ) -> Library | None:
-    """The newest sound library that has all ``instances`` for ``target``, and maybe more.
+    """Returns the newest sound library that has all ``instances`` for ``target``, and maybe more.
 
     Only libraries built from the present sources count, by whatever compiler, that can be loaded
     here. Needs no compiler.
@@ -85,7 +85,7 @@ def find_library(
 
 
 def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) -> set[KernelId]:
-    """What ``find_library`` would find for ``target``, one at a time."""
+    """Returns what ``find_library`` would find for ``target``, one at a time."""
     libraries = list_libraries()
     named = _buildable(
         kernel["name"] for library in libraries for kernel in library.kernels.values()
@@ -97,7 +97,7 @@ def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) ->
 
 
 def list_libraries() -> list[Library]:
-    """The libraries in the cache, newest first, each with a manifest that can be read.
+    """Returns the libraries in the cache, newest first, each with a manifest that can be read.
 
     The shared libraries themselves are not hashed here: this is for tables and look-up.
     """
@@ -130,7 +130,7 @@ def read_library(
 
 
 def _is_kernel(value: object) -> bool:
-    """Whether a library's manifest may say this of a kernel."""
+    """Returns whether a library's manifest may say this of a kernel."""
     lists: dict[str, type] = {"resources": list, "not_linted": list}
     return has_fields(
         value, name=str, config=dict, source_hash=str, dynamic_shared_bytes=int, **lists
@@ -138,7 +138,7 @@ def _is_kernel(value: object) -> bool:
 
 
 def _buildable(names: Iterable[str]) -> set[KernelId]:
-    """The kernels of these names; those that this version cannot build are left out."""
+    """Returns the kernels of these names; those that this version cannot build are left out."""
     found = set()
     for name in names:
         with suppress(ValueError):
@@ -158,7 +158,7 @@ class _PresentSources:
         self.kernels = {source.name: source.hash for source in found if source.instance}
 
     def are_of(self, library: Library, instances: Collection[KernelId]) -> bool:
-        """Whether ``library`` was built from them and has all ``instances``."""
+        """Returns whether ``library`` was built from them and has all ``instances``."""
         built = library.kernels
         return (
             library.target.covers(self.target)

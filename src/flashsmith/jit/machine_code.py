@@ -78,7 +78,8 @@ class Function:
 
 
 def parse_machine_code(text: str) -> list[Function]:
-    """The functions in what ``cuobjdump -sass`` printed, of all architectures, in its order."""
+    """Returns the functions in what ``cuobjdump -sass`` printed, of all architectures, in its
+    order."""
     starts = [*_FUNCTION.finditer(text)]
     ends = [match.start() for match in starts[1:]] + [len(text)]
     archs = [*_ARCH.finditer(text)]

@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 10
 
 
 def shell_value(command: Sequence[str]) -> str:
-    """A command as the value of a variable.
+    """Returns a command as the value of a variable.
 
     Raises:
         ToolchainError: A word has what a line of the file cannot hold; names it.
@@ -41,7 +41,7 @@ def response_file(paths: Iterable[Path]) -> str:
 def run_ninja(
     folder: Path, jobs: int, finished: Callable[[str], None] = lambda _: None, file: str = ""
 ) -> list[str] | None:
-    """None, or what ninja and the compilers printed if one failed.
+    """Returns none, or what ninja and the compilers printed if one failed.
 
     Args:
         folder: Where it runs; ``file`` (build.ninja) is relative to it.

@@ -38,7 +38,7 @@ class KernelResources:
 
 
 def parse_resources(log: str) -> list[KernelResources]:
-    """The kernels in a compiler log, in its order.
+    """Returns the kernels in a compiler log, in its order.
 
     Stack and spills are summed over an entry function and the functions it calls that ptxas did
     not inline. A log without ``-Xptxas -v`` lines gives an empty list.

@@ -39,7 +39,7 @@ def refuse_wrong_kernels(units: Sequence[TranslationUnit], objects: Mapping[str,
 
 
 def _early_releases(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
-    """One sentence for a kernel: the first early release stands for the others."""
+    """Yields one sentence for a kernel: the first early release stands for the others."""
     first, *others = Lint.from_manifest(manifest["lint"]).early_releases or (None,)
     if first is not None:
         more = f"; {len(others)} more of its instructions are, too" if others else ""

@@ -58,7 +58,8 @@ class Source:
 def read_sources(
     instances: Sequence[KernelId], generated: Mapping[str, str], target: Target, csrc: Path
 ) -> list[Source]:
-    """The host's (and the emulator's) files first, which all libraries share, then the kernels'."""
+    """Returns the host's (and the emulator's) files first, which all libraries share, then the
+    kernels'."""
     tree = HeaderTree.present(csrc)
     found = []
     for path in _host_files(csrc, target):

@@ -40,12 +40,12 @@ class Target:
 
     @classmethod
     def cuda(cls, *archs: str) -> Target:
-        """A CUDA target; without arguments for ``DEFAULT_CUDA_ARCHS``."""
+        """Returns a CUDA target; without arguments for ``DEFAULT_CUDA_ARCHS``."""
         return cls("cuda", archs or DEFAULT_CUDA_ARCHS)
 
     @classmethod
     def parse(cls, kind: str, archs: Iterable[str] = ()) -> Target:
-        """A target from a command line: each of ``archs`` may be a comma-separated list."""
+        """Returns a target from a command line: each of ``archs`` may be a comma-separated list."""
         names = tuple(name for arch in archs for name in arch.split(",") if name)
         if kind == "cuda":
             return cls.cuda(*names)
@@ -57,7 +57,7 @@ class Target:
         return "-".join((self.kind, *self.archs))
 
     def covers(self, other: Target) -> bool:
-        """Whether a library for this target also serves ``other``."""
+        """Returns whether a library for this target also serves ``other``."""
         return self.kind == other.kind and set(other.archs) <= set(self.archs)
 
 

@@ -84,7 +84,7 @@ class TvmFfi:
 
 
 def find_cxx() -> Compiler:
-    """The host's C++ compiler: FLASHSMITH_CXX, else c++, g++ or clang++ on PATH.
+    """Returns the host's C++ compiler: FLASHSMITH_CXX, else c++, g++ or clang++ on PATH.
 
     Raises ToolchainError when there is none, or FLASHSMITH_CXX names something that does not run.
     """
@@ -110,7 +110,8 @@ def find_cxx() -> Compiler:
 
 
 def find_cuda_toolkit() -> CudaToolkit:
-    """The first usable nvcc: FLASHSMITH_NVCC, CUDA_HOME, PATH, /usr/local/cuda, the PyPI package.
+    """Returns the first usable nvcc: FLASHSMITH_NVCC, CUDA_HOME, PATH, /usr/local/cuda, the PyPI
+    package.
 
     A broken candidate is passed over, but for FLASHSMITH_NVCC, which somebody asked for by name.
     Raises ToolchainError that lists what was tried.
@@ -141,7 +142,7 @@ def require_cxx20(compiler: Compiler) -> None:
 
 
 def find_ninja() -> Path:
-    """The ninja of the PyPI package, which is a dependency, else one on PATH."""
+    """Returns the ninja of the PyPI package, which is a dependency, else one on PATH."""
     bundled = Path(ninja.BIN_DIR) / "ninja"
     found = str(bundled) if os.access(bundled, os.X_OK) else shutil.which("ninja")
     if found is None:
@@ -179,7 +180,8 @@ def _nvcc_candidates() -> Iterator[tuple[str, Path | None]]:
 
 
 def pypi_toolkits() -> list[Path]:
-    """The CUDA trees of NVIDIA's wheels, newest first; they share the namespace ``nvidia``."""
+    """Returns the CUDA trees of NVIDIA's wheels, newest first; they share the namespace
+    ``nvidia``."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations if spec else None) or []
     roots = [root for folder in folders for root in Path(folder).glob("cu[0-9]*")]

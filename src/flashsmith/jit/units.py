@@ -92,7 +92,7 @@ def plan_units(
     toolchain: Toolchain,
     csrc: Path,
 ) -> list[TranslationUnit]:
-    """The units of ``read_sources``, in its order."""
+    """Returns the units of ``read_sources``, in its order."""
     sources = read_sources(instances, generated, target, csrc)
     return [_plan_unit(source, target, toolchain, csrc) for source in sources]
 

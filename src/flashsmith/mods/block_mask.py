@@ -84,8 +84,8 @@ class BlockMask:
             _check_list(f"{kind}_indices", getattr(self, f"{kind}_indices"), (*shape, None))
 
     def read(self, mask_mod: MaskMod | None = None) -> tuple[MaskMod, torch.Tensor]:
-        """What the lists say now. They are read at each call, because who fills static buffers
-        anew need not tell torch, as a CUDA graph's replay does not.
+        """Returns what the lists say now. They are read at each call, because who fills static
+        buffers anew need not tell torch, as a CUDA graph's replay does not.
 
         Args:
             mask_mod: What says of a partial block which keys are seen; None: the mask's own.
@@ -173,8 +173,8 @@ def create_block_mask(
 
 
 def _listed(counts: torch.Tensor, indices: torch.Tensor, n_blocks: int) -> torch.Tensor:
-    """Whether a block is among the first of its row's indices; what stands behind these, and blocks
-    that are not there, do not count."""
+    """Returns whether a block is among the first of its row's indices; what stands behind these,
+    and blocks that are not there, do not count."""
     places = torch.arange(indices.shape[-1], dtype=torch.int32, device=indices.device)
     found = torch.where(places < counts[..., None], indices, n_blocks).clamp_(max=n_blocks)
     listed = torch.zeros(*indices.shape[:-1], n_blocks + 1, dtype=torch.bool, device=indices.device)
@@ -182,7 +182,7 @@ def _listed(counts: torch.Tensor, indices: torch.Tensor, n_blocks: int) -> torch
 
 
 def _key_ranges(seen: torch.Tensor, size: int) -> torch.Tensor:
-    """The first key, and the key behind the last, of the blocks that each row lists."""
+    """Returns the first key, and the key behind the last, of the blocks that each row lists."""
     first = torch.arange(seen.shape[-1], device=seen.device, dtype=torch.int32) * size
     begin = torch.where(seen, first, _NO_KEY).amin(-1)
     end = torch.where(seen, first + size, 0).amax(-1)
@@ -229,7 +229,7 @@ def _check_blocks(batch: int, heads: int, lengths: tuple[int, int], sizes: tuple
 
 
 def _checked_device(device: Any) -> torch.device:
-    """None: the GPU if there is one."""
+    """Returns none: the GPU if there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -248,7 +248,7 @@ def _checked_device(device: Any) -> torch.device:
 
 
 def _rows(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many of a row are wanted, and which: those first, in order."""
+    """Returns how many of a row are wanted, and which: those first, in order."""
     order = torch.argsort((~wanted).to(torch.int8), dim=-1, stable=True)
     return wanted.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
@@ -285,7 +285,7 @@ class _Blocks:
             yield first, min(first + step, rows)
 
     def _chunk(self, b: int, h: int, first: int, last: int) -> torch.Tensor:
-        """The states of some rows of blocks of one head."""
+        """Returns the states of some rows of blocks of one head."""
         position = {name: torch.tensor(n, device=self._device) for name, n in (("b", b), ("h", h))}
         rows = torch.arange(first, last, device=self._device)[:, None]
         columns = torch.arange(self._counts[1], device=self._device)[None]
@@ -303,14 +303,14 @@ class _Blocks:
         return states
 
     def _range(self, axis: int, blocks: torch.Tensor) -> Interval:
-        """The first and the last query or key of blocks."""
+        """Returns the first and the last query or key of blocks."""
         first = blocks * self._sizes[axis]
         return Interval(first, (first + self._sizes[axis]).clamp(max=self._lengths[axis]) - 1)
 
     def _look(
         self, position: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor:
-        """The states of some blocks, score by score."""
+        """Returns the states of some blocks, score by score."""
         q = self._members(0, rows)[:, :, None]
         kv = self._members(1, columns)[:, None, :]
         inputs = {name: n.int() for name, n in position.items()} | {"q": q.int(), "kv": kv.int()}

@@ -12,7 +12,8 @@ _MOST_ELEMENTS = 2**31 - 1  # indices are 32-bit integers
 
 
 def describe(tensor: torch.Tensor) -> Buffer:
-    """What an expression knows of a tensor. Raises ValueError, in words, if it cannot be read."""
+    """Returns what an expression knows of a tensor. Raises ValueError, in words, if it cannot be
+    read."""
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(f"a captured {type(tensor).__name__} has no elements yet")
     element = str(tensor.dtype).removeprefix("torch.")
@@ -46,7 +47,8 @@ def describe(tensor: torch.Tensor) -> Buffer:
 
 
 def was_freed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor without a wrapper has no memory behind it, which torch itself would read."""
+    """Returns whether a tensor without a wrapper has no memory behind it, which torch itself
+    would read."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.numel() == 0:
         return False
     return tensor._is_zerotensor() or tensor.untyped_storage().nbytes() == 0

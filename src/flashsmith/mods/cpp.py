@@ -63,8 +63,8 @@ _CPP_TYPES = {
 
 
 def policy(expression: Expression) -> str:
-    """The text of ``UserScore`` of the expression's number, which needs HEADER and namespace
-    flashsmith."""
+    """Returns the text of ``UserScore`` of the expression's number, which needs HEADER and
+    namespace flashsmith."""
     number, expression = expression.number, _with_distances(expression)
     changes, hides = expression.score is not None, expression.visible is not None
     return _POLICY.format(
@@ -79,8 +79,8 @@ def policy(expression: Expression) -> str:
 
 
 def gradient(expression: Expression) -> str:
-    """The text of ``UserScoreGradient`` of the expression's number, which needs both headers and
-    namespace flashsmith."""
+    """Returns the text of ``UserScoreGradient`` of the expression's number, which needs both
+    headers and namespace flashsmith."""
     slope = _with_distances(derivative(expression))
     root = slope.nodes[slope.score or 0]
     return _GRADIENT.format(
@@ -99,7 +99,8 @@ def _with_distances(expression: Expression) -> Expression:
 
 
 def _distance(nodes: Sequence[Node], node: Node) -> Node | None:
-    """What stands for to_float(place - kv), to_float(kv - place), or that of their absolutes."""
+    """Returns what stands for to_float(place - kv), to_float(kv - place), or that of their
+    absolutes."""
     if node.operation != "to_float":
         return None
     place = node.operands[0]
@@ -122,7 +123,7 @@ def _is_key(node: Node) -> bool:
 
 
 def _is_place(node: Node) -> bool:
-    """Whether differences to a key do not wrap."""
+    """Returns whether differences to a key do not wrap."""
     if node.operation == "constant":
         return abs(int(node.value or 0)) <= _SMALL
     return node.operation == "input" and node.value == "q"

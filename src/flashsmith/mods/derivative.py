@@ -26,7 +26,7 @@ def derivative(expression: Expression) -> Expression:
 
 
 def _slope_at(graph: Graph, expression: Expression, root: int) -> int:
-    """The place of the slope of the value at ``root``."""
+    """Returns the place of the slope of the value at ``root``."""
     slopes: dict[int, Term] = {}
     for place in expression.needed_for(root):
         slope = _slope(Term(graph, place), expression.nodes[place], slopes)
@@ -53,7 +53,8 @@ def _slope(value: Term, node: Node, slopes: Mapping[int, Term]) -> Term:
 
 
 def _chained(slope: Term, factor: Term | float) -> Term:
-    """Their product; zero where that was chosen as the slope, as the factor may be infinite."""
+    """Returns their product; zero where that was chosen as the slope, as the factor may be
+    infinite."""
     if (branches := _branches(slope)) and 0 in (branches[1].number, branches[2].number):
         condition, yes, no = branches
         return condition.choose(_chained(yes, factor), _chained(no, factor))
@@ -151,7 +152,7 @@ def _power_by_exponent(x: Term, exponent: Term, y: Term) -> Term:
 
 
 def _by_square_of_distance(x: Term, y: Term, slope: Term) -> Term:
-    """What atan2 is changed by; at the origin by nothing."""
+    """Returns what atan2 is changed by; at the origin by nothing."""
     square = x * x + y * y
     return square.apply("eq", 0.0).choose(0, slope / square)
 

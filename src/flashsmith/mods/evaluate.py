@@ -16,7 +16,8 @@ DTYPES = {Kind.BOOL: torch.bool, Kind.INT: torch.int32, Kind.FLOAT: torch.float3
 
 
 def evaluate(mods: Mods, root: int, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The value at ``root`` for inputs that broadcast with each other; the device is theirs."""
+    """Returns the value at ``root`` for inputs that broadcast with each other; the device is
+    theirs."""
     device = next(iter(inputs.values())).device
     values: dict[int, torch.Tensor] = {}
     for place in mods.expression.needed_for(root):

@@ -94,7 +94,7 @@ class Expression:
 
     @classmethod
     def from_text(cls, text: str) -> Expression:
-        """The expression with this text. Raises ValueError if it is none."""
+        """Returns the expression with this text. Raises ValueError if it is none."""
         try:
             first, *lines = text.splitlines()
             word, *buffers = first.split()

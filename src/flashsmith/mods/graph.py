@@ -43,7 +43,7 @@ class Graph:
         return self._add(Node("constant", Kind.FLOAT, (), _float32(value)))
 
     def constant_value(self, place: int) -> bool | int | float | None:
-        """None: it is not a constant."""
+        """Returns none: it is not a constant."""
         node = self.nodes[place]
         if node.operation != "constant" or node.value is None:
             return None

@@ -42,7 +42,7 @@ def remember(expression: Expression) -> int:
 
 
 def expression_of(number: int) -> Expression:
-    """The expression with a number.
+    """Returns the expression with a number.
 
     Raises:
         ValueError: nobody has traced it here, or its file is damaged.

@@ -24,11 +24,11 @@ class Term:
         return None if value is None else float(value)
 
     def like(self, value: float) -> Term:
-        """A constant of the same graph."""
+        """Returns a constant of the same graph."""
         return Term(self.graph, self.graph.constant(float(value)))
 
     def apply(self, name: str, *others: Term | float) -> Term:
-        """An operation of OPERATIONS, with nothing computed beforehand."""
+        """Returns an operation of OPERATIONS, with nothing computed beforehand."""
         places = (self._term(other).place for other in others)
         return Term(self.graph, self.graph.apply(name, self.place, *places))
 

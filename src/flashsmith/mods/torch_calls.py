@@ -77,7 +77,8 @@ Call = Callable[..., Any]
 def constant_of(
     tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What a call that knows no traced value returns: a constant, if it makes one number."""
+    """Returns what a call that knows no traced value returns: a constant, if it makes one
+    number."""
     if name in _RANDOM:
         tracer.refuse(f"torch's {name!r} draws anew at every call; capture a tensor instead")
     if name not in _FACTORIES:

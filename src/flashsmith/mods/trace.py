@@ -36,7 +36,7 @@ def trace(
     mask_mod: MaskMod | None = None,
     device: torch.device | str = "cpu",
 ) -> Mods:
-    """What the functions compute, found by calling each once with values that note it.
+    """Returns what the functions compute, found by calling each once with values that note it.
 
     Args:
         score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead.
@@ -79,7 +79,7 @@ def _check_signature(name: str, function: Any, signature: str) -> None:
 
 
 def _result(tracer: Tracer, returned: Any, kind: Kind) -> int:
-    """The place of what a function returned."""
+    """Returns the place of what a function returned."""
     if isinstance(returned, Partial):
         tracer.refuse_result(f"a tensor, {returned!r}; expected one {kind.text}")
     if isinstance(returned, torch.Tensor) and returned.dim():

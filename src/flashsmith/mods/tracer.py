@@ -33,7 +33,7 @@ class Tracer:
         self._function: Any = None
 
     def trace(self, name: str, function: Any, inputs: tuple[str, ...]) -> Any:
-        """What ``function`` returns for proxies of these inputs. name: for messages."""
+        """Returns what ``function`` returns for proxies of these inputs. name: for messages."""
         self._name, self._function = name, function
         proxies = [Proxy(self, self.graph.input(each)) for each in inputs]
         with _Calls(self):

@@ -91,7 +91,7 @@ def backward(
     benchmark: bool = False,
     **semantics: Any,
 ) -> Gradients | tuple[Gradients, float]:
-    """The gradients of ``attention`` by its tensors, with the kernels of ``cfg``.
+    """Returns the gradients of ``attention`` by its tensors, with the kernels of ``cfg``.
 
     FlashAttention-2, section 3.1, algorithm 2. CUDA tensors run on their GPU's current stream, CPU
     tensors on the emulator. Kernels that no library holds are built first.
@@ -162,7 +162,7 @@ def run_backward(
 
 
 def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
-    """What was found, in the dtypes of what it is the gradient of."""
+    """Returns what was found, in the dtypes of what it is the gradient of."""
     dsinks, dbias = found.dsinks, found.dbias
     if dsinks is not None and spec.sinks is not None:
         dsinks = dsinks.to(spec.sinks.dtype)
@@ -172,7 +172,8 @@ def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
 
 
 def _is_made_as_before(tensors: GradientTensors, spec: AttentionSpec, how: _How) -> bool:
-    """The hot path: whether ``launch_cache`` made the call, because one like it was made before."""
+    """Returns the hot path: whether ``launch_cache`` made the call, because one like it was made
+    before."""
     config, deterministic, _, are_new = how
     try:
         told: tuple[Any, ...] = spec[:2]  # of a plain call, the rest is known
@@ -214,8 +215,8 @@ def backward_of_saved(
 
 
 class _How(NamedTuple):
-    """By which kernels, whether to measure, and whether dq, dk and dv are new: the library clears
-    their rows that no sequence has, and leaves those of the caller's tensors as they are."""
+    """Says by which kernels a call is made, whether it is timed, and whether dq, dk and dv are new:
+    the library clears the rows of new ones that no sequence has, and leaves the caller's alone."""
 
     config: BackwardKernelConfig | None
     deterministic: bool
@@ -378,7 +379,7 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> Gr
 
 
 def _has_no_sequence(spec: AttentionSpec) -> bool:
-    """Whether there is none, so that no kernel is launched for them."""
+    """Returns whether there is none, so that no kernel is launched for them."""
     offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
     return offsets is not None and offsets.numel() < 2
 

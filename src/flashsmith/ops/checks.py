@@ -51,7 +51,7 @@ def check_tensors(**tensors: torch.Tensor) -> None:
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:
-    """Whether a result of these has to be differentiable."""
+    """Returns whether a result of these has to be differentiable."""
     if not torch.is_grad_enabled():
         return False
     for t in tensors:  # noqa: SIM110 - every call asks, and any() takes twice as long

@@ -23,7 +23,7 @@ class Choices(dict[Hashable, Choice]):
         forget_with_calls(self.clear)
 
     def keep(self, key: Hashable, choice: Choice) -> Choice:
-        """The choice that is kept for the key, which may be another thread's."""
+        """Returns the choice that is kept for the key, which may be another thread's."""
         if len(self) >= MAX_CHOICES:
             self.clear()
         return self.setdefault(key, choice)

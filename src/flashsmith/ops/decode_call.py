@@ -31,8 +31,9 @@ class DecodeOptions(NamedTuple):
         return checked_window(self.window_size)[0]
 
     def turns_in_a_row(self, rows: int) -> bool:
-        """Whether query i is turned as new key i, as FlashAttention does: by the mask that the
-        caller asks for, whether or not it hides a key; a side of all ``rows`` is no window."""
+        """Returns whether query i is turned as new key i, as FlashAttention does: by the mask
+        that the caller asks for, whether or not it hides a key; a side of all ``rows`` is no
+        window."""
         return self.causal or any(0 <= side < rows for side in checked_window(self.window_size))
 
 
@@ -92,7 +93,7 @@ class DecodeCall(NamedTuple):
         return self.cache.is_ready and (self.new is None or self.cache.seqlens is not None)
 
     def told(self, asked: DecodeOptions) -> tuple[Any, ...]:
-        """The arguments of ``run_as_before``."""
+        """Returns the arguments of ``run_as_before``."""
         q, cache, new, out, with_lse, alibi_slopes, sinks, functions = self
         others = alibi_slopes, sinks, functions.score, functions.mod_tensors
         return asked.config, q, out, with_lse, cache, asked[1:], others, new or ()

@@ -100,7 +100,7 @@ def run_as_before(
     others: tuple[Any, ...],
     new: tuple[Any, ...] = (),
 ) -> _Result | None:
-    """The hot path of a call, by values: a tuple by names costs more than its look-up.
+    """Returns the hot path of a call, by values: a tuple by names costs more than its look-up.
 
     Args:
         cache, new: The fields of ``KVCache``, and of ``KVAppend``, if there are new keys.
@@ -198,9 +198,9 @@ def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
 
 
 def _key(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> Hashable:
-    """What calls of one choice have in common: the configuration (by its id), what is computed,
-    dtypes and device, sizes of heads and rows, the size class of the batch, and whether bulk copies
-    bring what the cache holds."""
+    """Returns what calls of one choice have in common: the configuration (by its id), what is
+    computed, dtypes and device, sizes of heads and rows, the size class of the batch, and
+    whether bulk copies bring what the cache holds."""
     q, cache, new = call.q, call.cache, call.new
     batch, *of_q = q.shape
     scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
@@ -266,7 +266,7 @@ def _scale(asked: DecodeOptions, call: DecodeCall) -> float:
 
 
 def _extras(asked: DecodeOptions, call: DecodeCall) -> Extras:
-    """What kernels are told of a call beside its own tensors."""
+    """Returns what kernels are told of a call beside its own tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     functions = call.functions
     return Extras(
@@ -349,7 +349,7 @@ def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.devi
 
 
 def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, int]:
-    """Its sides, without bounds that cut nothing off."""
+    """Returns its sides, without bounds that cut nothing off."""
     left, right = checked_window(window_size)
     right = 0 if causal else right
     return _ALL if left >= rows - 1 else left, _ALL if right >= n_q - 1 else right

@@ -102,14 +102,14 @@ for _appends, _has_out in product((False, True), repeat=2):
 
 
 def _given(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operator's arguments say, by name; None of those that it has not."""
+    """Returns what an operator's arguments say, by name; None of those that it has not."""
     defaults = _ARGUMENTS_OF[name]
     absent = dict.fromkeys(("out", *_OF_NEW))
     return {**absent, **defaults, **dict(zip(defaults, arguments, strict=False)), **keywords}
 
 
 def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the operators compute."""
+    """Returns what the operators compute."""
     given = _given(name, arguments, keywords)
     q, out = given["q"], given["out"]
     new = KVAppend.of(*(given[each] for each in _OF_NEW))

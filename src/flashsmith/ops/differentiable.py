@@ -76,7 +76,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _differentiable_once(gradients: Gradients, of: Sequence[torch.Tensor | None]) -> Gradients:
-    """The gradients, which refuse to be differentiated. ``of``: what they depend on."""
+    """Returns the gradients, which refuse to be differentiated. ``of``: what they depend on."""
     found = [each for each in gradients if each is not None]
     found = list(_Once.apply(len(found), *found, *of))  # type: ignore[no-untyped-call]
     return Gradients(*(None if each is None else found.pop(0) for each in gradients))  # type: ignore[arg-type]

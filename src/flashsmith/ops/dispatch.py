@@ -58,7 +58,8 @@ class PagedWay(Enum):
 def is_for_forward(
     q: torch.Tensor, cache: KVCache, variant: Variant, out: torch.Tensor | None
 ) -> bool:
-    """Whether the forward computes a call of ``decode``, and is faster. ``out``: a place for o."""
+    """Returns whether the forward computes a call of ``decode``, and is faster. ``out``: a place
+    for o."""
     rows = q.shape[1] * _sharing_heads(q, cache)
     too_few = rows <= (_MIN_FORWARD_ROWS_ON_CPU if q.is_cpu else MIN_FORWARD_ROWS)
     if cache.block_table is not None and not q.is_cpu:
@@ -76,7 +77,7 @@ def paged_way(
     config: ForwardKernelConfig | None,
     causal: bool,
 ) -> PagedWay:
-    """How queries (total_q, n_heads, d_head) over the pages of a cache are computed.
+    """Returns how queries (total_q, n_heads, d_head) over the pages of a cache are computed.
 
     All that decides is known on the host, but to what is traced, which cannot ask where in its
     memory a tensor begins. longest_q: No request has more queries; None: all, or not known.
@@ -90,8 +91,8 @@ def paged_way(
 
 
 def are_read_in_place(device: torch.device, page_size: int) -> bool:
-    """Whether the forward reads pages of a usual layout where they lie, however many queries there
-    are."""
+    """Returns whether the forward reads pages of a usual layout where they lie, however many
+    queries there are."""
     return page_size % max(_MAX_ROWS_IN_PLACE) == 0 and reads_pages(device)
 
 
@@ -117,8 +118,8 @@ def _is_read_in_place(
     config: ForwardKernelConfig | None,
     causal: bool,
 ) -> bool:
-    """Whether the forward reads the pages where they lie, and loses no more by it than a copy
-    takes."""
+    """Returns whether the forward reads the pages where they lie, and loses no more by it than a
+    copy takes."""
     if not cache.has_pages_in_order(q.shape[-1]):
         return False
     if config is not None:  # the caller's wish
@@ -134,12 +135,12 @@ def _is_read_in_place(
 
 
 def _sharing_heads(q: torch.Tensor, cache: KVCache) -> int:
-    """Heads of q that share one of the cache."""
+    """Returns heads of q that share one of the cache."""
     return int(q.shape[-2] // max(cache.k.shape[2], 1))
 
 
 def _forward_reads(q: torch.Tensor, cache: KVCache) -> bool:
-    """Whether the forward reads the cache as it lies."""
+    """Returns whether the forward reads the cache as it lies."""
     if cache.k.dtype != q.dtype or not cache.batch_idx is cache.leftpad is None:
         return False
     if cache.block_table is None:
@@ -171,7 +172,7 @@ def chosen_over_cache(
     variant: Variant,
     device: torch.device,
 ) -> AttentionKernelConfig:
-    """What ``attention`` would take over a cache. Shapes have four sizes, without pages."""
+    """Returns what ``attention`` would take over a cache. Shapes have four sizes, without pages."""
     problem = Problem.of_shapes(dtype_of(dtype, device), q_shape, k_shape, d_v)
     return select_for(Workload(problem, variant), device, is_cache=True)
 

@@ -14,7 +14,7 @@ _STATES = 1 << 62  # of a seed, and of an offset
 def dropout_keywords(
     q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None
 ) -> dict[str, Any]:
-    """The keywords of a call that drops weights.
+    """Returns the keywords of a call that drops weights.
 
     Without a state a new one is drawn from the generator of q's device, by one small kernel on its
     stream: ``torch.manual_seed`` sets it, and a CUDA graph draws another at every replay.

@@ -149,7 +149,7 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
 
 
 def _supported(name: str) -> str:
-    """The dtypes of an argument in words; a KV cache may also have 8 bits."""
+    """Returns the dtypes of an argument in words; a KV cache may also have 8 bits."""
     names = [_name(dtype.to_torch_dtype()) for dtype in DType]
     if name.endswith("_cache"):
         names.append(_name(FP8))

@@ -83,7 +83,8 @@ def _numbers(
     otherwise: int,
     of: Callable[[torch.Tensor], torch.Tensor] = lambda known: known,
 ) -> Sequence[int]:
-    """What a tensor says; of none, and of one that stands for a value of a graph, ``otherwise``."""
+    """Returns what a tensor says; of none, and of one that stands for a value of a graph,
+    ``otherwise``."""
     if t is None or type(t) is not torch.Tensor or t.is_meta:
         return [otherwise] * n
     found: list[int] = of(t).tolist()

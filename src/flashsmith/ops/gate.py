@@ -40,8 +40,8 @@ _WRITTEN = ("out", "k_cache", "v_cache")
 
 
 def are_memory(*tensors: Any) -> bool:
-    """Whether kernels may read the memory of these tensors, and nobody has to be told of the call;
-    False, too, for what are no tensors.
+    """Returns whether kernels may read the memory of these tensors, and nobody has to be told of
+    the call; False, too, for what are no tensors.
 
     Every call asks, so it looks at nothing that costs more than some tens of nanoseconds. What has
     no memory without saying so (its data pointer is null) is refused by the library.
@@ -130,7 +130,8 @@ def refuse_all_but_memory(**tensors: Any) -> None:
 
 
 def _is_recording() -> bool:
-    """Whether what torch computes now goes into a graph, or stands for what is not computed."""
+    """Returns whether what torch computes now goes into a graph, or stands for what is not
+    computed."""
     return (
         _get_tracing_state() is not None
         or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
@@ -139,7 +140,7 @@ def _is_recording() -> bool:
 
 
 def flat(tensors: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors of arguments, captured ones one by one."""
+    """Returns the tensors of arguments, captured ones one by one."""
     if CAPTURED not in tensors:
         return list(tensors.values())
     return [t for _, t in named(tensors)]

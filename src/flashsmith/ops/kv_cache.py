@@ -86,8 +86,8 @@ class KVCache(NamedTuple):
         return cache
 
     def is_dense(self, d_head: int) -> bool:
-        """Whether ``decode`` takes keys and values as they lie, with rows of q of so many
-        elements."""
+        """Returns whether ``decode`` takes keys and values as they lie, with rows of q of so
+        many elements."""
         sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
         offsets = self.k.storage_offset(), self.v.storage_offset()
         dense = self.k.stride(-1) == self.v.stride(-1) == 1
@@ -95,7 +95,8 @@ class KVCache(NamedTuple):
         return dense and not any(size % of_chunk for size in (*sizes, *offsets))
 
     def has_pages_in_order(self, d_head: int) -> bool:
-        """Whether the forward takes pages as they lie: rows are reached by counting them."""
+        """Returns whether the forward takes pages as they lie: rows are reached by counting
+        them."""
         return (
             not self.is_fp8
             and self.block_table is not None
@@ -243,8 +244,8 @@ class KVAppend(NamedTuple):
 
 
 def has_counted_rows(t: torch.Tensor) -> bool:
-    """Whether an entry, or a page, begins a whole number of rows behind the one before, so that
-    bulk copies reach all rows by their number."""
+    """Returns whether an entry, or a page, begins a whole number of rows behind the one before,
+    so that bulk copies reach all rows by their number."""
     if t.is_contiguous() and t.numel() <= _MOST_ROWS:  # as most are, which is faster to ask
         return True
     entries, n_rows, n_heads, d_head = t.shape
@@ -307,7 +308,7 @@ def _room(n_new: int) -> str:
 
 
 def _numbers(name: str, t: torch.Tensor | None, most: int, what: str) -> list[int]:
-    """What a tensor says; nothing of None."""
+    """Returns what a tensor says; nothing of None."""
     if t is None:
         return []
     values: list[int] = t.tolist()

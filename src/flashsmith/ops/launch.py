@@ -180,8 +180,9 @@ def measure(
 
 
 def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec) -> Hashable:
-    """What calls of one choice have in common: the configuration (by its id), what is computed,
-    dtype and device, sizes of heads and rows, and the size classes of batch and lengths."""
+    """Returns what calls of one choice have in common: the configuration (by its id), what is
+    computed, dtype and device, sizes of heads and rows, and the size classes of batch and
+    lengths."""
     q, _, v, o = tensors.batched(spec)
     batch, n_q, heads, d_head = q.shape
     _, n_k, heads_kv, d_v = v.shape
@@ -248,7 +249,8 @@ def _remember(
 def _kept_for(
     choice: _Choice, tensors: _Tensors, given: AttentionSpec
 ) -> tuple[int, torch.Tensor | None]:
-    """A stream, and the workspace that is kept for this thread's next call on it; None: nothing."""
+    """Returns a stream, and the workspace that is kept for this thread's next call on it; None:
+    nothing."""
     workspace, stream = choice.zeros
     q, k, *_ = tensors
     if workspace is not None or not q.is_cuda:
@@ -286,7 +288,7 @@ def _launch_laid_out(
 
 
 def _are_read(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> list[bool]:
-    """Whether the kernel reads, or writes, each of the tensors as it lies.
+    """Returns whether the kernel reads, or writes, each of the tensors as it lies.
 
     A cache of pages is not copied; an o of which elements share memory is refused by all kernels.
     """
@@ -357,7 +359,7 @@ def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
 
 
 def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) -> Workload:
-    """What a configuration is selected for."""
+    """Returns what a configuration is selected for."""
     q_shape, k_shape = q.shape, k.shape
     if spec.lengths is not None:
         batch, n_q, n_k = spec.lengths

@@ -11,8 +11,8 @@ _ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its str
 
 
 def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
-    """Whether kernels of ``config`` take the strides of (batch, seq_len, heads, d), or of packed
-    rows without a batch, for granted.
+    """Returns whether kernels of ``config`` take the strides of (batch, seq_len, heads, d), or of
+    packed rows without a batch, for granted.
 
     ragged: Sequences have lengths of their own.
     """
@@ -32,7 +32,8 @@ def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
 def laid_out(
     config: KernelConfig, ragged: bool, *tensors: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors; copies of those that kernels of ``config`` do not take, and others do."""
+    """Returns the tensors; copies of those that kernels of ``config`` do not take, and others
+    do."""
     return tuple(t if takes(config, t, ragged) else t.contiguous() for t in tensors)
 
 

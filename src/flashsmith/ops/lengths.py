@@ -45,8 +45,8 @@ def check_lengths(
 
 
 def are_for_the_device_alone(places: torch.Tensor | None, used: torch.Tensor | None) -> bool:
-    """Whether lengths of a side were given, and may not be looked at, so that nothing is known of
-    its sequences."""
+    """Returns whether lengths of a side were given, and may not be looked at, so that nothing is
+    known of its sequences."""
     given = used if places is None else places
     return given is not None and not may_look_at(given)
 
@@ -60,7 +60,8 @@ def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -
 
 
 def may_look_at(t: torch.Tensor) -> bool:
-    """Whether what lengths and places say may be looked at; while a graph is traced nothing is."""
+    """Returns whether what lengths and places say may be looked at; while a graph is traced
+    nothing is."""
     if is_compiling():
         return False
     if t.is_cpu:
@@ -90,7 +91,7 @@ def check_fp8_scales(**scales: torch.Tensor | None) -> None:
 
 
 def is_of_tokens(scale: torch.Tensor) -> bool:
-    """Whether each row of a cache has one."""
+    """Returns whether each row of a cache has one."""
     return scale.ndim == 3
 
 

@@ -45,7 +45,7 @@ def attend_no_keys(
 
 
 def _used_rows(extras: Extras, q: torch.Tensor) -> torch.Tensor:
-    """Whether each row of q belongs to a sequence: (batch or 1, 1, rows), or (1, total)."""
+    """Returns whether each row of q belongs to a sequence: (batch or 1, 1, rows), or (1, total)."""
     offsets, used = extras.cu_seqlens_q, extras.seqused_q
     n_rows = q.shape[-3]
     rows = torch.arange(n_rows, dtype=torch.int32, device=q.device)

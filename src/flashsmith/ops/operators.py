@@ -7,7 +7,8 @@ cost a call more than the rest of its host code does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +24,9 @@ from flashsmith.ops.checks import (
 )
 from flashsmith.ops.flops import backward_flops, forward_flops, register_flops
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.gate import CAPTURED, flat
+from flashsmith.ops.gate import CAPTURED, are_memory, flat
 from flashsmith.ops.sharding import let_dtensors_know
-from flashsmith.ops.spec import AttentionSpec, tensors_of
+from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, tensors_of
 from flashsmith.runtime import GradientTensors
 
 # After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
@@ -62,7 +63,16 @@ _library.define(
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _OPERATORS = ("attention_forward", "attention_forward_out", "attention_backward")
+_DEFAULT_VALUES = tuple(_DEFAULTS.values())
 _NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
+
+# Where a specification's fields, and what else a call says, stand among the operators' arguments.
+# Operators take no pages, and a window's sides one by one: None and NO_WINDOW stand at the end.
+_PLACES = {name: place for place, name in enumerate((*_DEFAULTS, "block_table", "window_size"))}
+_take_spec = itemgetter(*(_PLACES[name] for name in AttentionSpec._fields))
+_take_others = itemgetter(
+    *(_PLACES[name] for name in ("config", "deterministic", "window_left", "window_right"))
+)
 
 
 def call_operator(
@@ -110,20 +120,15 @@ def _arguments_of(spec: AttentionSpec) -> dict[str, Any]:
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments: Any, **keywords: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _call(q, k, v, None, *arguments, **keywords)
+    return _call(q, k, v, None, *arguments)
 
 
 def _forward_out(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    *arguments: Any,
-    **keywords: Any,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, *arguments: Any
 ) -> torch.Tensor:
-    return _call(q, k, v, out, *arguments, **keywords)[1]
+    return _call(q, k, v, out, *arguments)[1]
 
 
 def _call(
@@ -133,10 +138,9 @@ def _call(
     out: torch.Tensor | None,
     return_lse: bool = False,
     *arguments: Any,
-    **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the operators compute; the arguments in the order of their schemas."""
-    given = _given(arguments, keywords)
+    """Returns what the operators compute; the arguments in the order of their schemas."""
+    given = _given(arguments)
     config = None if given.config is None else parsed_config(given.config)
     result = run_attention(q, k, v, given.spec, out, config, return_lse)
     return result if isinstance(result, tuple) else (result, no_lse(q))
@@ -150,16 +154,19 @@ class _Given(NamedTuple):
     deterministic: bool
 
 
-def _given(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> _Given:
-    given = {**_DEFAULTS, **dict(zip(_DEFAULTS, arguments, strict=False)), **keywords}
-    config, deterministic = given.pop("config"), given.pop("deterministic")
-    given["window_size"] = given.pop("window_left"), given.pop("window_right")
-    return _Given(AttentionSpec(**given), config, deterministic)
+def _given(arguments: Sequence[Any]) -> _Given:
+    """Returns what arguments in the order of ``_ARGUMENTS`` say; the last may be left out."""
+    given = (*arguments, *_DEFAULT_VALUES[len(arguments) :], None, NO_WINDOW)
+    spec = AttentionSpec._make(_take_spec(given))
+    config, deterministic, *window = _take_others(given)
+    if window != [*NO_WINDOW]:
+        spec = spec._replace(window_size=tuple(window))
+    return _Given(spec, config, deterministic)
 
 
 @functools.cache
 def parsed_config(config: str) -> Any:
-    """One object for each name: calls are told apart by it."""
+    """Returns one object for each name: calls are told apart by it."""
     return parse_kernel_name_into_config(config)
 
 
@@ -188,47 +195,52 @@ def _fake_forward_out(
 
 
 def fake_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
-    """What operators return beside o, of the shape that it will have."""
+    """Returns what operators return beside o, of the shape that it will have."""
     *batch, seq_len, heads, _ = q.shape
     return q.new_empty((*batch, heads, seq_len), dtype=torch.float32) if return_lse else no_lse(q)
 
 
 def no_lse(q: torch.Tensor) -> torch.Tensor:
-    """What operators return in place of a log-sum-exp."""
+    """Returns what operators return in place of a log-sum-exp."""
     return q.new_empty(0, dtype=torch.float32)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """What the backward needs of a call of attention_forward."""
-    given = dict(zip(_NAMES, inputs, strict=True))
-    refuse_gradients(alibi_slopes=given["alibi_slopes"])
-    ctx.set_materialize_grads(False)
-    ctx.tensors = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
-    captured = given[CAPTURED] or ()
-    ctx.n_captured = len(captured)
-    ctx.save_for_backward(*captured, *(given[name] for name in ctx.tensors), *output)
-    ctx.others = {name: given[name] for name in _DEFAULTS if name not in ctx.tensors}
+class _Differentiable(torch.autograd.Function):
+    """attention_forward of tensors that want gradients. A graph has it and attention_backward."""
 
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        call: _BelowAutograd,
+    ) -> Any:
+        o, lse = call()
+        ctx.set_materialize_grads(False)
+        given = dict(zip(_NAMES, call.arguments, strict=False))
+        captured = given.pop(CAPTURED, None) or ()
+        ctx.n_captured = len(captured)
+        ctx.names = [name for name, each in given.items() if isinstance(each, torch.Tensor)]
+        ctx.others = {name: given[name] for name in given if name not in ctx.names}
+        ctx.save_for_backward(*captured, *(given[name] for name in ctx.names), o, lse)
+        return o, lse
 
-def _differentiate(
-    ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None
-) -> tuple[torch.Tensor | None, ...]:
-    *saved, o, lse = ctx.saved_tensors
-    captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
-    given = ctx.others | dict(zip(ctx.tensors, saved, strict=True))
-    given[CAPTURED] = captured or None
-    # The dispatcher leaves out what is at its default behind the last argument that is not.
-    names = _NAMES[: len(ctx.needs_input_grad)]
-    wants = dict.fromkeys(_NAMES, False) | dict(zip(names, ctx.needs_input_grad, strict=True))
-    q, k, v = (given.pop(name) for name in "qkv")
-    dq, dk, dv, dsinks, dbias = torch.ops.flashsmith.attention_backward(
-        do, dlse, q, k, v, o, lse, wants["sinks"], wants["bias"], **given
-    )
-    found = {"q": dq, "k": dk, "v": dv, "sinks": dsinks, "bias": dbias}
-    wanted: dict[str, Any] = {name: t for name, t in found.items() if wants[name]}
-    if ctx.n_captured:
-        wanted[CAPTURED] = [None] * ctx.n_captured  # torch wants a list for a list
-    return tuple(wanted.get(name) for name in names)
+    @staticmethod
+    def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> Any:
+        *saved, o, lse = ctx.saved_tensors
+        captured, saved = saved[: ctx.n_captured], saved[ctx.n_captured :]
+        given = ctx.others | dict(zip(ctx.names, saved, strict=True))
+        given[CAPTURED] = captured or None
+        given.pop("return_lse", None)
+        q, k, v = (given.pop(name) for name in "qkv")
+        *_, wants_sinks, wants_bias, _ = ctx.needs_input_grad
+        dq, dk, dv, dsinks, dbias = torch.ops.flashsmith.attention_backward(
+            do, dlse, q, k, v, o, lse, wants_sinks, wants_bias, **given
+        )
+        return dq, dk, dv, dsinks if wants_sinks else None, dbias if wants_bias else None, None
 
 
 def _backward(
@@ -242,9 +254,8 @@ def _backward(
     wants_sinks: bool,
     wants_bias: bool,
     *arguments: Any,
-    **keywords: Any,
 ) -> tuple[torch.Tensor, ...]:
-    given = _given(arguments, keywords)  # whose configuration is the forward's
+    given = _given(arguments)  # whose configuration is the forward's
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     wanted = Wanted(wants_sinks, wants_bias)
     gradients = backward_of_saved(tensors, given.spec, wanted, given.deterministic)
@@ -272,8 +283,77 @@ def _fake_backward(
     )
 
 
-def _differentiate_twice(ctx: Any, *_: torch.Tensor) -> Any:
-    refuse_second_derivative()
+class _DifferentiableOnce(torch.autograd.Function):
+    """attention_backward of tensors that want gradients, whose gradients it refuses to compute."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _BelowAutograd, *tensors: torch.Tensor) -> Any:
+        return call()
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        refuse_second_derivative()
+
+
+class _BelowAutograd(NamedTuple):
+    """A call of an operator that goes on to the next key of torch's dispatcher."""
+
+    operator: Any  # torch._ops.OpOverload
+    keys: Any  # torch._C.DispatchKeySet
+    arguments: tuple[Any, ...]
+
+    def __call__(self) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.operator.redispatch(self.keys, *self.arguments)
+
+
+def _attend_by_autograd(call: _BelowAutograd) -> Any:
+    given = dict(zip(_NAMES, call.arguments, strict=False))
+    learned = [given.pop(name, None) for name in ("q", "k", "v", "sinks", "bias")]
+    captured = given.pop(CAPTURED, None) or ()
+    refuse_gradients(**given, **{f"{CAPTURED}[{i}]": t for i, t in enumerate(captured)})
+    return _Differentiable.apply(*learned, call)  # type: ignore[no-untyped-call]
+
+
+def _differentiate_by_autograd(call: _BelowAutograd) -> Any:
+    return _DifferentiableOnce.apply(call, *_tensors_of(call.arguments))  # type: ignore[no-untyped-call]
+
+
+def _tensors_of(arguments: Iterable[Any]) -> list[torch.Tensor]:
+    """Returns the tensors among an operator's arguments, and those of its list."""
+    tensors = []
+    for each in arguments:
+        if isinstance(each, torch.Tensor):
+            tensors.append(each)
+        elif isinstance(each, list):
+            tensors += each
+    return tensors
+
+
+def _register_autograd(
+    name: str, compute: Callable[..., Any], differentiate: Callable[[_BelowAutograd], Any]
+) -> None:
+    """Registers an operator at the key of autograd, where a call of plain memory without gradients
+    is computed at once: as all calls of a compiled graph are. ``torch.library.register_autograd``
+    would send them through the dispatcher a second time, which takes three times as long as all
+    else that such a call costs the host.
+
+    Args:
+        name: The operator's.
+        compute: What it computes, of its arguments.
+        differentiate: Computes a call that wants gradients.
+    """
+    operator = getattr(torch.ops.flashsmith, name).default
+
+    def dispatch(keys: Any, *arguments: Any) -> Any:
+        tensors = _tensors_of(arguments)
+        wants_gradient = needs_gradient(*tensors)
+        if not wants_gradient and are_memory(*tensors):
+            return compute(*arguments)
+        call = _BelowAutograd(operator, keys & torch._C._after_autograd_keyset, arguments)
+        return differentiate(call) if wants_gradient else call()
+
+    _library.impl(name, dispatch, "Autograd", with_keyset=True)
 
 
 for _key in ("CUDA", "CPU"):
@@ -283,12 +363,8 @@ for _key in ("CUDA", "CPU"):
 torch.library.register_fake("flashsmith::attention_forward", _fake_forward, lib=_library)
 torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_out, lib=_library)
 torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
-torch.library.register_autograd(
-    "flashsmith::attention_forward", _differentiate, setup_context=_remember, lib=_library
-)
-torch.library.register_autograd(
-    "flashsmith::attention_backward", _differentiate_twice, lib=_library
-)
+_register_autograd("attention_forward", _forward, _attend_by_autograd)
+_register_autograd("attention_backward", _backward, _differentiate_by_autograd)
 register_flops(
     {
         "attention_forward": forward_flops,

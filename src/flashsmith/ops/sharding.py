@@ -92,12 +92,12 @@ class _Call(NamedTuple):
         return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
     def has(self, name: str) -> bool:
-        """Whether it is given, and says something."""
+        """Returns whether it is given, and says something."""
         value = self.given.get(name)
         return value is not None and value is not False and value != 0
 
     def can_be(self, kind: int) -> bool:
-        """Whether each rank can have some sequences, or heads, of its own."""
+        """Returns whether each rank can have some sequences, or heads, of its own."""
         if any(self.has(name) for name in _OF_PLACES):
             return False
         if kind == _HEADS:
@@ -107,7 +107,7 @@ class _Call(NamedTuple):
         return not is_packed and not (shares_cache and self.has("k_new"))
 
     def dims(self, name: str) -> tuple[int | None, int | None]:
-        """A tensor's dimensions of the batch and of heads."""
+        """Returns a tensor's dimensions of the batch and of heads."""
         packed = len(self.given["q"].shape) == 3
         shape = () if name in ("lse", "dlse") else tuple(self.given[name].shape)
         match name:
@@ -184,8 +184,8 @@ def _placements(call: _Call, name: str) -> Any:
 
 
 def _shares_heads(call: _Call, q: DTensorSpec) -> bool:
-    """Whether the ranks' heads of q are those that share their heads of k: equal shares of both, or
-    of as many."""
+    """Returns whether the ranks' heads of q are those that share their heads of k: equal shares
+    of both, or of as many."""
     heads = call.dims("q")[_HEADS]
     ranks = prod(
         size

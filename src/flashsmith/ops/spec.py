@@ -106,7 +106,7 @@ def spec_of(q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]) -> At
 
 
 def is_plain(spec: AttentionSpec) -> bool:
-    """Whether nothing but a causal mask and a scale are asked for, by default values."""
+    """Returns whether nothing but a causal mask and a scale are asked for, by default values."""
     return spec is FULL or spec is CAUSAL or all(map(is_, spec[2:], _PLAIN))
 
 
@@ -323,13 +323,13 @@ def _rows_of_keys(block_table: torch.Tensor | None, k: torch.Tensor) -> int:
 
 
 def _sequences(spec: AttentionSpec, q: torch.Tensor) -> int:
-    """How many there are."""
+    """Returns how many there are."""
     offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
     return q.shape[0] if offsets is None else max(offsets.numel() - 1, 0)
 
 
 def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
-    """The sides of the window, without bounds that cut nothing off."""
+    """Returns the sides of the window, without bounds that cut nothing off."""
     left, right = checked_window(spec.window_size)
     if spec.causal:
         right = 0
@@ -341,7 +341,7 @@ def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
 
 
 def _dropout(spec: AttentionSpec) -> tuple[float, torch.Tensor | None]:
-    """The share of weights that are dropped, and the state that says which."""
+    """Returns the share of weights that are dropped, and the state that says which."""
     dropout_p = check_dropout(spec.dropout_p)
     if spec.rng_state is not None and spec.rng_state.dtype != torch.int64:
         found = str(spec.rng_state.dtype).removeprefix("torch.")
@@ -377,7 +377,7 @@ def normal_window(sides: Any) -> Any:
 
 
 def checked_window(window_size: Any) -> tuple[int, int]:
-    """The sides of a window. Raises TypeError, ValueError: they are none."""
+    """Returns the sides of a window. Raises TypeError, ValueError: they are none."""
     sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
     if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
         raise TypeError(
@@ -391,7 +391,7 @@ def checked_window(window_size: Any) -> tuple[int, int]:
 
 
 def checked_cap(softcap: Any) -> float:
-    """A softcap. Raises TypeError, ValueError: it is none."""
+    """Returns a softcap. Raises TypeError, ValueError: it is none."""
     if isinstance(softcap, bool) or not isinstance(softcap, float | int):
         raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
     if softcap != 0 and not SMALLEST <= softcap <= LARGEST:

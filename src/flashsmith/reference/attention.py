@@ -45,7 +45,7 @@ def reference_lse(
     compute: torch.dtype = torch.float64,
     **semantics: Any,
 ) -> torch.Tensor:
-    """The logarithm of the sum of the exponentials, (batch, heads, seq_len_q).
+    """Returns the logarithm of the sum of the exponentials, (batch, heads, seq_len_q).
 
     Args: as ``reference_attention``; where a query sees no key -inf, or the logit of its sink; NaN
     where a score is inf: as there, that has no softmax.
@@ -63,7 +63,7 @@ def attention_with_rounded_weights(
     weights_in: torch.dtype | None = None,
     **semantics: Any,
 ) -> torch.Tensor:
-    """What a kernel cannot do without losing: weights rounded, all else in float32.
+    """Returns what a kernel cannot do without losing: weights rounded, all else in float32.
 
     Beside ``reference_attention`` in q's dtype, which rounds the scores too, it allows little where
     scores are large.
@@ -84,7 +84,7 @@ def attention_with_rounded_weights(
 def lse_tolerance(
     exact: torch.Tensor, error_of_scores: torch.Tensor, seq_len_k: int, error_of_exp: float = 0.0
 ) -> torch.Tensor:
-    """How far a log-sum-exp in float32 may be from the exact one.
+    """Returns how far a log-sum-exp in float32 may be from the exact one.
 
     The scores' error passes as it is. A sum of positive numbers is off by at most 2^-24 an addition
     (a lane adds a quarter of the row), and so is its logarithm; the instructions for 2^x and log2

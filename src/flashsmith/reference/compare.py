@@ -74,7 +74,7 @@ def _largest(values: torch.Tensor, counted: torch.Tensor) -> float:
 
 
 def _differences(result: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """How far each element of the result is from an exact one that it would be right for.
+    """Returns how far each element of the result is from an exact one that it would be right for.
 
     Infinity is right for whatever is at or beyond the first value that rounds to it.
     """

@@ -24,7 +24,7 @@ def dropout_mask(
     *,
     first: tuple[int, int] = (0, 0),
 ) -> torch.Tensor:
-    """Which weights ``flashsmith.attention`` keeps with ``dropout_p`` and ``rng_state``.
+    """Returns which weights ``flashsmith.attention`` keeps with ``dropout_p`` and ``rng_state``.
 
     Those of a sequence do not depend on how long it or any other is: of sequences with lengths of
     their own, entry b has those of sequence b in its first rows and columns.
@@ -63,8 +63,8 @@ def dropout_mask(
 
 
 def dropout_scale(dropout_p: float) -> float:
-    """What weights that are kept are multiplied with, so that the mean of each stays: 1 / (1 - p),
-    p rounded to a multiple of 2^-15, as it is for the mask.
+    """Returns what weights that are kept are multiplied with, so that the mean of each stays: 1 /
+    (1 - p), p rounded to a multiple of 2^-15, as it is for the mask.
 
     Raises:
         TypeError, ValueError: dropout_p is no number from 0 to below 1.
@@ -92,7 +92,7 @@ def _words(number: int) -> list[int]:
 
 
 def _product(factor: int, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The upper and lower word; 64 bits wrap around as they should."""
+    """Returns the upper and lower word; 64 bits wrap around as they should."""
     product = t * factor
     return product >> 32 & _WORD, product & _WORD
 

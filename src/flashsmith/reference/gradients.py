@@ -32,7 +32,7 @@ def reference_gradients(
     compute: torch.dtype = torch.float64,
     **semantics: Any,
 ) -> Gradients:
-    """The gradients of ``reference_attention`` and ``reference_lse``, in ``compute``.
+    """Returns the gradients of ``reference_attention`` and ``reference_lse``, in ``compute``.
 
     By the formulas that kernels use (FlashAttention-2, section 3.1, algorithm 2), so that queries
     that see no key give zeros, where torch's own gradient of their softmax is NaN: with P the
@@ -59,7 +59,8 @@ def gradients_with_rounded_weights(
     dlse: torch.Tensor | None = None,
     **semantics: Any,
 ) -> Gradients:
-    """What a kernel cannot do without losing: P, dS and o in q's dtype, all else in float32.
+    """Returns what a kernel cannot do without losing: P, dS and o in q's dtype, all else in
+    float32.
 
     Beside ``reference_gradients`` in q's dtype, which rounds the scores too, it allows little where
     scores are large, and overflows nowhere else than kernels do.

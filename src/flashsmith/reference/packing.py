@@ -35,7 +35,7 @@ class Packing:
     def sequences(
         self, q: torch.Tensor, k: torch.Tensor, semantics: Semantics
     ) -> Iterator[PackedSequence]:
-        """What the sequences of q and k are, in their order."""
+        """Yields what the sequences of q and k are, in their order."""
         places_q = _places(q, self.cu_seqlens_q, self.seqused_q)
         places_k = _places(k, self.cu_seqlens_k, self.seqused_k)
         for index, (of_q, of_k) in enumerate(zip(places_q, places_k, strict=True)):

@@ -121,14 +121,14 @@ def _capped(s: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def _passed_by_cap(s: torch.Tensor, errors: torch.Tensor, cap: float) -> torch.Tensor:
-    """How far the capped scores move if scores do by ``errors``, at most."""
+    """Returns how far the capped scores move if scores do by ``errors``, at most."""
     up = _capped(s + errors, cap) - _capped(s, cap)
     down = _capped(s, cap) - _capped(s - errors, cap)
     return torch.maximum(up, down)
 
 
 def _sink_column(s: torch.Tensor, semantics: Semantics) -> list[torch.Tensor]:
-    """The sinks as scores of a key more; nothing if there are none."""
+    """Returns the sinks as scores of a key more; nothing if there are none."""
     if semantics.sinks is None:
         return []
     return [semantics.sinks.to(s.dtype)[None, :, None, None].expand(*s.shape[:-1], 1)]

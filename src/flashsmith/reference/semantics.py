@@ -123,8 +123,8 @@ class Semantics:
         return self.score_mod(s, *_indices(s.shape, s.device))
 
     def addends(self, shape: torch.Size, device: torch.device) -> list[torch.Tensor]:
-        """What is added to scores of a shape: ALiBi's, exact in float32 up to one rounding, and
-        the bias."""
+        """Returns what is added to scores of a shape: ALiBi's, exact in float32 up to one
+        rounding, and the bias."""
         found = []
         if self.alibi_slopes is not None:
             slopes = self.alibi_slopes.double()[..., None, None]

@@ -80,6 +80,6 @@ def table_of(rows: Sequence[Counts]) -> tuple[list[str], list[list[int | None]]]
 
 
 def explain_headings(headings: Sequence[str]) -> str:
-    """One line that says what the headings mean."""
+    """Returns one line that says what the headings mean."""
     meanings = {counter.heading: counter.meaning for counter in COUNTERS.values()}
     return "; ".join(f"{name}: {meanings[name]}" for name in headings if name in meanings)

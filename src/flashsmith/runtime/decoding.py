@@ -101,7 +101,7 @@ class DecodeKernel(LoadedKernel):
         how: Splitting = AS_EVEN_AS_CAN_BE,
         extras: Extras = FULL_EXTRAS,
     ) -> Plan:
-        """What a call on such tensors does; their memory is not looked at. Raises as
+        """Returns what a call on such tensors does; their memory is not looked at. Raises as
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*how, *tensors, None, None, 1.0, *extras))
 

@@ -11,7 +11,7 @@ from flashsmith.jit import Target
 
 
 def target_of(device: torch.device) -> Target:
-    """What to compile for so that tensors on ``device`` can be used.
+    """Returns what to compile for so that tensors on ``device`` can be used.
 
     Raises:
         DeviceError: The GPU is older than compute capability 8.0.

@@ -29,13 +29,14 @@ class Emulation:
     kernel: LoadedKernel
 
     def counters(self) -> dict[str, int]:
-        """What the launches of the last call counted (csrc/emulator/launch.h names each)."""
+        """Returns what the launches of the last call counted (csrc/emulator/launch.h names
+        each)."""
         return {
             str(name): int(count) for name, count in self.kernel.module.emulator_counters().items()
         }
 
     def sites(self) -> list[Site]:
-        """The synchronisation sites that ran in the last call."""
+        """Returns the synchronisation sites that ran in the last call."""
         return [
             Site(str(kind), str(file), int(line), int(column))
             for kind, file, line, column in self.kernel.module.emulator_sites()

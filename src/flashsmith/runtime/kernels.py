@@ -121,7 +121,7 @@ def load_library(library: Library, target: Target | None = None) -> None:
 
 
 def loaded_instances(target: Target) -> set[KernelId]:
-    """The kernels of the libraries loaded for ``target``, by their manifests."""
+    """Returns the kernels of the libraries loaded for ``target``, by their manifests."""
     return {
         parse_kernel_name_into_instance(kernel["name"])
         for loaded in _loaded.get(target, [])
@@ -139,12 +139,13 @@ def is_loaded(instance: KernelId, target: Target) -> bool:
 
 
 def is_at_hand(instance: KernelId, target: Target) -> bool:
-    """Whether ``find_kernel`` finds the kernel without building it."""
+    """Returns whether ``find_kernel`` finds the kernel without building it."""
     return is_loaded(instance, target) or find_library([instance], target) is not None
 
 
 def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:
-    """The forward kernel of ``instance``: a loaded one, else from the cache, else built now.
+    """Returns the forward kernel of ``instance``: a loaded one, else from the cache, else built
+    now.
 
     Raises:
         KernelNotFoundError: FLASHSMITH_BUILD forbids to build and no library holds it; names the
@@ -232,7 +233,8 @@ def _load_built(
 def find_kernels(
     instances: Collection[KernelId], target: Target, progress: Progress | None = None
 ) -> list[Kernel]:
-    """All of them: in one library where ``load_kernels`` has one. Raises as ``find_kernel``."""
+    """Returns all of them: in one library where ``load_kernels`` has one. Raises as
+    ``find_kernel``."""
     load_kernels(instances, target, progress)
     return [find_kernel(each, target) for each in instances]
 

@@ -57,7 +57,7 @@ class LoadedKernel:
     operations: Mapping[str, Callable[..., Any]]  # functions of its library
 
     def extras_or(self, extras: Extras | None) -> Extras:
-        """None: no more than a causal mask, if the variant has one."""
+        """Returns none: no more than a causal mask, if the variant has one."""
         if extras is not None:
             return extras
         return CAUSAL_EXTRAS if self.instance.variant.causal else FULL_EXTRAS
@@ -78,7 +78,7 @@ class Kernel(LoadedKernel):
         block_table: Any = None,
         extras: Extras = FULL_EXTRAS,
     ) -> Plan:
-        """What a call on such tensors does; their memory is not looked at.
+        """Returns what a call on such tensors does; their memory is not looked at.
 
         Raises:
             ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
@@ -155,7 +155,7 @@ class BackwardKernel(LoadedKernel):
     """All kernels of a backward."""
 
     def plan(self, tensors: GradientTensors, *, extras: Extras = FULL_EXTRAS) -> Plan:
-        """What a call on such tensors does; their memory is not looked at. Raises as
+        """Returns what a call on such tensors does; their memory is not looked at. Raises as
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
 
@@ -178,7 +178,8 @@ class BackwardKernel(LoadedKernel):
         workspace: Any = None,
         extras: Extras | None = None,
     ) -> float:
-        """The gradients of ``Kernel.__call__``, on the current stream of the tensors' device.
+        """Returns the gradients of ``Kernel.__call__``, on the current stream of the tensors'
+        device.
 
         Args:
             tensors: Speak DLPack; on one device.

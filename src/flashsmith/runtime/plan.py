@@ -33,7 +33,7 @@ class Plan:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Plan:
-        """What a library tells (`plan` in csrc/host/exports.cpp)."""
+        """Returns what a library tells (`plan` in csrc/host/exports.cpp)."""
         launches = tuple(_launch(each) for each in told["launches"])
         sizes = ("workspace_bytes", "zeroed_bytes", "counter_bytes")
         return cls(launches, *(int(told[name]) for name in sizes))

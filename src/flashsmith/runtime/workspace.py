@@ -28,7 +28,8 @@ _Memory = tuple[torch.Tensor | None, torch.Tensor | None]  # a workspace, and co
 
 
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
-    """What one call with this plan needs on the current stream of ``device``; None for nothing.
+    """Returns what one call with this plan needs on the current stream of ``device``; None for
+    nothing.
 
     Zeros that a call leaves zero are kept. What is more than such zeros comes from torch's
     allocator for each call.
@@ -46,8 +47,9 @@ def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
 
 
 def kept_workspace(plan: Plan, device: torch.device) -> torch.Tensor | None:
-    """What this thread's calls on the current stream may have as a workspace without zeros, of as
-    much as one with this plan needs, or a little more; None: nothing is kept for it."""
+    """Returns what this thread's calls on the current stream may have as a workspace without
+    zeros, of as much as one with this plan needs, or a little more; None: nothing is kept for
+    it."""
     n_bytes = plan.workspace_bytes
     is_for_hand_over = 0 < n_bytes <= _MOST_KEPT_BYTES and plan.zeroed_bytes == 0
     if not is_for_hand_over or device.type != "cuda" or _is_capturing(device):
@@ -98,7 +100,7 @@ class Scratch:
         return type(self)(served, self._device)
 
     def __call__(self) -> _Memory:
-        """The memory for this thread's next call on the current stream."""
+        """Returns the memory for this thread's next call on the current stream."""
         plan, device = self._plan, self._device
         if not self._is_kept or _is_capturing(device):
             return workspace_for(plan, device), counters_for(plan, device)
@@ -145,7 +147,7 @@ class _Aside:
             self._taken = 0
 
     def take(self, n_bytes: int) -> torch.Tensor | None:
-        """None: there are not as many."""
+        """Returns none: there are not as many."""
         with self._lock:
             first, end = self._taken, self._taken + n_bytes
             if not self._chunks or end > _ASIDE_BYTES:
@@ -163,12 +165,12 @@ def _kept_bytes(n_bytes: int) -> int:
 
 
 def current_stream(device: torch.device) -> int:
-    """The number of the stream to which launches on a device go now; 0 on a CPU."""
+    """Returns the number of the stream to which launches on a device go now; 0 on a CPU."""
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
 def is_kept(plan: Plan, device: torch.device) -> bool:
-    """Whether the next call of this plan on the same stream may have the same workspace.
+    """Returns whether the next call of this plan on the same stream may have the same workspace.
 
     The launches of a CUDA graph may run on any stream, beside anything else: each call that is
     captured gets its own, which the graph zeroes at every replay. A fault on the emulator leaves
@@ -222,7 +224,7 @@ _kept = _Kept()
 def _of_stream(
     n_bytes: int, device: torch.device, stream: int, purpose: str = "zeros"
 ) -> torch.Tensor:
-    """What this thread keeps for a purpose, made as zeros."""
+    """Returns what this thread keeps for a purpose, made as zeros."""
     memory, key = _kept.memory, (n_bytes, device, stream, purpose)
     found = memory.get(key)
     if found is None:

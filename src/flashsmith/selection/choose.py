@@ -30,8 +30,8 @@ def choose(
     *,
     is_cache: bool | None = None,
 ) -> Choice[Workload, ForwardKernelConfig] | FewQueriesChoice:
-    """What ``select_config`` takes on the GPU of this name (None: on a CPU), and why: the same for
-    all problems that have one representative, so that a choice can be remembered.
+    """Returns what ``select_config`` takes on the GPU of this name (None: on a CPU), and why: the
+    same for all problems that have one representative, so that a choice can be remembered.
 
     capability: The GPU's; None: going by its name.
     is_cache: Whether decode counts keys and diagonals as the call does; None: if no sequences have
@@ -64,8 +64,8 @@ def choose_for(
     gpu: str | None,
     capability: Capability | None = None,
 ) -> Choice[W, C]:
-    """The configuration that is chosen on the GPU of this name (None: on a CPU), and why: of the
-    user's table, then the shipped one; else the rule's.
+    """Returns the configuration that is chosen on the GPU of this name (None: on a CPU), and why:
+    of the user's table, then the shipped one; else the rule's.
 
     capability: The GPU's; None: going by its name.
 
@@ -164,7 +164,7 @@ def forget_with_calls(clear: Callable[[], None]) -> None:
 def _entries_for(
     sources: tuple[Source[W, C], ...], key: TuningKey, passed_over: list[str]
 ) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
-    """The entries that may serve, best first; what is missing goes to ``passed_over``."""
+    """Yields the entries that may serve, best first; what is missing goes to ``passed_over``."""
     for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
         keys = [key._replace(dtype=dtype, bucket=bucket) for bucket in key.bucket.likewise()]
         for wanted in keys:

@@ -52,5 +52,5 @@ class Entry(Generic[W, C]):
         return tuple(row for row in self.ranked if row.in_portfolio)
 
     def loss(self, row: Measured[C]) -> float:
-        """How much slower than the best a row is, as a share of the best's cost."""
+        """Returns how much slower than the best a row is, as a share of the best's cost."""
         return row.cost / self.ranked[0].cost - 1

@@ -38,7 +38,7 @@ def select_config(
     *,
     k: torch.Tensor | None = None,
 ) -> AttentionKernelConfig:
-    """The configuration for q and k: from the tuned tables of its GPU, else by rule.
+    """Returns the configuration for q and k: from the tuned tables of its GPU, else by rule.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
     their entries for grids that fill the GPU otherwise, the most alike first; then all of this for
@@ -104,7 +104,7 @@ def advice_under_autocast(dtype: torch.dtype, device: torch.device) -> str:
 def select_for(
     workload: Workload, device: torch.device, is_cache: bool | None = None
 ) -> AttentionKernelConfig:
-    """The configuration for a workload on a device. Args, raises: as ``choose``."""
+    """Returns the configuration for a workload on a device. Args, raises: as ``choose``."""
     chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
     variant = workload.variant
     if isinstance(chosen, FewQueriesChoice):
@@ -119,7 +119,7 @@ forget_with_tables(select_for.cache_clear)
 def select_fp8(
     q: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None, variant: Variant
 ) -> ForwardKernelConfig:
-    """The configuration for q and k of float8_e4m3fn, by rule.
+    """Returns the configuration for q and k of float8_e4m3fn, by rule.
 
     Of O's dtype, which is v's; with v of 8 bits ``out``'s, or bfloat16.
 
@@ -154,13 +154,13 @@ def select_fp8(
 
 @functools.cache
 def reads_pages(device: torch.device) -> bool:
-    """Whether kernels of the forward take keys in pages on a device. Raises DeviceError: The GPU is
-    too old for every family."""
+    """Returns whether kernels of the forward take keys in pages on a device. Raises DeviceError:
+    The GPU is too old for every family."""
     return reads_pages_on(*gpu_of(device))
 
 
 def gpu_of(device: torch.device) -> tuple[str | None, Capability | None]:
-    """The name and compute capability of a device; None of a CPU."""
+    """Returns the name and compute capability of a device; None of a CPU."""
     if device.type != "cuda":
         return None, None
     return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)

@@ -29,7 +29,7 @@ def served_instances(
     d_heads: Iterable[int] = D_HEADS,
     variants: Iterable[Variant] = VARIANTS,
 ) -> list[KernelId]:
-    """What ``attention`` takes for all shapes that it serves on a GPU, sorted.
+    """Returns what ``attention`` takes for all shapes that it serves on a GPU, sorted.
 
     The tables' choices for each bucket, and where there is none, the rule's; and decode's for few
     queries.
@@ -65,7 +65,7 @@ def served_instances(
 
 
 def _is_of_its_bucket(choice: Choice[Any, Any], key: TuningKey) -> bool:
-    """Whether what was measured for just this bucket was chosen."""
+    """Returns whether what was measured for just this bucket was chosen."""
     if choice.source is None or choice.entry is None:
         return False
     return choice.source.table.key_of(choice.entry.workload).bucket == key.bucket

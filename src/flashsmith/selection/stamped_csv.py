@@ -40,7 +40,7 @@ class StampedCsv:
         return text.getvalue()
 
     def from_text(self, text: str) -> tuple[dict[str, str], list[Row]]:
-        """The stamp and the rows.
+        """Returns the stamp and the rows.
 
         Raises:
             ValueError: It is no such file, or not a whole one.
@@ -64,7 +64,7 @@ class StampedCsv:
         return stamp, rows
 
     def _check_title(self, line: str) -> int:
-        """How many rows there should be."""
+        """Returns how many rows there should be."""
         match = re.fullmatch(rf"{self.title}, format (\d+), (\d+) rows\n", line)
         if match is None:
             raise ValueError(f"its first line is not like {self.title!r}")
@@ -81,8 +81,8 @@ def _stamped(line: str) -> tuple[str, str]:
 
 
 def read_measure(row: Row, name: str) -> float:
-    """A time, a speed or a ratio. Raises ValueError: The column has none that a measurement
-    gives."""
+    """Returns a time, a speed or a ratio. Raises ValueError: The column has none that a
+    measurement gives."""
     value = float(row[name])
     if not 0 < value < math.inf:
         raise ValueError(f"{name} is {row[name]!r}; expected a number above 0")

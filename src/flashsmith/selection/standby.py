@@ -47,7 +47,7 @@ class _Wanted(NamedTuple):
 def at_hand(
     config: AttentionKernelConfig, variant: Variant, device: torch.device
 ) -> AttentionKernelConfig:
-    """What to call now: ``config``, or a stand-in while its kernel is in no library.
+    """Returns what to call now: ``config``, or a stand-in while its kernel is in no library.
 
     The kernel is then built in the background, and the calls that are remembered are forgotten when
     it is there. A call that wants it meanwhile, or after its build failed, searches for nothing.
@@ -87,7 +87,7 @@ def _builds_in_background(device: torch.device) -> bool:
 def _find_stand_in(
     wanted: _Wanted, device: torch.device, there: set[KernelId]
 ) -> AttentionKernelConfig | None:
-    """The one most like the kernel, of those that are ``there``."""
+    """Returns the one most like the kernel, of those that are ``there``."""
     config, variant = wanted.instance.config, wanted.instance.variant
     trusted = {
         KernelId(cfg, variant)
@@ -100,7 +100,7 @@ def _find_stand_in(
 
 
 def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernelConfig]:
-    """What tables and rules name for the kernel's dtype, d_head and variant."""
+    """Yields what tables and rules name for the kernel's dtype, d_head and variant."""
     config, variant, (gpu, capability) = instance.config, instance.variant, gpu_of(device)
     families = FORWARD.families_for(gpu, capability)
     for family in families:
@@ -151,7 +151,8 @@ class _Builds:
         return bool(self._orders)
 
     def stand_in_for(self, wanted: _Wanted) -> AttentionKernelConfig | None:
-        """What stands in for a kernel that is known not to be there; None: it is worth a look.
+        """Returns what stands in for a kernel that is known not to be there; None: it is worth a
+        look.
 
         A look compares sources and reads the cache, which calls of ever new lengths would pay for.
         """

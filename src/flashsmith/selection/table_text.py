@@ -25,7 +25,7 @@ _COLUMNS = ("tried", "rule_ratio", "kernel", *_TIMES, "portfolio", "excluded")
 
 
 def title_of(operation: Operation[Any, Any]) -> str:
-    """How the first line of its tables begins."""
+    """Returns how the first line of its tables begins."""
     return "# flashsmith tuned table" + ("" if operation is FORWARD else f" of {operation.name}")
 
 

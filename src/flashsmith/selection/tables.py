@@ -51,7 +51,7 @@ class Table(Generic[W, C]):
     entries: Mapping[TuningKey, Entry[W, C]]
 
     def requirements(self, gpu: str) -> dict[str, str]:
-        """What the stamp has to say for the table to be used now, on the GPU of this name.
+        """Returns what the stamp has to say for the table to be used now, on the GPU of this name.
 
         Tables hold times of kernels, and that they were right in the soak: of other sources of the
         families that are in it, neither is known.
@@ -89,7 +89,7 @@ class Table(Generic[W, C]):
 
 
 def read_for(operation: Operation[W, C], gpu: str, path: Path) -> Table[W, C]:
-    """A table that may be used for an operation on the GPU of this name.
+    """Returns a table that may be used for an operation on the GPU of this name.
 
     Raises:
         TuningError: The file is no table of the operation, or not one for there.
@@ -125,7 +125,7 @@ def _file_name(gpu: str, operation: Operation[Any, Any]) -> str:
 
 
 def shipped_table_paths() -> list[Path]:
-    """All tables that come with the package."""
+    """Returns all tables that come with the package."""
     return sorted(_SHIPPED.glob("*.csv"))
 
 

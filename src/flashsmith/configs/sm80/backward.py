@@ -151,6 +151,6 @@ def _register_problems(config: FlashBackwardKernelConfig) -> Iterator[str]:
 
 
 def gpu_problems(config: BackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
-    """What a GPU lacks for a backward of the sm80 family."""
+    """Yields what a GPU lacks for a backward of the sm80 family."""
     yield from too_old_a_gpu(gpu, MIN_COMPUTE_CAPABILITY)
     yield from too_little_shared_memory(gpu, config.shared_memory_bytes)

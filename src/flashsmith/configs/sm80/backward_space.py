@@ -20,7 +20,7 @@ class BackwardTiles(NamedTuple):
     split_dK_dV: bool
 
 
-# Measured on the H200, docs/kernels/sm80-backward.md. Up to d_head 128 a warp keeps 32 rows, which
+# Measured on the H200, docs/log/backward.md. Up to d_head 128 a warp keeps 32 rows, which
 # halves what it reads of the visited tiles; at 128 that leaves registers for dK or dV, not both.
 _RULE = {
     64: BackwardTiles(128, 64, 4, n_stages=1, split_dK_dV=False),
@@ -32,12 +32,12 @@ _RULE = {
 
 
 def rule(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     return FlashBackwardKernelConfig(dtype, d_head, *tiles_of(_RULE, d_head))
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[FlashBackwardKernelConfig]:
-    """All that is legal."""
+    """Returns all that is legal."""
     names = ("B_r", "B_c", "n_warps", "n_stages")
     every = product(*(SUPPORTED_VALUES[name] for name in names))
     return [

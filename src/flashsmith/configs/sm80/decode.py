@@ -175,7 +175,7 @@ def _scale_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 
 
 def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    """The warps of a team share its keys, and the copying of them."""
+    """Yields the warps of a team share its keys, and the copying of them."""
     if config.n_warps % config.row_warps:
         yield (
             f"n_warps is {config.n_warps}; {config.row_warps} warps are a team for {config.B_r} "
@@ -201,7 +201,7 @@ def _rows_of_a_copy(config: FlashDecodeKernelConfig) -> int:
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    """A team's sums leave through its ring: rows of O, and two numbers a row."""
+    """Yields a team's sums leave through its ring: rows of O, and two numbers a row."""
     row = config.d_head + (SUM_ROW_PADDING_FP8 if config.fp8_cache else SUM_ROW_PADDING) + 2
     needed = config.B_r * row * FLOAT_BYTES
     if needed > config.ring_bytes:

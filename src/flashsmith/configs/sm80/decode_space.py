@@ -81,9 +81,10 @@ _RULE_FOR_MANY_FP8_TILES = {128: _of_fp8(_RULE_FOR_MANY_TILES[128])}
 
 
 def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
-    """One configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that takes
-    the workload's rows, or the greatest; 16 with scales of tokens. Of 16 rows another for many work
-    tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused elsewhere.
+    """Returns one configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that
+    takes the workload's rows, or the greatest; 16 with scales of tokens. Of 16 rows another for
+    many work tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused
+    elsewhere.
     """
     fp8_cache = workload.fp8_cache
     token_scales = fp8_cache and workload.token_scales
@@ -118,6 +119,6 @@ def tuning_space(
 
 
 def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
-    """Whether a multiprocessor has as many blocks at a time as the configuration says."""
+    """Returns whether a multiprocessor has as many blocks at a time as the configuration says."""
     most = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
     return config.blocks_per_SM <= most and config.is_buildable(architecture.name)

@@ -25,7 +25,7 @@ _PROGRESSION_D_HEAD = 128
 
 
 def should_autotune_config(cfg: FlashForwardKernelConfig) -> bool:
-    """Whether a configuration is worth a place in the tuning space."""
+    """Returns whether a configuration is worth a place in the tuning space."""
     if cfg.eager_load_blocks and not cfg.async_copy:
         return False  # an early load would hold the block in registers
     if cfg.Q_mma_load_K_tiles not in (0, cfg.K_mma_load_K_tiles):
@@ -44,7 +44,7 @@ def should_autotune_config(cfg: FlashForwardKernelConfig) -> bool:
 def get_autotuning_kernel_configs(
     dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = (128,)
 ) -> list[FlashForwardKernelConfig]:
-    """The tuning space, sorted: 40 configurations for each dtype and d_head up to 128."""
+    """Returns the tuning space, sorted: 40 configurations for each dtype and d_head up to 128."""
     both = (False, True)
     space: Iterable[tuple[Any, ...]] = product(
         dtypes,
@@ -73,7 +73,8 @@ def _is_worth_tuning(cfg: FlashForwardKernelConfig) -> bool:
 def get_kernel_progression_configs(
     all_block_sizes: bool = False,
 ) -> list[FlashForwardKernelConfig]:
-    """The seven steps from the plainest kernel to the best, in that order, FP16 and d_head 128.
+    """Returns the seven steps from the plainest kernel to the best, in that order, FP16 and d_head
+    128.
 
     At (B_r, B_c, n_warps) = (64, 64, 4), or at each of the 8 legal choices among {128, 64} x
     {128, 64, 32} x {4, 8}, all steps of one choice after those of the other.
@@ -109,11 +110,12 @@ _SMALL_UP_TO = {64: 2048, 96: 64, 128: 256, 256: 256}
 
 
 def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
-    """One configuration for each d_head, and one of half the rows where queries see few keys.
+    """Returns one configuration for each d_head, and one of half the rows where queries see few
+    keys.
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
-    256 eight warps share a block. Measured on the H200, docs/kernels/sm80-forward.md.
+    256 eight warps share a block. Measured on the H200, docs/log/sm80-forward.md.
     """
     tiles = tiles_of(_RULE, d_head)
     is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)
@@ -121,7 +123,7 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
-    """What may serve where the rule's tiles are too few: half the rows."""
+    """Returns what may serve where the rule's tiles are too few: half the rows."""
     return [_make_config(dtype, d_head, *_SMALL)] if d_head in _SMALL_UP_TO else []
 
 

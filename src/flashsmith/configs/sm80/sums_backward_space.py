@@ -23,7 +23,7 @@ class SumsBackwardTiles(NamedTuple):
     column_groups: int
 
 
-# Measured on the H200, docs/kernels/sm80-backward.md.
+# Measured on the H200, docs/log/sm80-backward.md.
 _RULE = {
     64: SumsBackwardTiles(128, 4, n_stages=2, column_groups=1),
     96: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),
@@ -39,17 +39,17 @@ SMALL_D_HEADS = tuple(_SMALL)
 
 
 def rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_RULE, d_head))
 
 
 def small_rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
-    """The same for GPUs of less shared memory."""
+    """Returns the same for GPUs of less shared memory."""
     return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_SMALL, d_head))
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm80SumsBackwardKernelConfig]:
-    """All that is legal."""
+    """Returns all that is legal."""
     values = (SUPPORTED_VALUES[name] for name in SumsBackwardTiles._fields)
     return [
         Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles)

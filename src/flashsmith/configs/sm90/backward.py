@@ -127,7 +127,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         return replace(self, persistent=persistent, dQ_in_order=in_order)
 
     def with_room_for(self, variant: Variant) -> Sm90BackwardKernelConfig:
-        """Two warpgroups, and V in shared memory, which leaves registers for derivatives."""
+        """Returns two warpgroups, and V in shared memory, which leaves registers for
+        derivatives."""
         if not (variant.softcap or variant.score):
             return self
         roomy = replace(self, V_steps_in_registers=0)

@@ -23,7 +23,7 @@ class BackwardTiles(NamedTuple):
     persistent: bool = False
 
 
-# By d_head, what was the fastest as a skeleton of the main loop (docs/backward.md).
+# By d_head, what was the fastest as a skeleton of the main loop (docs/log/backward.md).
 _RULE = {
     64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
@@ -49,7 +49,7 @@ def make_sm90_backward_config(
 
 
 def rule(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     if d_head not in _RULE:
         supported = ", ".join(map(str, _RULE))
         raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")

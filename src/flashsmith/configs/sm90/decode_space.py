@@ -43,8 +43,8 @@ ROWS = tuple(n * WGMMA_M for n in _RULE)
 
 
 def rule(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
-    """One configuration for each d_head and B_r: the least of ``ROWS`` that takes the workload's
-    rows, or the greatest. Raises ValueError for caches of 8 bits and other d_heads."""
+    """Returns one configuration for each d_head and B_r: the least of ``ROWS`` that takes the
+    workload's rows, or the greatest. Raises ValueError for caches of 8 bits and other d_heads."""
     if workload.fp8_cache or workload.token_scales:
         raise ValueError("k_cache is float8_e4m3fn; the sm90 family's decode takes q's dtype")
     n_warpgroups = min(-(-max(workload.rows, 1) // WGMMA_M), max(_RULE))

@@ -194,7 +194,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         ]
 
     def for_dtype(self, dtype: DType) -> Sm90ForwardKernelConfig:
-        """The same tiles for another element type; FP16 has less room for a stale maximum."""
+        """Returns the same tiles for another element type; FP16 has less room for a stale
+        maximum."""
         lead = max_lead_log2(dtype, stale_maximum=self.stale_maximum)
         return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 

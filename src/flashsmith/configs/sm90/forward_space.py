@@ -45,7 +45,7 @@ class Sm90Tiles(NamedTuple):
     long_turns: bool = False
 
 
-# By d_head, those that were the fastest for some shape, or close (docs/kernels/sm90-forward.md).
+# By d_head, those that were the fastest for some shape, or close (docs/log/sm90-forward.md).
 _TUNING_TILES = {
     64: (
         Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
@@ -159,7 +159,8 @@ def make_sm90_config(
 
 
 def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
-    """The steps from the plainest wgmma kernel to the best, in that order, BF16 and d_head 128."""
+    """Returns the steps from the plainest wgmma kernel to the best, in that order, BF16 and
+    d_head 128."""
     names = (f"{_PROGRESSION_TILES}: {features}" for features in _PROGRESSION)
     configs = [parse_kernel_name_into_config(name) for name in names]
     return cast("list[Sm90ForwardKernelConfig]", configs)
@@ -168,7 +169,8 @@ def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
 def get_sm90_autotuning_kernel_configs(
     dtypes: Iterable[DType] = tuple(DType), d_heads: Iterable[int] = SUPPORTED_D_HEADS
 ) -> list[Sm90ForwardKernelConfig]:
-    """The tuning space of the sm90 family, sorted: at most 60 points for each dtype and d_head.
+    """Returns the tuning space of the sm90 family, sorted: at most 60 points for each dtype and
+    d_head.
 
     Raises:
         ValueError: the family does not take a d_head.
@@ -194,9 +196,9 @@ def get_sm90_autotuning_kernel_configs(
 
 
 def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
-    """Tiles by d_head alone, for a full GPU.
+    """Returns tiles by d_head alone, for a full GPU.
 
-    Measured on the H200, docs/kernels/sm90-forward.md.
+    Measured on the H200, docs/log/sm90-forward.md.
 
     Raises:
         ValueError: The family does not take d_head. It takes every ``n_keys``.
@@ -206,8 +208,8 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[Sm90ForwardKernelConfig]:
-    """What may serve where the rule's tiles are too few: those of one warpgroup, of causal ones
-    the longest first."""
+    """Returns what may serve where the rule's tiles are too few: those of one warpgroup, of
+    causal ones the longest first."""
     tiles = _SMALL_TILES[d_head][0]
     return [
         make_sm90_config(

@@ -55,7 +55,7 @@ def make_fp8_config(
 
 
 def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
-    """What may be chosen by d_head alone, first what is for a full GPU.
+    """Returns what may be chosen by d_head alone, first what is for a full GPU.
 
     dtype: Of O, and of V unless that has 8 bits.
 
@@ -88,7 +88,7 @@ def fp8_rule(
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:
-    """What the rule chooses, for every dtype, d_head and kind of V, sorted."""
+    """Returns what the rule chooses, for every dtype, d_head and kind of V, sorted."""
     return sorted(
         config
         for dtype in DType

@@ -54,7 +54,7 @@ def make_sm90_split_backward_config(
 
 
 def rule(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
-    """One configuration for each d_head. Raises ValueError for others."""
+    """Returns one configuration for each d_head. Raises ValueError for others."""
     if d_head not in _RULE:
         supported = ", ".join(map(str, _RULE))
         raise ValueError(f"q has d_head {d_head}; the sm90 split backward supports {supported}")

@@ -51,7 +51,7 @@ class Case:
         return f"{self.operation}: {', '.join(filter(None, words))}"
 
     def tiny(self) -> Case:
-        """The same with sizes for the emulator."""
+        """Returns the same with sizes for the emulator."""
         problem = self.workload.problem
         heads_kv = min(problem.heads_kv, 2)
         heads = heads_kv * min(problem.heads // problem.heads_kv, 2)

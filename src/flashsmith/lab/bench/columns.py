@@ -13,7 +13,8 @@ from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.ceilings import measure_ceilings
 from flashsmith.lab.bench.monitor import Sample
 from flashsmith.lab.bench.operations.base import Run
-from flashsmith.lab.bench.runner import BACK_TO_BACK, IN_GRAPH, IN_TURN, CaseResult
+from flashsmith.lab.bench.results import BACK_TO_BACK, IN_TURN
+from flashsmith.lab.bench.runner import IN_GRAPH, CaseResult
 
 _PASSES = {"forward": "forward", "training step": "both"}
 
@@ -33,7 +34,7 @@ class Column:
 
 
 def regimes_of(columns: Iterable[str]) -> Collection[str]:
-    """What is to be timed for these. Raises KeyError: One is not known."""
+    """Returns what is to be timed for these. Raises KeyError: One is not known."""
     return list(dict.fromkeys(COLUMNS[name].regime for name in columns if COLUMNS[name].regime))
 
 
@@ -42,7 +43,7 @@ def row_of(columns: Iterable[str], measured: CaseResult) -> dict[str, object]:
 
 
 def _peak_mib(run: Run) -> float:
-    """What a call has allocated at most, results included."""
+    """Returns what a call has allocated at most, results included."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
@@ -72,11 +73,11 @@ def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
         return f"{measured.given.n_bytes / ms / 1e6:.0f}"
 
     def ratio(measured: CaseResult, ms: float) -> str:
-        rival = measured.rival_ms.get(regime)
+        rival = measured.rival_ms(regime)
         return "" if rival is None else f"{rival / ms:.3f}"
 
     def percent(measured: CaseResult, ms: float) -> str:
-        return f"{100 * measured.rival_ms.get(regime, ms) / ms:.1f}"
+        return f"{100 * (measured.rival_ms(regime) or ms) / ms:.1f}"
 
     def of_cublas(measured: CaseResult, ms: float) -> str:
         return f"{100 * measured.given.flop / ms / 1e9 / _cublas(measured):.1f}"

@@ -83,7 +83,8 @@ def load_operators() -> Any:
 
 
 def build() -> str:
-    """Which build it is: the end of the library's path, and the beginning of its SHA-256."""
+    """Returns which build it is: the end of the library's path, and the beginning of its
+    SHA-256."""
     library = _find_library()
     if library is None or (_are_registered() and library not in _loaded):
         return "registered by something else in this process"

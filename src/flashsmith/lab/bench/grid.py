@@ -20,7 +20,8 @@ def make_grid(
     batch: int | None = None,
     heads: int | None = None,
 ) -> list[Workload]:
-    """Every combination, with tokens / seq_len samples (at least 1) of hidden / d_head heads.
+    """Returns every combination, with tokens / seq_len samples (at least 1) of hidden / d_head
+    heads.
 
     So all shapes have as many tokens, and all head dimensions as large a model; ``batch`` stands in
     place of ``tokens``, ``heads`` in place of ``hidden``. k is shaped as q.

@@ -19,14 +19,15 @@ import torch
 from flashsmith.configs import (
     FULL,
     DType,
-    KernelId,
     Variant,
     Workload,
     parse_kernel_name_into_config,
 )
 from flashsmith.configs.workload import K_COLUMNS
-from flashsmith.lab.bench.candidates import Candidate, Checker, name_of
-from flashsmith.lab.bench.peers import find_peers
+from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS
+from flashsmith.lab.bench.resources import kernels_of
+from flashsmith.lab.bench.runner import Runner
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
@@ -37,7 +38,7 @@ LEFT_OUT = "left out: "  # begins a line on stderr
 def target_command(
     workload: Workload, kernels: Sequence[str], peers: Sequence[str], n_runs: int
 ) -> list[str]:
-    """The command line of this module for these candidates."""
+    """Returns the command line of this module for these candidates."""
     row = workload.as_row()
     names = ("dtype", "mask", "batch", "heads", *K_COLUMNS)
     options = [f"--{name}={row[name]}" for name in names]
@@ -48,17 +49,14 @@ def target_command(
     ]
 
 
-def launch(
-    workload: Workload, candidates: Sequence[Candidate], n_runs: int, device: str = "cuda"
-) -> list[str]:
+def launch(case: Case, n_runs: int, device: str = "cuda") -> list[str]:
     """Runs what is right, ``n_runs`` times each, for the profiler. Returns why others were not."""
-    checker = Checker(workload, device)
-    checked = [checker.check(candidate) for candidate in candidates]
+    results = Runner(device).measure(case, [])
     with watched(device):
-        for each in checked:
-            for _ in range(n_runs if each.run else 0):
-                each.run()  # type: ignore[misc]
-    return [f"{name_of(each.candidate)}: {each.reason}" for each in checked if not each.run]
+        for each in results:
+            for _ in range(n_runs if each.is_right else 0):
+                each.run()
+    return [f"{each.name}: {each.checked.reason}" for each in results if not each.is_right]
 
 
 @contextmanager
@@ -98,11 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     workload = Workload(problem, args.mask)
     configs = [parse_kernel_name_into_config(name, args.d_head) for name in args.kernels]
-    if configs:
-        instances = [KernelId(cfg, workload.variant) for cfg in configs]
-        load_kernels(instances, target_of(torch.device("cuda")))
+    case = Case(FORWARD_KERNELS, workload, (*args.peers, *map(str, configs)))
+    if kernels := kernels_of([case]):
+        load_kernels(kernels, target_of(torch.device("cuda")))
     with torch.no_grad():
-        for reason in launch(workload, [*find_peers(args.peers), *configs], args.n_runs):
+        for reason in launch(case, args.n_runs):
             print(LEFT_OUT + reason, file=sys.stderr)
 
 

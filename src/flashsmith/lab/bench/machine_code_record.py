@@ -47,8 +47,8 @@ class MachineCodeRecord:
         replace_file(path, _CSV.to_text({"nvcc": self.nvcc} | stamp, rows))
 
     def same_sources(self, field: str, today: str) -> tuple[str, ...]:
-        """The hashes of sources that give the machine code of those with the hash ``today``, this
-        one among them."""
+        """Returns the hashes of sources that give the machine code of those with the hash
+        ``today``, this one among them."""
         hashes = self.sources.get(field, ())
         return hashes if hashes[-1:] == (today,) else (today,)
 

@@ -65,7 +65,8 @@ class GpuMonitor:
         self._thread.join()
 
     def since(self, start: float) -> Sample:
-        """The medians from ``start``, a time.monotonic(), until now; at least the last sample."""
+        """Returns the medians from ``start``, a time.monotonic(), until now; at least the last
+        sample."""
         samples = list(self._samples)
         seen = [sample for at, sample in samples if at >= start] or [s for _, s in samples[-1:]]
         return Sample(

@@ -29,7 +29,7 @@ def panels(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, dict[str, TimeRow]]
 
 
 def series(rows: Sequence[TimeRow]) -> list[str]:
-    """The names in ``panels``: the peers in the order of their rows, then OURS."""
+    """Returns the names in ``panels``: the peers in the order of their rows, then OURS."""
     names = dict.fromkeys(row.kernel for row in rows if row.kind != KERNEL and row.status == OK)
     has_ours = any(row.kind == KERNEL and row.status == OK for row in rows)
     return [*names, *([OURS] if has_ours else [])]

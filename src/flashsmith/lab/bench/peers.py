@@ -181,7 +181,7 @@ PEERS = {
 
 
 def find_peers(names: Sequence[str]) -> list[Peer]:
-    """The peers called ``names``. Raises ValueError that lists them."""
+    """Returns the peers called ``names``. Raises ValueError that lists them."""
     if unknown := [name for name in names if name not in PEERS]:
         raise ValueError(
             f"peer {', '.join(map(repr, unknown))} is not known; supported: {', '.join(PEERS)}"
@@ -190,7 +190,8 @@ def find_peers(names: Sequence[str]) -> list[Peer]:
 
 
 def first_available(*names: str) -> Peer:
-    """The first of ``names`` that can be used here. Raises DeviceError with every reason."""
+    """Returns the first of ``names`` that can be used here. Raises DeviceError with every
+    reason."""
     reasons = []
     for peer in find_peers(list(names)):
         if peer.is_available:

@@ -129,7 +129,8 @@ def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str)
 
 
 def _roofline(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str) -> Figure:
-    """One panel a dtype and d_head; filled markers are full attention, hollow ones causal."""
+    """Returns one panel a dtype and d_head; filled markers are full attention, hollow ones
+    causal."""
     found = panels(rows)
     names = series(rows)
     kinds = list(dict.fromkeys((dtype, d_head) for dtype, d_head, _ in found))
@@ -226,7 +227,8 @@ def _wavefronts(rows: Sequence[CountRow]) -> Figure:
 
 
 def _spread(rows: Sequence[TimeRow]) -> list[list[float]]:
-    """How far the rates at the 80th and 20th percentile of the times are from the median's."""
+    """Returns how far the rates at the 80th and 20th percentile of the times are from the
+    median's."""
     low, high = [], []
     for row in rows:
         assert row.ms is not None

@@ -98,7 +98,7 @@ def identify(kernel: str) -> KernelId | str | None:
 
 
 def tabulate(launches: Sequence[Launch], workload: Workload) -> list[KernelProfile]:
-    """The kernels of one workload, each once, in the order in which they ran first.
+    """Returns the kernels of one workload, each once, in the order in which they ran first.
 
     The baseline is FA2 where it ran, else the first kernel. Launches of others are left out.
     """

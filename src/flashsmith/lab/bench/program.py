@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,8 +18,9 @@ from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.resources import build_kernels
+from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
-from flashsmith.lab.bench.runner import Runner, candidate_of
+from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
 
 _RATIOS = ("of_best_peer", "of_fa3")  # end the names of such columns
 
@@ -50,7 +50,8 @@ class Benchmark:
     repeats: int = 20
 
     def chosen(self, pattern: str | None) -> list[Case]:
-        """Those with the pattern in their words; None: the usual. Raises ValueError: none has."""
+        """Returns those with the pattern in their words; None: the usual. Raises ValueError: none
+        has."""
         if pattern is None:
             return list(self.cases())
         return chosen((*self.cases(), *self.more()), pattern)
@@ -81,15 +82,15 @@ def run_program(
     elif benchmark.needs and torch.cuda.get_device_capability() != benchmark.needs:
         print(f"no GPU of compute capability {'.'.join(map(str, benchmark.needs))}")
         return 0
-    say = partial(print, file=sys.stderr, flush=True)
-    runner = Runner(device, say, arguments.repeats, arguments.milliseconds)
+    runner = Runner(device, arguments.repeats, arguments.milliseconds)
     os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure what was chosen
     torch.manual_seed(0)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
 
 
 def _told(cases: Iterable[Case], only: Sequence[str], more: Sequence[str]) -> list[Case]:
-    """The cases with these candidates, which their operations know. Raises ValueError: One is not.
+    """Returns the cases with these candidates, which their operations know. Raises ValueError: One
+    is not.
 
     only: In place of a case's own, if there are any.
     """
@@ -124,11 +125,15 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
     if benchmark.resources and runner.device == "cuda":
         write_rows(path.with_name(benchmark.resources), build_kernels(cases))
     regimes, ratios = regimes_of(benchmark.columns), Ratios()
-    wrong = []
+    wrong: list[str] = []
+    left_out: set[str] = set()
 
     def rows() -> Iterator[Mapping[str, object]]:
         for case in cases:
             for measured in runner.measure(case, regimes):
+                if measured.checked.comparison is None:
+                    _say_left_out(measured, left_out)
+                    continue
                 if not measured.is_right:
                     wrong.append(f"WRONG {case}: {measured.name}: {measured.error:.3g}")
                     print(wrong[-1], flush=True)
@@ -143,8 +148,17 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
     return 1 if wrong else 0
 
 
+def _say_left_out(measured: CaseResult, said: set[str]) -> None:
+    """Says once who is not here, and of each case who failed."""
+    where = "" if measured.checked.status == MISSING else f" {measured.case}:"
+    line = f"left out: {measured.name}:{where} {measured.checked.reason}"
+    if line not in said:
+        print(line, file=sys.stderr, flush=True)
+        said.add(line)
+
+
 def _builds(cases: Iterable[Case]) -> dict[str, str]:
-    """Of the peers that are measured, or why they are not."""
+    """Returns which peers are measured, or why they are not."""
     packages = {
         name: peer.package
         for case in cases
@@ -155,7 +169,7 @@ def _builds(cases: Iterable[Case]) -> dict[str, str]:
 
 
 class Ratios:
-    """How many times as fast as their peers ours are, to be summed up."""
+    """The times of peers over ours, to be summed up."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], list[float]] = {}
@@ -167,7 +181,7 @@ class Ratios:
                 self._found.setdefault(key, []).append(float(str(cell)))
 
     def lines(self) -> Iterator[str]:
-        """Of each kind, candidate and regime the geometric mean, and the least."""
+        """Yields the geometric mean of each kind, candidate and regime, and the least."""
         for key, ratios in self._found.items():
             title, mean = ", ".join(filter(None, key)), statistics.geometric_mean(ratios)
             yield f"{title}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes"

@@ -65,13 +65,14 @@ def _on_others(fields: Iterable[str], stamp: Mapping[str, object]) -> str:
 
 
 def date_of(path: Path) -> str:
-    """The date in the stamp of a result, else that of its folder."""
+    """Returns the date in the stamp of a result, else that of its folder."""
     folders = [part for part in path.parts if _DATE_FOLDER.fullmatch(part)]
     return str(stamp_of(path).get("date") or (folders[-1] if folders else "on an unknown date"))
 
 
 def stamp_of(path: Path) -> dict[str, Any]:
-    """What is recorded of a result: its own columns and comments come before the file beside it."""
+    """Returns what is recorded of a result: its own columns and comments come before the file
+    beside it."""
     lines = path.read_text().splitlines()
     rows = [line for line in lines if not line.startswith("#")]
     comments = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("#"))
@@ -84,7 +85,7 @@ def stamp_of(path: Path) -> dict[str, Any]:
 
 
 def fields_of(path: Path) -> list[str]:
-    """The families whose kernels a CSV file names in its column ``kernel``.
+    """Returns the families whose kernels a CSV file names in its column ``kernel``.
 
     Raises:
         ValueError: It names none, or one that is no kernel of today.

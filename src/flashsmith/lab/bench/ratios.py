@@ -25,7 +25,8 @@ def ratios(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, TimeRow]]:
 
 
 def ratio_table(rows: Sequence[TimeRow]) -> str:
-    """A line for each (dtype, d_head, mask), a column for each length; "" without a ratio."""
+    """Returns a line for each (dtype, d_head, mask), a column for each length; "" without a
+    ratio."""
     found = ratios(rows)
     if not found:
         return ""
@@ -42,7 +43,8 @@ def ratio_table(rows: Sequence[TimeRow]) -> str:
 
 
 def rate_table(rows: Sequence[TimeRow]) -> str:
-    """Three lines for each (dtype, d_head, mask): the best peer, ours in TFLOP/s, and the ratio."""
+    """Returns three lines for each (dtype, d_head, mask): the best peer, ours in TFLOP/s, and
+    the ratio."""
     found, everything = ratios(rows), panels(rows)
     lengths = _lengths(found)
     body: list[list[str]] = []
@@ -61,7 +63,7 @@ def rate_table(rows: Sequence[TimeRow]) -> str:
 
 
 def ratio_sentence(rows: Sequence[TimeRow]) -> str:
-    """The geometric mean over all shapes, and the least ratio with its shape."""
+    """Returns the geometric mean over all shapes, and the least ratio with its shape."""
     ours = [row for by_length in ratios(rows).values() for row in by_length.values()]
     least = min(ours, key=lambda row: row.ratio_to_best_peer or 0)
     below = sum((row.ratio_to_best_peer or 0) < 1 for row in ours)

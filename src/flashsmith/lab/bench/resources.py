@@ -13,15 +13,20 @@ from flashsmith.runtime import load_library
 from flashsmith.runtime.device import target_of
 
 
-def build_kernels(cases: Iterable[Case]) -> list[dict[str, object]]:
-    """Builds and loads them at once; returns the registers, spills and memory of each."""
-    ids = [
-        KernelId(parse_kernel_name_into_config(name), case.workload.variant)
+def kernels_of(cases: Iterable[Case]) -> list[KernelId]:
+    """Returns the kernels that cases have by their names, each once."""
+    found = {
+        KernelId(parse_kernel_name_into_config(name), case.workload.variant): None
         for case in cases
         for name in case.candidates
         if is_kernel_name(name)
-    ]
-    library = build_library(list(dict.fromkeys(ids)), target_of(torch.device("cuda")))
+    }
+    return list(found)
+
+
+def build_kernels(cases: Iterable[Case]) -> list[dict[str, object]]:
+    """Builds and loads them at once; returns the registers, spills and memory of each."""
+    library = build_library(kernels_of(cases), target_of(torch.device("cuda")))
     load_library(library)
     return [
         {"kernel": kernel["name"]} | {k: v for k, v in figures.items() if k != "function"}

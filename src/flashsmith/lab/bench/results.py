@@ -28,7 +28,7 @@ PEER = "peer"
 
 
 def with_regime(stem: str, regime: str) -> str:
-    """A file's name for the results of a regime."""
+    """Returns a file's name for the results of a regime."""
     return stem if regime == IN_TURN else f"{stem}_{regime.replace('-', '_')}"
 
 
@@ -46,7 +46,7 @@ class Row:
     reason: str = field(default="", kw_only=True)  # if the status is not OK
 
     def as_dict(self) -> dict[str, Any]:
-        """Its columns with their values."""
+        """Returns its columns with their values."""
         found: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -124,7 +124,7 @@ def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
 
 
 def read_csv(kind: type[R], path: Path) -> list[R]:
-    """The rows of a file; a last line that was cut off is left out.
+    """Returns the rows of a file; a last line that was cut off is left out.
 
     A file from before columns were added is read too, and gets their defaults.
 
@@ -156,7 +156,8 @@ def _parse(kind: type[R], cells: Mapping[str, str]) -> R:
 
 
 def _are_columns_of(kind: type[Row], header: Sequence[str]) -> bool:
-    """Whether a file with this header has rows of ``kind``; it may lack columns that were added."""
+    """Returns whether a file with this header has rows of ``kind``; it may lack columns that
+    were added."""
     added = {*K_COLUMNS, *(each.name for each in fields(kind) if _ADDED in each.metadata)}
     expected = [name for name in columns_of(kind) if name in header or name not in added]
     return header == expected

@@ -14,7 +14,7 @@ from flashsmith.lab.bench.stamp import environment_stamp
 
 
 def make_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
-    """The command line of a benchmark, which has a folder for its files.
+    """Returns the command line of a benchmark, which has a folder for its files.
 
     required: Whether it cannot do without.
     """

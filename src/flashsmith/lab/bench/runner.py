@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-
-import torch
+from typing import Any
 
 from flashsmith.configs import is_kernel_name, parse_kernel_name_into_config
-from flashsmith.lab.bench.candidates import why_failed
+from flashsmith.errors import GpuLostError
 from flashsmith.lab.bench.cases import Case
-from flashsmith.lab.bench.monitor import Sustained, sustain
+from flashsmith.lab.bench.monitor import Sample, Sustained, sustain
 from flashsmith.lab.bench.operations import BENCHES
-from flashsmith.lab.bench.operations.base import Given, Make, OperationBench, Run
+from flashsmith.lab.bench.operations.base import Given, Make, OperationBench, OperationPeer, Run
+from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, MISSING, OK, WRONG
 from flashsmith.lab.bench.timer import (
     Timing,
     rotated,
@@ -24,8 +25,31 @@ from flashsmith.lab.bench.timer import (
     time_in_graph,
     time_interleaved,
 )
+from flashsmith.reference import Comparison
+from flashsmith.runtime.device import gpu_answers
 
-IN_TURN, BACK_TO_BACK, IN_GRAPH = "in turn", "back to back", "in a graph"
+IN_GRAPH = "in-graph"
+UNFIT = "unfit"  # the status of a candidate that does not take such a problem
+_REASON_LENGTH = 400  # a compiler says more
+MakeRun = Callable[[], Run | None]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A candidate after its first run.
+
+    Attributes:
+        reason: Why the status is not OK.
+        run: Computes it once more, if the status is OK.
+        comparison: Of its result; None of what did not run.
+        counters: What the emulator counted.
+    """
+
+    status: str
+    reason: str = ""
+    run: Run | None = None
+    comparison: Comparison | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -33,29 +57,60 @@ class CaseResult:
     """One candidate of a case.
 
     Attributes:
-        run: Computes it once more.
-        error: As the operation says it.
-        times: By regime; none on the emulator.
-        rival_ms: Of the peer that one of ours is compared with, by regime.
+        together: The times of all candidates that are right, by regime; none on the emulator.
+        samples: Of the GPU while they were timed, by regime.
     """
 
     case: Case
     name: str
-    is_peer: bool
+    operation: OperationBench[Any]
     given: Given
-    run: Run
-    error: float
-    times: Mapping[str, Timing]
-    rival_ms: Mapping[str, float]
+    checked: Checked
+    together: Mapping[str, Mapping[str, Timing]]
+    samples: Mapping[str, Sample]
 
-    @cached_property
-    def sustained(self) -> Sustained:
-        """Behind all that is timed; takes a second."""
-        return sustain(self.run)
+    @property
+    def times(self) -> Mapping[str, Timing]:
+        """Its own, by regime."""
+        return {
+            regime: times[self.name]
+            for regime, times in self.together.items()
+            if self.name in times
+        }
+
+    def rival_ms(self, regime: str) -> float | None:
+        """The time of the peer that one of ours is compared with; of a peer None."""
+        if self.name in self.operation.peers:
+            return None
+        times = self.together[regime]
+        if (beside := self.operation.beside.get(self.name, "")) in times:
+            return times[beside].ms
+        return self.best_peer_ms(regime)
+
+    def best_peer_ms(self, regime: str) -> float | None:
+        times = self.together[regime]
+        return min((times[name].ms for name in self.operation.peers if name in times), default=None)
 
     @property
     def is_right(self) -> bool:
-        return self.error < self.given.tolerance  # NaN is not
+        return self.checked.status == OK
+
+    @property
+    def error(self) -> float:
+        """The error of the result, as the operation says it."""
+        assert self.checked.comparison is not None
+        return self.checked.comparison.error
+
+    @property
+    def run(self) -> Run:
+        """The function that runs a candidate that is right."""
+        assert self.checked.run is not None
+        return self.checked.run
+
+    @cached_property
+    def sustained(self) -> Sustained:
+        """The rate of a second of work, behind all that is timed."""
+        return sustain(self.run)
 
 
 @dataclass
@@ -64,99 +119,77 @@ class Runner:
 
     Attributes:
         device: cuda; or cpu, where candidates are checked by the emulator and nothing is timed.
-        say: Prints a line: who is left out, and why.
         repeats: In turn.
         milliseconds: Back to back, for each candidate.
+        sample: Says the GPU's clock and power since a time.monotonic().
     """
 
     device: str
-    say: Callable[[str], None]
     repeats: int = 20
     milliseconds: float = 200.0
+    sample: Callable[[float], Sample] = lambda start: Sample()
     _turns: Iterator[int] = field(default_factory=itertools.count)
-    _missing: set[str] = field(default_factory=set)
 
     def measure(self, case: Case, regimes: Collection[str]) -> list[CaseResult]:
-        """Checks all candidates that are here and take the case, then times them.
-
-        What a candidate raises leaves it out.
+        """Checks all candidates that take the case, then times together what is right.
 
         Raises:
-            GpuLostError: It broke the GPU's state for this process.
+            GpuLostError: A candidate broke the GPU's state for this process.
             ValueError: No candidate has such a name.
         """
         operation = BENCHES[case.operation]
         given = operation.prepare(case, self.device)
-        runs = self._runs(case, operation, given)
-        self._build([run for name, run in runs.items() if name not in operation.peers])
-        errors: dict[str, float] = {}
-        for name, run in runs.items():
-            with self._leaving_out(case, name):
-                errors[name] = given.error_of(run())
-        runs = {name: runs[name] for name in errors}
-        times = {r: self._timed(r, runs, operation) for r in regimes} if self._is_gpu else {}
+        makes = {n: partial(candidate_of(operation, n), given) for n in case.candidates}
+        if operation.first_calls_compile:
+            self._build([make for n, make in makes.items() if n not in operation.peers])
+        checked = {n: self._check(operation.peers.get(n), n, makes[n], given) for n in makes}
+        times: dict[str, Mapping[str, Timing]] = {}
+        samples = {}
+        for regime in regimes if self.times_anything else ():
+            start = time.monotonic()
+            try:
+                times[regime] = self._timed(regime, checked, operation)
+            except Exception as error:
+                why = f"while it was timed with others: {type(error).__name__}: {error}"
+                checked = {n: Checked(FAILED, why) if c.run else c for n, c in checked.items()}
+            samples[regime] = self.sample(start)
         return [
-            CaseResult(
-                case,
-                name,
-                name in operation.peers,
-                given,
-                run,
-                errors[name],
-                {regime: found[name] for regime, found in times.items()},
-                {
-                    regime: ms
-                    for regime, found in times.items()
-                    if (ms := _rival_ms(operation, name, found)) is not None
-                },
-            )
-            for name, run in runs.items()
+            CaseResult(case, name, operation, given, each, times, samples)
+            for name, each in checked.items()
+            if each.status != UNFIT
         ]
 
     @property
-    def _is_gpu(self) -> bool:
+    def times_anything(self) -> bool:
         return self.device == "cuda"
 
-    def _runs(self, case: Case, operation: OperationBench[Given], given: Given) -> dict[str, Run]:
-        runs = {}
-        for name in dict.fromkeys(case.candidates):
-            make = candidate_of(operation, name)
-            peer = operation.peers.get(name)
-            if peer is not None and (why := peer.package.why_missing()):
-                if name not in self._missing:
-                    self.say(f"left out: {name}: {why}")
-                    self._missing.add(name)
-                continue
-            with self._leaving_out(case, name):
-                if (run := make(given)) is not None:
-                    runs[name] = run
-        return runs
-
-    def _build(self, runs: list[Run]) -> None:
+    def _build(self, makes: Sequence[MakeRun]) -> None:
         """Makes first calls side by side: most of one is a compiler's time. What they raise, they
         raise again."""
 
-        def call(run: Run) -> None:
+        def call(make: MakeRun) -> None:
             with suppress(Exception):
-                run()
+                if run := make():
+                    run()
 
         with ThreadPoolExecutor() as threads:
-            list(threads.map(call, runs))
+            list(threads.map(call, makes))
 
-    @contextmanager
-    def _leaving_out(self, case: Case, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            here = torch.empty(0, device=self.device)
-            self.say(f"left out: {name}: {case}: {why_failed(name, error, here)}")
+    def _check(
+        self, peer: OperationPeer[Any] | None, name: str, make: MakeRun, given: Given
+    ) -> Checked:
+        if peer is not None and (why := peer.package.why_missing()):
+            return Checked(MISSING, why)
+        checked = check(name, make, given.compare, self.device)
+        return replace(checked, counters=given.counters()) if checked.run else checked
 
     def _timed(
-        self, regime: str, runs: Mapping[str, Run], operation: OperationBench[Given]
+        self, regime: str, checked: Mapping[str, Checked], operation: OperationBench[Given]
     ) -> Mapping[str, Timing]:
-        runs = rotated(runs, next(self._turns))
+        runs = {name: each.run for name, each in checked.items() if each.run is not None}
         if not runs:
             return {}
+        runs = rotated(runs, next(self._turns))
         if regime == BACK_TO_BACK:
             return time_back_to_back(runs, milliseconds=self.milliseconds)
         if regime == IN_GRAPH:
@@ -165,8 +198,35 @@ class Runner:
         return time_interleaved(runs, repeats=self.repeats, head_start=head_start, pause=pause)
 
 
+def check(
+    name: str,
+    make: MakeRun,
+    compare: Callable[[Any], Comparison],
+    device: str,
+) -> Checked:
+    """Makes the run of a candidate, runs it once, and compares the result.
+
+    Raises:
+        GpuLostError: It broke the GPU's state for this process.
+    """
+    try:
+        if (run := make()) is None:
+            return Checked(UNFIT)
+        found = compare(run())
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
+        if device == "cuda" and not gpu_answers():
+            raise GpuLostError(name, reason) from error
+        return Checked(FAILED, reason)
+    if found.ok:
+        return Checked(OK, run=run, comparison=found)
+    why = f"error {found.error:.3g}, allowed {found.tolerance:.3g}"
+    return Checked(WRONG, "; ".join(filter(None, (why, found.worst))), comparison=found)
+
+
 def candidate_of(operation: OperationBench[Given], name: str) -> Make[Given]:
-    """What makes the run of a candidate. Raises ValueError: The operation has none of that name."""
+    """Returns what makes the run of a candidate. Raises ValueError: The operation has none of
+    that name."""
     if name in operation.peers:
         return operation.peers[name].make
     if name in operation.ours:
@@ -180,14 +240,3 @@ def candidate_of(operation: OperationBench[Given], name: str) -> Make[Given]:
         f"candidate {name!r} is not known; supported: {supported}, "
         f"and kernels of {operation.kernels} by their names"
     )
-
-
-def _rival_ms(
-    operation: OperationBench[Given], name: str, times: Mapping[str, Timing]
-) -> float | None:
-    if name in operation.peers:
-        return None
-    beside = operation.beside.get(name, "")
-    if beside in times:
-        return times[beside].ms
-    return min((times[peer].ms for peer in operation.peers if peer in times), default=None)

@@ -19,7 +19,7 @@ _VOLATILE = ("date", "clocks.sm", "power.draw")
 
 
 def environment_stamp(device: str = "cuda") -> dict[str, str]:
-    """The GPU, its clocks, power and driver, and the versions of what ran.
+    """Returns the GPU, its clocks, power and driver, and the versions of what ran.
 
     Args:
         device: cuda; or cpu, the emulator, whose numbers depend on no machine.
@@ -51,7 +51,7 @@ def environment_stamp(device: str = "cuda") -> dict[str, str]:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """What of two stamps forbids to put their numbers in one table, in words."""
+    """Returns what of two stamps forbids to put their numbers in one table, in words."""
     return [
         f"{name} was {before.get(name, 'not recorded')} and is {now.get(name, 'not known')}"
         for name in sorted({*before, *now} - {*_VOLATILE})

@@ -59,7 +59,7 @@ def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -
 
 
 def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object]) -> str:
-    """What the emulator counted, by shape and kernel."""
+    """Returns what the emulator counted, by shape and kernel."""
     parts = ["# Forward attention: emulator counts, no times", _conditions(environment)]
     by_workload: dict[Workload, list[CountRow]] = {}
     for row in rows:
@@ -79,7 +79,7 @@ def bank_conflicts(row: CountRow) -> int | None:
 
 
 def _rates(found: Mapping[str, TimeRow], names: Iterable[str]) -> list[str]:
-    """A rate for each name, the highest in bold."""
+    """Returns a rate for each name, the highest in bold."""
     best = max(row.tflops or 0 for row in found.values())
     cells = []
     for name in names:

@@ -144,7 +144,7 @@ def time_in_graph(
 
 
 def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float]:
-    """The milliseconds of each launch."""
+    """Returns the milliseconds of each launch."""
     gpu_ms, host_ms = _pace(run)
     # While the GPU is kept waiting at first, the host gets ahead by what it would fall behind.
     head_start_ms = max(0.0, _HEAD_START_MARGIN * host_ms - gpu_ms)
@@ -165,7 +165,7 @@ def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float
 
 
 def _pace(run: Run) -> tuple[float, float]:
-    """Milliseconds of one launch: on the GPU, and of the host until it is queued."""
+    """Returns milliseconds of one launch: on the GPU, and of the host until it is queued."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     events = _launch(run, _PACE_LAUNCHES, _PACE_HEAD_START_MS)

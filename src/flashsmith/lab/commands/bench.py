@@ -1,9 +1,8 @@
-"""A benchmark: plan, build, sweep, and write what came out."""
+"""A benchmark: list cases, build, sweep, and write what came out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,19 +13,19 @@ import torch
 from flashsmith.configs import (
     FULL,
     ForwardKernelConfig,
-    KernelId,
     Workload,
     is_kernel_name,
 )
 from flashsmith.configs.registry import FORWARD
-from flashsmith.errors import BuildError, DeviceError
+from flashsmith.errors import DeviceError
 from flashsmith.jit import Progress
-from flashsmith.lab.bench import ceilings, stamp, timer
-from flashsmith.lab.bench.candidates import Candidate
+from flashsmith.lab.bench import ceilings, stamp
+from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.monitor import GpuMonitor
+from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS
 from flashsmith.lab.bench.peers import PEERS, Peer, find_peers
+from flashsmith.lab.bench.resources import kernels_of
 from flashsmith.lab.bench.results import (
-    BACK_TO_BACK,
     KERNEL,
     OK,
     REGIMES,
@@ -35,20 +34,19 @@ from flashsmith.lab.bench.results import (
     Row,
     TimeRow,
 )
+from flashsmith.lab.bench.runner import Runner
 from flashsmith.lab.bench.session import ENVIRONMENT, Session
-from flashsmith.lab.bench.sweep import MeasureTimes, Timer, measure_counts, sweep
+from flashsmith.lab.bench.sweep import measure_counts, measure_times, sweep
 from flashsmith.lab.commands import bench_files
 from flashsmith.lab.commands.bench_files import COUNTS_CSV, times_csv
 from flashsmith.lab.commands.device import choose_device
 from flashsmith.lab.commands.kernel_words import named_forward_kernel, select_instances
 from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.lab.commands.request import ON_A_GPU, Grid, Request
-from flashsmith.runtime import load_kernels
+from flashsmith.lab.tuning.lab import load_buildable
 from flashsmith.runtime.device import target_of
 from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import gpu_of
-
-Plan = dict[Workload, list[Candidate]]
 
 DEFAULT = "default"  # the kernel word for what attention() takes
 _FOR_COUNTS = Grid((128, 256), tokens=256, hidden=128)
@@ -56,7 +54,7 @@ _FOR_COUNTS = Grid((128, 256), tokens=256, hidden=128)
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured, and how.
+    """The measurements that are asked for.
 
     Attributes:
         peers: Their names; None: those that are available.
@@ -74,14 +72,6 @@ class Benchmark:
     counts: bool
     arguments: Mapping[str, Any]
 
-    def workloads(self) -> list[Workload]:
-        return self.request.workloads(_FOR_COUNTS if self.counts else ON_A_GPU)
-
-    def timer(self, regime: str) -> Timer:
-        if regime == BACK_TO_BACK:
-            return partial(timer.time_back_to_back, milliseconds=self.milliseconds)
-        return partial(timer.time_interleaved, repeats=self.repeats)
-
     def chosen_peers(self, note: Callable[[str], None]) -> list[Peer]:
         if self.counts:
             return []
@@ -95,7 +85,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark found, and the files that have it."""
+    """The rows that a benchmark found, and the files that have them."""
 
     session: Session
     rows: Sequence[Row]
@@ -116,16 +106,17 @@ def run(asked: Benchmark, out: Path, reporter: Reporter, *, force: bool) -> Meas
     Raises:
         GpuLostError: A candidate broke the GPU's state for this process; a new one goes on.
     """
-    workloads = asked.workloads()
+    workloads = asked.request.workloads(_FOR_COUNTS if asked.counts else ON_A_GPU)
     _check_words(asked, workloads)
     device = _choose_device(asked.counts)
     peers = asked.chosen_peers(reporter.note)
-    plan = make_plan(workloads, asked.request.words, peers, device)
+    names = [peer.name for peer in peers]
+    cases = make_cases(workloads, asked.request.words, names, device)
     builds = {peer.name: peer.build() for peer in peers if peer.is_available}
     session = Session.open(
         out,
         stamp.environment_stamp(device) | {"peers": builds},
-        {**asked.arguments, "peers": [peer.name for peer in peers]},
+        {**asked.arguments, "peers": names},
         results=[COUNTS_CSV] if asked.counts else [times_csv(regime) for regime in REGIMES],
         stamp="counts.json" if asked.counts else ENVIRONMENT,
         force=force,
@@ -133,33 +124,39 @@ def run(asked: Benchmark, out: Path, reporter: Reporter, *, force: bool) -> Meas
     if force and not asked.counts:
         bench_files.remove_reports(out)
     plots = bench_files.find_plots(reporter.note)
-    _load(plan, device, reporter)
+    _load(cases, device, reporter)
     rows: Sequence[Row]
     if asked.counts:
-        rows = _count(plan, out, reporter)
+        rows = _count(cases, out, reporter)
         return Measured(session, rows, bench_files.write_counts(rows, session, out, plots))
-    _measure_ceilings(session, plan)
-    timed = [_time(asked, regime, plan, session, device, reporter) for regime in asked.regimes]
+    _measure_ceilings(session, cases)
+    timed = [_time(asked, regime, cases, session, device, reporter) for regime in asked.regimes]
     files = [session.path]
     for rows in timed:
         files += bench_files.write_times(rows, session, out, plots)
     return Measured(session, [row for rows in timed for row in rows], files)
 
 
-def _count(plan: Plan, out: Path, reporter: Reporter) -> list[CountRow]:
+def _count(cases: Sequence[Case], out: Path, reporter: Reporter) -> list[CountRow]:
     counts = ResultFile(CountRow, out / COUNTS_CSV)
-    _sweep(out, reporter, lambda progress: sweep(plan, measure_counts, counts, progress))
+    _sweep(out, reporter, lambda progress: sweep(cases, measure_counts, counts, progress))
     return counts.rows
 
 
 def _time(
-    asked: Benchmark, regime: str, plan: Plan, session: Session, device: str, reporter: Reporter
+    asked: Benchmark,
+    regime: str,
+    cases: Sequence[Case],
+    session: Session,
+    device: str,
+    reporter: Reporter,
 ) -> list[TimeRow]:
     out = session.path.parent
     times = ResultFile(TimeRow, out / times_csv(regime), regime=regime)
     with GpuMonitor() as monitor:
-        measure = MeasureTimes(session.ceilings, regime, asked.timer(regime), monitor.since, device)
-        _sweep(out, reporter, lambda progress: sweep(plan, measure, times, progress))
+        runner = Runner(device, asked.repeats, asked.milliseconds, monitor.since)
+        measure = partial(measure_times, runner, regime=regime, ceilings=session.ceilings)
+        _sweep(out, reporter, lambda progress: sweep(cases, measure, times, progress))
     return times.rows
 
 
@@ -168,18 +165,18 @@ def _check_words(asked: Benchmark, workloads: Iterable[Workload]) -> None:
     if asked.counts and asked.peers:
         raise ValueError("--emulator-counts counts kernels only; leave out --peers")
     find_peers(asked.peers or [])
-    make_plan(workloads, [word for word in asked.request.words if word != DEFAULT], [], "cpu")
+    make_cases(workloads, [word for word in asked.request.words if word != DEFAULT], [], "cpu")
 
 
-def make_plan(
-    workloads: Iterable[Workload], words: Sequence[str], peers: Sequence[Peer], device: str
-) -> Plan:
-    """The candidates of each workload; those that no kernel is chosen for are left out.
+def make_cases(
+    workloads: Iterable[Workload], words: Sequence[str], peers: Sequence[str], device: str
+) -> list[Case]:
+    """Returns a case for each workload; workloads that no kernel is chosen for are left out.
 
     Raises:
         ValueError: A word chooses no kernel at any shape.
     """
-    plan: Plan = {}
+    cases = []
     fitting = set()
     for workload in workloads:
         configs: dict[ForwardKernelConfig, None] = {}
@@ -188,13 +185,13 @@ def make_plan(
                 fitting.add(word)
                 configs |= dict.fromkeys(found)
         if configs:
-            plan[workload] = [*peers, *configs]
+            cases.append(Case(FORWARD_KERNELS, workload, (*peers, *map(str, configs))))
     if unused := [word for word in words if word not in fitting]:
         raise ValueError(
             f"kernel {unused[0]} fits no shape of this grid; choose --dtype, --d-head and --mask "
             "that it is for"
         )
-    return plan
+    return cases
 
 
 def _configs(word: str, workload: Workload, device: str) -> list[ForwardKernelConfig]:
@@ -224,28 +221,14 @@ def _choose_device(counts: bool) -> str:
     return device
 
 
-def _load(plan: Plan, device: str, reporter: Reporter) -> None:
-    """Builds all kernels at once; if that fails each alone, so that only the bad ones lack."""
-    instances = [
-        KernelId(candidate, workload.variant)
-        for workload, candidates in plan.items()
-        for candidate in candidates
-        if not isinstance(candidate, Peer)
-    ]
-    instances = list(dict.fromkeys(instances))
-    target = target_of(torch.device(device))
+def _load(cases: Sequence[Case], device: str, reporter: Reporter) -> None:
+    """Builds all kernels at once, without those that cannot be: their checks meet the error."""
     with reporter.progress() as progress:
-        try:
-            load_kernels(instances, target, progress)
-        except (BuildError, ValueError) as error:
-            reporter.note(f"{error}\nbuilding each kernel alone")
-            for instance in instances:
-                with suppress(BuildError, ValueError):  # its check meets the error again
-                    load_kernels([instance], target, progress)
+        load_buildable(kernels_of(cases), target_of(torch.device(device)), progress)
 
 
-def _measure_ceilings(session: Session, plan: Plan) -> None:
-    for dtype in dict.fromkeys(workload.problem.dtype for workload in plan):
+def _measure_ceilings(session: Session, cases: Sequence[Case]) -> None:
+    for dtype in dict.fromkeys(case.workload.problem.dtype for case in cases):
         if str(dtype) not in session.ceilings:
             session.add_ceilings(ceilings.measure_ceilings(dtype))
 

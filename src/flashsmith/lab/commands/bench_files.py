@@ -19,7 +19,7 @@ def times_csv(regime: str) -> str:
 
 
 def find_plots(note: Callable[[str], None]) -> ModuleType | None:
-    """What draws the plots; None where that is not installed, which is said."""
+    """Returns what draws the plots; None where that is not installed, which is said."""
     if importlib.util.find_spec("matplotlib") is None:
         note(
             "no plots: matplotlib is not installed (`pip install 'flashsmith[bench]'`); the same "

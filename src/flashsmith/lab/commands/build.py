@@ -21,7 +21,8 @@ Note = Callable[[str], None]
 def plan_for_attention(
     request: Request, target: Target, gpus: Sequence[str]
 ) -> dict[Target, list[KernelId]]:
-    """What attention() takes, a library for each architecture: a family runs on some of them.
+    """Returns what attention() takes, a library for each architecture: a family runs on some of
+    them.
 
     Args:
         request: Says variants, dtypes and d_heads.
@@ -50,7 +51,7 @@ def plan_for_attention(
 
 
 def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
-    """The GPUs of an architecture to look up tables for, and the architecture itself."""
+    """Returns the GPUs of an architecture to look up tables for, and the architecture itself."""
     if arch is None:
         return [None]
     here = gpus or [gpu.name for gpu in find_gpus()[0] if gpu.arch == arch]
@@ -58,14 +59,14 @@ def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
 
 
 def arch_of(gpu: str) -> str:
-    """What to compile for a GPU of this name. Raises ValueError if none is known."""
+    """Returns what to compile for a GPU of this name. Raises ValueError if none is known."""
     return arch_name(get_gpu_architecture(gpu).compute_capability)
 
 
 def choose_target(
     kind: str | None, archs: Sequence[str], gpus: Sequence[str], note: Note
 ) -> Target:
-    """The target as asked; what was not asked is found here, and said."""
+    """Returns the target as asked; what was not asked is found here, and said."""
     if gpus and archs:
         raise ValueError("--gpu stands in place of --arch; leave out one of them")
     archs = archs or [arch_of(gpu) for gpu in gpus]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from flashsmith.configs import KernelId, Workload
-from flashsmith.lab.bench.candidates import Candidate, Checker
 from flashsmith.lab.bench.launch import watched
+from flashsmith.lab.bench.operations.forward_kernels import Candidate, Checker
 from flashsmith.lab.bench.peers import PEERS, Peer, first_available
 from flashsmith.lab.commands.device import choose_device, where_it_is
 from flashsmith.lab.commands.kernel_words import refuse_other_variants
@@ -76,13 +76,13 @@ def compare_kernels(asked: Comparisons, reporter: Reporter) -> list[Row]:
 
 
 def _name_on(device: str, peer: Peer) -> str:
-    """The peer's name; on a CPU torch's SDPA runs its own attention, which is no
+    """Returns the peer's name; on a CPU torch's SDPA runs its own attention, which is no
     FlashAttention-2."""
     return "torch SDPA on the CPU" if (device, peer.name) == ("cpu", "fa2") else peer.name
 
 
 def chosen_kernels(request: Request) -> list[KernelId]:
-    """All of one d_head and variant."""
+    """Returns all of one d_head and variant."""
     instances = request.instances()
     (variant,) = request.variants
     refuse_other_variants(instances, variant)

@@ -38,5 +38,5 @@ def _why_no_gpu() -> str:
 
 
 def where_it_is(device: str) -> str:
-    """A device in words."""
+    """Returns a device in words."""
     return "the GPU" if device == "cuda" else "the emulator"

@@ -28,7 +28,7 @@ class Gpu:
 
 
 def arch_name(compute_capability: tuple[int, int]) -> str:
-    """What to compile for; from 9.0 on with the suffix that allows all instructions."""
+    """Returns what to compile for; from 9.0 on with the suffix that allows all instructions."""
     major, minor = compute_capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 

@@ -161,7 +161,7 @@ def _reason(workload: Any, source: Source[Any, Any], entry: _Entry, row: _Row) -
 
 
 def _portfolio(workload: Any, table: Table[Any, Any]) -> str:
-    """What serves this kind of workload, whatever its sizes."""
+    """Returns what serves this kind of workload, whatever its sizes."""
     key = table.key_of(workload)
     portfolios = portfolios_of(table)
     (found,) = (each for each in portfolios if (each.d_head, each.variant) == key.kind)

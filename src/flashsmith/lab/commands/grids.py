@@ -36,8 +36,8 @@ GRIDS: Mapping[str, Sequence[Sizes]] = {
 
 
 def tuning_workloads(request: Request, gpu: str | None) -> list[Workload]:
-    """What is asked for; where no sizes are, those of ``request.grids``, or all grids, that fall
-    into different buckets on the GPU of this name.
+    """Returns what is asked for; where no sizes are, those of ``request.grids``, or all grids, that
+    fall into different buckets on the GPU of this name.
 
     Raises:
         ValueError: A grid is not known, or sizes stand beside it; names the option.

@@ -27,7 +27,7 @@ def select_instances(
     *,
     forward_only: bool = True,
 ) -> list[KernelId]:
-    """The kernels that words choose, each once, in the order of the words.
+    """Returns the kernels that words choose, each once, in the order of the words.
 
     A word is a key of get_kernel_configs or a kernel's name. A set is narrowed to ``dtype`` and
     ``d_head``, and taken at them if it has none of them; a tuning space is that of ``d_head``. A
@@ -57,7 +57,7 @@ def select_instances(
 
 
 def named_forward_kernel(name: str, d_head: int | None = None) -> KernelId:
-    """The kernel of a name, in any form. Raises ValueError if it is not of the forward."""
+    """Returns the kernel of a name, in any form. Raises ValueError if it is not of the forward."""
     named = parse_kernel_name_into_instance(name, d_head)
     _refuse_other_operations([named.config])
     return named

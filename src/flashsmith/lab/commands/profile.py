@@ -42,7 +42,7 @@ class Profiling:
 
 
 def profile(asked: Profiling, reporter: Reporter) -> Iterator[list[KernelProfile]]:
-    """The profiles of each workload, one after the other.
+    """Yields the profiles of each workload, one after the other.
 
     Raises:
         ProfilerError: There is no ncu, or it failed, or it saw none of the kernels.
@@ -64,7 +64,7 @@ def profile(asked: Profiling, reporter: Reporter) -> Iterator[list[KernelProfile
 
 
 def make_plan(request: Request) -> Plan:
-    """The kernels of each workload; a workload has one dtype, as its tensors have."""
+    """Returns the kernels of each workload; a workload has one dtype, as its tensors have."""
     plan: Plan = {}
     for d_head, variant, dtype in product(
         request.d_heads, request.variants, request.dtypes or (None,)

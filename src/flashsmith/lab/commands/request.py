@@ -59,13 +59,13 @@ class Request:
         return list(product(self.dtypes or (None,), self.d_heads or (None,)))
 
     def takes(self, dtype: DType, d_head: int) -> bool:
-        """Whether the user leaves this kind in."""
+        """Returns whether the user leaves this kind in."""
         return dtype in (self.dtypes or (dtype,)) and d_head in (self.d_heads or (d_head,))
 
     def instances(
         self, default: str = settings.DEFAULT_SET, *, forward_only: bool = True
     ) -> list[KernelId]:
-        """The kernels, each once. Raises ValueError for a word that chooses none.
+        """Returns the kernels, each once. Raises ValueError for a word that chooses none.
 
         default: The set where there are no words.
         forward_only: Refuse those of other operations.
@@ -81,7 +81,7 @@ class Request:
         return list(dict.fromkeys(found))
 
     def workloads(self, defaults: Grid) -> list[Workload]:
-        """All of them. Raises ValueError that names the option that is wrong."""
+        """Returns all of them. Raises ValueError that names the option that is wrong."""
         from flashsmith.lab.bench.grid import make_grid
 
         return make_grid(

@@ -19,7 +19,7 @@ from flashsmith.configs import (
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import padded_d_head
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.timer import Run, time_interleaved
 from flashsmith.lab.commands.device import choose_device, where_it_is
@@ -100,7 +100,7 @@ def run(request: Request, files: Files, asked: Asked, reporter: Reporter) -> Run
 def _prepare(
     request: Request, files: Files, asked: Asked, on_gpu: bool
 ) -> tuple[Inputs, Scales, list[KernelId]]:
-    """The tensors and the kernels, which fit each other."""
+    """Returns the tensors and the kernels, which fit each other."""
     words = request.words
     if not words and files.input is None and files.output is None:
         capability = torch.cuda.get_device_capability() if on_gpu else None
@@ -128,7 +128,7 @@ def _prepare(
 
 
 def _chosen(inputs: Inputs, variant: Variant) -> ForwardKernelConfig:
-    """What ``attention`` takes for tensors, of forward kernels alone."""
+    """Returns what ``attention`` takes for tensors, of forward kernels alone."""
     if inputs.q.dtype == FP8:
         return select_fp8(inputs.q, inputs.v, None, variant)
     workload = Workload(inputs.problem, variant)
@@ -145,7 +145,8 @@ def _problem(request: Request, dtype: DType, d_head: int, on_gpu: bool) -> Probl
 def _agreed(
     instances: list[KernelId], dtype: DType | None, d_head: int | None
 ) -> tuple[DType, int]:
-    """The dtype and d_head of the kernels; where there are none yet, as asked or the default."""
+    """Returns the dtype and d_head of the kernels; where there are none yet, as asked or the
+    default."""
     found = sorted({(instance.config.dtype, instance.config.d_head) for instance in instances})
     if len(found) > 1:
         kinds = "; ".join(f"{dtype}, d_head {d_head}" for dtype, d_head in found)
@@ -156,7 +157,7 @@ def _agreed(
 def check_kernels(
     instances: Sequence[KernelId], checker: Checker
 ) -> tuple[list[Result], dict[str, Run]]:
-    """Every kernel once, compared with the reference.
+    """Returns every kernel once, compared with the reference.
 
     Returns:
         The results in the order of ``instances``, and what runs those that are right.
@@ -172,7 +173,7 @@ def check_kernels(
         except EmulatorFault as fault:
             result.worst = str(fault)
             continue
-        result.counts = checker.counters(instance.config)
+        result.counts = checker.counters()
         result.error, result.tolerance = comparison.error, comparison.tolerance
         result.ok, result.worst = comparison.ok, comparison.worst
         if result.ok:

@@ -10,12 +10,11 @@ from flashsmith.configs import KernelId, Workload
 from flashsmith.configs.registry import BACKWARD
 from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.errors import EmulatorFault
-from flashsmith.lab.bench.candidates import Checker
+from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.timer import Run
 from flashsmith.lab.commands.run_result import Result
 from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
-from flashsmith.lab.soak.launches import Launch
 from flashsmith.runtime import Emulation
 
 
@@ -39,17 +38,11 @@ def check_backward(
         result.worst = str(fault)
         return result, {}
     result.counts = {} if device == "cuda" else Emulation(launch.kernel).counters()
-    _compare(launch, result)
+    worst = launch.compare_worst()
+    result.error, result.tolerance, result.ok = worst.error, worst.tolerance, worst.ok
+    result.worst = worst.worst
     runs: dict[str, Run] = {result.kernel: lambda: launch.call(launch.workspace())}
     return result, runs if result.ok else {}
-
-
-def _compare(launch: Launch, result: Result) -> None:
-    compared = launch.compare()
-    name = max(compared, key=lambda name: compared[name].ratio)
-    worst = compared[name]
-    result.error, result.tolerance, result.ok = worst.error, worst.tolerance, worst.ok
-    result.worst = f"{name} {worst.worst}"
 
 
 def fa2_backward(checker: Checker) -> Run:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant, Workload
-from flashsmith.lab.bench.candidates import Checker, Run
+from flashsmith.lab.bench.operations.forward_kernels import Checker, Run
 from flashsmith.lab.commands.inputs import Inputs
 from flashsmith.lab.soak.launches import compare_result
 from flashsmith.lab.soak.prepared import truth_of
@@ -131,14 +131,14 @@ class CallChecker(Checker):
         return find_kernel(instance, target_of(self.o.device))
 
     def prepare(self, candidate: ForwardKernelConfig) -> Run:  # type: ignore[override]
-        """What runs a configuration's kernel; all write the same ``o`` and ``lse``."""
+        """Returns what runs a configuration's kernel; all write the same ``o`` and ``lse``."""
         self.o.fill_(torch.nan)  # what a kernel does not write is not the one before's
         if self.lse is not None:
             self.lse.fill_(torch.nan)
         kernel, extras = self.kernel(candidate), self.asked.extras(self.o.device)
         plan = kernel.plan(*self.qkv, self.o, lse=self.lse, extras=extras)
         scale = self.asked.softmax_scale or self.workload.problem.d_head**-0.5
-        self._config = candidate
+        self._config, self._kernel = candidate, kernel
 
         def run() -> torch.Tensor:
             kernel(
@@ -172,7 +172,7 @@ class CallChecker(Checker):
 
 
 def _multiplied(inputs: Inputs, scales: Scales) -> Inputs:
-    """What numbers of 8 bits stand for, exactly; 16-bit ones as they are."""
+    """Returns what numbers of 8 bits stand for, exactly; 16-bit ones as they are."""
     batch, heads_kv = inputs.k.shape[0], inputs.k.shape[2]
     exact = []
     for t, scale in zip(inputs, scales, strict=True):

@@ -59,7 +59,8 @@ class Soak:
     seed: int | None = None
 
     def configs(self, device: str) -> list[KernelConfig]:
-        """What the words choose. Raises ValueError where a word or the device leaves nothing."""
+        """Returns what the words choose. Raises ValueError where a word or the device leaves
+        nothing."""
         words = self.request.words or (_TABLE, _RULE)
         chosen: list[KernelConfig] = []
         for word in words:
@@ -129,7 +130,7 @@ def _reruns(asked: Soak, device: str) -> int:
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file is of ``write_log``, going by its first columns."""
+    """Returns whether a file is of ``write_log``, going by its first columns."""
     head = ",".join(log.COLUMNS).encode()
     with path.open("rb") as file:
         return file.read(len(head)) == head

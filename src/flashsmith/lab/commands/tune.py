@@ -12,13 +12,15 @@ import torch
 
 from flashsmith.configs import (
     ForwardKernelConfig,
-    KernelId,
     Workload,
     is_kernel_name,
 )
 from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import DeviceError, GpuLostError
+from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS
+from flashsmith.lab.bench.resources import kernels_of
 from flashsmith.lab.bench.results import OK, CountRow
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.lab.bench.sweep import measure_counts
@@ -53,8 +55,8 @@ class Tuned:
 def named_candidates(
     words: Sequence[str], workloads: Iterable[Workload]
 ) -> list[ForwardKernelConfig] | None:
-    """What kernel words choose for the dtypes and head dimensions of the workloads; None: no words
-    stand for the tuning spaces of the families."""
+    """Returns what kernel words choose for the dtypes and head dimensions of the workloads;
+    None: no words stand for the tuning spaces of the families."""
     if not words:
         return None
     names = [word for word in words if is_kernel_name(word)]
@@ -115,7 +117,7 @@ def measure(
 
 
 def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
-    """The architecture of this GPU, and the stamp of what is measured here.
+    """Returns the architecture of this GPU, and the stamp of what is measured here.
 
     Raises DeviceError: There is none; ``otherwise`` says what can be done then.
     """
@@ -148,17 +150,18 @@ def refuse_to_discard_others(out: Path, title: str) -> None:
 
 
 def count(request: Request, reporter: Reporter) -> list[CountRow]:
-    """What the emulator counts of each candidate; of a workload the least memory work first."""
+    """Returns what the emulator counts of each candidate; of a workload the least memory work
+    first."""
     workloads = request.workloads(_FOR_COUNTS)
     configs = named_candidates(request.words, workloads)
     plan = make_plan(FORWARD, workloads, counting_arch(configs or []), configs=configs)
-    instances = [KernelId(cfg, each.variant) for each in plan for cfg in plan[each]]
+    cases = [Case(FORWARD_KERNELS, each, tuple(map(str, plan[each]))) for each in plan]
     with reporter.progress() as progress:
-        load_kernels(list(dict.fromkeys(instances)), target_of(torch.device("cpu")), progress)
+        load_kernels(kernels_of(cases), target_of(torch.device("cpu")), progress)
     rows: list[CountRow] = []
     with reporter.progress() as progress:
-        for done, (workload, configs) in enumerate(plan.items()):
-            progress(done, len(plan), str(workload))
-            counted = measure_counts(workload, configs)
+        for done, case in enumerate(cases):
+            progress(done, len(cases), str(case.workload))
+            counted = measure_counts(case)
             rows += sorted(counted, key=lambda row: (row.status != OK, *memory_work(row.counts)))
     return rows

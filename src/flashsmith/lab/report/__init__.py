@@ -1,4 +1,4 @@
-"""Where the time of kernels goes, as one HTML page or as data.
+"""The report says where the time of kernels goes, as one HTML page or as data.
 
 ``flashsmith.lab.report.page`` renders the page; it needs jinja2.
 """

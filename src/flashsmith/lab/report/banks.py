@@ -1,4 +1,4 @@
-"""Which banks of shared memory one phase of ldmatrix reads, with and without the swizzle."""
+"""The banks of shared memory that one phase of ldmatrix reads, with and without the swizzle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BankMap:
 
 
 def bank_map(row_bytes: int, *, swizzled: bool, chunk: int = 0) -> BankMap:
-    """The phase that reads 16-byte chunk ``chunk`` of rows 0 to 7 of a tile.
+    """Returns the phase that reads 16-byte chunk ``chunk`` of rows 0 to 7 of a tile.
 
     A bank gives one word a wavefront: rows that want different words of a bank queue up. The
     swizzle permutes the chunks of a row by the number of the 128-byte line that the row begins in.

@@ -1,4 +1,4 @@
-"""How long each unit of a multiprocessor is busy at least, set against the measured time.
+"""The least time that each unit of a multiprocessor is busy, set against the measured time.
 
 A unit's busy time is a lower bound of the kernel's: what the emulator and the machine code count,
 over what the unit does in a cycle. The unit whose bound is next to the measured time is the one the
@@ -10,14 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashsmith.configs import KernelId, Workload
-from flashsmith.gpus import get_gpu_architecture
+from flashsmith.gpus import (
+    count_multiprocessors,
+    find_compute_capability,
+    get_gpu_architecture,
+)
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
     Counts,
     Launch,
     exponentials_per_visit,
     fma_per_visit,
-    work_of,
+    work_on,
 )
 from flashsmith.lab.report.occupancy import SCHEDULERS_PER_SM
 from flashsmith.lab.report.sass import MachineCode
@@ -37,14 +41,11 @@ _L2_BYTES_PER_CYCLE = 5120
 # A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
 _TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
 
-_SM_COUNT = {"A100": 108, "H100 NVL": 132, "H100 PCIe": 114, "H100 80GB HBM3": 132, "H200": 132}
-
 
 @dataclass(frozen=True)
 class Machine:
     """A GPU at the clock it ran at."""
 
-    name: str
     arch: str
     sm_count: int
     clock_mhz: float
@@ -54,17 +55,15 @@ class Machine:
         return get_gpu_architecture(self.arch).compute_capability
 
     def ms(self, cycles: float) -> float:
-        """Milliseconds for cycles that all multiprocessors share."""
+        """Returns milliseconds for cycles that all multiprocessors share."""
         return cycles / self.sm_count / self.clock_mhz / 1e3
 
 
 def find_machine(gpu: str, arch: str, clock_mhz: float | None) -> Machine | None:
-    """None if the number of multiprocessors or the clock is not known."""
-    # The longest name first: "H100 PCIe" is no "H100".
-    for name in sorted(_SM_COUNT, key=len, reverse=True):
-        if name.lower() in gpu.lower() and clock_mhz:
-            return Machine(gpu, arch, _SM_COUNT[name], clock_mhz)
-    return None
+    """None if the GPU or the clock is not known."""
+    if find_compute_capability(gpu) is None or not clock_mhz:
+        return None
+    return Machine(arch, count_multiprocessors(gpu), clock_mhz)
 
 
 def busy_ms(
@@ -74,20 +73,18 @@ def busy_ms(
     counts: Counts | None,
     code: MachineCode | None,
 ) -> dict[str, float]:
-    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS; of a
-    forward alone."""
-    config, problem = instance.config, workload.problem
-    if config.operation != "forward":
-        return {}
-    work = work_of(config, instance.variant, problem.seq_len_q, problem.seq_len_k)
-    work *= problem.batch * problem.heads
+    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS. The
+    loop of a backward or of decode is not always a whole visit, so issue slots are a forward's."""
+    config, work = instance.config, work_on(instance, workload.problem)
     cycles: dict[str, float] = {}
     launch = Launch(counts, work) if counts else None
     if launch:
         cycles["shared memory"] = launch.shared_bytes(config) / SHARED_BYTES_PER_CYCLE
     if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
-        cycles["tensor cores"] = work.visits * fma_per_visit(config) / fma_per_cycle
-    if code and code.shortest:
+        counted = counts.fma_per_visit if counts else 0
+        fma = max(fma_per_visit(config), counted)  # a backward may compute scores twice
+        cycles["tensor cores"] = work.visits * fma / fma_per_cycle
+    if code and code.shortest and config.operation == "forward":
         instructions = work.visits * config.compute_warps * code.shortest
         cycles["issue slots"] = instructions / SCHEDULERS_PER_SM
     cycles["exponentials"] = work.visits * exponentials_per_visit(config) / _EX2_PER_CYCLE
@@ -97,7 +94,6 @@ def busy_ms(
 
 
 def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
-    """Wavefronts beyond those without conflicts, of a whole launch."""
-    launch = Launch.of_self_attention(instance, counts, workload.problem.seq_len_k)
-    conflicts = launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]
-    return workload.problem.batch * workload.problem.heads * conflicts
+    """Returns the wavefronts of a launch that are there because of bank conflicts."""
+    launch = Launch(counts, work_on(instance, workload.problem))
+    return launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]

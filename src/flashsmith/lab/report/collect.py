@@ -1,4 +1,4 @@
-"""From kernels to a Report: compiles them, disassembles them, emulates them, reads their times."""
+"""Makes a Report of kernels: compiles them, disassembles them, emulates them, reads their times."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from flashsmith.lab.report.comparison import (
     faster_families,
     of_operation,
 )
-from flashsmith.lab.report.description import Counts, bank_maps, explain, regions, roles
+from flashsmith.lab.report.description import Counts, bank_maps, roles
 from flashsmith.lab.report.model import Function, Group, KernelReport, Report, Resources
 from flashsmith.lab.report.occupancy import compute_occupancy
 from flashsmith.lab.report.results import Profile, Results, Time
 from flashsmith.lab.report.sass import MachineCode, read_machine_code
 
 T = TypeVar("T")
+Kind = tuple[str, int, str]  # dtype, d_head and mask
 
 
 def make_report(
@@ -36,7 +37,7 @@ def make_report(
     progress: Progress,
     seq_len: int | None = None,
 ) -> Report:
-    """The report of kernels, in their order.
+    """Returns the report of kernels, in their order.
 
     What a missing tool or a missing measurement leaves out is named in the report with the reason.
 
@@ -109,7 +110,8 @@ class _Collector:
         }
 
     def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
-        """One with all kernels; where the build refuses a kernel, one for each of the others."""
+        """Returns one with all kernels; where the build refuses a kernel, one for each of the
+        others."""
         part = "registers and machine code"
         try:
             return dict.fromkeys(instances, self._cuda_library(instances))
@@ -142,31 +144,22 @@ class _Collector:
         return f"{self.results.folder} has none of these kernels{where}"
 
     def _group(
-        self,
-        kind: tuple[str, int, str],
-        instances: Sequence[KernelId],
-        counts: dict[KernelId, Counts | None],
+        self, kind: Kind, instances: Sequence[KernelId], counts: dict[KernelId, Counts | None]
     ) -> Group:
         config = instances[0].config
         all_times = of_operation(self.results.times, config.operation)
-        times = [time for time in all_times if time.workload.kind == kind]
-        run = best_run(times, instances, self.seq_len)
-        profiles = best_run(
-            [
-                each
-                for each in of_operation(self.results.profiles, config.operation)
-                if each.workload.kind == kind
-            ],
-            instances,
-            run[0].workload.problem.seq_len_k if run else None,
-        )
-        kernels = [
-            self._kernel(number, each, counts.get(each), run, profiles)
-            for number, each in enumerate(instances, 1)
-        ]
+        run = best_run(all_times, kind, instances, self.seq_len)
+        all_profiles = of_operation(self.results.profiles, config.operation)
+        length = run[0].workload.problem.seq_len_k if run else None
+        profiles = best_run(all_profiles, kind, instances, length)
+        times_of = {time.candidate: time for time in reversed(run)}
+        profiles_of = {profile.candidate: profile for profile in reversed(profiles)}
         sweep = best_sweep(all_times, kind, instances)
         return Group(
-            kernels,
+            [
+                self._kernel(i, each, counts.get(each), times_of.get(each), profiles_of.get(each))
+                for i, each in enumerate(instances, 1)
+            ],
             run,
             best_at(all_times, run[0].workload, config.family) if run else [],
             sweep,
@@ -188,37 +181,23 @@ class _Collector:
         number: int,
         instance: KernelId,
         counts: Counts | None,
-        run: Sequence[Time],
-        profiles: Sequence[Profile],
+        time: Time | None,
+        profile: Profile | None,
     ) -> KernelReport:
         functions = self._functions(instance)
         code = functions[0].code if functions else None
-        time = next((each for each in run if each.candidate == instance), None)
-        profile = next((each for each in profiles if each.candidate == instance), None)
-        busy, conflicts = {}, None
-        clock: float | None = None
+        busy, clock = {}, None
         if time is not None:
             profiled = profile.clock_mhz if profile else None
             clock = time.sm_clock_mhz or profiled or self.results.sm_clock_mhz
-            machine = find_machine(self.results.gpu, self.arch, clock)
-            if machine:
+            if machine := find_machine(self.results.gpu, self.arch, clock):
                 busy = busy_ms(instance, time.workload, machine, counts, code)
-        if profile and counts and counts.per_visit:
+        conflicts = None
+        if profile and counts:
             conflicts = bank_conflicts(instance, profile.workload, counts)
+        used = self._resources(instance)
         return KernelReport(
-            number,
-            instance,
-            explain(instance.config),
-            regions(instance.config),
-            self._resources(instance),
-            counts,
-            code,
-            time,
-            busy,
-            clock,
-            profile,
-            conflicts,
-            functions,
+            number, instance, used, counts, code, time, busy, clock, profile, conflicts, functions
         )
 
     def _functions(self, instance: KernelId) -> list[Function]:
@@ -233,9 +212,9 @@ class _Collector:
         ]
 
     def _ptxas(self, instance: KernelId) -> list[dict[str, Any]]:
-        """ptxas' figures of its functions, of most registers first: of the library, else as the
-        results have them; none of a kernel that the build refuses, which is not the one that was
-        measured."""
+        """Returns ptxas' figures of its functions, of most registers first: of the library, else as
+        the results have them; none of a kernel that the build refuses, which is not the one that
+        was measured."""
         if library := self.libraries.get(instance):
             listed = library.kernels[instance.slug]["resources"]
             found = [each for each in listed if each["arch"] == self.arch]
@@ -262,7 +241,7 @@ class _Collector:
 
 
 def _short_name(mangled: str) -> str:
-    """`backward_dq_kernel` of `_ZN10flashsmith4sm8018backward_dq_kernelI...`."""
+    """Returns `backward_dq_kernel` of `_ZN10flashsmith4sm8018backward_dq_kernelI...`."""
     name, rest = mangled, mangled.removeprefix("_ZN")
     while length := re.match(r"\d+", rest):
         start, end = length.end(), length.end() + int(length[0])

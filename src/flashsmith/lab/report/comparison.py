@@ -1,4 +1,4 @@
-"""Which of the measured times belong beside each other."""
+"""Chooses the measured times that belong beside each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", Time, Profile)
 
 
 def of_operation(times: Iterable[M], operation: str) -> list[M]:
-    """Those of the runs that measured kernels of the operation, which peers are of, too."""
+    """Returns those of the runs that measured kernels of the operation, peers included."""
     times = list(times)
     runs = {
         time.run
@@ -25,10 +25,13 @@ def of_operation(times: Iterable[M], operation: str) -> list[M]:
 
 
 def best_run(
-    times: Sequence[M], instances: Iterable[KernelId], seq_len: int | None = None
+    times: Sequence[M],
+    kind: tuple[str, int, str],
+    instances: Iterable[KernelId],
+    seq_len: int | None = None,
 ) -> list[M]:
-    """The times (or profiles) of one run on one workload: of those with most of ``instances``, the
-    longest sequence. Nothing if no run has any of them.
+    """Returns the times (or profiles) of one run on one workload, for (dtype, d_head, mask): of
+    those with most of ``instances``, the longest sequence. Nothing if no run has any of them.
 
     seq_len: Only at this length.
     """
@@ -36,7 +39,9 @@ def best_run(
     have = Counter(
         (time.run, time.workload)
         for time in times
-        if time.candidate in wanted and seq_len in (None, time.workload.problem.seq_len_k)
+        if time.workload.kind == kind
+        and time.candidate in wanted
+        and seq_len in (None, time.workload.problem.seq_len_k)
     )
     if not have:
         return []
@@ -47,10 +52,10 @@ def best_run(
 def best_sweep(
     times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[KernelId]
 ) -> list[Time]:
-    """The times of one run over lengths, for (dtype, d_head, mask): of those that measured the
-    family of ``instances``, if there are any, the run with most peers, then with most lengths, then
-    with most of ``instances``. Rather one of another dtype than one without peers: FP16 and BF16
-    differ little."""
+    """Returns the times of one run over lengths, for (dtype, d_head, mask): of those that
+    measured the family of ``instances``, if there are any, the run with most peers, then with
+    most lengths, then with most of ``instances``. Rather one of another dtype than one without
+    peers: FP16 and BF16 differ little."""
     wanted = set(instances)
     families = {instance.config.family for instance in wanted}
     runs: dict[tuple[str, DType], list[Time]] = {}
@@ -78,41 +83,32 @@ def faster_families(times: Iterable[Time], sweep: Sequence[Time]) -> list[Time]:
     others = _fastest(
         time for time in times if time.workload in swept_on and time.family not in {None, *swept}
     )
-    if not any(
-        workload not in best or time.ms < best[workload].ms for workload, time in others.items()
-    ):
+    if all(on in best and best[on].ms <= time.ms for on, time in others.items()):
         return []
     return sorted(others.values(), key=lambda time: time.workload.problem.seq_len_k)
 
 
 def _fastest(times: Iterable[Time]) -> dict[Workload, Time]:
     best: dict[Workload, Time] = {}
-    for time in times:
-        if time.workload not in best or time.ms < best[time.workload].ms:
-            best[time.workload] = time
+    for time in sorted(times, key=lambda time: time.ms):
+        best.setdefault(time.workload, time)
     return best
 
 
 def best_at(times: Iterable[Time], workload: Workload, family: str) -> list[Time]:
-    """Of all runs on this workload flashsmith's fastest kernel of its dtype; and, if that is of
-    ``family`` and one of another family and perhaps another dtype is faster, the fastest of those.
+    """Returns flashsmith's fastest kernel of all runs on this workload and of its dtype; and, if
+    that is of ``family`` and one of another family and perhaps another dtype is faster, the fastest
+    of those.
     """
-    found = [
-        time
-        for time in times
-        if time.family is not None and _at_dtype(time.workload, workload.problem.dtype) == workload
-    ]
-    best = _least(time for time in found if time.workload.problem.dtype == workload.problem.dtype)
+
+    def is_here(time: Time) -> bool:
+        problem = replace(time.workload.problem, dtype=workload.problem.dtype)
+        return replace(time.workload, problem=problem) == workload
+
+    ours = (time for time in times if time.family is not None and is_here(time))
+    fastest_first = sorted(ours, key=lambda time: time.ms)
+    best = [time for time in fastest_first if time.workload == workload][:1]
     if best and best[0].family != family:
         return best
-    other = _least(time for time in found if time.family != family)
+    other = [time for time in fastest_first if time.family != family][:1]
     return [*best, *(time for time in other if not best or time.ms < best[0].ms)]
-
-
-def _at_dtype(workload: Workload, dtype: DType) -> Workload:
-    return replace(workload, problem=replace(workload.problem, dtype=dtype))
-
-
-def _least(times: Iterable[Time]) -> list[Time]:
-    """The fastest, if there is any."""
-    return sorted(times, key=lambda time: time.ms)[:1]

@@ -1,18 +1,21 @@
-"""What a configuration says of its kernels, whatever their operation and architecture: its fields
-in words, parts of shared memory, warps; and of a forward, what a launch consists of."""
+"""Reads what a configuration says of its kernels, whatever their operation and architecture: its
+fields in words, parts of shared memory, warps, and what a call consists of."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashsmith.configs import ForwardKernelConfig, KernelConfig, KernelId, Variant
+from flashsmith.configs import KernelConfig, KernelId, Variant
 from flashsmith.configs.descriptions import descriptions
 from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.lab.report.banks import BankMap, bank_map
+from flashsmith.problem import Problem
 
 SHARED_BYTES_PER_CYCLE = 128
+_FMA_PER_MMA = 16 * 8 * 16
 UNIT_OF_WORK = "10^6 multiply-adds"  # of the tables that compare tiles of different sizes
 # Counters of the blocks of K and V that are loaded, not of those that are worked on.
 _PER_LOAD = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits", "mbarrier_arrivals"))
@@ -34,7 +37,7 @@ _PARTS = {
     "queue": "which tiles the block works on next",
     "barriers": "mbarriers: full and empty, for each buffer that bulk copies fill",
 }
-# By name in the tables of steps: the counter of a visit, or of a tile beside its visits.
+# Names in the tables of steps -> the counter of a visit, or of a tile beside its visits.
 _OF_A_VISIT = {
     "shared-memory wavefronts": "shared_wavefronts",
     "bytes that wgmma reads of shared memory": "wgmma_shared_bytes",
@@ -84,7 +87,7 @@ class Role:
 
 
 def explain(config: KernelConfig) -> list[Fact]:
-    """One fact for each field, in their order."""
+    """Returns one fact for each field, in their order."""
     return [
         Fact(name, value_text(getattr(config, name)), f"{meaning[0].upper()}{meaning[1:]}")
         for names, meaning in descriptions(type(config)).items()
@@ -100,7 +103,7 @@ def value_text(value: object) -> str:
 
 
 def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
-    """`swizzled off to on`, for every field in which two of a class differ."""
+    """Returns `swizzled off to on`, for every field in which two of a class differ."""
     return [
         f"{before.field} {before.value} to {after.value}"
         for before, after in zip(explain(a), explain(b), strict=True)
@@ -109,13 +112,14 @@ def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
 
 
 def regions(config: KernelConfig) -> list[Region]:
-    """The parts of shared memory that are there; together ``config.shared_memory_bytes``."""
+    """Returns the parts of shared memory that are there; together
+    ``config.shared_memory_bytes``."""
     parts = config.shared_memory_parts.items()
     return [Region(name, size, _PARTS[name]) for name, size in parts if size]
 
 
 def roles(config: KernelConfig, registers: int) -> list[Role]:
-    """The warps of a block. registers: a thread's at the launch, as ptxas reports them."""
+    """Returns the warps of a block. registers: a thread's at the launch, as ptxas reports them."""
     holds = {name: n for name, n in config.held_registers.items() if n}
     loading, computing = config.moved_registers or (registers, registers)
     if not config.loading_warps:
@@ -127,21 +131,24 @@ def roles(config: KernelConfig, registers: int) -> list[Role]:
 
 
 def group_name(config: KernelConfig) -> str:
-    """Of the kernels that the page puts beside each other: the family, and what it does."""
+    """Returns the name of kernels that the page puts beside each other: the family, and what it
+    does."""
     name = f"{config.family} family"
     operation = config.kernels_name().replace("_", " ")
     return name if config.operation == "forward" else f"{operation} of the {name}"
 
 
 def reader(config: KernelConfig) -> str:
-    """What reads the rows of the bank maps."""
+    """Returns what reads the rows of the bank maps."""
     core = "ldmatrix, or wgmma of an operand's core matrix,"
     return core if config.reads_by_maps else "ldmatrix"
 
 
 def bank_maps(config: KernelConfig) -> list[BankMap]:
-    """Which banks one phase reads, without and with the swizzle, of rows of Q and K; these are as
-    wide as the widest swizzle that fits."""
+    """Returns which banks one phase reads, without and with the swizzle, of rows of Q and K; these
+    are as wide as the widest swizzle that fits. Of decode's K in 8 bits nothing is known."""
+    if getattr(config, "fp8_cache", False):
+        return []
     row = config.d_head * getattr(config, "score_bytes", ELEMENT_BYTES)
     width = next(width for width in (128, 64, 32) if row % width == 0)
     return [bank_map(width, swizzled=swizzled) for swizzled in (False, True)]
@@ -149,11 +156,11 @@ def bank_maps(config: KernelConfig) -> list[BankMap]:
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch of a forward consists of.
+    """The parts that a call consists of.
 
-    tiles: Blocks of B_r rows of Q.
-    visits: Visits of a tile to a block of K and V; a part of one where some warpgroups of the tile
-        let the block pass.
+    tiles: Blocks of B_r rows of Q, of decode packed rows.
+    visits: Visits of a tile to a block of K and V, of a backward in all of its passes; a part of
+        one where some warpgroups of the tile let the block pass.
     loads: Blocks of K and V that tiles load.
     """
 
@@ -166,12 +173,12 @@ class Work:
 
 
 def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Work:
-    """Of one head, as block_range.cuh has it. config: Of a forward; what its class has no field
-    for, its kernels do not do."""
-    cluster_size = getattr(config, "cluster_size", 1)
+    """Returns the work of one head, as block_range.cuh has it; decode has few rows, which see all
+    keys."""
+    cluster_size = _of_forward(config, "cluster_size")
     cluster_rows = config.B_r * cluster_size
     tiles = -(-seq_len_q // cluster_rows) * cluster_size
-    if not variant.causal:
+    if not variant.causal or config.operation == "decode":
         visits = tiles * -(-seq_len_k // config.B_c)
         return Work(tiles, visits, visits)
 
@@ -180,21 +187,45 @@ def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Wo
         blocks: int = -(-visible // config.B_c)
         return max(int(config.reads_by_maps), blocks)
 
-    parts = getattr(config, "n_warpgroups", 1)  # of a tile, that may let blocks pass
+    parts = _of_forward(config, "n_warpgroups")  # of a tile, that may let blocks pass
     loads, visited = 0, 0
     for first in range(0, tiles * config.B_r, config.B_r // parts):
         blocks = n_blocks((first // cluster_rows + 1) * cluster_rows)
         unseen = blocks - n_blocks(first + config.B_r // parts)
-        visited += blocks - min(unseen, getattr(config, "n_stages", 1) - 1)
+        visited += blocks - min(unseen, _of_forward(config, "n_stages") - 1)
         loads += blocks
     return Work(tiles, visited / parts, loads / parts)
 
 
+def work_on(instance: KernelId, problem: Problem) -> Work:
+    """Returns the work of all heads; decode packs the rows of heads that share one of K and V."""
+    rows, heads = problem.seq_len_q, problem.heads
+    if instance.config.operation == "decode":
+        rows, heads = rows * heads // problem.heads_kv, problem.heads_kv
+    of_head = work_of(instance.config, instance.variant, rows, problem.seq_len_k)
+    return of_head * (problem.batch * heads)
+
+
+def _of_forward(config: Any, field: str) -> int:
+    """Returns a field of a forward; 1 where its class has none, and of other operations."""
+    return getattr(config, field, 1) if config.operation == "forward" else 1
+
+
 def samples(config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """Rows of Q and of K of two launches whose counts tell what a visit costs, and what a tile
-    beside its visits: one cluster's tiles, with two more blocks of K and V in the second. No mask
-    touches these, since the last rows see the last keys."""
-    rows = config.B_r * getattr(config, "cluster_size", 1)
+    beside its visits.
+
+    Of a forward one cluster's tiles, with two more blocks of K and V in the second. No mask touches
+    these, since the last rows see the last keys. A backward's sides are equal, since it has tiles
+    of keys, too; each team of decode has as many blocks.
+    """
+    if config.operation == "backward":
+        n = math.lcm(config.B_r * getattr(config, "n_warpgroups", 1), config.B_c)
+        return (2 * n, 2 * n), (3 * n, 3 * n)
+    if config.operation == "decode":
+        n = config.B_c * config.compute_warps
+        return (config.B_r, n), (config.B_r, 2 * n)
+    rows = config.B_r * _of_forward(config, "cluster_size")
     keys = (-(-rows // config.B_c) + 1) * config.B_c
     return (rows, keys), (rows, keys + 2 * config.B_c)
 
@@ -206,7 +237,7 @@ class Counts:
     of: The launch, in words.
     whole: Its counters.
     per_visit: What one more visit of a tile to a block of K and V costs.
-    per_tile: What a tile costs beside its visits: loading Q, storing O. Both of a forward alone.
+    per_tile: What a tile costs beside its visits, like loading Q and storing O.
     """
 
     of: str
@@ -218,7 +249,7 @@ class Counts:
     def split(
         cls, of: str, a: tuple[Work, dict[str, int]], b: tuple[Work, dict[str, int]]
     ) -> Counts:
-        """Of two launches of a forward, ``of`` the first."""
+        """Returns what two launches say of a visit and of a tile; ``of`` names the first."""
         (work_a, short), (work_b, long) = a, b
         per_visit, per_tile = {}, {}
         for name in short.keys() - {"longest_ldmatrix_run", "longest_mma_run"}:  # no sums
@@ -233,15 +264,18 @@ class Counts:
         """Wavefronts of a visit that are there because of bank conflicts."""
         return self.per_visit["shared_wavefronts"] - self.per_visit["shared_wavefronts_ideal"]
 
+    @property
+    def fma_per_visit(self) -> float:
+        """Multiply-adds on the tensor cores."""
+        return _FMA_PER_MMA * self.per_visit["mma"] + self.per_visit["wgmma_flops"] / 2
+
     def quantities(self, unit: str, scale: float) -> dict[str, float]:
-        """What a change of the configuration may change, by its name in the tables.
+        """Returns what a change of the configuration may change, by its name in the tables.
 
         unit: "a visit", or what takes its place where tiles differ in size.
         scale: On what a visit counts.
         """
         visit, tile = self.per_visit, self.per_tile
-        if not visit:
-            return {}
         found = {f"{name} {unit}": scale * visit[each] for name, each in _OF_A_VISIT.items()}
         found["of these bank conflicts"] = scale * self.conflicts
         if visit["mma"]:
@@ -257,11 +291,6 @@ class Launch:
     counts: Counts
     work: Work
 
-    @classmethod
-    def of_self_attention(cls, instance: KernelId, counts: Counts, seq_len: int) -> Launch:
-        """Of one head."""
-        return cls(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
-
     def visits(self, name: str) -> float:
         n = self.work.loads if name in _PER_LOAD else self.work.visits
         return n * self.counts.per_visit[name]
@@ -272,12 +301,12 @@ class Launch:
     def __getitem__(self, name: str) -> float:
         return self.visits(name) + self.beside(name)
 
-    def shared_bytes(self, config: ForwardKernelConfig) -> float:
-        """That pass through shared memory: operands that wgmma reads, what TMA writes and reads,
-        and the warps' own accesses. A multicast lands in each block of the cluster."""
+    def shared_bytes(self, config: KernelConfig) -> float:
+        """Returns those that pass through shared memory: operands that wgmma reads, what TMA writes
+        and reads, and the warps' own accesses. A multicast lands in each block of the cluster."""
         return (
             self["wgmma_shared_bytes"]
-            + getattr(config, "cluster_size", 1) * self.visits("tma_load_bytes")
+            + _of_forward(config, "cluster_size") * self.visits("tma_load_bytes")
             + self.beside("tma_load_bytes")
             + self["tma_store_bytes"]
             + SHARED_BYTES_PER_CYCLE * self["shared_wavefronts"]
@@ -285,15 +314,17 @@ class Launch:
 
     @property
     def loaded_bytes(self) -> float:
-        """That the multiprocessors load from L2."""
+        """The bytes that the multiprocessors load from L2."""
         return self["global_load_bytes"] + self["tma_load_bytes"]
 
 
 def fma_per_visit(config: KernelConfig) -> int:
-    """Multiply-adds of both matrix products of a forward's visit."""
-    return 2 * config.B_r * config.B_c * config.d_head
+    """Returns the multiply-adds of a visit, at least: of two matrix products, of a backward
+    five."""
+    products = 5 if config.operation == "backward" else 2
+    return products * config.B_r * config.B_c * config.d_head
 
 
 def exponentials_per_visit(config: KernelConfig) -> float:
-    """That the special-function units compute, at least; polynomials take the others."""
+    """Returns those that special-function units compute, at least; the others are polynomials."""
     return config.B_r * config.B_c * (16 - getattr(config, "fma_exponentials", 0)) / 16

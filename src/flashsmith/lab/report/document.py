@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from flashsmith.configs.descriptions import how_it_works
-from flashsmith.lab.report.description import Counts
+from flashsmith.lab.report.description import Counts, explain, regions
 from flashsmith.lab.report.model import Group, KernelReport, Report, Resources, Step
-from flashsmith.lab.report.results import Profile, Time
+from flashsmith.lab.report.results import Measured, Profile, Time
 from flashsmith.lab.report.sass import MachineCode
 from flashsmith.version import __version__
 
@@ -17,7 +17,8 @@ Document = dict[str, Any]
 
 
 def document_of(report: Report) -> Document:
-    """Of dicts, lists, strings, numbers and None alone. Times are milliseconds, sizes bytes."""
+    """Returns dicts, lists, strings, numbers and None alone. Times are milliseconds, sizes
+    bytes."""
     return {
         "flashsmith": __version__,
         "arch": report.arch,
@@ -30,16 +31,15 @@ def document_of(report: Report) -> Document:
 
 
 def _group(report: Report, group: Group) -> Document:
-    first = group.kernels[0].instance
     rates = None
     if group.sweep:
         rates = report.results.ceiling(group.sweep[0].workload.kind[0], group.sweep[0].run)
     return {
-        "operation": first.config.operation,
+        "operation": group.config.operation,
         "family": group.family,
-        "dtype": str(first.config.dtype),
-        "d_head": first.config.d_head,
-        "mask": first.variant.name,
+        "dtype": str(group.config.dtype),
+        "d_head": group.config.d_head,
+        "mask": group.kernels[0].instance.variant.name,
         "note": group.note or None,
         "kernels": [_kernel(kernel, group) for kernel in group.kernels],
         "peers": [_time(time) | {"of_fa2": group.of_baseline(time)} for time in group.peers],
@@ -65,8 +65,8 @@ def _kernel(kernel: KernelReport, group: Group) -> Document:
         "number": kernel.number,
         "kernel": kernel.name,
         "how_it_works": how_it_works(type(config)),
-        "fields": [asdict(fact) for fact in kernel.facts],
-        "shared_memory": [asdict(region) for region in kernel.regions],
+        "fields": [asdict(fact) for fact in explain(config)],
+        "shared_memory": [asdict(region) for region in regions(config)],
         "threads_per_block": config.threads_per_block,
         "functions": [vars(each) | {"code": _code(each.code)} for each in kernel.functions],
         "resources": _resources(kernel.resources) if kernel.resources else None,
@@ -87,8 +87,7 @@ def _kernel(kernel: KernelReport, group: Group) -> Document:
 
 def _resources(resources: Resources) -> Document:
     occupancy = resources.occupancy
-    return asdict(replace(resources, roles=[])) | {
-        "roles": [asdict(role) | {"holds": dict(role.holds)} for role in resources.roles],
+    return asdict(resources) | {
         "occupancy": occupancy.share,
         "blocks_per_sm": occupancy.blocks,
         "blocks_per_sm_by": dict(occupancy.by_resource),
@@ -98,7 +97,7 @@ def _resources(resources: Resources) -> Document:
 
 
 def _counts(counts: Counts | None) -> Document | None:
-    """Without what stays at zero, as the page."""
+    """Leaves out what stays at zero, as the page."""
     if counts is None:
         return None
     parts: dict[str, Mapping[str, float]] = {
@@ -139,5 +138,5 @@ def _profile(profile: Profile) -> Document:
     return _measured(profile) | {"metrics": profile.metrics, "stalls": profile.stalls}
 
 
-def _measured(one: Time | Profile) -> Document:
+def _measured(one: Measured) -> Document:
     return {"name": one.name, "run": one.run, **one.workload.as_row()}

@@ -5,75 +5,86 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from markupsafe import Markup
-
-from flashsmith.lab.report.charts import WIDTH
 from flashsmith.lab.report.model import Group
 from flashsmith.lab.report.results import Time
-from flashsmith.lab.report.svg import Svg
 
+Point = tuple[float, float]
+WIDTH = 920
+NARROW = 360  # of the same charts on a phone, whose numbers are in the tables beside them
+FONT = 12  # px
 _LEFT = 62
 _NAMES = 250  # of the series, to the right; below where there is no room
 _LEAST_GAP = 13  # px between the numbers of kernels
 
 
-class _Plot:
-    """A drawing with two axes and the names of series."""
+class Plot:
+    """The content of templates/plot.svg.j2: two axes, and the names of series.
+
+    lines: (points, style class). dots: (x, y, style class, what it is). texts: (x, y, text, style
+    class, anchor, size).
+    """
 
     left = _LEFT
 
     def __init__(self, group: Group, width: int, bottom: int, title: str, said: str) -> None:
         self.group, self.width, self.bottom = group, width, bottom
         self.right = width - _NAMES if width == WIDTH else width - 10
-        # With the axis' names, and those of the series where they stand below.
-        below = 0 if width == WIDTH else 16 * len(group.series) + 4
-        self.svg = Svg(width, bottom + 40 + below, f"{title}, {group.title}", said)
+        # The axis' names need room, and those of the series where they stand below.
+        self.height = bottom + 40 + (0 if width == WIDTH else 16 * len(group.series) + 4)
+        self.title, self.said = f"{title}, {group.title}", said
+        self.lines: list[tuple[list[Point], str]] = []
+        self.dots: list[tuple[float, float, str, str]] = []
+        self.texts: list[tuple[float, float, str, str, str, int]] = []
+
+    def text(
+        self, x: float, y: float, text: str, css: str = "", anchor: str = "start", size: int = FONT
+    ) -> None:
+        self.texts.append((x, y, text, css, anchor, size))
 
     def axes(
         self, top: float, across: str, xs: Mapping[str, float], ys: Mapping[str, float], grid: bool
     ) -> None:
         """Names and ticks, by their texts; grid: with a line at each of those across."""
-        svg = self.svg
         for text, x in xs.items():
             if grid:
-                svg.line([(x, top), (x, self.bottom)], "grid")
-            svg.text(x, self.bottom + 18, text, "quiet", anchor="middle")
+                self.lines.append(([(x, top), (x, self.bottom)], "grid"))
+            self.text(x, self.bottom + 18, text, "quiet", "middle")
         for text, y in ys.items():
-            svg.line([(self.left, y), (self.right, y)], "grid")
-            svg.text(self.left - 6, y + 4, text, "quiet", anchor="end")
-        svg.text((self.left + self.right) / 2, self.bottom + 36, across, "quiet", anchor="middle")
-        svg.vertical_text(14, (top + self.bottom) / 2, "TFLOP/s", "quiet")
+            self.lines.append(([(self.left, y), (self.right, y)], "grid"))
+            self.text(self.left - 6, y + 4, text, "quiet", "end")
+        self.text((self.left + self.right) / 2, self.bottom + 36, across, "quiet", "middle")
+        self.middle = (top + self.bottom) / 2
 
-    def series(self, place: Callable[[Time], tuple[float, float]], joined: bool) -> None:
-        """A dot for each time; their names beside the last points, moved apart where they would
+    def series(self, place: Callable[[Time], Point], joined: bool) -> None:
+        """Draws a dot for each time; names beside the last points, moved apart where they would
         touch, or below the axis."""
         ends = []
         for i, (name, points) in enumerate(self.group.series.items()):
             css = self._css(name, i)
             times = [points[n] for n in sorted(points)]
             if joined:
-                self.svg.line([place(time) for time in times], f"{css} series")
+                self.lines.append(([place(time) for time in times], f"{css} series"))
             for time in times:
                 tip = f"{time.name}, {time.workload.problem.seq_len_k}: {time.tflops:.1f} TFLOP/s"
-                self.svg.dot(*place(time), 4, css, tip)
+                self.dots.append((*place(time), css, tip))
             ends.append((place(times[-1])[1], name, css))
         at, x = -math.inf, self.right - 8.0
         for i, (y, name, css) in enumerate(sorted(ends)):
             at = max(at + 15, y + 4)
             if self.width < WIDTH:
                 at, x = self.bottom + 56 + 16 * i, self.left - 20.0
-            self.svg.dot(x + 20, at - 4, 4, css, name)
-            self.svg.text(x + 30, at, name, size=11)
+            self.dots.append((x + 20, at - 4, css, name))
+            self.text(x + 30, at, name, size=11)
 
     def _css(self, name: str, i: int) -> str:
-        """The family of the page in its colour, the others in colours of their own."""
+        """Returns the family of the page in its colour, the others in colours of their own."""
         if not name.startswith("flashsmith"):
             return f"line-{i % 6}"
         return "ours" if f" {self.group.family}," in name else "other-family"
 
 
-def sweep_lines(group: Group, width: int = WIDTH) -> Markup:
-    """TFLOP/s by sequence length."""
+def sweep_lines(group: Group, width: int = WIDTH) -> Plot:
+    """Draws TFLOP/s by sequence length."""
     found = [list(points.values()) for points in group.series.values()]
     lengths = sorted({length for points in group.series.values() for length in points})
     rates = [[time.tflops for time in times] for times in found]
@@ -81,7 +92,7 @@ def sweep_lines(group: Group, width: int = WIDTH) -> Markup:
     step = next(each for each in (10, 20, 50, 100, 200, 500, 1000) if highest / each <= 6)
     most = math.ceil(highest / step) * step
     said = (f"{n}: {min(r):.0f} to {max(r):.0f}" for n, r in zip(group.series, rates, strict=True))
-    plot = _Plot(group, width, bottom, "TFLOP/s by sequence length", "; ".join(said))
+    plot = Plot(group, width, bottom, "TFLOP/s by sequence length", "; ".join(said))
     span = (plot.right - plot.left - 40) / max(len(lengths) - 1, 1)
     xs = {n: plot.left + 20 + i * span for i, n in enumerate(lengths)}
 
@@ -91,18 +102,18 @@ def sweep_lines(group: Group, width: int = WIDTH) -> Markup:
     ticks = {str(tick): up(tick) for tick in range(0, most + 1, step)}
     plot.axes(top, "sequence length", {str(n): x for n, x in xs.items()}, ticks, grid=False)
     plot.series(lambda t: (xs[t.workload.problem.seq_len_k], up(t.tflops)), joined=True)
-    return plot.svg.markup()
+    return plot
 
 
 def _log_scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
-    """From the least of the values to the largest."""
+    """Returns a scale from the least of the values to the largest."""
     low, high = min(values), max(values)
     return lambda x: start + math.log(x / low) / math.log(high / low) * (end - start)
 
 
-def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Markup:
-    """TFLOP/s over FLOP per byte of DRAM traffic, with the rates of a copy and of a large matrix
-    product that were measured with them; both axes are logarithmic."""
+def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Plot:
+    """Draws TFLOP/s over FLOP per byte of DRAM traffic, with the rates of a copy and of a large
+    matrix product that were measured with them; both axes are logarithmic."""
     matmul, copy = ceiling["matmul_tflops"], ceiling["copy_gb_per_s"]
     ridge = matmul * 1e3 / copy
     own = [(kernel.number, kernel.time) for kernel in group.kernels if kernel.time]
@@ -116,7 +127,7 @@ def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Mar
     if min(intensities) > ridge:
         said += f"; all points lie right of the ridge at {ridge:.0f} FLOP a byte"
     top, bottom = 10, 330
-    plot = _Plot(group, width, bottom, "Roofline", said)
+    plot = Plot(group, width, bottom, "Roofline", said)
     across = _log_scale((low_x, high_x), plot.left, plot.right)
     up = _log_scale((low_y, high_y), bottom, top)
     exponents = range(math.ceil(math.log2(low_x)), math.floor(math.log2(high_x)) + 1, 2)
@@ -125,28 +136,29 @@ def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Mar
     plot.axes(top, "FLOP a byte of Q, K, V, O", xs, {str(n): up(n) for n in ticks}, grid=True)
     start = max(low_x, low_y * 1e3 / copy)
     corner = across(ridge), up(matmul)
-    plot.svg.line([(across(start), up(start * copy / 1e3)), corner], "roof")
-    plot.svg.line([corner, (across(high_x), corner[1])], "rate")
+    plot.lines.append(([(across(start), up(start * copy / 1e3)), corner], "roof"))
+    plot.lines.append(([corner, (across(high_x), corner[1])], "rate"))
     rate = f"cuBLAS, 8192\N{SUPERSCRIPT THREE}: {matmul:.0f}"
-    plot.svg.text(plot.left + 4, corner[1] - 6, rate, "quiet")
+    plot.text(plot.left + 4, corner[1] - 6, rate, "quiet")
 
-    def place(time: Time) -> tuple[float, float]:
+    def place(time: Time) -> Point:
         return across(time.workload.intensity), up(time.tflops)
 
-    _number_kernels(plot.svg, place, own)
+    _number_kernels(plot, place, own)
     plot.series(place, joined=False)
-    return plot.svg.markup()
+    return plot
 
 
 def _number_kernels(
-    svg: Svg, place: Callable[[Time], tuple[float, float]], own: Sequence[tuple[int, Time]]
+    plot: Plot, place: Callable[[Time], Point], own: Sequence[tuple[int, Time]]
 ) -> None:
-    """The page's kernels, each with its number to the left; numbers that would touch are moved
-    apart, and tied to their dots."""
+    """Draws the page's kernels, each with its number to the left; numbers that would touch are
+    moved apart, and tied to their dots."""
     at = -math.inf
     for number, time in sorted(own, key=lambda each: -each[1].tflops):
         x, y = place(time)
         at = max(at + _LEAST_GAP, y)
-        svg.line([(x, y), (x - 22, at)], "tie")
-        svg.dot(x, y, 4, "ours", f"kernel {number}, {time.name}: {time.tflops:.1f} TFLOP/s")
-        svg.text(x - 25, at + 4, str(number), "strong", anchor="end", size=11)
+        plot.lines.append(([(x, y), (x - 22, at)], "tie"))
+        tip = f"kernel {number}, {time.name}: {time.tflops:.1f} TFLOP/s"
+        plot.dots.append((x, y, "ours", tip))
+        plot.text(x - 25, at + 4, str(number), "strong", "end", 11)

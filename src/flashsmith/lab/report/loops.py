@@ -29,38 +29,31 @@ class Loop:
 def main_loop(
     code: Sequence[Instruction], is_product: Callable[[Instruction], bool]
 ) -> Loop | None:
-    """The innermost loop with most matrix products; None if no loop has any.
+    """Returns the innermost loop with most matrix products; None if no loop has any.
 
     Of loops with equally many the shortest: a causal kernel has one that masks, too.
     """
     blocks = find_blocks(code)
-    bodies = _natural_loops(blocks)
+
+    def instructions(body: frozenset[int]) -> list[Instruction]:
+        return [code[i] for b in sorted(body) for i in blocks[b].indices]
 
     def n_products(body: frozenset[int]) -> int:
-        return sum(is_product(code[i]) for b in body for i in blocks[b].indices)
+        return sum(map(is_product, instructions(body)))
 
-    with_products = {header: body for header, body in bodies.items() if n_products(body)}
-    innermost = {
-        header: body
-        for header, body in with_products.items()
-        if not any(other < body for other in with_products.values())
-    }
-    loops = [
-        Loop(
-            [code[i] for b in sorted(body) for i in blocks[b].indices],
-            _shortest_round(blocks, header, body),
-        )
-        for header, body in innermost.items()
+    bodies = {header: body for header, body in _natural_loops(blocks).items() if n_products(body)}
+    innermost = [
+        header for header, body in bodies.items() if not any(o < body for o in bodies.values())
     ]
-    return max(
-        loops,
-        key=lambda loop: (sum(map(is_product, loop.instructions)), -len(loop.instructions)),
-        default=None,
-    )
+    if not innermost:
+        return None
+    header = max(innermost, key=lambda h: (n_products(bodies[h]), -len(instructions(bodies[h]))))
+    shortest = _shortest_round(blocks, header, bodies[header])
+    return Loop(instructions(bodies[header]), shortest)
 
 
 def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
-    """Header -> body: of each branch to a block that all ways to the branch lead through."""
+    """Returns header -> body of each branch to a block that all ways to the branch lead through."""
     predecessors: list[list[int]] = [[] for _ in blocks]
     for b, block in enumerate(blocks):
         for successor in block.successors:
@@ -74,21 +67,18 @@ def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
 
 
 def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> frozenset[int]:
-    """All that leads to the latch from the header on; empty where a way from the entry, block 0,
-    passes the header by."""
-    body, waiting = {header, latch}, [latch] if latch != header else []
+    """Returns all that leads to the latch from the header on; empty where a way from the entry,
+    block 0, passes the header by."""
+    body, waiting = {header}, [latch]
     while waiting:
-        if 0 in body and header != 0:
-            return frozenset()
-        for p in predecessors[waiting.pop()]:
-            if p not in body:
-                body.add(p)
-                waiting.append(p)
+        if (b := waiting.pop()) not in body:
+            body.add(b)
+            waiting += predecessors[b]
     return frozenset(body if 0 not in body or header == 0 else ())
 
 
 def _shortest_round(blocks: Sequence[Block], header: int, body: frozenset[int]) -> int:
-    """Instructions on the shortest way from the header back to it (Dijkstra's algorithm)."""
+    """Counts instructions on the shortest way from the header back to it (Dijkstra's algorithm)."""
     waiting = [(len(blocks[header].indices), header)]
     seen: set[int] = set()
     while waiting:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flashsmith.configs import KernelId, Workload
+from flashsmith.configs import KernelConfig, KernelId, Workload
 from flashsmith.lab.report.banks import BankMap
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
     UNIT_OF_WORK,
     Counts,
-    Fact,
     Launch,
-    Region,
     Role,
     Work,
     changed_fields,
@@ -28,7 +26,7 @@ _LEAST_CHANGE = 0.005  # less is not told
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says of a kernel on one architecture."""
+    """The figures of ptxas for a kernel on one architecture."""
 
     registers: int
     spill_stores: int
@@ -56,8 +54,6 @@ class KernelReport:
 
     number: int  # in its group, from 1
     instance: KernelId
-    facts: list[Fact]
-    regions: list[Region]  # of shared memory
     resources: Resources | None
     counts: Counts | None
     code: MachineCode | None
@@ -73,17 +69,13 @@ class KernelReport:
         return self.instance.name
 
     @property
-    def features(self) -> str:
-        return self.instance.config.short_form(include_tup=False)
-
-    @property
     def busy_share(self) -> dict[str, float]:
-        """Of the measured time."""
+        """The shares of the measured time."""
         return {unit: ms / self.time.ms for unit, ms in self.busy_ms.items()} if self.time else {}
 
     @property
     def busy_cycles(self) -> dict[str, float]:
-        """In thousands, all multiprocessors at once: comparable where clocks differ."""
+        """Thousands of cycles, all multiprocessors at once: comparable where clocks differ."""
         return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
 
     @property
@@ -92,14 +84,14 @@ class KernelReport:
 
     @property
     def shared_cycles(self) -> float | None:
-        """For which a forward's visit keeps shared memory busy."""
-        if self.counts is None or not self.counts.per_visit:
+        """The cycles for which a visit keeps shared memory busy."""
+        if self.counts is None:
             return None
         visit = Launch(self.counts, Work(0, 1, 1))
         return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
 
     def quantities(self, per_work: bool) -> dict[str, float]:
-        """What a change of the configuration may change, by its name in the tables.
+        """Returns what a change of the configuration may change, by its name in the tables.
 
         per_work: For UNIT_OF_WORK in place of a visit, whose work depends on the tile.
         """
@@ -126,7 +118,7 @@ class KernelReport:
 
 @dataclass(frozen=True)
 class Step:
-    """From one kernel to the next."""
+    """The step from one kernel to the next."""
 
     before: KernelReport
     after: KernelReport
@@ -167,7 +159,7 @@ class Step:
 
     @property
     def reason(self) -> str:
-        """What the unit that was the busiest has to do now, and which is the busiest now."""
+        """The work that the busiest unit before has now, and which unit is the busiest now."""
         a, b = self.before, self.after
         if not (a.busiest and b.busiest and a.busiest in b.busy_ms):
             return ""
@@ -199,20 +191,19 @@ class Group:
     note: str = ""  # that the times are of other kernels than today's, see lab/bench/provenance.py
 
     @property
+    def config(self) -> KernelConfig:
+        """The first kernel's; all are of its class."""
+        return self.kernels[0].instance.config
+
+    @property
     def title(self) -> str:
-        first = self.kernels[0].instance
-        return (
-            f"{first.config.dtype}, d_head {first.config.d_head}, {first.variant.name} attention, "
-            f"{group_name(first.config)}"
-        )
+        mask = self.kernels[0].instance.variant.name
+        kind = f"{self.config.dtype}, d_head {self.config.d_head}, {mask} attention"
+        return f"{kind}, {group_name(self.config)}"
 
     @property
     def family(self) -> str:
-        return str(self.kernels[0].instance.config.family)
-
-    @property
-    def is_forward(self) -> bool:
-        return bool(self.kernels[0].instance.config.operation == "forward")
+        return self.config.family
 
     @property
     def workload(self) -> Workload | None:
@@ -228,8 +219,8 @@ class Group:
 
     @property
     def series(self) -> dict[str, dict[int, Time]]:
-        """By name and length: the sweep's peers, flashsmith's best of the run by family, and its
-        best of other families in other runs where these are faster."""
+        """Times by name and length: the sweep's peers, flashsmith's best of the run by family, and
+        its best of other families in other runs where these are faster."""
         peers: dict[str, dict[int, Time]] = {}
         ours: dict[str, dict[int, Time]] = {}
         for time in [*self.sweep, *self.faster_families]:
@@ -244,9 +235,14 @@ class Group:
         return peers | ours
 
     @property
-    def has_loops(self) -> bool:
-        """Whether the machine code of any kernel was read."""
-        return any(kernel.code and kernel.code.loop for kernel in self.kernels)
+    def loop_classes(self) -> set[str]:
+        """The classes of instructions in the main loops."""
+        loops = [kernel.code.loop for kernel in self.kernels if kernel.code and kernel.code.loop]
+        return {name for loop in loops for name, n in loop.classes.items() if n}
+
+    @property
+    def busy_units(self) -> set[str]:
+        return {unit for kernel in self.kernels for unit in kernel.busy_share}
 
     @property
     def steps(self) -> list[Step]:
@@ -264,14 +260,14 @@ class Group:
 
     @property
     def faster(self) -> list[tuple[Time, float]]:
-        """Of ``best`` what is faster than every kernel here, and how many times as fast it is."""
+        """The times of ``best`` below those of all kernels here, and how many times as fast."""
         mine = self.fastest.time if self.fastest else None
         if mine is None:
             return []
         return [(time, mine.ms / time.ms) for time in self.best if time.ms < mine.ms]
 
     def of_baseline(self, time: Time) -> float | None:
-        """The baseline's time over this one's."""
+        """Returns the baseline's time over this one's."""
         return self.baseline.ms / time.ms if self.baseline else None
 
 
@@ -289,5 +285,5 @@ class Report:
 
     @property
     def operations(self) -> list[str]:
-        """Likewise."""
-        return list(dict.fromkeys(g.kernels[0].instance.config.operation for g in self.groups))
+        """Their names, each once."""
+        return list(dict.fromkeys(group.config.operation for group in self.groups))

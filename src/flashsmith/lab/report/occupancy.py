@@ -1,4 +1,4 @@
-"""How many blocks of a kernel a multiprocessor holds, and what allows no more."""
+"""The blocks of a kernel that a multiprocessor holds, and what allows no more."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Occupancy:
 def compute_occupancy(
     arch: str, registers: int, threads_per_block: int, shared_bytes: int
 ) -> Occupancy:
-    """Occupancy on ``arch`` ("sm_90a").
+    """Returns the occupancy on ``arch`` ("sm_90a").
 
     Args:
         registers: Of a thread, as ptxas reports them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -11,7 +10,8 @@ from markupsafe import Markup, escape
 
 from flashsmith.configs import Workload
 from flashsmith.configs.descriptions import how_it_works
-from flashsmith.lab.report import charts, description, lines
+from flashsmith.lab.report import description, lines
+from flashsmith.lab.report.budget import UNITS
 from flashsmith.lab.report.model import Report
 from flashsmith.lab.report.sass import CLASSES
 from flashsmith.runtime.counters import COUNTERS
@@ -35,7 +35,7 @@ _STALLS = {
 
 
 def render(report: Report) -> str:
-    """The page's HTML."""
+    """Returns the page's HTML."""
     environment = Environment(
         loader=FunctionLoader(_read),
         autoescape=True,
@@ -43,34 +43,19 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "number": _number,
-        "percent": _percent,
-        "signed": _signed,
-        "millions": _millions,
-        "name": _name,
-        "ticks": _ticks,
-        "described": _described,
-    }
+    filters = (_number, _percent, _signed, _millions, _name, _ticks, _described)
+    environment.filters |= {each.__name__.strip("_"): each for each in filters}
     return environment.get_template("report.html.j2").render(
         report=report,
-        charts=charts,
         lines=lines,
         description=description,
         how_it_works=how_it_works,
-        drawn=_drawn,
         counters=COUNTERS,
         classes=CLASSES,
+        units=UNITS,
         stalls=_STALLS,
         style=Markup(_read("report.css")),
         version=__version__,
-    )
-
-
-def _drawn(chart: Callable[..., Markup], *args: object) -> Markup:
-    """For a screen and for a phone; the style sheet shows one of them."""
-    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(
-        chart(*args), chart(*args, width=charts.NARROW)
     )
 
 
@@ -79,7 +64,7 @@ def _read(name: str) -> str:
 
 
 def _name(kernel: str) -> Markup:
-    """A short form that may break after each feature."""
+    """Returns a short form that may break after each feature."""
     return Markup("<code>{}</code>").format(Markup("+<wbr>").join(kernel.split("+")))
 
 
@@ -92,13 +77,13 @@ def _described(workload: Workload) -> str:
 
 
 def _ticks(text: str) -> Markup:
-    """`x` as code."""
+    """Makes `x` code."""
     # A str, since re.sub would have an escaped Markup escape its parts once more.
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _number(value: float) -> str:
-    """Whole numbers with thin spaces, others with as many digits as matter."""
+    """Writes whole numbers with thin spaces, others with as many digits as matter."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -113,7 +98,7 @@ def _percent(share: float) -> str:
 
 
 def _signed(before: float, after: float) -> str:
-    """The change from one number to another."""
+    """Returns the change from one number to another."""
     if not before:
         return "new"
     return f"{100 * (after / before - 1):+.0f}%".replace("-", "\N{MINUS SIGN}")

@@ -17,8 +17,8 @@ from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.lab.bench.peer_titles import PEER_TITLES
 from flashsmith.selection.stamped_csv import read_measure
 
-# Where results are looked for: those of the working directory, those of the checkout that this is
-# installed from, those that a wheel brings (pyproject.toml puts them there).
+# Folders in which results are looked for: those of the working directory, those of the checkout
+# that this is installed from, those that a wheel brings (pyproject.toml puts them there).
 _PACKAGE = Path(flashsmith.__file__).parent
 RESULTS_FOLDERS = (
     Path("benchmarks") / "results",
@@ -38,15 +38,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Time:
+class Measured:
     """One candidate on one workload, in one run (a file of results)."""
 
     run: str
     candidate: KernelId | str  # a peer by its title
     workload: Workload
-    ms: float
-    tflops: float
-    sm_clock_mhz: float | None = None
 
     @property
     def name(self) -> str:
@@ -59,18 +56,18 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """What ncu measured of one candidate on one workload, as `flashsmith profile` writes it."""
+class Time(Measured):
+    ms: float
+    tflops: float
+    sm_clock_mhz: float | None = None
 
-    run: str
-    candidate: KernelId | str
-    workload: Workload
+
+@dataclass(frozen=True)
+class Profile(Measured):
+    """The measurements of ncu, as `flashsmith profile` writes them."""
+
     metrics: dict[str, float]
     stalls: dict[str, float]  # warps that wait each time that one issues, the largest first
-
-    @property
-    def name(self) -> str:
-        return str(self.candidate)
 
     @property
     def clock_mhz(self) -> float | None:
@@ -87,7 +84,7 @@ class Results:
     times: tuple[Time, ...] = ()
     profiles: tuple[Profile, ...] = ()
     registers: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
-    # Of each session, by its folder in this one: dtype -> rates.
+    # Folder of a session in this one -> dtype -> rates.
     ceilings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -101,16 +98,16 @@ class Results:
         return float(words[0]) if words and words[0].replace(".", "", 1).isdigit() else None
 
     def ceiling(self, dtype: str, run: str) -> dict[str, float] | None:
-        """matmul_tflops and copy_gb_per_s: those that the run's own session measured, else those of
-        the folder."""
+        """Returns matmul_tflops and copy_gb_per_s: those that the run's own session measured, else
+        those of the folder."""
         own = self.ceilings.get(str(Path(run).parent), {})
         found = own.get(dtype) or self.environment.get("ceilings", {}).get(dtype)
         return {k: float(v) for k, v in found.items() if k != "dtype"} if found else None
 
 
 def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS) -> Path | None:
-    """The newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is given; of
-    the first root that has one."""
+    """Returns the newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is
+    given; of the first root that has one."""
     for root in roots:
         stamps = sorted(root.glob(f"*/*/{_ENVIRONMENT}"), key=lambda path: path.parent.name)
         for stamp in reversed(stamps):
@@ -120,7 +117,7 @@ def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS
 
 
 def read_results(folder: Path, gpu: str | None = None) -> Results:
-    """Every CSV file under the folder that has times, profiles or ptxas' figures.
+    """Returns every CSV file under the folder that has times, profiles or ptxas' figures.
 
     Stamps of folders say where they come from; without one, those of single files.
 
@@ -172,7 +169,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
-    """The rows of a file that has the columns, and in each of these a value; of no other file.
+    """Returns the rows of a file that has the columns, and in each of these a value; of no other
+    file.
 
     Of the regimes of `flashsmith bench` only the first, in turn: times of two are not compared.
     """
@@ -195,10 +193,8 @@ def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -
 
 def _time(row: dict[str, str], run: str) -> Time:
     clock = row.get("sm_clock_mhz")
-    return Time(
-        run, _candidate(row), Workload.from_row(row),
-        read_measure(row, "ms"), read_measure(row, "tflops"), float(clock) if clock else None,
-    )  # fmt: skip
+    measures = read_measure(row, "ms"), read_measure(row, "tflops")
+    return Time(*_measured(row, run), *measures, float(clock) if clock else None)
 
 
 def _profile(row: dict[str, str], run: str) -> Profile:
@@ -207,24 +203,22 @@ def _profile(row: dict[str, str], run: str) -> Profile:
         for name, text in row.items()
         if name not in {*_SHAPE_COLUMNS, *K_COLUMNS} and text not in (None, "")
     }
-    stalls = {name.removeprefix(_STALL): value for name, value in values.items() if _STALL in name}
-    return Profile(
-        run,
-        _candidate(row),
-        Workload.from_row(row),
-        {name: value for name, value in values.items() if _STALL not in name},
-        dict(sorted(stalls.items(), key=lambda item: -item[1])),
-    )
+    stalls = {name: value for name, value in values.items() if name.startswith(_STALL)}
+    metrics = {name: value for name, value in values.items() if name not in stalls}
+    largest_first = sorted(stalls, key=lambda name: -stalls[name])
+    stalls = {name.removeprefix(_STALL): stalls[name] for name in largest_first}
+    return Profile(*_measured(row, run), metrics, stalls)
 
 
-def _candidate(row: dict[str, str]) -> KernelId | str:
-    if ":" not in row["kernel"]:
-        return PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
-    config = parse_kernel_name_into_instance(row["kernel"]).config
-    return KernelId(config, Variant.from_name(row["mask"]))
+def _measured(row: dict[str, str], run: str) -> tuple[str, KernelId | str, Workload]:
+    candidate: KernelId | str = PEER_TITLES.get(row["kernel"].lower(), row["kernel"])
+    if ":" in row["kernel"]:
+        config = parse_kernel_name_into_instance(row["kernel"]).config
+        candidate = KernelId(config, Variant.from_name(row["mask"]))
+    return run, candidate, Workload.from_row(row)
 
 
 def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:
-    """(kernel's name, architecture), and ptxas' figures as benchmarks write them."""
+    """Returns (kernel's name, architecture), and ptxas' figures as benchmarks write them."""
     figures = {name: int(n) for name, n in row.items() if name not in ("kernel", "arch")}
     return (row["kernel"], row["arch"]), figures

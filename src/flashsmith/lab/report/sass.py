@@ -11,40 +11,39 @@ from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Instruction, parse_machine_code
 from flashsmith.lab.report.loops import main_loop
 
-# In the order of the charts.
-CLASSES = {
-    "tensor": "matrix products on the tensor cores",
-    "shared loads": "ldmatrix and loads from shared memory",
-    "shared stores": "stores to shared memory",
-    "async copies": "between global and shared memory, past the registers",
-    "global": "loads and stores of global memory",
-    "exp": "special functions: the exponentials of the softmax",
-    "fp32": "multiply, add, maximum, compare and select in FP32",
-    "convert": "FP32 to FP16 or BF16",
-    "shuffle": "exchange between the lanes of a warp",
-    "moves": "copies between registers, and constants",
-    "spills": "registers saved to and restored from local memory",
-    "address": "integers: addresses, counters, predicates",
-    "control": "branches, barriers, waits",
-}
-_OPCODES = {
-    "tensor": "HMMA HGMMA",
-    "shared loads": "LDSM LDS",
-    "shared stores": "STS STSM",
-    "async copies": "LDGSTS LDGDEPBAR UTMALDG UTMASTG UTMACMDFLUSH UTMAPF UBLKCP",
-    "global": "LDG STG LD ST ATOMG RED",
-    "exp": "MUFU",
-    "fp32": "FADD FMUL FFMA FMNMX FMNMX3 FSETP FSEL FSET FCHK",
-    "convert": "F2FP F2F F2I I2F I2FP HADD2 HMUL2",
-    "shuffle": "SHFL VOTE VOTEU REDUX",
+# Meanings and opcodes, in the order of the charts; all other opcodes are addresses.
+_CLASSES = {
+    "tensor": ("matrix products on the tensor cores", "HMMA HGMMA"),
+    "shared loads": ("ldmatrix and loads from shared memory", "LDSM LDS"),
+    "shared stores": ("stores to shared memory", "STS STSM"),
+    "async copies": (
+        "between global and shared memory, past the registers",
+        "LDGSTS LDGDEPBAR UTMALDG UTMASTG UTMACMDFLUSH UTMAPF UBLKCP",
+    ),
+    "global": ("loads and stores of global memory", "LDG STG LD ST ATOMG RED"),
+    "exp": ("special functions: the exponentials of the softmax", "MUFU"),
+    "fp32": (
+        "multiply, add, maximum, compare and select in FP32",
+        "FADD FMUL FFMA FMNMX FMNMX3 FSETP FSEL FSET FCHK",
+    ),
+    "convert": ("FP32 to FP16 or BF16", "F2FP F2F F2I I2F I2FP HADD2 HMUL2"),
+    "shuffle": ("exchange between the lanes of a warp", "SHFL VOTE VOTEU REDUX"),
     # HFMA2.MMA without operands and CS2R make constants.
-    "moves": "MOV UMOV CS2R R2UR S2R S2UR PRMT UPRMT SEL USEL HFMA2 MOVM R2P P2R",
-    "spills": "LDL STL",
-    "control": "BRA EXIT CALL RET BSSY BSYNC BAR DEPBAR WARPSYNC NOP YIELD MEMBAR ERRBAR "
-    "NANOSLEEP BRX BREAK WARPGROUP ACQBULK SYNCS ARRIVES FENCE USETMAXREG ELECT UCGABAR_ARV "
-    "UCGABAR_WAIT CCTL",
+    "moves": (
+        "copies between registers, and constants",
+        "MOV UMOV CS2R R2UR S2R S2UR PRMT UPRMT SEL USEL HFMA2 MOVM R2P P2R",
+    ),
+    "spills": ("registers saved to and restored from local memory", "LDL STL"),
+    "address": ("integers: addresses, counters, predicates", ""),
+    "control": (
+        "branches, barriers, waits",
+        "BRA EXIT CALL RET BSSY BSYNC BAR DEPBAR WARPSYNC NOP YIELD MEMBAR ERRBAR NANOSLEEP "
+        "BRX BREAK WARPGROUP ACQBULK SYNCS ARRIVES FENCE USETMAXREG ELECT UCGABAR_ARV "
+        "UCGABAR_WAIT CCTL",
+    ),
 }
-_CLASS_OF = {opcode: name for name, text in _OPCODES.items() for opcode in text.split()}
+CLASSES = {name: meaning for name, (meaning, _) in _CLASSES.items()}
+_CLASS_OF = {opcode: name for name, (_, text) in _CLASSES.items() for opcode in text.split()}
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class MachineCode:
 
 
 def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
-    """The machine code of a library's kernels by mangled name.
+    """Returns the machine code of a library's kernels by mangled name.
 
     Raises:
         ToolchainError: cuobjdump is missing or fails.
@@ -79,14 +78,14 @@ def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
 
 
 def parse_sass(text: str) -> dict[str, MachineCode]:
-    """What cuobjdump -sass prints, by function."""
+    """Returns what cuobjdump -sass prints, by function."""
     return {
         function.name: _machine_code(function.instructions) for function in parse_machine_code(text)
     }
 
 
 def _class_of(instruction: Instruction) -> str:
-    """One of CLASSES."""
+    """Returns one of CLASSES."""
     if instruction.opcode.startswith("IMAD.MOV"):
         return "moves"
     return _CLASS_OF.get(instruction.base, "address")

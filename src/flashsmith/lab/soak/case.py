@@ -94,7 +94,7 @@ class SoakCase:
         return replace(self.meaning.variant, ragged=bool(self.ragged))
 
     def kernel(self, config: KernelConfig) -> KernelId:
-        """The one of a configuration that computes the case."""
+        """Returns the one of a configuration that computes the case."""
         whole = self.problem.d_head == self.problem.d_v == config.d_head
         return KernelId(config, replace(self.variant, padded=not whole))
 

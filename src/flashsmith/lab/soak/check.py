@@ -57,7 +57,8 @@ class Verdict:
 
 
 def takes(config: KernelConfig, case: SoakCase) -> bool:
-    """Whether the library has to run a case with this configuration; else it has to refuse it."""
+    """Returns whether the library has to run a case with this configuration; else it has to
+    refuse it."""
     problem, ragged = case.problem, case.ragged
     no_queries = problem.seq_len_q == 0 and ragged.lengths_q is None
     no_keys = problem.seq_len_k == 0 and ragged.lengths_k is None
@@ -132,8 +133,8 @@ def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
 
 
 def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> str:
-    """What was wrong with the runs after the first, in words. What no sequence uses stays as it
-    was."""
+    """Returns what was wrong with the runs after the first, in words. What no sequence uses
+    stays as it was."""
     first, deterministic = _as_every_time(launch), instance.config.is_deterministic
     for beside in (None, load)[: 1 if load is None else 2]:
         differing = torch.zeros((), dtype=torch.int64, device=launch.device)
@@ -156,7 +157,7 @@ def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
 
 
 def _as_every_time(launch: Launch) -> dict[str, torch.Tensor]:
-    """What the reruns should leave, beside which the second poison stays."""
+    """Returns what the reruns should leave, beside which the second poison stays."""
     first = {name: t.clone() for name, t in launch.results.tensors.items()}
     for name, used in launch.used.items():
         first[name].masked_fill_(~used, _POISONS[1])

@@ -113,7 +113,7 @@ def _placed(
 
 
 def _paged(t: torch.Tensor, table: torch.Tensor, page_size: int) -> torch.Tensor:
-    """The rows of each entry, in its pages of the table."""
+    """Returns the rows of each entry, in its pages of the table."""
     batch, rows, *row = t.shape
     whole = t.new_full((batch, table.shape[1] * page_size, *row), math.nan)
     whole[:, :rows] = t

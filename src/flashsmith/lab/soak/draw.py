@@ -48,7 +48,7 @@ def gpu_extent(multiprocessors: int) -> Extent:
 
 
 def seam_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
-    """What stresses the seams between the tiles of a configuration, the most telling first.
+    """Returns what stresses the seams between the tiles of a configuration, the most telling first.
 
     Gradients without keys need no kernel: a backward gets no such cases.
     """
@@ -149,7 +149,8 @@ def _patterns(config: KernelConfig) -> Iterator[SoakCase]:
 
 
 def all_values(config: KernelConfig) -> list[Values]:
-    """Every pattern, those with blocks at the configuration's, and steps about its lazy bound.
+    """Returns every pattern, those with blocks at the configuration's, and steps about its lazy
+    bound.
 
     A polynomial in place of an exponential makes a number of NaN: such kernels get no scores of it.
     What is not finite reaches all gradients by way of matrix products, in references otherwise than

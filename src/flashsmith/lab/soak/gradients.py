@@ -72,7 +72,7 @@ class PreparedGradients:
 
 
 def prepare_gradients(case: SoakCase, device: str) -> PreparedGradients:
-    """The tensors of a case on ``device`` and the truth, computed there.
+    """Returns the tensors of a case on ``device`` and the truth, computed there.
 
     Every second case has a gradient by the log-sum-exp. What no sequence uses of any tensor is NaN.
     """
@@ -165,7 +165,7 @@ class _Part:
     shared: slice  # of k and v
 
     def truth(self, qkv: QKV, do: torch.Tensor, dlse: torch.Tensor | None) -> Iterator[Gradients]:
-        """The exact gradients, those in low precision, and the allowance."""
+        """Yields the exact gradients, those in low precision, and the allowance."""
         q, do = (self.sequence.of_q(t)[:, :, self.heads] for t in (qkv[0], do))
         k, v = (self.sequence.of_k(t)[:, :, self.shared] for t in qkv[1:])
         own = None if dlse is None else self.sequence.of_lse(dlse)[:, self.heads]

@@ -29,7 +29,8 @@ C = TypeVar("C", bound=KernelConfig)
 
 
 def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
-    """What the tables for a GPU may have ``attention`` take, each once, best of an entry first.
+    """Returns what the tables for a GPU may have ``attention`` take, each once, best of an entry
+    first.
 
     Whether a table was measured on the present kernels does not matter here.
 
@@ -50,7 +51,8 @@ def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
 
 
 def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
-    """Each configuration full, causal, and with one more variant, another from one to the next."""
+    """Returns each configuration full, causal, and with one more variant, another from one to
+    the next."""
     drawn = (
         KernelId(cfg.with_room_for(variant), variant)
         for i, cfg in enumerate(configs)

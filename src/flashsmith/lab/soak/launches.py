@@ -65,6 +65,12 @@ class Launch(ABC):
     def compare(self) -> dict[str, Comparison]:
         """Of what is in the results, which were NaN; what does not exist is right."""
 
+    def compare_worst(self) -> Comparison:
+        """Returns the result that is the farthest off beside what it may differ by."""
+        found = self.compare()
+        name = max(found, key=lambda name: found[name].ratio)
+        return replace(found[name], worst=f"{name} {found[name].worst}")
+
     @abstractmethod
     def plan(self) -> Plan: ...
 
@@ -75,7 +81,7 @@ class Launch(ABC):
         self.kernel, self.device = kernel, device
 
     def workspace(self) -> torch.Tensor | None:
-        """What one call needs."""
+        """Returns what one call needs."""
         return workspace_for(self.plan(), self.device)
 
     def run(self, seed: int = 0) -> torch.Tensor | None:
@@ -92,7 +98,8 @@ class Launch(ABC):
 
 
 def prepare_for(config: KernelConfig, case: SoakCase, device: str) -> Prepared:
-    """The tensors of a case and its truth, for kernels of the same operation as ``config``'s."""
+    """Returns the tensors of a case and its truth, for kernels of the same operation as
+    ``config``'s."""
     if config.operation == "backward":
         return prepare_gradients(case, device)
     return prepare(case, device)

@@ -40,12 +40,13 @@ class Results:
             t.fill_(0.0 if name in self.begin_at_zero else value)
 
     def are_nan(self) -> bool:
-        """Whether nothing was written into memory that is NaN before a launch."""
+        """Returns whether nothing was written into memory that is NaN before a launch."""
         written = (t for name, t in self.tensors.items() if name not in self.begin_at_zero)
         return all(bool(t.isnan().all()) for t in written)
 
     def n_overwritten(self) -> torch.Tensor:
-        """How many elements around the results are not as they were; scalar, on the device."""
+        """Returns how many elements around the results are not as they were; scalar, on the
+        device."""
         kept = [t.clone() for t in self.tensors.values()]
         for t in self.tensors.values():
             t.fill_(_GUARD)

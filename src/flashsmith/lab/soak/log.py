@@ -55,5 +55,5 @@ def write_csv(path: Path, tallies: Iterable[Tally], stamp: Mapping[str, str]) ->
 
 
 def reproduce(kernel: str, case: object) -> str:
-    """The command line that runs one kernel on one case."""
+    """Returns the command line that runs one kernel on one case."""
     return f'flashsmith soak --kernels "{kernel}" --case "{case}"'

@@ -137,7 +137,7 @@ def _state(generator: torch.Generator) -> torch.Tensor:
 
 
 def weighs_keys(variant: Variant) -> bool:
-    """Whether a key may have no weight because of its place, or beside a sink."""
+    """Returns whether a key may have no weight because of its place, or beside a sink."""
     return variant != replace(FULL, **{name: getattr(variant, name) for name in _WEIGH_NOTHING})
 
 

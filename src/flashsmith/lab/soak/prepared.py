@@ -86,7 +86,7 @@ class PreparedCase:
 
 
 def prepare(case: SoakCase, device: str) -> PreparedCase:
-    """The tensors of a case on ``device``, cuda or cpu, and its reference, computed there.
+    """Returns the tensors of a case on ``device``, cuda or cpu, and its reference, computed there.
 
     What no sequence uses of q, k and v is NaN.
     """
@@ -148,7 +148,7 @@ def truth_of(
     weights_in: torch.dtype | None = None,
     fp8_scores: bool = False,
 ) -> Truth:
-    """What kernels have to compute of these tensors, in parts as large as memory allows.
+    """Returns what kernels have to compute of these tensors, in parts as large as memory allows.
 
     weights_in: Of ``attention_with_rounded_weights``. fp8_scores: Of ``score_error``.
     """

@@ -114,7 +114,8 @@ def soak(
 
 
 def groups_of(kernels: Sequence[KernelId]) -> list[list[KernelId]]:
-    """Kernels that can share cases: of one operation, dtype and d_head, that take the same rows."""
+    """Returns kernels that can share cases: of one operation, dtype and d_head, that take the
+    same rows."""
     groups: dict[tuple[str, int, int, int], list[KernelId]] = {}
     for kernel in kernels:
         config = kernel.config

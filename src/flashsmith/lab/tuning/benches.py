@@ -21,11 +21,13 @@ from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
 from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
 from flashsmith.gpus import count_multiprocessors
-from flashsmith.lab.bench.candidates import Checker, why_failed, why_wrong
+from flashsmith.lab.bench.operations.forward_kernels import Checker
+from flashsmith.lab.bench.runner import check
 from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
+from flashsmith.lab.soak.launches import Launch
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode import decode
-from flashsmith.reference import compare, reference_by_head
+from flashsmith.reference import Comparison, compare, reference_by_head
 from flashsmith.selection.select import gpu_of
 
 Run = Callable[[], object]
@@ -70,10 +72,11 @@ def _decode(workload: DecodeWorkload, device: str) -> list[Callable[[], DecodeBe
 
 class ForwardBench:
     def __init__(self, workload: Workload, device: str) -> None:
-        self._checker = Checker(workload, device)
+        self._checker, self._device = Checker(workload, device), device
 
     def check(self, config: ForwardKernelConfig) -> Run | str:
-        checked = self._checker.check(config)
+        make = partial(self._checker.prepare, config)
+        checked = check(str(config), make, self._checker.compare, self._device)
         return checked.run or f"{checked.status}: {checked.reason}"
 
 
@@ -85,16 +88,19 @@ class BackwardBench:
         self._workload, self._prepared = workload, prepare_gradients(case, device)
 
     def check(self, config: BackwardKernelConfig) -> Run | str:
-        kernel = KernelId(config, self._workload.variant)
-        try:
+        def make() -> Callable[[], Launch]:
             launch = make_launch(kernel, self._prepared)
             launch.results.poison(math.nan)
-            launch.call(launch.workspace())
-            compared = launch.compare()
-        except Exception as error:
-            return why_failed(kernel.name, error, self._prepared.do)
-        wrong = (f"{name}: {why_wrong(c)}" for name, c in compared.items() if not c.ok)
-        return next(wrong, None) or (lambda: launch.call(launch.workspace()))
+
+            def run() -> Launch:
+                launch.call(launch.workspace())
+                return launch
+
+            return run
+
+        kernel = KernelId(config, self._workload.variant)
+        checked = check(kernel.name, make, Launch.compare_worst, self._prepared.do.device.type)
+        return checked.run or checked.reason
 
 
 class Shape(NamedTuple):
@@ -150,9 +156,10 @@ class DecodeBench:
         return o
 
     def check(self, config: DecodeKernelConfig) -> Run | str:
+        def compare_ends(o: torch.Tensor) -> Comparison:
+            return compare(o[self.ends], self.exact, self.low_precision)
+
+        make = partial(partial, self.run, config)
+        checked = check(config.short_form(), make, compare_ends, self.q.device.type)
         where = f"{self._shape.batch} x {self._shape.n_keys} keys"
-        try:
-            found = compare(self.run(config)[self.ends], self.exact, self.low_precision)
-        except Exception as error:
-            return f"{where}: {why_failed(config.short_form(), error, self.q)}"
-        return partial(self.run, config) if found.ok else f"{where}: {why_wrong(found)}"
+        return checked.run or f"{where}: {checked.reason}"

@@ -140,7 +140,7 @@ def load_buildable(
     """
     try:
         load_kernels(instances, target, progress)
-    except BuildError as error:
+    except (BuildError, ValueError) as error:
         if len(instances) == 1:
             return {instances[0]: str(error)}
         middle = len(instances) // 2

@@ -53,7 +53,7 @@ class Portfolio:
 
 
 def with_portfolios(table: Table[W, C]) -> Table[W, C]:
-    """The table, which chooses from portfolios alone now; its measurements stay."""
+    """Returns the table, which chooses from portfolios alone now; its measurements stay."""
     restricted: dict[TuningKey, Entry[W, C]] = {}
     for entries in _kinds(table).values():
         chosen = pick(_losses(entries))
@@ -64,7 +64,7 @@ def with_portfolios(table: Table[W, C]) -> Table[W, C]:
 
 
 def portfolios_of(table: Table[Any, Any]) -> list[Portfolio]:
-    """What a table may choose, and what that loses."""
+    """Returns what a table may choose, and what that loses."""
     portfolios = []
     for (d_head, variant), entries in _kinds(table).items():
         rows = (row for entry in entries.values() for row in entry.choices)
@@ -75,8 +75,8 @@ def portfolios_of(table: Table[Any, Any]) -> list[Portfolio]:
 
 
 def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
-    """The fewest kernels, up to ``MOST_KERNELS``, that lose no more than ``TOLERANCE`` anywhere;
-    where there are no such, those that lose least beyond it.
+    """Returns the fewest kernels, up to ``MOST_KERNELS``, that lose no more than ``TOLERANCE``
+    anywhere; where there are no such, those that lose least beyond it.
 
     Of sets of up to three all are looked at, of the most promising kernels where they are many.
     Then one joins after the other, and each that another does better leaves.
@@ -106,7 +106,7 @@ def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
 
 
 def _kinds(table: Table[W, C]) -> dict[tuple[int, str], dict[TuningKey, Entry[W, C]]]:
-    """The entries by d_head and variant."""
+    """Returns the entries by d_head and variant."""
     kinds: dict[tuple[int, str], dict[TuningKey, Entry[W, C]]] = {}
     for key in sorted(table.entries, key=lambda key: (key.kind, key)):
         kinds.setdefault(key.kind, {})[key] = table.entries[key]

@@ -17,14 +17,14 @@ _SECTOR_BYTES = 32
 
 
 def counting_arch(configs: Iterable[ForwardKernelConfig]) -> str:
-    """The plainest architecture that has all kernels."""
+    """Returns the plainest architecture that has all kernels."""
     kinds = {type(config) for config in configs} or {FORWARD.families[0].config}
     return max(kinds, key=CONFIG_CLASSES.index).minimum_gpu
 
 
 def memory_work(counts: Mapping[str, int | None]) -> tuple[int, ...]:
-    """What the memory system has to do; the tensor cores' work is the same for all. Smaller is
-    better, the first number counts most."""
+    """Returns what the memory system has to do; the tensor cores' work is the same for all.
+    Smaller is better, the first number counts most."""
 
     def n(name: str) -> int:
         return counts.get(name) or 0

@@ -62,7 +62,8 @@ def make_plan(
     gpu: str | None = None,
     configs: Sequence[C] | None = None,
 ) -> dict[W, list[C]]:
-    """What to try for each workload: what can run it on ``arch``, and last the rule's choice.
+    """Returns what to try for each workload: what can run it on ``arch``, and last the rule's
+    choice.
 
     gpu: The GPU's name; None: any of the architecture.
     configs: Of these alone, beside the rule's choice; None: the tuning spaces of the families.
@@ -182,7 +183,7 @@ def _nothing_left(workload: W, excluded: Mapping[C, str]) -> TuningError:
 
 
 def survivors(times: Mapping[C, Timing], staying: Collection[C]) -> list[C]:
-    """The fastest third, and those that stay anyway, fastest first."""
+    """Returns the fastest third, and those that stay anyway, fastest first."""
     ranked = _rank(times)
     kept = {*ranked[: math.ceil(len(ranked) * _KEEP)], *staying}
     return [cfg for cfg in ranked if cfg in kept]

@@ -81,9 +81,8 @@ class Sm90Forward final : public ForwardKernel {
 
   Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
     const int tiles = n_tiles(problem);
-    const bool lists = variant.ragged && lists_tiles(tiles, problem.batch, multiprocessors);
-    const int blocks =
-        variant.ragged && !lists ? tiles : grid_blocks(config_, tiles, multiprocessors);
+    const bool finds = variant.ragged && !lists_tiles(tiles, problem.batch, multiprocessors);
+    const int blocks = finds ? tiles : grid_blocks(config_, tiles, multiprocessors);
     const Launch main{.kernel = "forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
                       .call = call<Sm90ForwardKernelArgs>,
@@ -91,8 +90,8 @@ class Sm90Forward final : public ForwardKernel {
                       .cluster = static_cast<unsigned>(config_.cluster_size),
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
-    if (variant.ragged && !lists) return {.launches = {main}};
-    if (lists) {
+    if (finds) return {.launches = {main}};
+    if (variant.ragged) {
       return {.launches = {schedule_launch<Sm90ForwardKernelArgs>(schedule_, problem.batch), main},
               .workspace_bytes = kQueueBytes + tile_table_bytes(n_entries(problem))};
     }

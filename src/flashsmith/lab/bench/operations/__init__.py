@@ -10,10 +10,15 @@ from flashsmith.lab.bench.operations.backward import BACKWARD_BENCH, STEP_BENCH
 from flashsmith.lab.bench.operations.base import OperationBench
 from flashsmith.lab.bench.operations.decode import DECODE_BENCH
 from flashsmith.lab.bench.operations.forward import FORWARD_BENCH
+from flashsmith.lab.bench.operations.forward_kernels import (
+    FORWARD_KERNELS,
+    FORWARD_KERNELS_BENCH,
+)
 from flashsmith.lab.bench.operations.fp8 import FP8_FORWARD_BENCH
 
 BENCHES: Mapping[str, OperationBench[Any]] = {
     "forward": FORWARD_BENCH,
+    FORWARD_KERNELS: FORWARD_KERNELS_BENCH,
     "backward": BACKWARD_BENCH,
     "training step": STEP_BENCH,
     "decode": DECODE_BENCH,

@@ -1,4 +1,4 @@
-"""What an operation is to the runner: how its tensors are made, and who computes it."""
+"""An operation, as the runner sees it: how its tensors are made, and who computes it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from flashsmith.lab.bench.cases import Case
+from flashsmith.reference import Comparison
 
 OURS = "flashsmith"  # begins the names of all candidates of ours that are no kernels' names
 Run = Callable[[], Any]
@@ -18,18 +19,26 @@ class Given(ABC):
 
     Attributes:
         flop, n_bytes: Of the problem, not of what a candidate does; 0 where nobody asks.
-        tolerance: The least error that is wrong.
+        tolerance: The largest error that is right.
     """
 
     flop = n_bytes = tolerance = 0.0
 
     @abstractmethod
     def error_of(self, result: Any) -> float:
-        """How far what a candidate's run gave is off; NaN where that has one."""
+        """Returns how far what a candidate's run gave is off; NaN where that has one."""
+
+    def compare(self, result: Any) -> Comparison:
+        return Comparison(self.error_of(result), self.tolerance, worst="")
+
+    def counters(self) -> Mapping[str, int]:
+        """Returns what the emulator counted of the latest run, where somebody asks."""
+        return {}
 
 
 class Package(Protocol):
-    """What peers come with: why it cannot be used here, "" if it can, and which one is here."""
+    """The software that peers come with: why it cannot be used here, "" if it can, and which one is
+    here."""
 
     @property
     def why_missing(self) -> Callable[[], str]: ...
@@ -61,6 +70,7 @@ class OperationBench(Generic[G]):
         peers: By their names.
         beside: Whom one of ours is compared with, if not with the best of the peers.
         head_start, pause: As ``time_interleaved`` takes them.
+        first_calls_compile: Whether kernels are not loaded before.
     """
 
     prepare: Callable[[Case, str], G]
@@ -71,3 +81,4 @@ class OperationBench(Generic[G]):
     beside: Mapping[str, str] = field(default_factory=dict)
     head_start: float = 0.0
     pause: float = 0.0
+    first_calls_compile: bool = True

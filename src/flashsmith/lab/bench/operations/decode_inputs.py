@@ -105,6 +105,6 @@ class DecodeInputs(Given):
         }
 
     def error_of(self, result: torch.Tensor) -> float:
-        """The largest difference, of the largest element."""
+        """Returns the largest difference, of the largest element."""
         difference = result[[0, -1]].float() - self._expected
         return (difference.abs().max() / self._expected.abs().max()).item()

@@ -28,7 +28,7 @@ def _dense(name: str, given: DecodeInputs) -> Run | None:
 
 
 def _fa3(given: DecodeInputs, has_lengths: bool) -> Run | None:
-    """The kernels behind its flash_attn_with_kvcache, which split keys as they like."""
+    """Returns the kernels behind its flash_attn_with_kvcache, which split keys as they like."""
     q, cache = given.q, given.cache
     if cache.k.dtype != q.dtype or not (has_lengths or (cache.table is None and cache.is_full)):
         return None

@@ -25,7 +25,7 @@ def _ours(given: Inputs, config: ForwardKernelConfig | None = None) -> Run:
 
 
 def _sm80(given: Inputs) -> Run:
-    """What that family takes by rule."""
+    """Returns what that family takes by rule."""
     gpu = torch.cuda.get_device_name() if given.q.is_cuda else None
     multiprocessors = count_multiprocessors(gpu) if gpu else None
     config: Any = SM80_FORWARD.choose(given.case.workload, multiprocessors)

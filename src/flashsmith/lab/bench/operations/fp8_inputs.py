@@ -33,13 +33,14 @@ class Fp8Inputs(Given):
         self.tolerance = _TOLERANCE * self._expected.square().mean().sqrt().item()
 
     def given_to(self, config: ForwardKernelConfig) -> dict[str, Any]:
-        """The keywords of ``attention`` for a kernel."""
+        """Returns the keywords of ``attention`` for a kernel."""
         names = config.fp8_tensors
         scales = {f"{name}_scale": self.scales[name] for name in names}
         return {n: self.small[n] if n in names else self.wide[n] for n in "qkv"} | scales
 
     def error_of(self, result: torch.Tensor | tuple[torch.Tensor, float]) -> float:
-        """The root of the mean square. result: o, or o and what it is to be multiplied with."""
+        """Returns the root of the mean square. result: o, or o and what it is to be multiplied
+        with."""
         o, scale = result if isinstance(result, tuple) else (result, 1.0)
         error: torch.Tensor = o[:1, :, :1].double() * scale - self._expected
         return error.square().mean().sqrt().item()

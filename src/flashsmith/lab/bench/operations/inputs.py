@@ -73,7 +73,7 @@ class Inputs(Given):
         return [(part, tuple(part.expected(self))) for part in _parts(self)]
 
     def error_of(self, result: Any) -> float:
-        """The largest difference of a part, of its largest element; the worst tensor's."""
+        """Returns the largest difference of a part, of its largest element; the worst tensor's."""
         found = result if isinstance(result, tuple) else (result,)
         errors = [
             (own.float() - right).abs().max() / right.abs().max()

@@ -16,7 +16,7 @@ SCORES = (
 
 
 def score_arguments(score: str, problem: Problem, device: str) -> dict[str, Any]:
-    """The arguments of ``attention`` for one of ``SCORES``. Raises KeyError: It is none."""
+    """Returns the arguments of ``attention`` for one of ``SCORES``. Raises KeyError: It is none."""
     heads = problem.heads
     slopes, sinks = torch.rand(heads, device=device), torch.randn(heads, device=device)
 

@@ -11,9 +11,9 @@ struct WorkTile {
   int Q_block, head, batch;
 };
 
-// Of few tiles each block has one: that with the index of the block, where it is one. Its entry of
-// the table is a word in shared memory, because a single thread of the producer cannot look for it:
-// the sequence in the lowest bits, the cluster above.
+// Where there are few tiles each block works on the one that has its own index. The block keeps the
+// tile's entry of the table as a word in shared memory, because a single thread of the producer
+// cannot search for it: the sequence is in the lowest bits, the cluster above.
 constexpr uint32_t kNoEntry = ~0u;
 
 template <typename Traits>
@@ -30,7 +30,7 @@ FLASHSMITH_DEVICE uint32_t own_entry() {
   return ptx::thread_load_shared_4(ptx::shared_memory() + Traits::own_entry_offset);
 }
 
-// Blocks without a tile of few have ended before they ask.
+// Where there are few tiles, blocks without one have ended before they ask.
 template <typename Traits>
 FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
   if constexpr (Traits::Sequence::kRagged) {

@@ -73,8 +73,8 @@ FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
   ptx::thread_store_global_4(problem.queue + 1, 0);
 }
 
-// The entry with an index of the table that was not made, of up to kWarpSize sequences; a lane has
-// one each, and all lanes call this. Cluster kNoCluster: there are fewer entries.
+// Finds the entry that a table of up to kWarpSize sequences would have at an index, in no memory:
+// each lane has one sequence, and all lanes call this. Cluster kNoCluster: there are fewer entries.
 constexpr int kNoCluster = -1;
 
 template <typename Traits>

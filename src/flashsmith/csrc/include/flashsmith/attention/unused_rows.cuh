@@ -1,6 +1,7 @@
-// Rows that no sequence has: behind those that it uses, and before the first sequence. Nothing
-// depends on them, so their gradients are 0. The caller asks for them where the library made the
-// tensors of the gradients; filling these beforehand would write all of their memory once more.
+// Nothing depends on rows that no sequence has, which lie behind those that a sequence uses and
+// before the first sequence: their gradients are 0. The caller asks for these zeros where the
+// library made the tensors of the gradients, because filling those beforehand writes all memory
+// once more.
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
@@ -9,12 +10,13 @@
 
 namespace flashsmith {
 
-// Rows of one entry of a tensor's batch.
+// A range has rows of one entry of a tensor's batch.
 struct RowRange {
   int batch, begin, end;
 };
 
-// Where sequences are packed, the rows end where the next sequence begins; else with the tensor's.
+// Returns the rows behind a sequence's own. They end where the next sequence begins if sequences
+// are packed, and else with the tensor's.
 FLASHSMITH_DEVICE RowRange unused_after(const Place &first, int n_used, const int32_t *cu_seqlens,
                                         int n_rows, int batch, int n_sequences) {
   int end = n_rows;
@@ -41,7 +43,7 @@ FLASHSMITH_DEVICE void clear_rows(void *tensor, const TensorStrides &strides, co
   }
 }
 
-// The part of a block whose indices are a head of Q and a sequence.
+// Clears what belongs to the head of Q and the sequence that are the block's indices.
 template <typename Traits, int kThreads>
 FLASHSMITH_DEVICE void clear_unused_rows(const ProblemArgs &problem, const GradientArgs &args) {
   using value_t = typename Traits::value_t;

@@ -47,8 +47,8 @@ FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_
   }
 }
 
-// The entry of the block in the table of tiles, whether or not that was made; cluster kNoCluster:
-// there are fewer entries than blocks.
+// Returns the block's entry of the table of tiles, whether or not a launch made that. Cluster
+// kNoCluster: there are fewer entries than blocks.
 template <typename Traits>
 FLASHSMITH_DEVICE TileTable::Entry entry_of_block(const ProblemArgs &problem) {
   const TileTable table{problem.tiles};

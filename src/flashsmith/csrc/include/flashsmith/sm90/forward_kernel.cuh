@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     if constexpr (Traits::fp8_values) clear_end_words<Traits>();
     Barriers<Traits>::init();
   }
-  // Of few tiles of sequences with lengths of their own, by a warp that has nothing else to do yet.
+  // A warp that has nothing else to do yet finds the block's tile, where no launch listed the
+  // tiles.
   const bool has_one_tile = Traits::Sequence::kRagged && !TileTable{args.problem.tiles}.is_made();
   if constexpr (Traits::Sequence::kRagged) {
     if (has_one_tile && ptx::warp_index() == 1) keep_own_entry<Traits>(args.problem);
